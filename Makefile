@@ -1,0 +1,33 @@
+# Every target does its own set-up: on a fresh clone any one of them is the only command to type.
+# Needs Python 3.11+ and make; everything else comes into .venv from hack/requirements-dev.txt.
+PYTHON ?= python3
+BIN := .venv/bin
+export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: venv demo test check bench e2e gen-proto fix clean
+
+venv: .venv/stamp
+
+.venv/stamp: hack/requirements-dev.txt pyproject.toml hack/venv
+	@PYTHON="$(PYTHON)" hack/venv
+
+demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. KEEP=1 leaves it running.
+	@$(BIN)/python -m demo $(if $(KEEP),--keep)
+
+test: venv ## Unit, contract and integration tests (under 3 minutes on 2 cores).
+	@$(BIN)/python -m pytest -n 2 $(ARGS)
+
+check: venv ## Formatting, lint, types, import directions, generated code.
+	@hack/check
+
+bench: venv ## Timings, printed; never part of the tests.
+	@$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-columns=min,median,max,rounds $(ARGS)
+
+gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
+	@$(BIN)/python hack/gen-proto
+
+fix: venv ## Format and repair what ruff can.
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache dist

@@ -1,0 +1,53 @@
+"""The errors topowise raises on purpose.
+
+Foreign exceptions are mapped to one of these once, where the foreign thing is called, and kept as `__cause__`.
+A message names the thing, the value and what was expected; the caller adds what happens instead.
+"""
+
+from __future__ import annotations
+
+
+class TopowiseError(Exception):
+    """Base of everything raised on purpose; its text is one line, fit for a log or for stderr."""
+
+
+class ConfigError(TopowiseError):
+    """A configuration that cannot be used. `field` is a JSON path such as `$.scoring.weight`."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+
+
+class SourceError(TopowiseError):
+    """A file, socket or service on this machine gave no usable answer. `source` is its path or address."""
+
+    def __init__(self, source: str, problem: str) -> None:
+        super().__init__(f"{source}: {problem}")
+        self.source = source
+
+
+class ParseError(TopowiseError, ValueError):
+    """A text that does not have the form it must have."""
+
+    def __init__(self, what: str, text: str, expected: str) -> None:
+        shown = text if len(text) <= 80 else text[:77] + "..."
+        super().__init__(f"{what} {shown!r}: expected {expected}")
+        self.text = text
+
+
+class ApiError(TopowiseError):
+    """The API server refused, or could not be reached (status 0).
+
+    `retry_after` is the server's Retry-After in seconds, None if it sent none.
+    """
+
+    def __init__(
+        self, status: int, reason: str, message: str, *, request: str, retry_after: float | None = None
+    ) -> None:
+        super().__init__(f"{request}: {status} {reason}: {message}" if status else f"{request}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.request = request
+        self.retry_after = retry_after

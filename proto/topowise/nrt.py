@@ -1,0 +1,173 @@
+"""NodeResourceTopology (`topology.node.k8s.io/v1alpha2`), the contract between exporters and schedulers.
+
+Typed as what every producer writes (RTE, NFD, koordlet, topowise): unknown fields are dropped, quantities keep their
+spelling until someone asks for a number, and v1alpha1 objects (zones plus the required `topologyPolicies`) decode with
+the same structs. Schema: github.com/k8stopologyawareschedwg/noderesourcetopology-api.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from topowise import quantity
+
+GROUP: Final = "topology.node.k8s.io"
+VERSION: Final = "v1alpha2"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "NodeResourceTopology"
+PLURAL: Final = "noderesourcetopologies"
+PATH: Final = f"/apis/{API_VERSION}/{PLURAL}"
+ZONE_TYPE: Final = "Node"
+
+
+class Attribute(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    value: str
+
+
+class Cost(msgspec.Struct, frozen=True, gc=False):
+    """The distance of this zone to the zone `name` (10 is local in the kernel's unit)."""
+
+    name: str
+    value: int
+
+
+class Resource(msgspec.Struct, frozen=True, gc=False):
+    """One resource of a zone, in Kubernetes quantities: capacity >= allocatable >= available."""
+
+    name: str
+    capacity: str | int
+    allocatable: str | int
+    available: str | int
+
+
+class Zone(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    type: str
+    parent: str = ""
+    costs: tuple[Cost, ...] | None = ()
+    attributes: tuple[Attribute, ...] | None = ()
+    resources: tuple[Resource, ...] | None = ()
+
+
+class OwnerReference(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    apiVersion: str
+    kind: str
+    name: str
+    uid: str
+    controller: bool | None = None
+    blockOwnerDeletion: bool | None = None
+
+
+class ManagedFields(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    manager: str = ""
+    operation: str = ""
+
+
+class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str = ""
+    uid: str = ""
+    resourceVersion: str = ""
+    generation: int = 0
+    creationTimestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    ownerReferences: tuple[OwnerReference, ...] | None = None
+    managedFields: tuple[ManagedFields, ...] | None = None
+
+
+class NodeResourceTopology(msgspec.Struct, frozen=True, omit_defaults=True):
+    metadata: Metadata
+    zones: tuple[Zone, ...] | None = ()
+    attributes: tuple[Attribute, ...] | None = ()
+    topologyPolicies: tuple[str, ...] | None = ()
+    apiVersion: str = ""
+    kind: str = ""
+
+
+decode = msgspec.json.Decoder(NodeResourceTopology).decode
+
+
+def new(
+    name: str,
+    zones: Iterable[Zone],
+    attributes: Iterable[Attribute] = (),
+    *,
+    annotations: Mapping[str, str] | None = None,
+    owner: OwnerReference | None = None,
+) -> NodeResourceTopology:
+    """An object ready to be written: zones by numeric id, attributes and resources by name."""
+    return NodeResourceTopology(
+        apiVersion=API_VERSION,
+        kind=KIND,
+        metadata=Metadata(
+            name=name,
+            annotations=dict(sorted(annotations.items())) if annotations else None,
+            ownerReferences=(owner,) if owner else None,
+        ),
+        zones=tuple(sorted(zones, key=lambda zone: (zone_id(zone.name) is None, zone_id(zone.name) or 0, zone.name))),
+        attributes=tuple(sorted(attributes, key=lambda attribute: attribute.name)),
+    )
+
+
+def zone_name(numa_id: int) -> str:
+    """The canonical name of a NUMA zone, `node-<id>`."""
+    return f"node-{numa_id}"
+
+
+def zone_id(name: str) -> int | None:
+    """The NUMA node id of a canonical zone name, None for any other name. "node-007" is not canonical."""
+    digits = name.removeprefix("node-")
+    if digits == name or not (digits.isascii() and digits.isdigit()) or (len(digits) > 1 and digits[0] == "0"):
+        return None
+    return int(digits)
+
+
+def numa_zones(topology: NodeResourceTopology) -> list[tuple[int, Zone]]:
+    """The zones of type Node with a canonical name, by id; other types are for other readers."""
+    found = {
+        numa_id: zone
+        for zone in topology.zones or ()
+        if zone.type == ZONE_TYPE and (numa_id := zone_id(zone.name)) is not None
+    }
+    return sorted(found.items())
+
+
+def attributes_of(attributes: Iterable[Attribute] | None) -> dict[str, str]:
+    """Attributes by name; the last of a repeated name wins, as for every consumer that builds a map."""
+    return {attribute.name: attribute.value for attribute in attributes or ()}
+
+
+def same_content(a: NodeResourceTopology, b: NodeResourceTopology) -> bool:
+    """Whether two objects say the same, whatever the order of their lists and the spelling of quantities."""
+    return _content(a) == _content(b)
+
+
+def _content(topology: NodeResourceTopology) -> object:
+    return (
+        sorted((attribute.name, attribute.value) for attribute in topology.attributes or ()),
+        sorted(topology.topologyPolicies or ()),
+        sorted(
+            (
+                zone.name,
+                zone.type,
+                zone.parent,
+                sorted((cost.name, cost.value) for cost in zone.costs or ()),
+                sorted((attribute.name, attribute.value) for attribute in zone.attributes or ()),
+                sorted(
+                    (
+                        resource.name,
+                        *(
+                            quantity.milli_value(amount)
+                            for amount in (resource.capacity, resource.allocatable, resource.available)
+                        ),
+                    )
+                    for resource in zone.resources or ()
+                ),
+            )
+            for zone in topology.zones or ()
+        ),
+    )
