@@ -101,6 +101,8 @@ def human_bytes(amount: int) -> str:
     number = float(amount)
     for unit in ("", "Ki", "Mi", "Gi", "Ti", "Pi"):
         if abs(number) < 1024 or unit == "Pi":
-            return f"{number:.0f}{unit}" if unit == "" or number >= 100 or number == int(number) else f"{number:.1f}{unit}"
+            return (
+                f"{number:.0f}{unit}" if unit == "" or number >= 100 or number == int(number) else f"{number:.1f}{unit}"
+            )
         number /= 1024
     raise AssertionError("unreachable: the last unit takes every number")

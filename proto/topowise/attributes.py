@@ -1,0 +1,90 @@
+"""Names of NRT attributes and the codec of each: what the exporter writes, the scheduler reads with the same function.
+
+The first group is the ecosystem's, verbatim (scheduler-plugins, RTE, KAI). Names under `topowise.io/` carry what an
+exact prediction of the kubelet needs and the standard lacks; a reader that does not know them loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from topowise import cpuset
+from topowise.errors import ParseError
+
+TOPOLOGY_MANAGER_POLICY: Final = "topologyManagerPolicy"
+TOPOLOGY_MANAGER_SCOPE: Final = "topologyManagerScope"
+TOPOLOGY_MANAGER_MAX_NUMA_NODES: Final = "topologyManagerMaxNUMANodes"
+TOPOLOGY_MANAGER_OPTION_PREFIX: Final = "topologyManagerOption"
+CPU_MANAGER_POLICY: Final = "cpuManagerPolicy"
+MEMORY_MANAGER_POLICY: Final = "memoryManagerPolicy"
+PODS_FINGERPRINT: Final = "nodeTopologyPodsFingerprint"
+PODS_FINGERPRINT_METHOD: Final = "nodeTopologyPodsFingerprintMethod"
+
+PODS_FINGERPRINT_ANNOTATION: Final = "topology.node.k8s.io/fingerprint"
+
+# Per zone: ids of the online CPUs, and of those that can still be given exclusively.
+ZONE_CPUS: Final = "topowise.io/cpus"
+ZONE_CPUS_AVAILABLE: Final = "topowise.io/cpus-available"
+# Per zone: the physical packages its CPUs belong to.
+ZONE_SOCKETS: Final = "topowise.io/sockets"
+# On top: CPUs the kubelet keeps for the system.
+RESERVED_CPUS: Final = "topowise.io/reserved-cpus"
+# On top: which resources' amounts were derived from /sys because the kubelet's manager of them is off ("cpu,memory").
+DERIVED: Final = "topowise.io/derived-from-sysfs"
+
+POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-node")
+SCOPES: Final = ("container", "pod")
+
+# The deprecated `topologyPolicies` enum, which NFD and koordlet still write (policy, scope).
+_LEGACY: Final[Mapping[str, tuple[str, str]]] = {
+    "None": ("none", "container"),
+    "BestEffort": ("best-effort", "container"),
+    "BestEffortContainerLevel": ("best-effort", "container"),
+    "BestEffortPodLevel": ("best-effort", "pod"),
+    "Restricted": ("restricted", "container"),
+    "RestrictedContainerLevel": ("restricted", "container"),
+    "RestrictedPodLevel": ("restricted", "pod"),
+    "SingleNUMANodeContainerLevel": ("single-numa-node", "container"),
+    "SingleNUMANodePodLevel": ("single-numa-node", "pod"),
+}
+
+
+def policy_and_scope(attributes: Mapping[str, str], legacy: Iterable[str] | None = None) -> tuple[str, str]:
+    """The Topology Manager's policy and scope; without attributes from `topologyPolicies`, else kubelet's defaults.
+
+    Raises ParseError on a value no kubelet has.
+    """
+    inherited = next((_LEGACY[name] for name in legacy or () if name in _LEGACY), ("none", "container"))
+    policy = attributes.get(TOPOLOGY_MANAGER_POLICY, inherited[0])
+    scope = attributes.get(TOPOLOGY_MANAGER_SCOPE, inherited[1])
+    if policy not in POLICIES:
+        raise ParseError(f"attribute {TOPOLOGY_MANAGER_POLICY}", policy, f"one of {', '.join(POLICIES)}")
+    if scope not in SCOPES:
+        raise ParseError(f"attribute {TOPOLOGY_MANAGER_SCOPE}", scope, f"one of {', '.join(SCOPES)}")
+    return policy, scope
+
+
+def option_name(option: str) -> str:
+    """The attribute of a Topology Manager option: "prefer-closest-numa-nodes" -> "...PreferClosestNumaNodes"."""
+    return TOPOLOGY_MANAGER_OPTION_PREFIX + "".join(part.capitalize() for part in option.split("-"))
+
+
+def write_ids(ids: Iterable[int]) -> str:
+    """Sets of CPUs and sockets travel as cpulists."""
+    return cpuset.spell(ids)
+
+
+def read_ids(attributes: Mapping[str, str], name: str) -> frozenset[int] | None:
+    """The inverse of `write_ids`; None if the attribute is absent. Raises ParseError."""
+    return cpuset.parse(attributes[name]) if name in attributes else None
+
+
+def write_names(names: Iterable[str]) -> str:
+    """Sets of resource names travel sorted, with commas."""
+    return ",".join(sorted(names))
+
+
+def read_names(attributes: Mapping[str, str], name: str) -> frozenset[str]:
+    """The inverse of `write_names`; empty if the attribute is absent."""
+    return frozenset(part for part in attributes.get(name, "").split(",") if part)

@@ -1,0 +1,120 @@
+"""Who we are to the API server, and where it is.
+
+Inside a pod that is the service account: an address from the environment, a CA and a token that the kubelet rotates.
+Reading those three takes thirty lines; the official client would cost every node 46 MB and 0.35 s of CPU for it, so it
+is imported only for a kubeconfig, whose exec plug-ins, OIDC and certificate forms it knows. docs/adr/0002 has figures.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from topowise.errors import ConfigError, SourceError
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+# The kubelet rotates a projected token at 80 % of its life (an hour by default); client-go re-reads it each minute.
+_TOKEN_MAX_AGE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """`server` is a base URL without trailing slash; `tls` is None for plain HTTP (tests on loopback).
+
+    `authorization` gives the value of the Authorization header, "" for none; with `renew` it looks for a newer one
+    (asked after a 401). Raises SourceError.
+    """
+
+    server: str
+    tls: ssl.SSLContext | None
+    authorization: Callable[[bool], Awaitable[str]]
+
+
+async def load(kubeconfig: str = "", context: str = "", *, service_account: Path = SERVICE_ACCOUNT) -> Credentials:
+    """The kubeconfig if one is named here or by $KUBECONFIG, else the pod's service account, else ~/.kube/config.
+
+    Raises ConfigError or SourceError.
+    """
+    named = kubeconfig or os.environ.get("KUBECONFIG", "")
+    if named:
+        return await _from_kubeconfig(named, context)
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return in_cluster(service_account)
+    return await _from_kubeconfig(str(Path("~/.kube/config").expanduser()), context)
+
+
+def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:
+    """The service account of this pod. Raises SourceError if a file of it is missing."""
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    token = TokenFile(directory / "token")
+    token.read()
+    try:
+        tls = ssl.create_default_context(cafile=str(directory / "ca.crt"))
+    except (OSError, ssl.SSLError) as exc:
+        raise SourceError(str(directory / "ca.crt"), f"is not a usable CA bundle: {exc}") from exc
+
+    async def authorization(renew: bool) -> str:
+        return f"Bearer {token.read(renew=renew)}"
+
+    return Credentials(f"https://{f'[{host}]' if ':' in host else host}:{port}", tls, authorization)
+
+
+class TokenFile:
+    """A token that someone else rotates on disk."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._token = ""
+        self._read_at = 0.0
+
+    def read(self, *, renew: bool = False) -> str:
+        """The token, at most a minute old. An unreadable file leaves the old token in use; SourceError if none."""
+        if self._token and not renew and self._clock() - self._read_at < _TOKEN_MAX_AGE_S:
+            return self._token
+        try:
+            self._token = self._path.read_text().strip() or self._token
+        except (OSError, UnicodeDecodeError) as exc:
+            if not self._token:
+                raise SourceError(str(self._path), f"cannot be read: {exc}") from exc
+        self._read_at = self._clock()
+        return self._token
+
+
+async def _from_kubeconfig(path: str, context: str) -> Credentials:
+    from kubernetes.aio.client import Configuration
+    from kubernetes.aio.client.rest import RESTClientObject
+    from kubernetes.aio.config import load_kube_config
+
+    configuration = Configuration()
+
+    async def read() -> None:
+        try:
+            await load_kube_config(path, context or None, client_configuration=configuration, persist_config=False)
+        # The official loader raises whatever its YAML, exec and OIDC helpers raise.
+        except Exception as exc:
+            raise ConfigError(f"kubeconfig {path}", " ".join(str(exc).split()) or type(exc).__name__) from exc
+
+    await read()
+    read_at = time.monotonic()
+
+    async def authorization(renew: bool) -> str:
+        nonlocal read_at
+        if renew and time.monotonic() - read_at > 1:
+            await read()
+            read_at = time.monotonic()
+        token = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+        if token:
+            return str(token)
+        basic = configuration.username and configuration.get_basic_auth_token()
+        return str(basic or "")
+
+    server = str(configuration.host).rstrip("/")
+    tls = RESTClientObject(configuration).ssl_context if server.startswith("https:") else None
+    return Credentials(server, tls, authorization)

@@ -1,0 +1,296 @@
+"""A reflector: a local copy of a collection that stays true through everything an API server does.
+
+Three nested loops, each with one duty: `run` never ends (back-off between failures), `_list_and_watch` makes the copy
+whole and then follows it until the server says that history is lost, `_watch_once` is a single connection.
+The consumer is told `replace` (everything there is) and `apply` (one event) and needs no knowledge of the rest.
+
+Against the traps of the official informer: a silent peer is dropped after `silence` seconds (the API server sends a
+bookmark every minute), a 410 lists anew after a back-off, a list is paged, an object that does not decode is skipped
+with a line in the log, and an event older than what we hold is ignored.
+Rules: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Generic, Literal, Protocol, TypeVar
+
+import msgspec
+
+from topowise.errors import ApiError, TopowiseError
+from topowise.kube.api import Api
+from topowise.runtime.backoff import Backoff
+from topowise.runtime.log import V2, kv
+
+log = logging.getLogger(__name__)
+
+Object = TypeVar("Object")
+EventType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+_PAGE = "500"
+# Less than the API server's own 5..10 minutes, and spread so that a restarted server is not asked by all at once.
+_WATCH_SECONDS = (240.0, 290.0)
+_SILENCE_SECONDS = 90.0
+# No answer, or "later": the place in history is not lost by it. Other refusals below 500 are about us or the resource.
+_RESUMABLE = (0, 429)
+# Objects between two yields to the event loop: about a millisecond of decoding.
+_SLICE = 64
+
+
+class Consumer(Protocol[Object]):
+    """What is done with the copy. Called in the event loop; must not block."""
+
+    def replace(self, items: list[Object]) -> None:
+        """The collection is exactly this."""
+
+    def apply(self, event: EventType, item: Object) -> None:
+        """One object came, changed or went."""
+
+
+class _Meta(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    metadata: _Meta = _Meta()
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class _ListMeta(msgspec.Struct, frozen=True, gc=False, rename={"more": "continue"}):
+    resourceVersion: str = ""
+    more: str = ""
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+_decode_page = msgspec.json.Decoder(_Page).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+class HistoryLostError(TopowiseError):
+    """The server cannot continue the watch where we stand; only a new list helps."""
+
+
+class Reflector(Generic[Object]):
+    """Keeps `consumer` true to the collection at `path`. One task runs `run()`."""
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        decode: Callable[[bytes | msgspec.Raw], Object],
+        consumer: Consumer[Object],
+        *,
+        query: dict[str, str] | None = None,
+        backoff: Backoff | None = None,
+        watch_seconds: tuple[float, float] = _WATCH_SECONDS,
+        silence: float = _SILENCE_SECONDS,
+        missing_is_empty: bool = False,
+    ) -> None:
+        """`missing_is_empty`: a collection the server does not know (CRD not installed) counts as synced and empty."""
+        self._api = api
+        self._path = path
+        self._decode = decode
+        self._consumer = consumer
+        self._query = query or {}
+        self._backoff = backoff or Backoff()
+        self._watch_seconds = watch_seconds
+        self._silence = silence
+        self._missing_is_empty = missing_is_empty
+        self._version = ""
+        self._held: dict[tuple[str, str], int] = {}
+        self._complaint = ""
+        self.synced = False
+        self.lists = 0
+        self.failures = 0
+
+    @property
+    def name(self) -> str:
+        """The collection, for logs and readiness."""
+        return self._path.rpartition("/")[2]
+
+    async def run(self) -> None:
+        """Lists and watches until cancelled; every failure is logged once per change and retried with back-off."""
+        while True:
+            try:
+                await self._list_and_watch()
+            except HistoryLostError as exc:
+                log.info("Watch lost its place, listing anew", extra=kv(resource=self.name, why=exc))
+                await asyncio.sleep(self._backoff.next_delay())
+            except ApiError as exc:
+                self.failures += 1
+                self._complain(exc)
+                await asyncio.sleep(self._backoff.next_delay(at_least=exc.retry_after))
+
+    async def _list_and_watch(self) -> None:
+        await self._list()
+        while True:
+            if await self._watch_once():
+                self._backoff.reset()
+                continue
+            # A server that closes every watch at once is in trouble; do not add to it.
+            await asyncio.sleep(self._backoff.next_delay())
+
+    async def _list(self) -> None:
+        items: list[Object] = []
+        held: dict[tuple[str, str], int] = {}
+        query = {**self._query, "limit": _PAGE}
+        while True:
+            page = _page(await self._api.request("GET", self._path, query=query, timeout=60.0), self._path)
+            for count, raw in enumerate(page.items or ()):
+                self._take(raw, items, held)
+                if count % _SLICE == _SLICE - 1:
+                    await asyncio.sleep(0)
+            if not page.metadata.more:
+                break
+            query["continue"] = page.metadata.more
+        self._version, self._held = page.metadata.resourceVersion, held
+        self.lists += 1
+        self._consumer.replace(items)
+        self._recovered(len(items))
+
+    def _take(self, raw: msgspec.Raw, items: list[Object], held: dict[tuple[str, str], int]) -> None:
+        try:
+            meta = _decode_envelope(raw).metadata
+            items.append(self._decode(raw))
+        except (msgspec.DecodeError, ValueError) as exc:
+            self._skip(raw, exc)
+            return
+        held[meta.namespace, meta.name] = _number(meta.resourceVersion)
+
+    async def _watch_once(self) -> bool:
+        """Follows one watch to its end. True if it lasted or brought anything, so that the next may start at once."""
+        seen = 0
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with aclosing(self._watch_lines()) as lines:
+                async for line in lines:
+                    self._on_line(line)
+                    seen += 1
+                    if seen % _SLICE == 0:
+                        await asyncio.sleep(0)
+        except ApiError as exc:
+            if exc.status == 410:
+                raise HistoryLostError(exc.message) from exc
+            if exc.status not in _RESUMABLE and exc.status < 500:
+                raise
+            self._on_broken_watch(exc, lasted=loop.time() - started)
+            await asyncio.sleep(exc.retry_after or 0)
+        return seen > 0 or loop.time() - started > 1.0
+
+    async def _watch_lines(self) -> AsyncGenerator[bytes, None]:
+        seconds = random.uniform(*self._watch_seconds)
+        query = {
+            **self._query,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(int(seconds)),
+        }
+        stream = self._api.stream(self._path, query=query, timeout=seconds + 15.0, silence=self._silence)
+        async with stream as chunks:
+            async for line in _lines(chunks):
+                yield line
+
+    def _on_broken_watch(self, exc: ApiError, *, lasted: float) -> None:
+        # What we hold is still a true past, so the next watch goes on from there without a list.
+        if lasted > 1.0:
+            log.log(V2, "Watch broke, resuming", extra=kv(resource=self.name, why=exc))
+        else:
+            self.failures += 1
+            self._complain(exc)
+
+    def _on_line(self, line: bytes) -> None:
+        try:
+            event = _decode_event(line)
+            envelope = _decode_envelope(event.object)
+        except msgspec.DecodeError as exc:
+            raise HistoryLostError(f"an event is not JSON of an object: {exc}") from exc
+        if self._complaint:
+            log.info("Watching again", extra=kv(resource=self.name, version=self._version))
+            self._complaint = ""
+        if event.type == "ERROR":
+            raise HistoryLostError(f"{envelope.code} {envelope.reason}: {envelope.message}")
+        meta = envelope.metadata
+        if event.type in ("ADDED", "MODIFIED", "DELETED"):
+            self._on_object(event.type, event.object, meta)  # type: ignore[arg-type]
+        self._version = meta.resourceVersion or self._version
+
+    def _on_object(self, event: EventType, raw: msgspec.Raw, meta: _Meta) -> None:
+        key = (meta.namespace, meta.name)
+        version = _number(meta.resourceVersion)
+        if version < self._held.get(key, 0):
+            log.log(V2, "Ignored an event older than what is held", extra=kv(resource=self.name, name=meta.name))
+            return
+        try:
+            item = self._decode(raw)
+        except (msgspec.DecodeError, ValueError) as exc:
+            self._skip(raw, exc)
+            return
+        if event == "DELETED":
+            self._held.pop(key, None)
+        else:
+            self._held[key] = version
+        self._consumer.apply(event, item)
+
+    def _skip(self, raw: msgspec.Raw, exc: Exception) -> None:
+        log.warning(
+            "Object does not decode, left out",
+            extra=kv(resource=self.name, why=exc, object=bytes(raw)[:120].decode(errors="replace")),
+        )
+
+    def _complain(self, exc: ApiError) -> None:
+        if exc.status == 404 and self._missing_is_empty and not self.synced:
+            self._consumer.replace([])
+            self.synced = True
+        if str(exc) != self._complaint:
+            log.warning("Cannot list and watch, trying again", extra=kv(resource=self.name, why=exc))
+            self._complaint = str(exc)
+
+    def _recovered(self, count: int) -> None:
+        if not self.synced or self._complaint:
+            log.info("Listed", extra=kv(resource=self.name, objects=count, version=self._version))
+        self._complaint = ""
+        self.synced = True
+
+
+def _page(body: bytes, path: str) -> _Page:
+    try:
+        return _decode_page(body)
+    except msgspec.DecodeError as exc:
+        raise ApiError(0, "BadAnswer", f"the answer is not a list: {exc}", request=f"GET {path}") from exc
+
+
+def _number(version: str) -> int:
+    # Opaque by contract until KEP-5504 (1.35) made it comparable; every API server has always used numbers.
+    return int(version) if version.isdigit() else 0
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            if line:
+                yield line
+    if rest.strip():
+        raise HistoryLostError("the watch ended in the middle of an event")

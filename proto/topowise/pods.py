@@ -1,0 +1,271 @@
+"""Pods as both daemons need them: ten fields of v1.Pod, and what the pod asks for as exact integers.
+
+A pod object carries a hundred fields; decoding it into these structs skips the rest, which is what makes a watch over
+a whole cluster cheap. `needs` turns the quantities into integers once (milli-CPU for cpu, units for all others), after
+the defaulting of the API server, so that every later step is integer arithmetic.
+
+Upstream: k8s.io/component-helpers/resource/helpers.go (PodRequests), pkg/apis/core/v1/helper/qos/qos.go (GetPodQOS),
+pkg/apis/core/v1/defaults.go (SetDefaults_Pod), KEP-753 (sidecars), KEP-2837 (pod-level resources).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Final, Literal
+
+import msgspec
+
+from topowise import quantity
+
+Quantity = str | int | float | None
+Quantities = dict[str, Quantity]
+Amounts = dict[str, int]
+Kind = Literal["app", "init", "sidecar"]
+Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
+
+HUGEPAGES: Final = "hugepages-"
+_TERMINAL_PHASES: Final = frozenset(("Succeeded", "Failed"))
+_QOS_RESOURCES: Final = frozenset(("cpu", "memory"))
+_NONE: Final[Quantities] = {}
+
+
+class Resources(msgspec.Struct, frozen=True, gc=False):
+    """`resources` of a container or, with KEP-2837, of the pod."""
+
+    requests: Quantities | None = None
+    limits: Quantities | None = None
+
+
+class Container(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    resources: Resources | None = None
+    restartPolicy: str | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resourceVersion: str = ""
+    deletionTimestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Spec(msgspec.Struct, frozen=True, gc=False):
+    containers: tuple[Container, ...] | None = ()
+    initContainers: tuple[Container, ...] | None = ()
+    resources: Resources | None = None
+    overhead: Quantities | None = None
+    nodeName: str = ""
+    schedulerName: str = ""
+    priority: int | None = None
+
+
+class Status(msgspec.Struct, frozen=True, gc=False):
+    phase: str = ""
+    qosClass: str = ""
+    nominatedNodeName: str = ""
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False):
+    metadata: Metadata
+    spec: Spec
+    status: Status | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the pod has ended and holds nothing any more; a terminating pod still holds all it has."""
+        return self.status is not None and self.status.phase in _TERMINAL_PHASES
+
+
+decode = msgspec.json.Decoder(Pod).decode
+
+
+class ContainerNeeds(msgspec.Struct, frozen=True, gc=False):
+    """What one container asks for, after API defaulting. `fractional` names what is no whole number of bytes."""
+
+    name: str
+    kind: Kind
+    requests: Amounts
+    limits: Amounts
+    fractional: tuple[str, ...] = ()
+
+
+class PodLevel(msgspec.Struct, frozen=True, gc=False):
+    """`spec.resources` after API defaulting (KEP-2837)."""
+
+    requests: Amounts
+    limits: Amounts
+
+
+class Needs(msgspec.Struct, frozen=True, gc=False):
+    """What a pod asks for.
+
+    `containers` are the init containers, sidecars among them, followed by the app containers, each in the order of the spec.
+    `requests` is the whole pod's effective request (PodRequests). `pod_level` is None unless `spec.resources` names
+    a resource that can be set for a pod (IsPodLevelResourcesSet).
+    """
+
+    containers: tuple[ContainerNeeds, ...]
+    requests: Amounts
+    qos: Qos
+    pod_level: PodLevel | None = None
+
+
+def needs(pod: Pod, *, pod_level_resources: bool = True) -> Needs:
+    """What the pod asks for; `pod_level_resources` is the feature gate of that name. Raises ParseError."""
+    spec = pod.spec
+    containers = tuple(
+        [
+            _container_needs(container, "sidecar" if container.restartPolicy == "Always" else "init")
+            for container in spec.initContainers or ()
+        ]
+        + [_container_needs(container, "app") for container in spec.containers or ()]
+    )
+    resources = spec.resources if pod_level_resources else None
+    requests = aggregate(containers, [container.requests for container in containers])
+    level = None if resources is None else _pod_level(resources, containers, requests)
+    qos = _stated_qos(pod) or _qos(containers, level)
+    level_set = level is not None and any(map(_is_pod_level, (*level.requests, *level.limits)))
+    if level is not None:
+        requests.update((name, amount) for name, amount in level.requests.items() if _is_pod_level(name))
+    if spec.overhead:
+        _add(requests, {name: amount_of(name, given) for name, given in spec.overhead.items()})
+    return Needs(containers, requests, qos, level if level_set else None)
+
+
+def kind_of(pod: Pod, name: str) -> Kind | None:
+    """The kind of the container `name`, None if the pod has none of that name (ephemeral containers count as none)."""
+    for container in pod.spec.initContainers or ():
+        if container.name == name:
+            return "sidecar" if container.restartPolicy == "Always" else "init"
+    return "app" if any(container.name == name for container in pod.spec.containers or ()) else None
+
+
+def aggregate(containers: Iterable[ContainerNeeds], amounts: Iterable[Mapping[str, int]]) -> Amounts:
+    """max(largest init step, app containers + sidecars) per resource, where a step includes the sidecars before it.
+
+    `amounts` are the requests or the limits of the containers, in their order; the result is a new dict
+    (AggregateContainerRequests, AggregateContainerLimits).
+    """
+    running: Amounts = {}
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for container, mine in zip(containers, amounts, strict=True):
+        if container.kind == "app":
+            _add(running, mine)
+            continue
+        if container.kind == "sidecar":
+            _add(sidecars, mine)
+            _add(running, mine)
+            step: Mapping[str, int] = sidecars
+        elif sidecars:
+            step = dict(sidecars)
+            _add(step, mine)
+        else:
+            step = mine
+        _raise_to(peak, step)
+    if peak:
+        _raise_to(running, peak)
+    return running
+
+
+@lru_cache(maxsize=65536, typed=True)
+def amount_of(resource: str, given: Quantity) -> int:
+    """The canonical integer of a quantity as JSON spells it: text, number or null (which is 0). Raises ParseError."""
+    if given is None:
+        return 0
+    return quantity.for_resource(resource, repr(given) if isinstance(given, float) else given)
+
+
+@lru_cache(maxsize=65536, typed=True)
+def _is_fractional(given: Quantity) -> bool:
+    return given is not None and quantity.whole(repr(given) if isinstance(given, float) else given) is None
+
+
+def _container_needs(container: Container, kind: Kind) -> ContainerNeeds:
+    resources = container.resources
+    if resources is None:
+        return ContainerNeeds(container.name, kind, {}, {})
+    asked = resources.requests or _NONE
+    given = resources.limits
+    if not given:
+        limits: Amounts = {}
+    else:
+        limits = {name: amount_of(name, amount) for name, amount in given.items()}
+        # The API server sets request := limit where only the limit is given (SetDefaults_Pod).
+        asked = {**given, **asked}
+    requests = {name: amount_of(name, amount) for name, amount in asked.items()}
+    fractional = tuple([name for name, amount in asked.items() if _is_memory(name) and _is_fractional(amount)])
+    return ContainerNeeds(container.name, kind, requests, limits, fractional)
+
+
+def _pod_level(resources: Resources, containers: tuple[ContainerNeeds, ...], aggregated: Amounts) -> PodLevel:
+    """`spec.resources` with the defaults of defaultHugePagePodLimits and defaultPodRequests."""
+    requests = {name: amount_of(name, amount) for name, amount in (resources.requests or _NONE).items()}
+    limits = {name: amount_of(name, amount) for name, amount in (resources.limits or _NONE).items()}
+    for name, amount in aggregate(containers, [container.limits for container in containers]).items():
+        if name.startswith(HUGEPAGES) and name not in requests:
+            limits.setdefault(name, amount)
+    if limits:
+        for name, amount in aggregated.items():
+            if name in _QOS_RESOURCES:
+                requests.setdefault(name, amount)
+        for name, amount in limits.items():
+            if _is_pod_level(name):
+                requests.setdefault(name, amount)
+    return PodLevel(requests, limits)
+
+
+def _stated_qos(pod: Pod) -> Qos | None:
+    """The class the API server recorded; GetPodQOS computes one only if there is none."""
+    match pod.status.qosClass if pod.status is not None else "":
+        case "Guaranteed":
+            return "Guaranteed"
+        case "Burstable":
+            return "Burstable"
+        case "BestEffort":
+            return "BestEffort"
+    return None
+
+
+def _qos(containers: tuple[ContainerNeeds, ...], level: PodLevel | None) -> Qos:
+    """ComputePodQOS: only cpu and memory above 0 count, and pod-level resources replace those of all containers."""
+    requests: Amounts = {}
+    limits: Amounts = {}
+    everywhere_limited = True
+    for holder in containers if level is None else (level,):
+        limited = 0
+        for name in _QOS_RESOURCES:
+            request = holder.requests.get(name, 0)
+            if request > 0:
+                requests[name] = requests.get(name, 0) + request
+            limit = holder.limits.get(name, 0)
+            if limit > 0:
+                limits[name] = limits.get(name, 0) + limit
+                limited += 1
+        everywhere_limited = everywhere_limited and limited == len(_QOS_RESOURCES)
+    if not requests and not limits:
+        return "BestEffort"
+    return "Guaranteed" if everywhere_limited and requests == limits else "Burstable"
+
+
+def _is_memory(resource: str) -> bool:
+    return resource == "memory" or resource.startswith(HUGEPAGES)
+
+
+def _is_pod_level(resource: str) -> bool:
+    return resource == "cpu" or _is_memory(resource)
+
+
+def _add(to: Amounts, amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        to[name] = to.get(name, 0) + amount
+
+
+def _raise_to(floor: Amounts, amounts: Mapping[str, int]) -> None:
+    for name, amount in amounts.items():
+        if amount > floor.get(name, -1):
+            floor[name] = amount

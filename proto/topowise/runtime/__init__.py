@@ -1,0 +1,1 @@
+"""What a daemon is made of besides its subject: configuration, logging, metrics and health, tasks, back-off."""

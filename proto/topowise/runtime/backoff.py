@@ -1,0 +1,35 @@
+"""Delays between tries: exponential with full jitter, so that a thousand nodes do not come back in step.
+
+https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/ ("full jitter"), with a floor that keeps
+a client from trying again at once; the defaults are client-go's reflector's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+
+class Backoff:
+    """Not thread-safe; one for each thing that is retried."""
+
+    def __init__(
+        self,
+        initial: float = 0.8,
+        maximum: float = 30.0,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._initial = initial
+        self._maximum = maximum
+        self._uniform = uniform
+        self.failures = 0
+
+    def next_delay(self, at_least: float | None = None) -> float:
+        """Seconds to wait before the next try; never below `at_least` (a server's Retry-After)."""
+        ceiling = min(self._maximum, self._initial * 2.0 ** min(self.failures, 32))
+        self.failures += 1
+        return max(self._uniform(self._initial / 2, ceiling), at_least or 0.0)
+
+    def reset(self) -> None:
+        """After a success."""
+        self.failures = 0

@@ -1,0 +1,125 @@
+"""Versioned configuration files in Kubernetes' form (`apiVersion`, `kind`, camelCase).
+
+A kind is a frozen struct deriving from `Configuration`; each field's docstring says meaning, unit, default and why.
+Unknown fields are errors: a misspelt key that is silently ignored is found at night. Errors name the path in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final, Literal, Self, TypeVar
+
+import msgspec
+
+from topowise.errors import ConfigError
+
+API_VERSION: Final = "topowise.io/v1alpha1"
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+", re.ASCII)
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
+
+
+class Duration(float):
+    """Seconds, written as Go writes durations: "500ms", "10s", "1m30s"."""
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """Raises ValueError unless the text is a Go duration of ms, s, m and h."""
+        if text == "0":
+            return cls(0)
+        if not isinstance(text, str) or not _DURATION.fullmatch(text):
+            raise ValueError(f'{text!r} is not a duration such as "500ms", "10s" or "1m30s"')
+        return cls(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
+
+    def __str__(self) -> str:
+        return f"{int(self * 1000)}ms" if self % 1 else f"{int(self)}s"
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """A part of a configuration."""
+
+
+class Logging(Section, frozen=True):
+    """How the daemon logs."""
+
+    format: Literal["text", "json"] = "text"
+    """`text` as klog writes it, `json` with component-base's keys."""
+    verbosity: int = 0
+    """klog's -v: 0 state changes, 2 passes, 4 single objects."""
+
+
+class ServingTls(Section, frozen=True):
+    """Certificates of a port. Files are read again when they change."""
+
+    cert_file: str
+    key_file: str
+    client_ca_file: str = ""
+    """If set, clients must present a certificate signed by this CA."""
+
+
+class Serving(Section, frozen=True):
+    """Where metrics and health are served."""
+
+    address: str = "0.0.0.0"
+    """An IP address; "127.0.0.1" hides the port from the network."""
+    port: int = 9153
+    """0 turns the port off."""
+
+
+class KubeClient(Section, frozen=True):
+    """How the API server is reached."""
+
+    kubeconfig: str = ""
+    """Path of a kubeconfig; empty: the pod's service account, or what $KUBECONFIG names outside a pod."""
+    context: str = ""
+    """Context in the kubeconfig; empty: its current one."""
+    timeout: Duration = Duration(10)
+    """Bound of one request; watches have their own."""
+
+
+class Configuration(Section, frozen=True, tag_field="kind"):
+    """Base of the kinds. A kind's tag is its class name."""
+
+    apiVersion: Literal["topowise.io/v1alpha1"]
+    logging: Logging = msgspec.field(default_factory=Logging)
+    client: KubeClient = msgspec.field(default_factory=KubeClient)
+
+
+Kind = TypeVar("Kind", bound=Configuration)
+
+
+def load(kind: type[Kind], path: str) -> Kind:
+    """The configuration in a YAML (or JSON) file. Raises ConfigError naming the file and the path inside it."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError as exc:
+        raise ConfigError(path, f"cannot be read: {exc.strerror}") from exc
+    return parse(kind, text, source=path)
+
+
+def parse(kind: type[Kind], text: bytes, *, source: str = "configuration") -> Kind:
+    """As `load`, from bytes."""
+    try:
+        return msgspec.yaml.decode(text, type=kind, dec_hook=_decode_other)
+    except msgspec.ValidationError as exc:
+        raise ConfigError(source, str(exc)) from exc
+    except msgspec.DecodeError as exc:
+        raise ConfigError(source, f"is not YAML: {' '.join(str(exc).split())}") from exc
+
+
+def default(kind: type[Kind]) -> Kind:
+    """The configuration of an empty file."""
+    return kind(apiVersion=API_VERSION)
+
+
+def effective(configuration: Configuration) -> str:
+    """The whole configuration with its defaults as one line of JSON, for the first log line."""
+    return msgspec.json.encode(configuration, enc_hook=str).decode()
+
+
+def _decode_other(wanted: type[Any], item: Any) -> Any:
+    if wanted is Duration:
+        return Duration.parse(item)
+    raise AssertionError(f"no decoder for {wanted}")

@@ -1,0 +1,87 @@
+"""The port for people and probes: /metrics, /livez, /readyz (and /healthz, as older manifests ask).
+
+Liveness is a heartbeat: each loop says when it was last round, and a loop that has been silent for longer than it
+promised makes the process not live. Readiness is a list of named conditions; the answer names those that are not met.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from topowise.runtime.config import Serving
+
+
+class Heartbeat:
+    """A loop's sign of life. `limit` is in seconds; the clock is monotonic."""
+
+    def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._last = clock()
+
+    def beat(self) -> None:
+        """Called once a round."""
+        self._last = self._clock()
+
+    def silence(self) -> str | None:
+        """None while alive, else what is wrong."""
+        silent = self._clock() - self._last
+        return f"no round for {silent:.0f}s, at most {self._limit:.0f}s expected" if silent > self._limit else None
+
+
+Check = Callable[[], str | None]
+"""None if all is well, else one line that says what is not."""
+
+
+class Health:
+    """What the probes ask; checks are added by the parts they belong to."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, Check] = {}
+        self.ready: dict[str, Check] = {}
+
+    @staticmethod
+    def report(checks: dict[str, Check]) -> tuple[int, str]:
+        """(HTTP status, a line a check), in the manner of the API server's /readyz?verbose."""
+        lines = []
+        failed = False
+        for name, check in sorted(checks.items()):
+            problem = check()
+            failed = failed or problem is not None
+            lines.append(f"[+]{name} ok" if problem is None else f"[-]{name} failed: {problem}")
+        return (503 if failed else 200), "\n".join([*lines, "not ok" if failed else "ok"]) + "\n"
+
+
+async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -> None:
+    """Serves until cancelled. Raises OSError if the port is taken."""
+    application = web.Application()
+
+    def answer(checks: dict[str, Check]) -> web.Response:
+        status, text = health.report(checks)
+        return web.Response(status=status, text=text)
+
+    async def livez(_: web.Request) -> web.Response:
+        return answer(health.live)
+
+    async def readyz(_: web.Request) -> web.Response:
+        return answer(health.ready)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    for path, handler in (("/livez", livez), ("/healthz", livez), ("/readyz", readyz), ("/metrics", metrics)):
+        application.router.add_get(path, handler)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        if serving.port:
+            await web.TCPSite(runner, serving.address, serving.port).start()
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()

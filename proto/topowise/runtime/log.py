@@ -1,0 +1,86 @@
+"""Logging in the manner of klog, as text or JSON.
+
+Operators read these lines beside the kubelet's and kube-scheduler's, so form and keys are theirs: text as
+`I1121 01:16:03.123456   42 reflector.py:88] "Watch ended" resource="nodes"`, JSON with component-base's keys
+(`ts`, `v`, `logger`, `caller`, `msg`). A message is a constant, what varies goes into key-values:
+`log.info("Published topology", extra=kv(node=name, zones=8))`. Verbosity is klog's: 0 state changes, 2 passes,
+4 objects.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any, Literal, TextIO
+
+import msgspec
+
+Format = Literal["text", "json"]
+
+_SEVERITY = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
+# Python's levels below INFO stand for klog's -v: V(2) = 18, V(4) = 16, so that isEnabledFor() is the whole test.
+V2 = logging.INFO - 2
+V4 = logging.INFO - 4
+
+
+def kv(**values: object) -> dict[str, Any]:
+    """Key-values of a log line, passed as `extra=`."""
+    return {"kv": values}
+
+
+def _severity(level: int) -> str:
+    return _SEVERITY.get(level - level % 10 if level > logging.INFO else logging.INFO, "E")
+
+
+class TextFormatter(logging.Formatter):
+    """klog's text form; strings are quoted, a traceback follows on its own lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%m%d %H:%M:%S", time.localtime(record.created))
+        micros = int(record.created % 1 * 1_000_000)
+        head = f"{_severity(record.levelno)}{stamp}.{micros:06d} {record.process:>7} {record.filename}:{record.lineno}]"
+        pairs = "".join(f" {key}={_spell(item)}" for key, item in getattr(record, "kv", {}).items())
+        line = f"{head} {_quote(record.getMessage())}{pairs}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, with the keys of k8s.io/component-base/logs/json."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "ts": round(record.created * 1000, 3),
+            "logger": record.name,
+            "caller": f"{record.filename}:{record.lineno}",
+            "msg": record.getMessage(),
+        }
+        if record.levelno <= logging.INFO:
+            line["v"] = logging.INFO - record.levelno
+        if record.levelno >= logging.ERROR and record.exc_info:
+            line["err"] = self.formatException(record.exc_info)
+        for key, item in getattr(record, "kv", {}).items():
+            line.setdefault(key, item)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def _quote(text: str) -> str:
+    return msgspec.json.encode(text).decode()
+
+
+def _spell(item: object) -> str:
+    if isinstance(item, bool):
+        return "true" if item else "false"
+    return str(item) if isinstance(item, int | float) else _quote(str(item))
+
+
+def set_up(verbosity: int = 0, form: Format = "text", stream: TextIO | None = None) -> None:
+    """Makes the root logger write to `stream` (stderr by default); called once, before anything logs."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO - min(verbosity, 9))
+    # The libraries below us report what we report ourselves, per connection and without context.
+    for name in ("aiohttp", "asyncio", "uvicorn", "grpc", "kubernetes", "urllib3"):
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,0 +1,1 @@
+"""Generated from proto/*.proto by `make gen-proto`; `make check` proves that it is current."""

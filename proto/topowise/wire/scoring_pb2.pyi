@@ -1,0 +1,69 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Verdict(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VERDICT_UNSPECIFIED: _ClassVar[Verdict]
+    VERDICT_FITS: _ClassVar[Verdict]
+    VERDICT_UNSCHEDULABLE: _ClassVar[Verdict]
+    VERDICT_UNRESOLVABLE: _ClassVar[Verdict]
+VERDICT_UNSPECIFIED: Verdict
+VERDICT_FITS: Verdict
+VERDICT_UNSCHEDULABLE: Verdict
+VERDICT_UNRESOLVABLE: Verdict
+
+class FilterRequest(_message.Message):
+    __slots__ = ("pod", "nodes")
+    POD_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    pod: bytes
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, pod: _Optional[bytes] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FilterResponse(_message.Message):
+    __slots__ = ("verdicts", "reason_index", "reasons")
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    REASON_INDEX_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    verdicts: _containers.RepeatedScalarFieldContainer[Verdict]
+    reason_index: _containers.RepeatedScalarFieldContainer[int]
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, verdicts: _Optional[_Iterable[_Union[Verdict, str]]] = ..., reason_index: _Optional[_Iterable[int]] = ..., reasons: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ScoreRequest(_message.Message):
+    __slots__ = ("pod", "nodes")
+    POD_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    pod: bytes
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, pod: _Optional[bytes] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ScoreResponse(_message.Message):
+    __slots__ = ("scores",)
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    scores: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, scores: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("pod", "nodes")
+    POD_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    pod: bytes
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, pod: _Optional[bytes] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("verdicts", "scores", "details")
+    VERDICTS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    verdicts: _containers.RepeatedScalarFieldContainer[Verdict]
+    scores: _containers.RepeatedScalarFieldContainer[int]
+    details: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, verdicts: _Optional[_Iterable[_Union[Verdict, str]]] = ..., scores: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[str]] = ...) -> None: ...

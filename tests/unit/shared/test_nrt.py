@@ -1,0 +1,72 @@
+"""NodeResourceTopology objects of every producer decode, and equal content is recognised."""
+
+import msgspec
+import pytest
+from topowise import attributes, nrt
+from topowise.errors import ParseError
+
+
+def zone(name: str, cpu: str, costs: list[dict[str, object]] | None = None) -> dict[str, object]:
+    resources = [{"name": "cpu", "capacity": "8", "allocatable": "8", "available": cpu}]
+    return {"name": name, "type": "Node", "resources": resources, "costs": costs}
+
+
+def topology(*zones: dict[str, object], **more: object) -> nrt.NodeResourceTopology:
+    return nrt.decode(msgspec.json.encode({"metadata": {"name": "n"}, "zones": zones, **more}))
+
+
+def test_zones_are_ordered_by_number_and_other_types_left_to_other_readers() -> None:
+    read = topology(zone("node-10", "1"), zone("node-9", "1"), {"name": "socket-0", "type": "Socket"})
+    assert [numa_id for numa_id, _ in nrt.numa_zones(read)] == [9, 10]
+
+
+@pytest.mark.parametrize("name", ["node-", "node-01", "node--1", "node-a", "0", "Node-0", "node-١"])
+def test_a_zone_name_that_is_not_canonical_has_no_id(name: str) -> None:
+    assert nrt.zone_id(name) is None
+
+
+def test_spelling_and_order_do_not_make_a_difference() -> None:
+    one = topology(zone("node-0", "1000"), zone("node-1", "500m"))
+    two = topology(zone("node-1", "0.5"), zone("node-0", "1k"))
+    assert nrt.same_content(one, two)
+    assert not nrt.same_content(one, topology(zone("node-0", "1000"), zone("node-1", "501m")))
+
+
+def test_lists_that_go_writes_as_null_are_empty() -> None:
+    read = nrt.decode(b'{"metadata":{"name":"n"},"zones":null,"attributes":null,"topologyPolicies":null}')
+    assert nrt.numa_zones(read) == []
+
+
+def test_new_sorts_zones_and_attributes() -> None:
+    made = nrt.new(
+        "n",
+        [nrt.Zone("node-10", "Node"), nrt.Zone("node-2", "Node")],
+        [nrt.Attribute("b", "1"), nrt.Attribute("a", "2")],
+    )
+    assert [one.name for one in made.zones or ()] == ["node-2", "node-10"]
+    assert [one.name for one in made.attributes or ()] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "legacy", "expected"),
+    [
+        ({}, None, ("none", "container")),
+        ({}, ["SingleNUMANodePodLevel"], ("single-numa-node", "pod")),
+        ({}, ["RestrictedContainerLevel"], ("restricted", "container")),
+        ({}, ["Surprise", "BestEffort"], ("best-effort", "container")),
+        ({"topologyManagerPolicy": "restricted"}, ["SingleNUMANodePodLevel"], ("restricted", "pod")),
+    ],
+)
+def test_policy_comes_from_attributes_then_from_the_deprecated_list(
+    given: dict[str, str], legacy: list[str] | None, expected: tuple[str, str]
+) -> None:
+    assert attributes.policy_and_scope(given, legacy) == expected
+
+
+def test_a_policy_no_kubelet_has_is_an_error() -> None:
+    with pytest.raises(ParseError, match="single-numa"):
+        attributes.policy_and_scope({"topologyManagerPolicy": "single"})
+
+
+def test_option_names_follow_scheduler_plugins() -> None:
+    assert attributes.option_name("prefer-closest-numa-nodes") == "topologyManagerOptionPreferClosestNumaNodes"
