@@ -79,13 +79,13 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True):
     managedFields: tuple[ManagedFields, ...] | None = None
 
 
-class NodeResourceTopology(msgspec.Struct, frozen=True, omit_defaults=True):
+class NodeResourceTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    apiVersion: str = ""
+    kind: str = ""
     metadata: Metadata
     zones: tuple[Zone, ...] | None = ()
     attributes: tuple[Attribute, ...] | None = ()
     topologyPolicies: tuple[str, ...] | None = ()
-    apiVersion: str = ""
-    kind: str = ""
 
 
 decode = msgspec.json.Decoder(NodeResourceTopology).decode

@@ -51,7 +51,7 @@ class Logging(Section, frozen=True):
 
 
 class ServingTls(Section, frozen=True):
-    """Certificates of a port. Files are read again when they change."""
+    """Certificates of a port. Certificate and key are read again when they change, the CA at start."""
 
     cert_file: str
     key_file: str

@@ -1,0 +1,1 @@
+"""What the kubelet says of itself: its allocations (podresources) and its configuration."""

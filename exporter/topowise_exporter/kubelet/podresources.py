@@ -1,0 +1,122 @@
+"""The kubelet's podresources API over its unix socket.
+
+Decoding is separate from asking, so that recorded bytes can be tested. Quirks: lists are unordered; a device comes in
+an entry of its own for each NUMA node; plug-ins report ids such as -1; pod-level CPUs and memory overlap with those of
+the containers; all clients share 100 requests a second. API: k8s.io/kubelet/pkg/apis/podresources/v1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import grpc
+from topowise.errors import SourceError
+from topowise.wire import podresources_pb2 as pb
+from topowise.wire import podresources_pb2_grpc as rpc
+
+from topowise_exporter.kubelet.model import Allocatable, Device, MemoryBlock, PodAllocation
+
+DEFAULT_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+# 250 pods are 43 KB; the kubelet's own clients raise gRPC's 4 MiB to this.
+_MAX_MESSAGE = 16 << 20
+
+
+class PodResources:
+    """A client of one kubelet. The channel reconnects by itself when the kubelet makes its socket anew."""
+
+    def __init__(self, socket: str = DEFAULT_SOCKET, *, timeout: float = 10.0) -> None:
+        self._socket = socket.removeprefix("unix://")
+        self._timeout = timeout
+        self._channel: grpc.aio.Channel | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._drop()
+
+    @property
+    def socket(self) -> str:
+        """Path of the socket."""
+        return self._socket
+
+    async def allocatable(self) -> Allocatable:
+        """One GetAllocatableResources. Raises SourceError."""
+        answer = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
+        return decode_allocatable(answer)
+
+    async def pods(self) -> tuple[PodAllocation, ...]:
+        """One List, by namespace and name. Raises SourceError."""
+        answer = await self._call("List", pb.ListPodResourcesRequest())
+        return decode_pods(answer)
+
+    async def _call(self, method: str, request: Any) -> Any:
+        # gRPC reports a missing file as an unreachable address after its own back-off; say what is the matter at once.
+        if not Path(self._socket).exists():
+            await self._drop()
+            raise SourceError(self._socket, "no such socket (is the kubelet running, is the directory mounted?)")
+        if self._channel is None:
+            options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.enable_http_proxy", 0)]
+            self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options=options)
+        stub = rpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
+        try:
+            return await getattr(stub, method)(request, timeout=self._timeout)
+        except grpc.aio.AioRpcError as exc:
+            # A channel in back-off refuses calls although the socket is back; a new one tries at once.
+            await self._drop()
+            details = " ".join((exc.details() or "no details").split())
+            raise SourceError(self._socket, f"{method}: {exc.code().name}: {details}") from exc
+
+    async def _drop(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+
+def decode_allocatable(answer: pb.AllocatableResourcesResponse) -> Allocatable:
+    """Plain values of an answer."""
+    return Allocatable(cpus=frozenset(answer.cpu_ids), memory=_memory(answer.memory), devices=_devices(answer.devices))
+
+
+def decode_pods(answer: pb.ListPodResourcesResponse) -> tuple[PodAllocation, ...]:
+    """Plain values of an answer, sorted."""
+    return tuple(sorted(map(_pod, answer.pod_resources), key=lambda pod: (pod.namespace, pod.name)))
+
+
+def _pod(pod: pb.PodResources) -> PodAllocation:
+    of_containers = [block for container in pod.containers for block in _memory(container.memory)]
+    return PodAllocation(
+        namespace=pod.namespace,
+        name=pod.name,
+        cpus=frozenset(pod.cpu_ids).union(*(container.cpu_ids for container in pod.containers)),
+        # A pod-level block holds the shares of the containers, which are listed as well.
+        memory=_memory(pod.memory) or tuple(sorted(of_containers)),
+        devices=_devices(entry for container in pod.containers for entry in container.devices),
+    )
+
+
+def _nodes(topology: pb.TopologyInfo) -> tuple[int, ...]:
+    return tuple(sorted({node.ID for node in topology.nodes if node.ID >= 0}))
+
+
+def _memory(blocks: Iterable[pb.ContainerMemory]) -> tuple[MemoryBlock, ...]:
+    return tuple(
+        sorted(MemoryBlock(block.memory_type, _nodes(block.topology), block.size) for block in blocks if block.size)
+    )
+
+
+def _devices(entries: Iterable[pb.ContainerDevices]) -> tuple[Device, ...]:
+    found: dict[tuple[str, str], set[int]] = {}
+    for entry in entries:
+        nodes = _nodes(entry.topology)
+        for device_id in entry.device_ids:
+            found.setdefault((entry.resource_name, device_id), set()).update(nodes)
+    return tuple(
+        Device(resource, device_id, tuple(sorted(nodes))) for (resource, device_id), nodes in sorted(found.items())
+    )

@@ -1,0 +1,216 @@
+"""Zones of an NRT: what each NUMA node has, may give and still can give.
+
+Pure arithmetic over a Machine and the kubelet's word, by ids wherever there are ids: a CPU or a device that two entries
+name is one. Where a kubelet manager is off (CPU manager `none`, memory manager `None`, or no kubelet at all)
+podresources lists nothing; such amounts are derived from /sys minus the reservations and named in `Accounts.derived`, because a zone
+without cpu or memory makes scheduler-plugins refuse every pod that asks for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+from topowise import attributes, cpuset, nrt, quantity
+
+from topowise_exporter.kubelet.configuration import KubeletConfiguration
+from topowise_exporter.kubelet.model import Allocatable, MemoryBlock, PodAllocation
+from topowise_exporter.machine.model import Machine, NumaNode
+
+
+class Amount(msgspec.Struct, frozen=True, gc=False):
+    """capacity >= allocatable >= available >= 0; milli-CPU for cpu, bytes or units for the rest."""
+
+    capacity: int
+    allocatable: int
+    available: int
+
+
+class Accounts(msgspec.Struct, frozen=True):
+    """`amounts` by NUMA node id and resource name; `cpus_available` are ids that can still be given exclusively."""
+
+    amounts: Mapping[int, Mapping[str, Amount]]
+    cpus_available: Mapping[int, frozenset[int]]
+    derived: frozenset[str]
+    problems: tuple[str, ...]
+
+
+def hugepages_name(page_bytes: int) -> str:
+    """The resource of a page size, as the kubelet names it: 2097152 -> "hugepages-2Mi"."""
+    size, units = page_bytes, ["", "Ki", "Mi", "Gi", "Ti"]
+    while size % 1024 == 0 and len(units) > 1:
+        size //= 1024
+        units.pop(0)
+    return f"hugepages-{size}{units[0]}"
+
+
+def account(
+    machine: Machine, allocatable: Allocatable, pods: Iterable[PodAllocation], kubelet: KubeletConfiguration
+) -> Accounts:
+    """The amounts of every NUMA node. What the kubelet names and the machine lacks is left out and reported."""
+    books = _Books(machine, allocatable, tuple(pods), kubelet)
+    cpus_available = books.count_cpus()
+    books.count_memory()
+    books.count_devices()
+    return Accounts(books.amounts, cpus_available, frozenset(books.derived), tuple(books.problems))
+
+
+def zones(machine: Machine, accounts: Accounts) -> list[nrt.Zone]:
+    """The zones as published: `node-<id>`, costs to every node, resources and attributes sorted by name."""
+    return [_zone(node, accounts) for node in machine.nodes]
+
+
+def _zone(node: NumaNode, accounts: Accounts) -> nrt.Zone:
+    named = {
+        attributes.ZONE_CPUS: attributes.write_ids(node.cpus),
+        attributes.ZONE_CPUS_AVAILABLE: attributes.write_ids(accounts.cpus_available[node.id]),
+        attributes.ZONE_SOCKETS: attributes.write_ids(socket for socket in node.sockets if socket >= 0),
+    }
+    return nrt.Zone(
+        name=nrt.zone_name(node.id),
+        type=nrt.ZONE_TYPE,
+        costs=tuple(nrt.Cost(nrt.zone_name(other), distance) for other, distance in sorted(node.distances.items())),
+        attributes=tuple(nrt.Attribute(name, text) for name, text in sorted(named.items())),
+        resources=tuple(
+            nrt.Resource(
+                name=resource,
+                capacity=quantity.spell(resource, amount.capacity),
+                allocatable=quantity.spell(resource, amount.allocatable),
+                available=quantity.spell(resource, amount.available),
+            )
+            for resource, amount in sorted(accounts.amounts[node.id].items())
+        ),
+    )
+
+
+class _Books:
+    """The work of `account`: what is known, and the amounts as they are found."""
+
+    def __init__(
+        self, machine: Machine, allocatable: Allocatable, pods: tuple[PodAllocation, ...], kubelet: KubeletConfiguration
+    ) -> None:
+        self._nodes = machine.nodes
+        self._online = frozenset(machine.online)
+        self._allocatable = allocatable
+        self._pods = pods
+        self._kubelet = kubelet
+        self.amounts: dict[int, dict[str, Amount]] = {node.id: {} for node in machine.nodes}
+        self.derived: set[str] = set()
+        self.problems: list[str] = []
+
+    def count_cpus(self) -> dict[int, frozenset[int]]:
+        """Fills in `cpu`; returns the ids that are free, by node."""
+        told = self._allocatable.cpus
+        if stray := told - self._online:
+            self.problems.append(f"allocatable CPUs {cpuset.spell(stray)} are not online; left out")
+        used = frozenset[int]().union(*(pod.cpus for pod in self._pods))
+        free: dict[int, frozenset[int]] = {}
+        share = 0
+        if not told:
+            self.derived.add("cpu")
+            share = self._reserved_milli_per_cpu()
+        for node in self._nodes:
+            owned = frozenset(node.cpus)
+            usable = owned & (told or self._online - self._kubelet.reserved_cpus)
+            free[node.id] = usable - used
+            self.amounts[node.id]["cpu"] = Amount(
+                capacity=1000 * len(owned),
+                allocatable=(1000 - share) * len(usable),
+                available=(1000 - share) * len(free[node.id]),
+            )
+        return free
+
+    def _reserved_milli_per_cpu(self) -> int:
+        """The part of each CPU that a reservation by amount takes, rounded up; 0 if the CPUs are named instead."""
+        if self._kubelet.reserved_cpus or not self._online:
+            return 0
+        reserved = sum(
+            quantity.milli_value(part.get("cpu", 0))
+            for part in (self._kubelet.system_reserved, self._kubelet.kube_reserved)
+        )
+        return min(1000, -(-reserved // len(self._online)))
+
+    def count_memory(self) -> None:
+        """Fills in `memory` and every hugepages size."""
+        usable = self._told_memory() or self._derived_memory()
+        free = dict(usable)
+        blocks = [block for pod in self._pods for block in pod.memory if block.nodes]
+        # What lies on one node is known exactly, so it is booked before what is shared between nodes.
+        for block in sorted(blocks, key=lambda block: (len(block.nodes), block)):
+            self._take(block, free)
+        for node in self._nodes:
+            capacity = {"memory": node.memory_bytes} | _hugepages(node)
+            for resource in sorted(capacity.keys() | {name for owner, name in usable if owner == node.id}):
+                may_give = usable.get((node.id, resource), 0)
+                self.amounts[node.id][resource] = Amount(
+                    capacity=max(capacity.get(resource, 0), may_give),
+                    allocatable=may_give,
+                    available=free.get((node.id, resource), 0),
+                )
+
+    def _told_memory(self) -> dict[tuple[int, str], int]:
+        """(NUMA node, type) -> bytes by the kubelet's word; empty if its memory manager is off."""
+        told: dict[tuple[int, str], int] = {}
+        for block in self._allocatable.memory:
+            for node_id in block.nodes:
+                if node_id in self.amounts:
+                    told[node_id, block.type] = told.get((node_id, block.type), 0) + block.size
+                else:
+                    self._stray(f"allocatable {block.type}", node_id)
+        return told
+
+    def _derived_memory(self) -> dict[tuple[int, str], int]:
+        """As `_told_memory`, from /sys: what is there minus what is reserved, by node or in proportion."""
+        self.derived.add("memory")
+        kubelet = self._kubelet
+        derived: dict[tuple[int, str], int] = {}
+        total = sum(node.memory_bytes for node in self._nodes)
+        by_amount = sum(
+            quantity.value(part.get("memory", 0)) for part in (kubelet.system_reserved, kubelet.kube_reserved)
+        )
+        for node in self._nodes:
+            pages = _hugepages(node)
+            share = -(-by_amount * node.memory_bytes // total) if total else 0
+            reserved = kubelet.reserved_on(node.id, "memory") if kubelet.reserved_memory else share
+            derived[node.id, "memory"] = max(0, node.memory_bytes - sum(pages.values()) - reserved)
+            for resource, size in pages.items():
+                derived[node.id, resource] = max(0, size - kubelet.reserved_on(node.id, resource))
+        return derived
+
+    def _take(self, block: MemoryBlock, free: dict[tuple[int, str], int]) -> None:
+        """Books a block where the memory manager does: the lowest node first, as far as it goes."""
+        missing = block.size
+        for node_id in block.nodes:
+            taken = min(missing, free.get((node_id, block.type), 0))
+            if taken:
+                free[node_id, block.type] -= taken
+                missing -= taken
+        if missing:
+            self.problems.append(
+                f"{missing} bytes of {block.type} in use on NUMA nodes {cpuset.spell(block.nodes)} "
+                "exceed what is allocatable there; counted as none available"
+            )
+
+    def count_devices(self) -> None:
+        """Fills in every device resource that has an affinity to some node."""
+        used = {(device.resource, device.id) for pod in self._pods for device in pod.devices}
+        total: Counter[tuple[int, str]] = Counter()
+        free: Counter[tuple[int, str]] = Counter()
+        for device in self._allocatable.devices:
+            # A device near two nodes can be given to a pod on either, so it counts on both.
+            for node_id in device.nodes:
+                if node_id not in self.amounts:
+                    self._stray(f"device {device.resource}/{device.id}", node_id)
+                    continue
+                total[node_id, device.resource] += 1
+                free[node_id, device.resource] += (device.resource, device.id) not in used
+        for (node_id, resource), count in total.items():
+            self.amounts[node_id][resource] = Amount(count, count, free[node_id, resource])
+
+    def _stray(self, what: str, node_id: int) -> None:
+        self.problems.append(f"{what} is on NUMA node {node_id}, which /sys does not show; left out")
+
+
+def _hugepages(node: NumaNode) -> dict[str, int]:
+    return {hugepages_name(size): size * count for size, count in node.hugepages.items()}

@@ -1,0 +1,50 @@
+"""topowise-scheduler: `serve` answers schedulers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from topowise import __version__
+from topowise.errors import TopowiseError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.command(options)
+    except TopowiseError as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="topowise-scheduler", description="Answers schedulers by predicting what each node's kubelet will do."
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="the service")
+    serve.add_argument("--config", required=True, metavar="FILE", help="a SchedulerConfiguration")
+    serve.set_defaults(command=_serve)
+    return parser
+
+
+def _serve(options: argparse.Namespace) -> int:
+    import uvloop
+    from topowise.runtime import config, log
+
+    from topowise_scheduler import daemon
+    from topowise_scheduler.configuration import SchedulerConfiguration
+
+    settings = config.load(SchedulerConfiguration, options.config)
+    log.set_up(settings.logging.verbosity, settings.logging.format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(daemon.run(settings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
