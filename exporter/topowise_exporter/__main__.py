@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
+
 from topowise import __version__
 from topowise.errors import SourceError, TopowiseError
 
@@ -63,7 +64,6 @@ def _add_roots(parser: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     # Imports are local so that `once` and `machine` do not pay for the daemon.
     from topowise.runtime import config, log
-
     from topowise_exporter import daemon
     from topowise_exporter.configuration import ExporterConfiguration
 

@@ -6,8 +6,8 @@ import os
 import socket
 
 import msgspec
-from topowise.runtime.config import Configuration, Duration, Serving
 
+from topowise.runtime.config import Configuration, Duration, Serving
 from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
 
 

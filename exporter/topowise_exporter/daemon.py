@@ -18,7 +18,6 @@ from topowise.kube.api import Api
 from topowise.runtime import config, health, tasks
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
-
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_exporter.metrics import Metrics

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from topowise import attributes, cpuset, nrt, quantity
 
+from topowise import attributes, cpuset, nrt, quantity
 from topowise_exporter.kubelet.configuration import KubeletConfiguration
 from topowise_exporter.kubelet.model import Allocatable, MemoryBlock, PodAllocation
 from topowise_exporter.machine.model import Machine, NumaNode

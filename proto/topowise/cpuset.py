@@ -23,7 +23,7 @@ def parse(text: str) -> frozenset[int]:
     members: set[int] = set()
     for part in stripped.split(","):
         first, dash, last = part.strip().partition("-")
-        if not (first.isascii() and first.isdigit()) or (dash and not (last.isascii() and last.isdigit())):
+        if not _is_id(first) or (dash and not _is_id(last)):
             raise ParseError("cpu list", stripped, 'ids and ranges such as "0-3,8"')
         low = int(first)
         high = int(last) if dash else low
@@ -31,6 +31,10 @@ def parse(text: str) -> frozenset[int]:
             raise ParseError("cpu list", stripped, f"ascending ranges of ids up to {_MAX_ID}")
         members.update(range(low, high + 1))
     return frozenset(members)
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def parse_mask(text: str) -> frozenset[int]:

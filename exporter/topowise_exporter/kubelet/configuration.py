@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+
 from topowise import cpuset, quantity
 from topowise.errors import ParseError, SourceError
 

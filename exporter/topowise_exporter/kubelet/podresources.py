@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
+
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
 from topowise.wire import podresources_pb2_grpc as rpc
-
 from topowise_exporter.kubelet.model import Allocatable, Device, MemoryBlock, PodAllocation
 
 DEFAULT_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-from topowise import attributes, fingerprint, nrt
 
+from topowise import attributes, fingerprint, nrt
 from topowise_exporter import zones
 from topowise_exporter.kubelet.configuration import KubeletConfiguration
 from topowise_exporter.kubelet.model import Allocatable, PodAllocation

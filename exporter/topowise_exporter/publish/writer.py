@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+
 from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube.api import APPLY_PATCH, Api

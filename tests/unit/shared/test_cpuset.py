@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from topowise import cpuset
 from topowise.errors import ParseError
 
@@ -24,11 +25,11 @@ def test_a_list_is_read_with_the_quirks_of_real_kernels(text: str, members: set[
     assert cpuset.parse(text) == members
 
 
-@pytest.mark.parametrize("text", ["a", "1-", "-1", "3-1", "1,,2", "0-99999999", "1;2", "²"])
+@pytest.mark.parametrize("text", ["a", "1-", "-1", "3-1", "1,,2", "0-99999999", "1;2", "²", "9" * 5000])
 def test_damage_is_an_error_that_shows_the_text(text: str) -> None:
     with pytest.raises(ParseError) as caught:
         cpuset.parse(text)
-    assert repr(text) in str(caught.value)
+    assert repr(text[:70])[:-1] in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,7 @@
+"""The machine as its kernel describes it: NUMA nodes, CPUs, memory, hugepages and PCI functions."""
+
+from topowise_exporter.machine.model import Cpu, Machine, NumaNode, PciFunction
+from topowise_exporter.machine.report import report
+from topowise_exporter.machine.scan import scan
+
+__all__ = ["Cpu", "Machine", "NumaNode", "PciFunction", "report", "scan"]

@@ -1,0 +1,91 @@
+"""Which NUMA nodes there are, how far apart, and which node owns which CPU.
+
+Decisions, each for a machine that exists:
+- the node directories are the nodes; `possible` also names hotplug windows, `has_cpu` and `has_memory` are empty or
+  missing on some kernels;
+- a distance row has one column per *online* node in ascending order, whatever the ids (drivers/base/node.c,
+  `node_read_distance`), and a kernel without a SLIT makes up 10/20 itself, so we do the same when it shows none;
+- `cpulist` names online CPUs only, except on old kernels; several nodes may claim one CPU (`numa=fake`, firmware
+  bugs), and then the links between node and CPU tell the one that owns it, so that no CPU is counted twice.
+Documentation/ABI/stable/sysfs-devices-node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from topowise.cpuset import spell
+from topowise_exporter.machine.sysfs import Tree
+
+ROOT = "devices/system/node"
+
+# include/linux/topology.h: LOCAL_DISTANCE and REMOTE_DISTANCE.
+LOCAL = 10
+_REMOTE = 20
+_DISTANCE = re.compile(r"[0-9]{1,9}")
+
+
+def read_ids(sysfs: Tree) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids of the nodes, and of the columns of their distance rows; both empty on a kernel without NUMA."""
+    directories = sysfs.numbered(ROOT, "node")
+    if not directories:
+        return (), ()
+    online = sorted(sysfs.cpus(f"{ROOT}/online") or directories)
+    if online == directories:
+        return tuple(directories), tuple(directories)
+    both = sorted(set(online) & set(directories)) or directories
+    what = f"names nodes {spell(online)}, but there are directories of {spell(directories)}"
+    sysfs.tell(f"{ROOT}/online", what, f"nodes {spell(both)} are used")
+    return tuple(both), tuple(online)
+
+
+def read_distances(sysfs: Tree, node: int, ids: tuple[int, ...], columns: tuple[int, ...]) -> dict[int, int]:
+    """Node id -> distance from `node`; empty if the row cannot be matched with the nodes."""
+    path = f"{ROOT}/node{node}/distance"
+    row = sysfs.text(path, f"{LOCAL} to itself and {_REMOTE} to every other node are assumed")
+    if row is None:
+        return {other: LOCAL if other == node else _REMOTE for other in ids}
+    entries = row.split()
+    if len(entries) != len(columns) or not all(map(_DISTANCE.fullmatch, entries)):
+        sysfs.tell(path, f"{row[:80]!r} is not one number for each of {len(columns)} nodes", "distances left out")
+        return {}
+    return {other: int(entry) for other, entry in zip(columns, entries, strict=True) if other in ids}
+
+
+def read_owners(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int], present: frozenset[int]) -> dict[int, int]:
+    """CPU -> the one node that owns it; a CPU no node knows is not in it."""
+    claims = _read_claims(sysfs, ids, online)
+    owners: dict[int, int] = {}
+    orphans: list[int] = []
+    for cpu in sorted(online | present):
+        claimants = claims.get(cpu, [])
+        owner = claimants[0] if len(claimants) == 1 else _linked_owner(sysfs, cpu, ids)
+        if owner is None and claimants:
+            owner = min(claimants)
+        if owner is not None:
+            owners[cpu] = owner
+        elif cpu in online:
+            orphans.append(cpu)
+    if orphans:
+        sysfs.tell(ROOT, f"no node names the online CPUs {spell(orphans)}", "they are left out of every node")
+    return owners
+
+
+def _read_claims(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int]) -> Mapping[int, list[int]]:
+    claims: dict[int, list[int]] = {}
+    for node in ids:
+        folder = f"{ROOT}/node{node}"
+        listed = sysfs.cpus(f"{folder}/cpulist", masks=(f"{folder}/cpumap",), instead="the links to its CPUs are used")
+        if listed is None:
+            listed = online & frozenset(sysfs.numbered(folder, "cpu"))
+        for cpu in listed:
+            claims.setdefault(cpu, []).append(node)
+    return claims
+
+
+def _linked_owner(sysfs: Tree, cpu: int, ids: tuple[int, ...]) -> int | None:
+    """By the link cpuN/nodeM, else by nodeM/cpuN; offline CPUs keep both while they are plugged in."""
+    linked = [node for node in sysfs.numbered(f"devices/system/cpu/cpu{cpu}", "node") if node in ids]
+    linked = linked or [node for node in ids if sysfs.has(f"{ROOT}/node{node}/cpu{cpu}")]
+    return min(linked, default=None)

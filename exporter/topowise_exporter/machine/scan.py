@@ -1,0 +1,99 @@
+"""One reading of the whole machine, from nothing but the two roots.
+
+A scan never fails over a part: what is missing or damaged becomes a line in `problems` and a default. Only a root
+without a single CPU is refused, since that is a wrong path and no machine.
+A kernel without NUMA (s390x, 32-bit, CONFIG_NUMA=n) has no node directory at all; it gets one node 0 with all CPUs and
+all memory, which is what the kubelet sees there too.
+"""
+
+from __future__ import annotations
+
+from topowise.errors import SourceError
+from topowise_exporter.machine import cpus, memory, nodes, pci
+from topowise_exporter.machine.model import Cpu, Machine, NumaNode
+from topowise_exporter.machine.sysfs import Tree
+
+
+def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
+    """The machine now. Raises SourceError if there is no CPU below `sysfs_root`."""
+    problems: list[str] = []
+    sysfs, procfs = Tree(sysfs_root, problems), Tree(procfs_root, problems)
+    sets = cpus.read_sets(sysfs)
+    if not sets.online:
+        raise SourceError(f"{sysfs.root}/{cpus.ROOT}", "names no CPU; expected the root of a mounted sysfs")
+    ids, columns = nodes.read_ids(sysfs)
+    if ids:
+        owners = nodes.read_owners(sysfs, ids, sets.online, sets.present)
+    else:
+        sysfs.tell(nodes.ROOT, "has no node", "one node 0 with all CPUs and all memory is assumed")
+        owners = dict.fromkeys(sorted(sets.online | sets.present), 0)
+    described = cpus.read(sysfs, sets.online, owners)
+    if ids:
+        found = tuple(_read_node(sysfs, procfs, node, ids, columns, owners, described) for node in ids)
+    else:
+        found = (_only_node(sysfs, procfs, owners, described),)
+    return Machine(
+        nodes=found,
+        cpus=described,
+        pci=pci.read(sysfs, {node.id for node in found}),
+        online=tuple(sorted(sets.online)),
+        present=tuple(sorted(sets.present)),
+        possible=tuple(sorted(sets.possible)),
+        offline=tuple(sorted(sets.offline)),
+        isolated=tuple(sorted(sets.isolated)),
+        problems=tuple(problems),
+    )
+
+
+def _read_node(
+    sysfs: Tree,
+    procfs: Tree,
+    node: int,
+    ids: tuple[int, ...],
+    columns: tuple[int, ...],
+    owners: dict[int, int],
+    described: tuple[Cpu, ...],
+) -> NumaNode:
+    is_only = len(ids) == 1
+    return _node(
+        node,
+        owners,
+        described,
+        memory_bytes=memory.read_node_memory(sysfs, procfs, node, is_only=is_only),
+        pages=memory.read_node_hugepages(sysfs, node, is_only=is_only),
+        distances=nodes.read_distances(sysfs, node, ids, columns),
+    )
+
+
+def _only_node(sysfs: Tree, procfs: Tree, owners: dict[int, int], described: tuple[Cpu, ...]) -> NumaNode:
+    return _node(
+        0,
+        owners,
+        described,
+        memory_bytes=memory.read_machine_memory(procfs),
+        pages=memory.read_hugepages(sysfs, memory.GLOBAL_HUGEPAGES),
+        distances={0: nodes.LOCAL},
+    )
+
+
+def _node(
+    node: int,
+    owners: dict[int, int],
+    described: tuple[Cpu, ...],
+    *,
+    memory_bytes: int,
+    pages: memory.Hugepages,
+    distances: dict[int, int],
+) -> NumaNode:
+    own = [cpu for cpu in described if cpu.node == node]
+    return NumaNode(
+        id=node,
+        cpus=tuple(cpu.id for cpu in own),
+        cpus_present=tuple(cpu for cpu, owner in owners.items() if owner == node),
+        memory_bytes=memory_bytes,
+        hugepages=pages.total,
+        hugepages_free=pages.free,
+        hugepages_surplus=pages.surplus,
+        distances=distances,
+        sockets=tuple(sorted({cpu.socket for cpu in own})),
+    )

@@ -1,0 +1,134 @@
+"""Which CPUs there are, and how they share cores, packages and caches."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from topowise_exporter.machine import Machine
+
+Read = Callable[[Path], Machine]
+
+
+@pytest.fixture
+def cpus(small: Path) -> Path:
+    return small / "sys/devices/system/cpu"
+
+
+def _threads(machine: Machine) -> list[tuple[int, ...]]:
+    return sorted({cpu.threads for cpu in machine.cpus})
+
+
+def test_a_core_is_named_by_its_lowest_thread(small: Path, read: Read) -> None:
+    assert {cpu.id: cpu.core for cpu in read(small).cpus} == {0: 0, 1: 1, 2: 2, 3: 3, 4: 0, 5: 1, 6: 2, 7: 3}
+
+
+def test_core_ids_repeat_in_every_package(small: Path, read: Read) -> None:
+    machine = read(small)
+    assert [(cpu.socket, cpu.core_id) for cpu in machine.cpus[:4]] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert len({cpu.core for cpu in machine.cpus}) == 4
+
+
+@pytest.mark.parametrize("left", [("thread_siblings_list",), ("core_cpus",), ("thread_siblings",)])
+def test_any_list_or_mask_of_siblings_does(small: Path, cpus: Path, read: Read, left: tuple[str, ...]) -> None:
+    for name in {"core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings"}.difference(left):
+        for file in cpus.glob(f"cpu*/topology/{name}"):
+            file.unlink()
+    machine = read(small)
+    assert _threads(machine) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert machine.problems == ()
+
+
+def test_without_topology_every_cpu_is_a_core_of_its_own_in_an_unknown_package(
+    small: Path, cpus: Path, read: Read
+) -> None:
+    for folder in cpus.glob("cpu*/topology"):
+        shutil.rmtree(folder)
+    machine = read(small)
+    assert _threads(machine) == [(cpu,) for cpu in range(8)]
+    assert {(cpu.socket, cpu.die, cpu.core_id) for cpu in machine.cpus} == {(-1, -1, -1)}
+    assert machine.problems == (
+        f"{cpus}/cpu{{0-7}}/topology: no list of siblings that names the CPU itself; each is a core of its own",
+    )
+
+
+def test_an_offline_thread_is_no_sibling_whatever_the_list_says(small: Path, cpus: Path, read: Read) -> None:
+    (cpus / "online").write_text("0-3,5-7\n")
+    machine = read(small)
+    assert _threads(machine) == [(0,), (1, 5), (2, 6), (3, 7)]
+    assert all(4 not in cpu.l3 for cpu in machine.cpus if cpu.l3)
+
+
+def test_no_cpu_is_in_two_cores_though_the_lists_disagree(small: Path, cpus: Path, read: Read) -> None:
+    (cpus / "cpu1/topology/core_cpus_list").write_text("0-1,5\n")
+    assert _threads(read(small)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
+def test_l3_groups_come_from_the_lists_and_not_from_the_ids(small: Path, cpus: Path, read: Read) -> None:
+    for file in cpus.glob("cpu*/cache/index3/id"):
+        file.write_text("0\n")
+    machine = read(small)
+    assert {cpu.l3 for cpu in machine.cpus} == {(0, 1, 4, 5), (2, 3, 6, 7)}
+    assert {cpu.l3_id for cpu in machine.cpus} == {0}
+
+
+def test_a_cache_without_id_is_a_group_all_the_same(small: Path, cpus: Path, read: Read) -> None:
+    for file in cpus.glob("cpu*/cache/index3/id"):
+        file.unlink()
+    machine = read(small)
+    assert {cpu.l3 for cpu in machine.cpus} == {(0, 1, 4, 5), (2, 3, 6, 7)}
+    assert {cpu.l3_id for cpu in machine.cpus} == {None}
+    assert machine.problems == ()
+
+
+def test_the_l3_is_found_by_its_level(small: Path, cpus: Path, read: Read) -> None:
+    for folder in cpus.glob("cpu*/cache"):
+        shutil.rmtree(folder / "index2")
+        (folder / "index3").rename(folder / "index2")
+    assert {cpu.l3 for cpu in read(small).cpus} == {(0, 1, 4, 5), (2, 3, 6, 7)}
+
+
+@pytest.mark.parametrize("gone", ["cache", "cache/index3"])
+def test_a_machine_may_have_no_l3(small: Path, cpus: Path, read: Read, gone: str) -> None:
+    for folder in cpus.glob(f"cpu*/{gone}"):
+        shutil.rmtree(folder)
+    machine = read(small)
+    assert {(cpu.l3, cpu.l3_id) for cpu in machine.cpus} == {(None, None)}
+    assert machine.problems == ()
+
+
+def test_the_kinds_of_a_hybrid_machine_are_told(small: Path, read: Read) -> None:
+    for kind, members in (("core", "0-1,4-5"), ("atom", "2-3,6-7")):
+        unit = small / f"sys/devices/cpu_{kind}"
+        unit.mkdir()
+        (unit / "cpus").write_text(members + "\n")
+    assert [cpu.kind for cpu in read(small).cpus] == ["core", "core", "atom", "atom"] * 2
+
+
+def test_sets_an_old_kernel_lacks_are_made_up(small: Path, cpus: Path, read: Read) -> None:
+    for name in ("online", "present", "possible", "offline", "isolated"):
+        (cpus / name).unlink()
+    (cpus / "cpu7/online").write_text("0\n")
+    machine = read(small)
+    assert machine.online == (0, 1, 2, 3, 4, 5, 6)
+    assert machine.present == machine.possible == (0, 1, 2, 3, 4, 5, 6, 7)
+    assert machine.offline == (7,)
+    assert machine.isolated == ()
+    assert machine.problems == (f"{cpus}/online: no usable set of CPUs; the CPUs not switched off are used",)
+
+
+def test_trailing_nuls_and_unset_lists_are_the_empty_set(small: Path, cpus: Path, read: Read) -> None:
+    (cpus / "online").write_text("0-7\n\0")
+    (cpus / "isolated").write_text("\n\0")
+    machine = read(small)
+    assert machine.online == tuple(range(8))
+    assert machine.isolated == ()
+    assert machine.problems == ()
+
+
+def test_isolated_cpus_are_told(small: Path, cpus: Path, read: Read) -> None:
+    (cpus / "isolated").write_text("2-3,6-7\n")
+    assert read(small).isolated == (2, 3, 6, 7)

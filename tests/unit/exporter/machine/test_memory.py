@@ -1,0 +1,104 @@
+"""Memory and hugepages per node."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sandbox import machines
+from topowise_exporter.machine import Machine
+
+Read = Callable[[Path], Machine]
+
+_2M = machines.PAGE_2M
+_1G = machines.PAGE_1G
+
+
+@pytest.fixture
+def nodes(small: Path) -> Path:
+    return small / "sys/devices/system/node"
+
+
+@pytest.fixture
+def lone(tmp_path: Path) -> Path:
+    """A machine with one node."""
+    node = machines.Node(0, 3 * machines.GIB, cores=1, hugepages={_2M: 6})
+    machines.write_tree(machines.Machine(nodes=(node,), distances=((10,),)), tmp_path)
+    return tmp_path
+
+
+def test_pages_of_every_size_are_counted(small: Path, read: Read) -> None:
+    machine = read(small)
+    assert [node.hugepages for node in machine.nodes] == [{_2M: 8, _1G: 0}, {_2M: 4, _1G: 1}]
+    assert [node.memory_bytes for node in machine.nodes] == [machines.GIB, 2 * machines.GIB]
+
+
+def test_sizes_ascend_as_numbers(small: Path, read: Read) -> None:
+    assert [list(node.hugepages) for node in read(small).nodes] == [[_2M, _1G], [_2M, _1G]]
+
+
+def test_surplus_pages_are_in_the_total_and_told_apart(small: Path, nodes: Path, read: Read) -> None:
+    folder = nodes / "node0/hugepages/hugepages-2048kB"
+    for name, count in (("nr", 44), ("free", 34), ("surplus", 4)):
+        (folder / f"{name}_hugepages").write_text(f"{count}\n")
+    node = read(small).nodes[0]
+    assert (node.hugepages[_2M], node.hugepages_free[_2M], node.hugepages_surplus[_2M]) == (44, 34, 4)
+
+
+def test_a_node_without_hugepages_among_others_has_none(small: Path, nodes: Path, read: Read) -> None:
+    shutil.rmtree(nodes / "node1/hugepages")
+    machine = read(small)
+    assert machine.nodes[1].hugepages == {}
+    assert machine.problems == (
+        f"{nodes}/node1/hugepages: missing, while kernel/mm/hugepages exists; it counts as without hugepages",
+    )
+
+
+def test_the_only_node_has_the_hugepages_and_the_memory_of_the_machine(lone: Path, read: Read) -> None:
+    node = lone / "sys/devices/system/node/node0"
+    shutil.rmtree(node / "hugepages")
+    (node / "meminfo").unlink()
+    machine = read(lone)
+    assert machine.nodes[0].hugepages == {_2M: 6}
+    assert machine.nodes[0].memory_bytes == 3 * machines.GIB
+    assert machine.problems == (
+        f"{node}/meminfo: missing; MemTotal of the machine is used",
+        f"{node}/hugepages: missing, while kernel/mm/hugepages exists; the machine's hugepages are used",
+    )
+
+
+def test_a_kernel_without_hugetlb_is_no_problem(small: Path, nodes: Path, read: Read) -> None:
+    shutil.rmtree(small / "sys/kernel")
+    for folder in nodes.glob("node*/hugepages"):
+        shutil.rmtree(folder)
+    machine = read(small)
+    assert [node.hugepages for node in machine.nodes] == [{}, {}]
+    assert machine.problems == ()
+
+
+def test_an_unreadable_count_leaves_the_size_out(small: Path, nodes: Path, read: Read) -> None:
+    path = nodes / "node0/hugepages/hugepages-2048kB/nr_hugepages"
+    path.write_text("many\n")
+    machine = read(small)
+    assert machine.nodes[0].hugepages == {_1G: 0}
+    assert machine.problems == (f"{path}: 'many' is no number; pages of this size are left out",)
+
+
+def test_pages_count_as_free_and_not_surplus_when_the_kernel_does_not_say(small: Path, nodes: Path, read: Read) -> None:
+    folder = nodes / "node0/hugepages/hugepages-2048kB"
+    (folder / "free_hugepages").unlink()
+    (folder / "surplus_hugepages").unlink()
+    machine = read(small)
+    assert (machine.nodes[0].hugepages_free[_2M], machine.nodes[0].hugepages_surplus[_2M]) == (8, 0)
+    assert len(machine.problems) == 2
+
+
+@pytest.mark.parametrize("content", ["", "Node 1 MemFree: 5 kB", "Node 1 MemTotal: all"])
+def test_memory_that_cannot_be_told_counts_as_nothing(small: Path, nodes: Path, read: Read, content: str) -> None:
+    (nodes / "node1/meminfo").write_text(content + "\n")
+    machine = read(small)
+    assert machine.nodes[1].memory_bytes == 0
+    assert machine.problems == (f"{nodes}/node1/meminfo: has no line MemTotal; its memory counts as 0",)
