@@ -2,8 +2,8 @@
 
 Pure arithmetic over a Machine and the kubelet's word, by ids wherever there are ids: a CPU or a device that two entries
 name is one. Where a kubelet manager is off (CPU manager `none`, memory manager `None`, or no kubelet at all)
-podresources lists nothing; such amounts are derived from /sys minus the reservations and named in `Accounts.derived`, because a zone
-without cpu or memory makes scheduler-plugins refuse every pod that asks for them.
+podresources lists nothing; such amounts are derived from /sys minus the reservations and named in `Accounts.derived`,
+because a zone without cpu or memory makes scheduler-plugins refuse every pod that asks for them.
 """
 
 from __future__ import annotations

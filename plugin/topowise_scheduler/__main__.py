@@ -35,8 +35,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(options: argparse.Namespace) -> int:
     import uvloop
-    from topowise.runtime import config, log
 
+    from topowise.runtime import config, log
     from topowise_scheduler import daemon
     from topowise_scheduler.configuration import SchedulerConfiguration
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from topowise import pods
-
 from topowise_scheduler import explain
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.engine import fit, score

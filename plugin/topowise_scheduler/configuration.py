@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
+
 from topowise.runtime.config import Configuration, Section, Serving, ServingTls
 
 

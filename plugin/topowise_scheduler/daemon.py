@@ -6,12 +6,12 @@ import gc
 import logging
 
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
+
 from topowise import __version__
 from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise.runtime import config, health, tasks
 from topowise.runtime.log import kv
-
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.watch import reflectors

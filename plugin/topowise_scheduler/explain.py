@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from topowise import pods, quantity
-
 from topowise_scheduler.engine.fit import aligned_requests
 from topowise_scheduler.engine.node import NodeTopology
 from topowise_scheduler.engine.verdict import Outcome, Placement, Verdict
+
+_ZONES_TOLD = 2
 
 
 def in_words(name: str, node: NodeTopology | None, needs: pods.Needs, verdict: Verdict) -> str:
@@ -18,7 +19,7 @@ def in_words(name: str, node: NodeTopology | None, needs: pods.Needs, verdict: V
     if verdict.fits:
         return "; ".join(map(_placed, verdict.placements))
     want = next(one for one in aligned_requests(node, needs) if one.container == verdict.lacking)
-    return f"{_who(want)} asks for {_spell(want)} on one NUMA node; {_best(node, want, verdict.outcome)}"
+    return _lacking(node, want, even_empty=verdict.outcome is Outcome.UNRESOLVABLE)
 
 
 def _not_aligned(node: NodeTopology, needs: pods.Needs) -> str:
@@ -41,23 +42,22 @@ def _spell(placement: Placement) -> str:
     return ", ".join(f"{resource} {human(resource, amount)}" for resource, amount in sorted(placement.amounts.items()))
 
 
-def _best(node: NodeTopology, want: Placement, outcome: Outcome) -> str:
-    """What each zone has too little of, the zone that comes closest first."""
-    never = outcome is Outcome.UNRESOLVABLE
-    lacks = []
+def _lacking(node: NodeTopology, want: Placement, *, even_empty: bool) -> str:
+    """What the zones have too little of; the zone that comes closest first, and no more than tell the tale."""
+    lacks: list[tuple[int, int, list[str]]] = []
     for zone in node.zones:
-        have = zone.allocatable if never else zone.available
-        short = [
-            f"{resource} {human(resource, have.get(resource, 0))}"
-            for resource, amount in sorted(want.amounts.items())
-            if have.get(resource, 0) < amount
-        ]
-        if short:
-            lacks.append((len(short), zone.id, f"node {zone.id} has {' and '.join(short)}"))
-    told = [text for _, _, text in sorted(lacks)]
-    if not told:
-        return f"no NUMA node has{'' if never else ' still'} room once the containers before it are placed"
-    return ("even empty, " if never else "free now: ") + ", ".join(told)
+        have = zone.allocatable if even_empty else zone.available
+        short = [resource for resource, amount in sorted(want.amounts.items()) if have.get(resource, 0) < amount]
+        told = [f"{resource} {human(resource, have.get(resource, 0))}" for resource in short]
+        if told:
+            lacks.append((len(told), zone.id, told))
+    if not lacks:
+        return f"{_who(want)} finds no NUMA node with {_spell(want)} once the containers before it are placed"
+    lacks.sort()
+    shown = [f"node {zone} has {' and '.join(told)}" for _, zone, told in lacks[:_ZONES_TOLD]]
+    more = [f"{len(lacks) - _ZONES_TOLD} more lack as much"] if len(lacks) > _ZONES_TOLD else []
+    when = "even empty, " if even_empty else "free now: "
+    return f"{_who(want)} needs {_spell(want)} on one NUMA node; {when}{', '.join([*shown, *more])}"
 
 
 def human(resource: str, amount: int) -> str:

@@ -1,8 +1,8 @@
 """Pods as both daemons need them: ten fields of v1.Pod, and what the pod asks for as exact integers.
 
-A pod object carries a hundred fields; decoding it into these structs skips the rest, which is what makes a watch over
-a whole cluster cheap. `needs` turns the quantities into integers once (milli-CPU for cpu, units for all others), after
-the defaulting of the API server, so that every later step is integer arithmetic.
+A pod object carries a hundred fields; decoding it into these structs skips the rest, which is what makes a watch
+over a whole cluster cheap. `needs` turns the quantities into integers once (milli-CPU for cpu, units for all
+others), after the defaulting of the API server, so that every later step is integer arithmetic.
 
 Upstream: k8s.io/component-helpers/resource/helpers.go (PodRequests), pkg/apis/core/v1/helper/qos/qos.go (GetPodQOS),
 pkg/apis/core/v1/defaults.go (SetDefaults_Pod), KEP-753 (sidecars), KEP-2837 (pod-level resources).
@@ -103,9 +103,9 @@ class PodLevel(msgspec.Struct, frozen=True, gc=False):
 class Needs(msgspec.Struct, frozen=True, gc=False):
     """What a pod asks for.
 
-    `containers` are the init containers, sidecars among them, followed by the app containers, each in the order of the spec.
-    `requests` is the whole pod's effective request (PodRequests). `pod_level` is None unless `spec.resources` names
-    a resource that can be set for a pod (IsPodLevelResourcesSet).
+    `containers` are the init containers, sidecars among them, followed by the app containers, each in the order of
+    the spec. `requests` is the whole pod's effective request (PodRequests). `pod_level` is None unless
+    `spec.resources` names a resource that can be set for a pod (IsPodLevelResourcesSet).
     """
 
     containers: tuple[ContainerNeeds, ...]
@@ -206,9 +206,10 @@ def _pod_level(resources: Resources, containers: tuple[ContainerNeeds, ...], agg
     """`spec.resources` with the defaults of defaultHugePagePodLimits and defaultPodRequests."""
     requests = {name: amount_of(name, amount) for name, amount in (resources.requests or _NONE).items()}
     limits = {name: amount_of(name, amount) for name, amount in (resources.limits or _NONE).items()}
-    for name, amount in aggregate(containers, [container.limits for container in containers]).items():
-        if name.startswith(HUGEPAGES) and name not in requests:
-            limits.setdefault(name, amount)
+    if requests or limits:
+        for name, amount in aggregate(containers, [container.limits for container in containers]).items():
+            if name.startswith(HUGEPAGES) and name not in requests:
+                limits.setdefault(name, amount)
     if limits:
         for name, amount in aggregated.items():
             if name in _QOS_RESOURCES:

@@ -1,7 +1,7 @@
 """What a kubelet has to give and has given, as plain values.
 
-The shape is podresources' (ids of CPUs and devices, blocks of memory), stripped of its traps: every device once with all
-its NUMA nodes, ids that are not NUMA nodes dropped, `None` where the kubelet said nothing as opposed to "no node".
+The shape is podresources' (ids of CPUs and devices, blocks of memory), stripped of its traps: every device once with
+all its NUMA nodes, and ids that cannot be NUMA nodes dropped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import msgspec
 
 
 class MemoryBlock(msgspec.Struct, frozen=True, gc=False, order=True):
-    """`size` bytes of `type` ("memory", "hugepages-2Mi") on `nodes` together: a block over several nodes has one size."""
+    """`size` bytes of `type` ("memory", "hugepages-2Mi") on `nodes` together; a block over several has one size."""
 
     type: str
     nodes: tuple[int, ...]

@@ -26,6 +26,8 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 # JSON is YAML; the API server takes an applied configuration under this name only.
 APPLY_PATCH = "application/apply-patch+yaml"
+# What kubectl asks for: the server's own columns.
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 # A peer that vanished without a FIN is noticed by the kernel before the longest of our timeouts.
 _KEEPALIVE_OPTIONS = (
@@ -82,13 +84,16 @@ class Api:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
         timeout: float | None = None,
     ) -> bytes:
         """The body of a 2xx answer. Raises ApiError; a 401 is tried again once with renewed credentials."""
         name = f"{method} {path}"
         limits = aiohttp.ClientTimeout(total=timeout or self._timeout)
         for renew in (False, True):
-            async with self._send(name, method, path, query, body, content_type, limits, renew=renew) as response:
+            async with self._send(
+                name, method, path, query, body, content_type, accept, limits, renew=renew
+            ) as response:
                 answer = await response.read()
                 if response.status < 300:
                     return answer
@@ -108,7 +113,7 @@ class Api:
         name = f"GET {path}"
         limits = aiohttp.ClientTimeout(total=timeout, sock_read=silence, sock_connect=self._timeout)
         for renew in (False, True):
-            async with self._send(name, "GET", path, query, None, JSON, limits, renew=renew) as response:
+            async with self._send(name, "GET", path, query, None, JSON, JSON, limits, renew=renew) as response:
                 if response.status == 401 and not renew:
                     continue
                 if response.status >= 300:
@@ -125,13 +130,14 @@ class Api:
         query: Mapping[str, str] | None,
         body: bytes | None,
         content_type: str,
+        accept: str,
         timeout: aiohttp.ClientTimeout,
         *,
         renew: bool,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise AssertionError("Api is used outside its context manager")
-        headers = {"Accept": JSON, "User-Agent": self._agent}
+        headers = {"Accept": accept, "User-Agent": self._agent}
         if body is not None:
             headers["Content-Type"] = content_type
         authorization = await self._credentials.authorization(renew)

@@ -1,0 +1,164 @@
+"""Runs the demo: `python -m demo [--keep]`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from demo import workloads
+from demo.cluster import Cluster
+from demo.processes import ProcessDiedError
+from demo.scheduling import KubeScheduler, Outcome
+from demo.tables import columns
+from topowise import cpuset, nrt, quantity
+from topowise.errors import TopowiseError
+from topowise.kube.api import TABLE, Api
+from topowise_exporter.kubelet.podresources import PodResources
+
+
+def main() -> int:
+    """Exit status 0 if every pod ended where it was sent."""
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave everything running and print how to reach it")
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="topowise-demo-"))
+    try:
+        return asyncio.run(_run(Cluster(directory), keep=options.keep))
+    except (TopowiseError, ProcessDiedError, aiohttp.ClientError, OSError) as exc:
+        print(f"error: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if not options.keep:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _run(cluster: Cluster, *, keep: bool) -> int:
+    started = time.monotonic()
+    finished = False
+    try:
+        await _start(cluster)
+        async with await cluster.api() as api, aiohttp.ClientSession() as session:
+            await cluster.until_reported(api)
+            _say("exporters have reported every node")
+            await _wait_until_ready(cluster, session)
+            _say("scheduler has listed them")
+            print(f"\n$ kubectl get noderesourcetopologies\n{await _topology_table(api)}")
+            outcomes = await _schedule(cluster, api, session)
+            print(f"\nWhere the pods went, as each kubelet tells\n{await _placements(cluster, outcomes)}")
+        print(f"\nDone in {time.monotonic() - started:.1f}s: {_summary(outcomes)}")
+        finished = True
+        if keep:
+            _print_how_to_reach(cluster)
+        return 0 if all(one.phase != "Failed" for one in outcomes) else 1
+    finally:
+        if not (keep and finished):
+            await cluster.processes.stop()
+
+
+def _say(progress: str) -> None:
+    print(f"  {progress}", flush=True)
+
+
+async def _start(cluster: Cluster) -> None:
+    print("Starting a cluster on loopback", flush=True)
+    await cluster.start_api_server()
+    _say("API server is up, the NodeResourceTopology CRD is installed")
+    await cluster.start_kubelets()
+    await cluster.start_scheduler()
+    own, *others = cluster.nodes
+    word = "an emulated kubelet" if own.is_emulated else "its real kubelet"
+    _say(f"{len(cluster.nodes)} nodes: this machine with {word}, {len(others)} emulated bare-metal machines")
+    await cluster.start_exporters()
+
+
+async def _wait_until_ready(cluster: Cluster, session: aiohttp.ClientSession) -> None:
+    async def ready() -> bool:
+        try:
+            async with session.get(f"http://127.0.0.1:{cluster.health_port}/readyz") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+    await cluster.until(ready, "the scheduler")
+
+
+async def _topology_table(api: Api) -> str:
+    """The API server's own table, as kubectl asks for it and prints it."""
+    table = msgspec.json.decode(await api.request("GET", nrt.PATH, accept=TABLE))
+    header = [column["name"].upper() for column in table["columnDefinitions"] if not column.get("priority")]
+    shown = [at for at, column in enumerate(table["columnDefinitions"]) if not column.get("priority")]
+    rows = [[str(row["cells"][at]) if row["cells"][at] is not None else "" for at in shown] for row in table["rows"]]
+    return columns(header, rows)
+
+
+async def _schedule(cluster: Cluster, api: Api, session: aiohttp.ClientSession) -> list[Outcome]:
+    scheduler = KubeScheduler(api, session, cluster.extender)
+    names = [node.name for node in cluster.nodes]
+    outcomes = []
+    for pod in workloads.PODS:
+        outcome = await scheduler.schedule(pod, names)
+        outcomes.append(outcome)
+        print(f"\nPod {outcome.pod} ({pod['metadata']['annotations']['demo.topowise.io/story']})")
+        for container in pod["spec"]["containers"]:
+            asked = container["resources"]["requests"]
+            print(f"  {container['name']}: {', '.join(f'{resource} {amount}' for resource, amount in asked.items())}")
+        rows = [
+            [
+                f"{'->' if one.node == outcome.chosen else '  '} {one.node}",
+                "fits" if one.fits else "refused" if one.was_asked else "-",
+                "-" if one.score is None else str(one.score),
+                one.detail,
+            ]
+            for one in outcome.opinions
+        ]
+        print(columns(["   NODE", "VERDICT", "SCORE", "WHY"], rows, indent="  "), flush=True)
+        if outcome.phase == "Failed":
+            print(f"  the kubelet of {outcome.chosen} REFUSED it: {outcome.message}")
+    return outcomes
+
+
+async def _placements(cluster: Cluster, outcomes: list[Outcome]) -> str:
+    rows = []
+    for node in cluster.nodes:
+        async with PodResources(str(node.socket)) as kubelet:
+            held = {pod.name: pod for pod in await kubelet.pods()}
+        for outcome in outcomes:
+            if outcome.chosen == node.name:
+                pod = held.get(outcome.pod)
+                memory = (
+                    [f"{quantity.human_bytes(one.size)}@{cpuset.spell(one.nodes)}" for one in pod.memory] if pod else []
+                )
+                devices = [f"{one.id}@{cpuset.spell(one.nodes)}" for one in pod.devices] if pod else []
+                cpus = cpuset.spell(pod.cpus) if pod and pod.cpus else "shared"
+                rows.append([outcome.pod, node.name, outcome.phase, cpus, " ".join(memory), " ".join(devices)])
+    rows += [[one.pod, "-", "Pending", "", "", ""] for one in outcomes if one.chosen is None]
+    return columns(["POD", "NODE", "PHASE", "CPUS", "MEMORY@NUMA", "DEVICES@NUMA"], rows)
+
+
+def _summary(outcomes: list[Outcome]) -> str:
+    running = sum(one.phase == "Running" for one in outcomes)
+    refused = sum(one.phase == "Failed" for one in outcomes)
+    waiting = sum(one.chosen is None for one in outcomes)
+    return f"{running} pods running where they were sent, {waiting} kept waiting, {refused} refused by a kubelet"
+
+
+def _print_how_to_reach(cluster: Cluster) -> None:
+    print(f"\nEverything keeps running; files and logs are in {cluster.directory}")
+    print(f"  export KUBECONFIG={cluster.kubeconfig}")
+    print("  kubectl get noderesourcetopologies -o wide -w")
+    print(f'  curl -s {cluster.extender}/filter -d \'{{"Pod":{{...}},"NodeNames":[...]}}\'')
+    print(f"Stop it with: kill {' '.join(str(number) for number in cluster.processes.ids().values())}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

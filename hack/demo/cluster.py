@@ -1,0 +1,231 @@
+"""The cluster of the demo: which processes, with which files, in which order."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from demo.processes import Processes
+from sandbox import machines
+from topowise import nrt
+from topowise.errors import ApiError, TopowiseError
+from topowise.kube import credentials
+from topowise.kube.api import Api
+from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+CRD: Final = REPOSITORY / "charts/topowise/crds/noderesourcetopologies.yaml"
+
+# Names of the emulated nodes and the machines they are.
+EMULATED: Final = {
+    "metal-2s": machines.two_socket,
+    "metal-snc": machines.four_node_snc,
+    "metal-uneven": machines.four_node_uneven,
+    "metal-cxl": machines.two_node_cxl,
+}
+
+_GIB: Final = 1 << 30
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node of the demo and where its exporter finds it. `is_emulated`: the sandbox plays its kubelet."""
+
+    name: str
+    sysfs: Path
+    procfs: Path
+    socket: Path
+    kubelet_config: Path
+    is_emulated: bool
+
+
+class Cluster:
+    """Everything under one directory; `kubeconfig` is for kubectl too."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.processes = Processes(directory)
+        self.kubeconfig = directory / "kubeconfig"
+        self.extender_port, self.health_port = _free_ports(2)
+        self.nodes: list[Node] = []
+
+    @property
+    def extender(self) -> str:
+        """The `urlPrefix` a kube-scheduler would be given."""
+        return f"http://127.0.0.1:{self.extender_port}"
+
+    async def start_api_server(self) -> None:
+        """The embedded API server with the NRT CRD."""
+        await self.processes.start(
+            "apiserver", "sandbox.apiserver", "--kubeconfig-out", str(self.kubeconfig), "--crd", str(CRD)
+        )
+        await self._until(self._kubeconfig_is_there, "the API server")
+
+    async def start_kubelets(self) -> None:
+        """This machine's own node, and the emulated ones."""
+        self.nodes = [self._own_node(), *(self._emulated_node(name) for name in EMULATED)]
+        arguments = []
+        for node in self.nodes:
+            if node.is_emulated:
+                arguments += ["--node", f"{node.name}={self.directory / node.name}"]
+        await self.processes.start("kubelets", "sandbox.kubelet", "--kubeconfig", str(self.kubeconfig), *arguments)
+        await self._until(lambda: _all_exist([node.socket for node in self.nodes]), "the kubelets' sockets")
+
+    async def start_exporters(self) -> None:
+        """One real exporter for each node."""
+        for node in self.nodes:
+            config = self._write(
+                f"{node.name}/exporter.yaml",
+                {
+                    **_configuration("ExporterConfiguration", self.kubeconfig),
+                    "nodeName": node.name,
+                    "sysfsRoot": str(node.sysfs),
+                    "procfsRoot": str(node.procfs),
+                    "podresourcesSocket": str(node.socket),
+                    "kubeletConfigFile": str(node.kubelet_config) if node.kubelet_config.exists() else "",
+                    "interval": "1s",
+                    "serving": {"port": 0},
+                },
+            )
+            name = f"exporter-{node.name}"
+            await self.processes.start(name, "topowise_exporter", "run", "--config", str(config))
+
+    async def start_scheduler(self) -> None:
+        """The real scheduler service."""
+        config = self._write(
+            "scheduler.yaml",
+            {
+                **_configuration("SchedulerConfiguration", self.kubeconfig),
+                "extender": {"port": self.extender_port},
+                "serving": {"address": "127.0.0.1", "port": self.health_port},
+            },
+        )
+        await self.processes.start("scheduler", "topowise_scheduler", "serve", "--config", str(config))
+
+    async def api(self) -> Api:
+        """A client of the API server; the caller enters and leaves it."""
+        return Api(await credentials.load(str(self.kubeconfig)), "demo")
+
+    async def until_reported(self, api: Api) -> None:
+        """Until every node has its NodeResourceTopology."""
+
+        async def reported() -> bool:
+            found = msgspec.json.decode(await api.request("GET", nrt.PATH))
+            return {item["metadata"]["name"] for item in found["items"]} >= {node.name for node in self.nodes}
+
+        await self._until(reported, "the exporters' first reports")
+
+    async def until(self, done: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Waits for anything else, watching over the processes."""
+        await self._until(done, what)
+
+    async def _until(self, done: Callable[[], Awaitable[bool]], what: str, limit: float = 20.0) -> None:
+        deadline = time.monotonic() + limit
+        while True:
+            self.processes.check()
+            try:
+                if await done():
+                    return
+            except (ApiError, OSError):
+                pass
+            if time.monotonic() > deadline:
+                raise TopowiseError(f"{what}: not there after {limit:.0f}s; logs are in {self.directory}")
+            await asyncio.sleep(0.05)
+
+    async def _kubeconfig_is_there(self) -> bool:
+        if not self.kubeconfig.exists():
+            return False
+        async with await self.api() as api:
+            await api.request("GET", nrt.PATH)
+        return True
+
+    def _own_node(self) -> Node:
+        """This machine: its real /sys, and its kubelet if it has one."""
+        real = Path(DEFAULT_SOCKET).exists()
+        root = self.directory / "this-machine"
+        kubelet = Path("/var/lib/kubelet") if real else root / "kubelet"
+        if not real:
+            self._write("this-machine/kubelet/config.yaml", {**_KUBELET, "memoryManagerPolicy": "None"})
+            (root / "sys").symlink_to("/sys")
+            (root / "proc").symlink_to("/proc")
+        return Node(
+            name=socket.gethostname().lower() if real else "this-machine",
+            sysfs=Path("/sys"),
+            procfs=Path("/proc"),
+            socket=kubelet / "pod-resources/kubelet.sock",
+            kubelet_config=kubelet / "config.yaml",
+            is_emulated=not real,
+        )
+
+    def _emulated_node(self, name: str) -> Node:
+        root = self.directory / name
+        machine = EMULATED[name]
+        machines.write_tree(machine, root)
+        self._write(f"{name}/kubelet/config.yaml", _kubelet_config(machine))
+        return Node(
+            name=name,
+            sysfs=root / "sys",
+            procfs=root / "proc",
+            socket=root / "kubelet/pod-resources/kubelet.sock",
+            kubelet_config=root / "kubelet/config.yaml",
+            is_emulated=True,
+        )
+
+    def _write(self, path: str, document: dict[str, Any]) -> Path:
+        target = self.directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(yaml.safe_dump(document, sort_keys=False))
+        return target
+
+
+_KUBELET: Final[dict[str, Any]] = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "topologyManagerPolicy": "single-numa-node",
+    "topologyManagerScope": "container",
+    "cpuManagerPolicy": "static",
+    "systemReserved": {"cpu": "500m", "memory": "512Mi"},
+    "evictionHard": {"memory.available": "100Mi"},
+}
+
+
+def _kubelet_config(machine: machines.Machine) -> dict[str, Any]:
+    """A core and a GiB on the first two nodes are the system's; reservedMemory has to sum up to all reservations."""
+    first, second = machine.nodes[:2]
+    return {
+        **_KUBELET,
+        "cpuManagerPolicyOptions": {"full-pcpus-only": "true"},
+        "reservedSystemCPUs": _first_core(machine),
+        "memoryManagerPolicy": "Static",
+        "systemReserved": {"memory": "1948Mi"},
+        "reservedMemory": [
+            {"numaNode": first.id, "limits": {"memory": "1Gi"}},
+            {"numaNode": second.id, "limits": {"memory": "1Gi"}},
+        ],
+    }
+
+
+def _first_core(machine: machines.Machine) -> str:
+    return ",".join(map(str, machines.layout(machine)[0].threads))
+
+
+def _configuration(kind: str, kubeconfig: Path) -> dict[str, Any]:
+    return {"apiVersion": "topowise.io/v1alpha1", "kind": kind, "client": {"kubeconfig": str(kubeconfig)}}
+
+
+def _free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+async def _all_exist(paths: list[Path]) -> bool:
+    return all(path.exists() for path in paths)

@@ -1,0 +1,55 @@
+"""The processes of the demo: started in order, watched, and stopped by their ids whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+
+class ProcessDiedError(Exception):
+    """A process of the demo ended by itself."""
+
+
+class Processes:
+    """Child processes, each with a log file in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+
+    async def start(self, name: str, module: str, *arguments: str) -> None:
+        """`python -m module`, in a session of its own so that a terminal's ^C reaches only the demo."""
+        with (self._directory / f"{name}.log").open("wb") as log:
+            self._running[name] = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", module, *arguments, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def check(self) -> None:
+        """Raises ProcessDiedError with the end of the log of whichever ended."""
+        for name, process in self._running.items():
+            if process.returncode is not None:
+                log = (self._directory / f"{name}.log").read_text(errors="replace")
+                tail = "\n".join(log.splitlines()[-8:])
+                raise ProcessDiedError(f"{name} ended with status {process.returncode}:\n{tail}")
+
+    def ids(self) -> dict[str, int]:
+        """Process ids by name."""
+        return {name: process.pid for name, process in self._running.items()}
+
+    async def stop(self) -> None:
+        """Ends them in the reverse order of their start; the stubborn are killed after five seconds."""
+        for process in reversed(self._running.values()):
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        for process in self._running.values():
+            try:
+                async with asyncio.timeout(5):
+                    await process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, 9)
+                await process.wait()
+        self._running.clear()

@@ -1,0 +1,42 @@
+"""What a kubelet has given out, in the shape its podresources socket and its state files tell it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Block(msgspec.Struct, frozen=True):
+    """`size` bytes on NUMA nodes `numa` together."""
+
+    type: str
+    numa: tuple[int, ...]
+    size: int
+
+
+class ContainerHoldings(msgspec.Struct, frozen=True):
+    """`devices` maps a resource to device ids."""
+
+    name: str
+    kind: str
+    cpus: frozenset[int] = frozenset()
+    memory: tuple[Block, ...] = ()
+    devices: dict[str, tuple[str, ...]] = {}
+
+
+class PodHoldings(msgspec.Struct, frozen=True):
+    uid: str
+    namespace: str
+    name: str
+    containers: tuple[ContainerHoldings, ...] = ()
+
+
+class NodeHoldings(msgspec.Struct, frozen=True):
+    """`shared_cpus` is the default cpuset; `device_nodes` maps (resource, id) to NUMA nodes, None without topology."""
+
+    allocatable_cpus: frozenset[int]
+    allocatable_memory: tuple[Block, ...]
+    shared_cpus: frozenset[int]
+    device_nodes: dict[tuple[str, str], tuple[int, ...] | None]
+    pods: tuple[PodHoldings, ...] = ()
+    memory_tables: dict[str, object] = {}
+    """`machineState` of memory_manager_state; empty if the memory manager is off."""

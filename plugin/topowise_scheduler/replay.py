@@ -1,0 +1,158 @@
+"""Replays recorded scenarios through the kubelet model: what would a kubelet with that machine and configuration do?
+
+Each input line is a scenario (machine, configuration, events), alone or as `{"scenario": ...}`; each output line
+says what became of every event. A line that cannot be read is named on stderr, and the next one is taken.
+"""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import msgspec
+
+from topowise import cpuset
+from topowise.errors import TopowiseError
+from topowise.pods import Pod
+from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, KubeletStartError, Machine, Placement
+from topowise_scheduler.kubelet.masks import members
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class Configuration(KubeletConfiguration, frozen=True, gc=False):
+    """The kubelet's configuration; `predicates` false ends an admission after the topology manager."""
+
+    predicates: bool = True
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """One thing that happens on the node; which fields it has depends on `op`."""
+
+    op: Literal["admit", "start", "remove", "devices"]
+    uid: str = ""
+    pod: Pod | None = None
+    containers: tuple[str, ...] | None = None
+    resource: str = ""
+    devices: tuple[Device, ...] = ()
+
+
+class Scenario(msgspec.Struct, frozen=True, gc=False):
+    machine: Machine
+    config: Configuration
+    id: Any = None
+    events: tuple[Event, ...] = ()
+
+
+class _Line(msgspec.Struct, frozen=True, gc=False):
+    scenario: Scenario | None = None
+
+
+_wrapped = msgspec.json.Decoder(_Line).decode
+_bare = msgspec.json.Decoder(Scenario).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def replay(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
+    """The result of every scenario, in order. Empty lines are skipped, malformed ones reported on stderr."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield replay_scenario(read_scenario(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError, TopowiseError) as exc:
+            sys.stderr.write(f"error: line {number}: {exc}; the line is skipped\n")
+
+
+def read_scenario(line: bytes | str) -> Scenario:
+    """The scenario of one line, whichever form it has. Raises MsgspecError."""
+    return _wrapped(line).scenario or _bare(line)
+
+
+def replay_scenario(scenario: Scenario) -> dict[str, Any]:
+    """The result of one scenario. Raises ParseError for a malformed quantity or CPU list."""
+    try:
+        kubelet = Kubelet(scenario.machine, scenario.config, predicates=scenario.config.predicates)
+    except KubeletStartError as exc:
+        return {"id": scenario.id, "events": [], "configError": str(exc)}
+    return {"id": scenario.id, "events": [apply(kubelet, event) for event in scenario.events]}
+
+
+def apply(kubelet: Kubelet, event: Event) -> dict[str, Any]:
+    """Let one event happen, and say what became of it."""
+    match event.op:
+        case "admit":
+            return _admit(kubelet, event)
+        case "devices":
+            kubelet.report_devices(event.resource, event.devices)
+            return {"op": "devices", "resource": event.resource}
+        case "start":
+            known = kubelet.start(event.uid, event.containers)
+        case "remove":
+            known = kubelet.remove(event.uid)
+    result: dict[str, Any] = {"op": event.op, "uid": event.uid}
+    if not known:
+        result["error"] = "unknown uid"
+    elif event.op == "start":
+        result["containers"] = _containers(kubelet.placements(event.uid))
+    return result
+
+
+def main_replay(path: str) -> int:
+    """`topowise-scheduler replay FILE[.gz]`: one result a line on stdout. The exit status, 1 for an unreadable file."""
+    try:
+        with _open(Path(path)) as lines:
+            write = sys.stdout.buffer.write
+            for result in replay(lines):
+                write(_encode(result) + b"\n")
+            sys.stdout.buffer.flush()
+    except (OSError, EOFError) as exc:
+        sys.stderr.write(f"error: {path}: {exc}\n")
+        return 1
+    return 0
+
+
+def _open(path: Path) -> BinaryIO:
+    file = path.open("rb")
+    if file.peek(2)[:2] == _GZIP_MAGIC:
+        file.close()
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    return file
+
+
+def _admit(kubelet: Kubelet, event: Event) -> dict[str, Any]:
+    if event.pod is None:
+        raise msgspec.ValidationError(f"event admit of {event.uid!r}: expected a pod")
+    pod = event.pod
+    if event.uid and pod.metadata.uid != event.uid:
+        pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=event.uid))
+    admission = kubelet.admit(pod)
+    result = {"op": "admit", "uid": admission.uid, "admitted": admission.admitted, "qos": admission.qos}
+    if admission.admitted:
+        result["containers"] = _containers(admission.placements)
+        return result
+    result["stage"] = admission.stage
+    result["reason"] = admission.reason
+    result["message"] = admission.message
+    if admission.shortages:
+        result["allReasons"] = [shortage.reason for shortage in admission.shortages]
+    return result
+
+
+def _containers(placements: dict[str, Placement] | Any) -> dict[str, Any]:
+    shown = {}
+    for name, placement in placements.items():
+        entry: dict[str, Any] = {
+            "kind": placement.kind,
+            "hint": {"numa": placement.numa, "preferred": placement.preferred},
+            "cpus": None if placement.cpus is None else cpuset.spell(members(placement.cpus)),
+        }
+        if placement.memory:
+            entry["memory"] = sorted(placement.memory, key=lambda block: block.type)
+        if placement.devices:
+            entry["devices"] = placement.devices
+        shown[name] = entry
+    return shown

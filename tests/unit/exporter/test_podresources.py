@@ -1,0 +1,148 @@
+"""What the kubelet says over podresources, stripped of its traps; and a kubelet that cannot be asked."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sandbox.kubelet import podresources as server
+from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
+from topowise.errors import SourceError
+from topowise.wire import podresources_pb2 as pb
+from topowise_exporter.kubelet.model import Device, MemoryBlock
+from topowise_exporter.kubelet.podresources import PodResources, decode_allocatable, decode_pods
+
+
+def topology(*nodes: int) -> pb.TopologyInfo:
+    return pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in nodes])
+
+
+def test_a_device_listed_once_a_node_is_one_device_with_both() -> None:
+    entries = [
+        pb.ContainerDevices(resource_name="gpu", device_ids=["a"], topology=topology(1)),
+        pb.ContainerDevices(resource_name="gpu", device_ids=["b"]),
+        pb.ContainerDevices(resource_name="gpu", device_ids=["a"], topology=topology(0)),
+        pb.ContainerDevices(resource_name="gpu", device_ids=["c"], topology=topology(-1)),
+    ]
+    read = decode_allocatable(pb.AllocatableResourcesResponse(devices=entries, cpu_ids=[3, 1]))
+    assert read.devices == (Device("gpu", "a", (0, 1)), Device("gpu", "b", ()), Device("gpu", "c", ()))
+    assert read.cpus == {1, 3}
+
+
+def test_pod_level_assignments_are_united_with_those_of_the_containers() -> None:
+    block = pb.ContainerMemory(memory_type="memory", size=5, topology=topology(0))
+    pod = pb.PodResources(
+        name="p",
+        namespace="n",
+        cpu_ids=[1, 2, 3],
+        memory=[pb.ContainerMemory(memory_type="memory", size=9, topology=topology(0))],
+        containers=[pb.ContainerResources(name="c", cpu_ids=[2, 4], memory=[block])],
+    )
+    (read,) = decode_pods(pb.ListPodResourcesResponse(pod_resources=[pod]))
+    assert read.cpus == {1, 2, 3, 4}
+    assert read.memory == (MemoryBlock("memory", (0,), 9),)
+
+
+def test_pods_come_sorted_and_blocks_of_nothing_are_dropped() -> None:
+    pods = [
+        pb.PodResources(namespace="b", name="a"),
+        pb.PodResources(
+            namespace="a",
+            name="z",
+            containers=[pb.ContainerResources(memory=[pb.ContainerMemory(memory_type="memory", size=0)])],
+        ),
+    ]
+    read = decode_pods(pb.ListPodResourcesResponse(pod_resources=pods))
+    assert [(pod.namespace, pod.name) for pod in read] == [("a", "z"), ("b", "a")]
+    assert read[0].memory == ()
+
+
+@pytest.mark.parametrize(
+    ("pod", "exclusive"),
+    [
+        (pb.PodResources(), False),
+        (pb.PodResources(containers=[pb.ContainerResources(cpu_ids=[1])]), True),
+        (
+            pb.PodResources(
+                containers=[pb.ContainerResources(devices=[pb.ContainerDevices(resource_name="g", device_ids=["x"])])]
+            ),
+            False,
+        ),
+        (
+            pb.PodResources(memory=[pb.ContainerMemory(memory_type="memory", size=1, topology=topology(0))]),
+            True,
+        ),
+    ],
+)
+def test_only_what_belongs_to_a_numa_node_makes_a_pod_exclusive(pod: pb.PodResources, exclusive: bool) -> None:
+    (read,) = decode_pods(pb.ListPodResourcesResponse(pod_resources=[pod]))
+    assert read.is_exclusive is exclusive
+
+
+HOLDINGS = NodeHoldings(
+    allocatable_cpus=frozenset({1, 2, 3}),
+    allocatable_memory=(Block("memory", (0,), 1 << 30),),
+    shared_cpus=frozenset({0, 3}),
+    device_nodes={("gpu", "a"): (0, 1), ("gpu", "b"): None},
+    pods=(
+        PodHoldings(
+            "uid",
+            "ns",
+            "p",
+            (
+                ContainerHoldings("setup", "init", frozenset({3})),
+                ContainerHoldings("main", "app", frozenset({1, 2}), devices={"gpu": ("a",)}),
+            ),
+        ),
+    ),
+)
+
+
+async def test_a_real_socket_is_asked_and_asked_again_after_the_kubelet_restarts(tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+    running = await server.start(socket, lambda: HOLDINGS)
+    async with PodResources(str(socket), timeout=2) as client:
+        (pod,) = await client.pods()
+        assert (pod.cpus, pod.devices) == (frozenset({1, 2}), (Device("gpu", "a", (0, 1)),))
+        assert (await client.allocatable()).cpus == {1, 2, 3}
+        await running.stop(None)
+        with pytest.raises(SourceError) as gone:
+            await client.pods()
+        assert str(socket) in str(gone.value)
+        running = await server.start(socket, lambda: HOLDINGS)
+        assert len(await client.pods()) == 1
+    await running.stop(None)
+
+
+async def test_a_missing_socket_is_said_to_be_missing_at_once(tmp_path: Path) -> None:
+    async with PodResources(str(tmp_path / "none.sock")) as client:
+        with pytest.raises(SourceError, match="no such socket"):
+            await client.pods()
+
+
+async def test_a_socket_that_answers_garbage_is_an_error_with_the_call_in_it(tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+
+    async def babble(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\nno gRPC here")
+        await writer.drain()
+        writer.close()
+
+    babbler = await asyncio.start_unix_server(babble, str(socket))
+    async with babbler, PodResources(str(socket), timeout=2) as client:
+        with pytest.raises(SourceError, match="List"):
+            await client.pods()
+
+
+async def test_a_socket_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    mute = await asyncio.start_unix_server(hang, str(socket))
+    async with mute, PodResources(str(socket), timeout=0.3) as client:
+        async with asyncio.timeout(3):
+            with pytest.raises(SourceError, match=r"DEADLINE_EXCEEDED|UNAVAILABLE"):
+                await client.pods()
