@@ -17,11 +17,13 @@ from demo import workloads
 from demo.cluster import Cluster
 from demo.processes import ProcessDiedError
 from demo.scheduling import KubeScheduler, Outcome
-from demo.tables import columns
 from topowise import cpuset, nrt, quantity
 from topowise.errors import TopowiseError
 from topowise.kube.api import TABLE, Api
 from topowise_exporter.kubelet.podresources import PodResources
+from topowise_scheduler.engine.node import read
+from topowise_scheduler.kubectl.columns import columns
+from topowise_scheduler.kubectl.nodes import table
 
 
 def main() -> int:
@@ -55,6 +57,7 @@ async def _run(cluster: Cluster, *, keep: bool) -> int:
             print(f"\n$ kubectl get noderesourcetopologies\n{await _topology_table(api)}")
             outcomes = await _schedule(cluster, api, session)
             print(f"\nWhere the pods went, as each kubelet tells\n{await _placements(cluster, outcomes)}")
+            print(f"\n$ kubectl topowise nodes\n{await _what_is_left(cluster, api)}")
         print(f"\nDone in {time.monotonic() - started:.1f}s: {_summary(outcomes)}")
         finished = True
         if keep:
@@ -143,6 +146,29 @@ async def _placements(cluster: Cluster, outcomes: list[Outcome]) -> str:
                 rows.append([outcome.pod, node.name, outcome.phase, cpus, " ".join(memory), " ".join(devices)])
     rows += [[one.pod, "-", "Pending", "", "", ""] for one in outcomes if one.chosen is None]
     return columns(["POD", "NODE", "PHASE", "CPUS", "MEMORY@NUMA", "DEVICES@NUMA"], rows)
+
+
+async def _what_is_left(cluster: Cluster, api: Api) -> str:
+    """The exporters' reports once they account for every pod."""
+    held = 0
+    for node in cluster.nodes:
+        async with PodResources(str(node.socket)) as kubelet:
+            held += sum(len(pod.cpus) for pod in await kubelet.pods())
+    reports: list[nrt.NodeResourceTopology] = []
+
+    async def all_accounted_for() -> bool:
+        listed = msgspec.json.decode(await api.request("GET", nrt.PATH), type=_Reports)
+        reports[:] = listed.items
+        zones = [zone for one in reports for zone in read(one)[0].zones]
+        used = sum(zone.allocatable["cpu"] - zone.available["cpu"] for zone in zones)
+        return used == 1000 * held
+
+    await cluster.until(all_accounted_for, "reports of all exporters that account for every pod")
+    return table(reports)[0]
+
+
+class _Reports(msgspec.Struct, frozen=True):
+    items: list[nrt.NodeResourceTopology]
 
 
 def _summary(outcomes: list[Outcome]) -> str:

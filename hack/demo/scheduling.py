@@ -95,11 +95,14 @@ class KubeScheduler:
             if other.spec.nodeName and not other.is_terminal:
                 for name, amount in pods.needs(other).requests.items():
                     room[other.spec.nodeName][name] = room[other.spec.nodeName].get(name, 0) - amount
+        # A real kubelet of this machine belongs to another cluster, so its Node is not here.
+        foreign = {node: "no such Node in this cluster" for node in nodes if node not in room}
         short = {
             node: [name for name, amount in sorted(wanted.items()) if amount > room[node].get(name, 0)]
             for node in nodes
+            if node in room
         }
-        return {node: f"Insufficient {', '.join(names)}" for node, names in short.items() if names}
+        return foreign | {node: f"Insufficient {', '.join(names)}" for node, names in short.items() if names}
 
     async def _get(self, path: str) -> Any:
         return msgspec.json.decode(await self._api.request("GET", path))

@@ -78,6 +78,10 @@ class Agent:
             status: dict[str, object] = {
                 "phase": "Running",
                 "conditions": [{"type": "Ready", "status": "True"}],
+                "containerStatuses": [
+                    {"name": container.name, "ready": True, "restartCount": 0, "image": "", "imageID": ""}
+                    for container in pod.spec.containers or ()
+                ],
             }
         else:
             self._refused.add(pod.metadata.uid)

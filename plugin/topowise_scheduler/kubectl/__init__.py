@@ -1,0 +1,1 @@
+"""`kubectl topowise`: what the cluster's NUMA nodes look like, for people."""

@@ -1,0 +1,106 @@
+"""An API server with the CRD, our client of it, and daemons as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sandbox.apiserver import ApiServer
+from topowise.kube.api import Api
+from topowise.kube.credentials import Credentials
+
+CRD = Path(__file__).parents[2] / "charts/topowise/crds/noderesourcetopologies.yaml"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer(bookmark_every=0.5) as made:
+        made.install_crds(CRD)
+        yield made
+
+
+@pytest.fixture
+async def api(server: ApiServer) -> AsyncIterator[Api]:
+    async with Api(plain(server), "test", timeout=2) as made:
+        yield made
+
+
+def plain(server: ApiServer) -> Credentials:
+    """Credentials for plain HTTP without a user."""
+
+    async def nobody(renew: bool) -> str:
+        return ""
+
+    return Credentials(server.url, None, nobody)
+
+
+async def eventually(check: Callable[[], Any], *, within: float = 8.0) -> None:
+    """Waits until a condition (or coroutine function) holds; fails with its last value otherwise."""
+    deadline = time.monotonic() + within
+    while True:
+        value = check()
+        if isinstance(value, Awaitable):
+            value = await value
+        if value:
+            return
+        assert time.monotonic() < deadline, f"still {value!r} after {within}s"
+        await asyncio.sleep(0.02)
+
+
+class Daemon:
+    """A console script as a process; its log is what it wrote to stderr."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def lines(self, part: str) -> list[str]:
+        return [line for line in self.log.splitlines() if part in line]
+
+    async def stop(self) -> int:
+        """SIGTERM and the exit status."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.terminate()
+        async with asyncio.timeout(10):
+            return await self.process.wait()
+
+
+Start = Callable[..., Awaitable[Daemon]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts `python -m module arguments`; `config` is written to a file and passed with --config."""
+    running: list[Daemon] = []
+
+    async def begin(module: str, *arguments: str, config: dict[str, Any] | None = None) -> Daemon:
+        if config is not None:
+            file = tmp_path / f"{module}-{len(running)}.yaml"
+            file.write_text(yaml.safe_dump(config))
+            arguments = (*arguments, "--config", str(file))
+        log = tmp_path / f"{module}-{len(running)}.log"
+        with log.open("wb") as out:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", module, *arguments, stdout=out, stderr=out
+            )
+        daemon = Daemon(process, log)
+        running.append(daemon)
+        return daemon
+
+    yield begin
+    for daemon in running:
+        with contextlib.suppress(ProcessLookupError):
+            daemon.process.kill()
+        await daemon.process.wait()

@@ -1,0 +1,211 @@
+"""The exporter as a process: publishes at once, then only what is new, and outlasts everything around it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from integration_support import CRD, Start, eventually
+from sandbox import machines
+from sandbox.apiserver import ApiServer
+from sandbox.kubelet import podresources
+from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
+
+NRT = "noderesourcetopologies.topology.node.k8s.io"
+MACHINE = machines.Machine(
+    nodes=(machines.Node(0, 1 << 30, cores=2), machines.Node(4, 1 << 30, socket=1, cores=2)),
+    distances=((10, 20), (20, 10)),
+)
+
+
+class FakeKubelet:
+    """A podresources socket whose holdings a test changes."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.pods: tuple[PodHoldings, ...] = ()
+        self._server: grpc.aio.Server | None = None
+
+    def holdings(self) -> NodeHoldings:
+        memory = (Block("memory", (0,), 1 << 29), Block("memory", (4,), 1 << 30))
+        return NodeHoldings(frozenset(range(1, 8)), memory, frozenset({0}), {}, self.pods)
+
+    def give(self, name: str, *cpus: int) -> None:
+        self.pods += (PodHoldings(name, "default", name, (ContainerHoldings("c", "app", frozenset(cpus)),)),)
+
+    async def start(self) -> None:
+        self._server = await podresources.start(self.socket, self.holdings)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)
+        self.socket.unlink(missing_ok=True)
+
+
+@pytest.fixture
+async def kubelet(tmp_path: Path) -> AsyncIterator[FakeKubelet]:
+    made = FakeKubelet(tmp_path / "pod-resources/kubelet.sock")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+def config(tmp_path: Path, server: ApiServer, kubelet: FakeKubelet) -> dict[str, Any]:
+    sysfs, procfs = machines.write_tree(MACHINE, tmp_path / "machine")
+    kubelet_config = tmp_path / "kubelet.yaml"
+    kubelet_config.write_text(
+        "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\nmemoryManagerPolicy: Static\n"
+    )
+    return {
+        "apiVersion": "topowise.io/v1alpha1",
+        "kind": "ExporterConfiguration",
+        "client": {"kubeconfig": str(server.kubeconfig(tmp_path / "kubeconfig")), "timeout": "2s"},
+        "nodeName": "n1",
+        "sysfsRoot": str(sysfs),
+        "procfsRoot": str(procfs),
+        "podresourcesSocket": str(kubelet.socket),
+        "kubeletConfigFile": str(kubelet_config),
+        "interval": "100ms",
+        "serving": {"port": 0},
+    }
+
+
+def published(server: ApiServer) -> dict[str, Any] | None:
+    found = (one for one in server.store.objects(NRT) if one["metadata"]["name"] == "n1")
+    return next(found, None)
+
+
+def available(server: ApiServer, zone: str = "node-0", resource: str = "cpu") -> str | None:
+    topology = published(server)
+    if topology is None:
+        return None
+    (found,) = [one for one in topology["zones"] if one["name"] == zone]
+    return next(one["available"] for one in found["resources"] if one["name"] == resource)
+
+
+async def test_it_publishes_at_once_and_says_everything(
+    server: ApiServer, start: Start, config: dict[str, Any]
+) -> None:
+    server.create("nodes", {"metadata": {"name": "n1"}})
+    exporter = await start("topowise_exporter", "run", config=config)
+    await eventually(lambda: published(server))
+    topology = published(server)
+    assert topology is not None
+    assert topology["apiVersion"] == "topology.node.k8s.io/v1alpha2"
+    assert [zone["name"] for zone in topology["zones"]] == ["node-0", "node-4"]
+    assert {one["name"]: one["value"] for one in topology["attributes"]}["topologyManagerPolicy"] == "single-numa-node"
+    assert topology["metadata"]["ownerReferences"][0]["kind"] == "Node"
+    managers = {entry["manager"] for entry in topology["metadata"]["managedFields"]}
+    assert managers == {"topowise-exporter"}
+    assert available(server) == "3"
+    assert await exporter.stop() == 0
+
+
+async def test_a_node_on_which_nothing_changes_makes_no_call(
+    server: ApiServer, start: Start, config: dict[str, Any]
+) -> None:
+    server.create("nodes", {"metadata": {"name": "n1"}})
+    await start("topowise_exporter", "run", config=config)
+    await eventually(lambda: published(server))
+    server.journal.clear()
+    await asyncio.sleep(1)
+    assert sum(server.requests().values()) == 0
+
+
+async def test_an_allocation_is_published_and_a_release_too(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    await start("topowise_exporter", "run", config=config)
+    await eventually(lambda: available(server) == "3")
+    kubelet.give("p", 1, 4)
+    await eventually(lambda: available(server) == "1")
+    kubelet.pods = ()
+    await eventually(lambda: available(server) == "3")
+
+
+async def test_a_kubelet_restart_is_survived_with_one_line(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    exporter = await start("topowise_exporter", "run", config=config)
+    await eventually(lambda: available(server) == "3")
+    await kubelet.stop()
+    await eventually(lambda: exporter.lines("no such socket"))
+    kubelet.give("p", 1)
+    await kubelet.start()
+    await eventually(lambda: available(server) == "2")
+    assert len(exporter.lines("no such socket")) == 1
+    assert len(exporter.lines("Recovered")) == 1
+
+
+@pytest.mark.parametrize("status", [403, 409, 429, 500])
+async def test_a_refused_write_is_tried_again_with_one_line(
+    server: ApiServer, start: Start, config: dict[str, Any], status: int
+) -> None:
+    server.levers.answer(status, path="*noderesourcetopologies*", count=2)
+    exporter = await start("topowise_exporter", "run", config=config)
+    await eventually(lambda: published(server))
+    (line,) = (one for one in exporter.lines("Cannot publish") if "Recovered" not in one)
+    assert str(status) in line
+    assert exporter.process.returncode is None
+
+
+async def test_an_api_server_that_is_down_is_waited_for(
+    server: ApiServer, start: Start, config: dict[str, Any]
+) -> None:
+    server.levers.down()
+    exporter = await start("topowise_exporter", "run", config=config)
+    await eventually(lambda: exporter.lines("Cannot publish"))
+    server.levers.up()
+    await eventually(lambda: published(server))
+
+
+async def test_a_crd_that_is_installed_later_is_named_and_waited_for(
+    server: ApiServer, start: Start, config: dict[str, Any], tmp_path: Path
+) -> None:
+    async with ApiServer() as bare:
+        config["client"]["kubeconfig"] = str(bare.kubeconfig(tmp_path / "bare"))
+        exporter = await start("topowise_exporter", "run", config=config)
+        await eventually(lambda: exporter.lines("CRD is not installed"))
+        bare.install_crds(CRD)
+        await eventually(lambda: published(bare))
+
+
+async def test_a_changed_policy_is_published(server: ApiServer, start: Start, config: dict[str, Any]) -> None:
+    await start("topowise_exporter", "run", config=config)
+    await eventually(lambda: published(server))
+    Path(config["kubeletConfigFile"]).write_text("topologyManagerPolicy: restricted\n")
+
+    def policy() -> bool:
+        topology = published(server) or {}
+        return {"name": "topologyManagerPolicy", "value": "restricted"} in topology.get("attributes", [])
+
+    await eventually(policy)
+
+
+async def test_a_configuration_that_cannot_be_used_ends_it_with_one_line(start: Start, config: dict[str, Any]) -> None:
+    exporter = await start("topowise_exporter", "run", config={**config, "intervall": "1s"})
+    assert await exporter.process.wait() == 1
+    assert exporter.log.startswith("error: ")
+    assert "intervall" in exporter.log
+    assert exporter.log.count("\n") == 1
+
+
+async def test_once_prints_the_object_alone_on_stdout(
+    start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    kubelet.give("p", 1)
+    arguments = ["--sysfs-root", config["sysfsRoot"], "--procfs-root", config["procfsRoot"], "-o", "json"]
+    arguments += ["--podresources-socket", str(kubelet.socket), "--kubelet-config", config["kubeletConfigFile"]]
+    printed = await start("topowise_exporter", "once", "--node-name", "x", *arguments)
+    assert await printed.process.wait() == 0
+    topology = json.loads(printed.log)
+    assert topology["metadata"]["name"] == "x"
+    cpu = next(one for one in topology["zones"][0]["resources"] if one["name"] == "cpu")
+    assert cpu == {"name": "cpu", "capacity": "4", "allocatable": "3", "available": "2"}

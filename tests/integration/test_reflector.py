@@ -1,0 +1,208 @@
+"""The reflector stays true to a collection through everything an API server does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from integration_support import CRD, eventually, plain
+from sandbox.apiserver import ApiServer
+from sandbox.apiserver.levers import Stall
+from topowise import nrt, pods
+from topowise.errors import ApiError
+from topowise.kube.api import Api
+from topowise.kube.reflector import EventType, Reflector
+from topowise.runtime.backoff import Backoff
+
+PODS = "/api/v1/pods"
+
+
+class Copy:
+    """A consumer that just keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.events: list[tuple[EventType, str]] = []
+        self.replaced = 0
+
+    def replace(self, items: list[Any]) -> None:
+        self.names = {item.metadata.name for item in items}
+        self.replaced += 1
+
+    def apply(self, event: EventType, item: Any) -> None:
+        self.events.append((event, item.metadata.name))
+        (self.names.discard if event == "DELETED" else self.names.add)(item.metadata.name)
+
+
+def pod(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+
+
+@asynccontextmanager
+async def running(
+    api: Api, path: str = PODS, decode: Callable[..., Any] = pods.decode, **options: Any
+) -> AsyncIterator[tuple[Reflector[Any], Copy]]:
+    copy = Copy()
+    reflector = Reflector(api, path, decode, copy, backoff=Backoff(0.02, 0.2), **options)
+    task = asyncio.create_task(reflector.run())
+    try:
+        yield reflector, copy
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_it_lists_what_is_there_and_follows_what_changes(server: ApiServer, api: Api) -> None:
+    server.create("pods", pod("a"))
+    async with running(api) as (reflector, copy):
+        await eventually(lambda: reflector.synced)
+        assert copy.names == {"a"}
+        server.create("pods", pod("b"))
+        await eventually(lambda: copy.names == {"a", "b"})
+        await api.request("DELETE", "/api/v1/namespaces/default/pods/a")
+        await eventually(lambda: copy.names == {"b"})
+    assert reflector.lists == 1
+
+
+async def test_a_long_list_comes_in_pages(server: ApiServer, api: Api) -> None:
+    for number in range(1201):
+        server.create("pods", pod(f"p{number}"))
+    async with running(api) as (reflector, copy):
+        await eventually(lambda: reflector.synced)
+        assert len(copy.names) == 1201
+    lists = [entry for entry in server.log() if entry.asked.verb == "list"]
+    assert len(lists) == 3
+
+
+async def test_a_closed_watch_is_resumed_without_a_list_and_without_a_gap(server: ApiServer, api: Api) -> None:
+    async with running(api) as (reflector, copy):
+        await eventually(lambda: reflector.synced)
+        for number, abort in enumerate((False, True, False, True)):
+            await eventually(lambda: server.levers.close_watches(abort=abort))  # noqa: B023
+            server.create("pods", pod(f"p{number}"))
+            await eventually(lambda: f"p{number}" in copy.names)  # noqa: B023
+        assert reflector.lists == 1
+
+
+async def test_an_outage_is_outlasted_and_nothing_is_lost(server: ApiServer, api: Api) -> None:
+    async with running(api) as (reflector, copy):
+        await eventually(lambda: reflector.synced)
+        server.levers.down()
+        server.create("pods", pod("meanwhile"))
+        await asyncio.sleep(0.3)
+        assert copy.names == set()
+        server.levers.up()
+        await eventually(lambda: copy.names == {"meanwhile"})
+    assert reflector.failures > 0
+    assert reflector.lists == 1
+
+
+async def test_lost_history_leads_to_a_new_list(server: ApiServer, api: Api) -> None:
+    async with running(api) as (reflector, copy):
+        await eventually(lambda: reflector.synced)
+        server.create("pods", pod("a"))
+        await eventually(lambda: copy.names == {"a"})
+        server.levers.down()
+        await api_delete_behind_its_back(server, "a")
+        server.levers.expire_window()
+        server.levers.up()
+        await eventually(lambda: reflector.lists == 2)
+        assert copy.names == set()
+
+
+async def api_delete_behind_its_back(server: ApiServer, name: str) -> None:
+    """Deletes while the client cannot see it, by taking the outage away for one request of another user agent."""
+    rule = server.levers.rules()[0]
+    server.levers.release(rule.id)
+    silenced = server.levers.answer(503, user_agent="test/*")
+    url = f"{server.url}/api/v1/namespaces/default/pods/{name}"
+    async with aiohttp.ClientSession() as session, session.delete(url) as response:
+        assert response.status == 200
+    server.levers.release(silenced.id)
+
+
+async def test_a_peer_that_falls_silent_is_left_in_time(server: ApiServer, api: Api) -> None:
+    async with running(api, silence=1.0) as (reflector, copy):
+        await eventually(lambda: reflector.synced)
+        stalled = server.levers.pull(Stall(), method="watch")
+        server.levers.close_watches()
+        await eventually(lambda: stalled.hits == 1)
+        server.create("pods", pod("unseen"))
+        server.levers.release(stalled.id)
+        await eventually(lambda: copy.names == {"unseen"}, within=5)
+        assert reflector.lists == 1
+
+
+async def test_bookmarks_keep_a_quiet_watch_alive(server: ApiServer, api: Api) -> None:
+    async with running(api, silence=1.5) as (reflector, _):
+        await eventually(lambda: reflector.synced)
+        await asyncio.sleep(2.2)
+    watches = [entry for entry in server.log() if entry.asked.verb == "watch"]
+    assert len(watches) == 1
+
+
+async def test_retry_after_is_honoured(server: ApiServer, api: Api) -> None:
+    server.levers.answer(429, retry_after=1, method="list", count=1)
+    async with running(api) as (reflector, _):
+        await asyncio.sleep(0.7)
+        assert not reflector.synced
+        await eventually(lambda: reflector.synced)
+
+
+@pytest.mark.parametrize("status", [403, 404, 500, 503])
+async def test_a_refused_list_is_tried_again_until_it_works(server: ApiServer, api: Api, status: int) -> None:
+    server.levers.answer(status, method="list", count=3)
+    async with running(api) as (reflector, _):
+        await eventually(lambda: reflector.synced)
+    assert reflector.failures == 3
+
+
+async def test_an_object_that_does_not_decode_is_left_out_alone(server: ApiServer, api: Api) -> None:
+    class Strict(msgspec.Struct):
+        metadata: pods.Metadata
+
+        def __post_init__(self) -> None:
+            if self.metadata.name == "bad":
+                raise ValueError("bad name")
+
+    server.create("pods", pod("bad"))
+    server.create("pods", pod("good"))
+    async with running(api, decode=msgspec.json.Decoder(Strict).decode) as (reflector, copy):
+        await eventually(lambda: reflector.synced)
+        server.create("pods", pod("better"))
+        await eventually(lambda: copy.names == {"good", "better"})
+
+
+async def test_a_collection_whose_crd_comes_later_counts_as_empty_until_then() -> None:
+    async with (
+        ApiServer() as bare,
+        Api(plain(bare), "test") as other,
+        running(other, nrt.PATH, nrt.decode, missing_is_empty=True) as (reflector, copy),
+    ):
+        await eventually(lambda: reflector.synced)
+        bare.install_crds(CRD)
+        bare.create("noderesourcetopologies.topology.node.k8s.io", {"metadata": {"name": "n"}, "zones": []})
+        await eventually(lambda: copy.names == {"n"})
+
+
+async def test_requests_fail_with_the_request_and_the_servers_words(api: Api) -> None:
+    with pytest.raises(ApiError) as caught:
+        await api.request("GET", "/api/v1/namespaces/default/pods/none")
+    assert caught.value.status == 404
+    assert caught.value.reason == "NotFound"
+    assert "GET /api/v1/namespaces/default/pods/none" in str(caught.value)
+    assert '"none" not found' in str(caught.value)
+
+
+async def test_a_request_that_is_not_answered_is_given_up(server: ApiServer, api: Api) -> None:
+    server.levers.pull(Stall(), path=PODS)
+    with pytest.raises(ApiError) as caught:
+        await api.request("GET", PODS, timeout=0.3)
+    assert caught.value.status == 0

@@ -1,0 +1,183 @@
+"""The scheduler service as a process, asked as kube-scheduler asks."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from integration_support import Start, eventually
+from sandbox.apiserver import ApiServer
+
+NRT = "noderesourcetopologies.topology.node.k8s.io"
+
+
+def free_ports(count: int) -> list[int]:
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+class Service:
+    """How a test reaches the process."""
+
+    def __init__(self, server: ApiServer, directory: Path) -> None:
+        self.port, self.health_port = free_ports(2)
+        self.config: dict[str, Any] = {
+            "apiVersion": "topowise.io/v1alpha1",
+            "kind": "SchedulerConfiguration",
+            "client": {"kubeconfig": str(server.kubeconfig(directory / "kubeconfig"))},
+            "extender": {"port": self.port, "maxBodyBytes": 1 << 20},
+            "serving": {"address": "127.0.0.1", "port": self.health_port},
+        }
+
+    async def post(self, verb: str, body: bytes, session: aiohttp.ClientSession) -> tuple[int, Any, Any]:
+        url = f"http://127.0.0.1:{self.port}/{verb}"
+        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+            text = await response.text()
+            return response.status, response.headers, text
+
+    async def ask(self, verb: str, pod: dict[str, Any], names: list[str], session: aiohttp.ClientSession) -> Any:
+        import json
+
+        _, _, text = await self.post(
+            verb, json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode(), session
+        )
+        return json.loads(text)
+
+    async def is_ready(self) -> bool:
+        try:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{self.health_port}/readyz") as response,
+            ):
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
+
+
+@pytest.fixture
+def service(server: ApiServer, tmp_path: Path) -> Service:
+    for name, free in (("n1", "4"), ("n2", "8")):
+        server.create("nodes", {"metadata": {"name": name}})
+        report(server, name, free)
+    return Service(server, tmp_path)
+
+
+def report(server: ApiServer, name: str, free: str) -> None:
+    cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": free}
+    topology = {
+        "metadata": {"name": name},
+        "attributes": [{"name": "topologyManagerPolicy", "value": "single-numa-node"}],
+        "zones": [{"name": "node-0", "type": "Node", "resources": [cpu]}],
+    }
+    server.create(NRT, topology)
+
+
+def pod(cpu: str, name: str = "p") -> dict[str, Any]:
+    amounts = {"cpu": cpu, "memory": "1Gi"}
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}]},
+    }
+
+
+async def test_filter_and_prioritize_answer_as_go_expects(start: Start, service: Service) -> None:
+    process = await start("topowise_scheduler", "serve", config=service.config)
+    await eventually(service.is_ready)
+    async with aiohttp.ClientSession() as session:
+        told = await service.ask("filter", pod("6"), ["n1", "n2", "unknown"], session)
+        assert told["NodeNames"] == ["n2", "unknown"]
+        assert list(told["FailedNodes"]) == ["n1"]
+        scores = await service.ask("v1/prioritize", pod("2"), ["n1", "n2"], session)
+        assert scores == [{"Host": "n1", "Score": 0}, {"Host": "n2", "Score": 10}]
+        _, headers, text = await service.post("filter", b"{}", session)
+        assert int(headers["Content-Length"]) == len(text.encode())
+        assert "Transfer-Encoding" not in headers
+    assert await process.stop() == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"nonsense", b"{}", b'{"Pod":5,"NodeNames":["n1"]}', b" " * (2 << 20)])
+async def test_a_bad_request_is_200_with_an_error_and_one_log_line(start: Start, service: Service, body: bytes) -> None:
+    process = await start("topowise_scheduler", "serve", config=service.config)
+    await eventually(service.is_ready)
+    async with aiohttp.ClientSession() as session:
+        for _ in range(3):
+            status, _, text = await service.post("filter", body, session)
+            assert status == 200
+            assert '"Error":"re' in text
+            assert '"NodeNames":null' in text
+        status, _, text = await service.post("prioritize", body, session)
+        assert (status, text) == (200, "[]")
+        assert (await service.ask("filter", pod("1"), ["n1"], session))["NodeNames"] == ["n1"]
+    assert len(process.lines("Request refused")) == 1
+
+
+async def test_before_the_first_list_it_is_not_ready_and_says_so(
+    start: Start, server: ApiServer, service: Service
+) -> None:
+    refusal = server.levers.answer(503, path="/api/v1/pods")
+    await start("topowise_scheduler", "serve", config=service.config)
+    async with aiohttp.ClientSession() as session:
+
+        async def listed_all_but_pods() -> bool:
+            try:
+                told = await service.ask("filter", pod("1"), ["n1"], session)
+            except aiohttp.ClientError:
+                return False
+            assert told["NodeNames"] is None
+            return str(told["Error"]) == "not ready: not yet listed: pods"
+
+        await eventually(listed_all_but_pods)
+        assert not await service.is_ready()
+        server.levers.release(refusal.id)
+        await eventually(service.is_ready)
+        assert (await service.ask("filter", pod("1"), ["n1"], session))["Error"] == ""
+
+
+async def test_a_bound_pod_is_booked_before_any_exporter_reports_it(
+    start: Start, server: ApiServer, service: Service
+) -> None:
+    await start("topowise_scheduler", "serve", config=service.config)
+    await eventually(service.is_ready)
+    async with aiohttp.ClientSession() as session:
+        bound = pod("3", "other")
+        bound["spec"]["nodeName"] = "n1"
+        server.create("pods", bound)
+
+        async def is_booked() -> bool:
+            return (await service.ask("filter", pod("2"), ["n1"], session))["NodeNames"] == []
+
+        await eventually(is_booked)
+
+
+async def test_it_answers_on_from_what_it_knows_while_the_api_server_is_away(
+    start: Start, server: ApiServer, service: Service
+) -> None:
+    await start("topowise_scheduler", "serve", config=service.config)
+    await eventually(service.is_ready)
+    server.levers.down()
+    async with aiohttp.ClientSession() as session:
+        await asyncio.sleep(0.5)
+        assert (await service.ask("filter", pod("6"), ["n1", "n2"], session))["NodeNames"] == ["n2"]
+        server.levers.up()
+        server.create("nodes", {"metadata": {"name": "n3"}})
+        report(server, "n3", "1")
+
+        async def knows_n3() -> bool:
+            return (await service.ask("filter", pod("6"), ["n3"], session))["NodeNames"] == []
+
+        await eventually(knows_n3, within=30)
+
+
+async def test_a_port_that_is_taken_ends_it_with_the_tasks_name(start: Start, service: Service) -> None:
+    with socket.create_server(("127.0.0.1", service.port)):
+        process = await start("topowise_scheduler", "serve", config=service.config)
+        assert await process.process.wait() == 1
+    assert process.lines('task="extender"')
