@@ -35,17 +35,23 @@ class Credentials:
     authorization: Callable[[bool], Awaitable[str]]
 
 
-async def load(kubeconfig: str = "", context: str = "", *, service_account: Path = SERVICE_ACCOUNT) -> Credentials:
+async def load(
+    kubeconfig: str = "",
+    context: str = "",
+    *,
+    service_account: Path = SERVICE_ACCOUNT,
+    clock: Callable[[], float] = time.monotonic,
+) -> Credentials:
     """The kubeconfig if one is named here or by $KUBECONFIG, else the pod's service account, else ~/.kube/config.
 
     Raises ConfigError or SourceError.
     """
     named = kubeconfig or os.environ.get("KUBECONFIG", "")
     if named:
-        return await _from_kubeconfig(named, context)
+        return await _from_kubeconfig(named, context, clock)
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return in_cluster(service_account)
-    return await _from_kubeconfig(str(Path("~/.kube/config").expanduser()), context)
+    return await _from_kubeconfig(str(Path("~/.kube/config").expanduser()), context, clock)
 
 
 def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -87,7 +93,7 @@ class TokenFile:
         return self._token
 
 
-async def _from_kubeconfig(path: str, context: str) -> Credentials:
+async def _from_kubeconfig(path: str, context: str, clock: Callable[[], float]) -> Credentials:
     from kubernetes.aio.client import Configuration
     from kubernetes.aio.client.rest import RESTClientObject
     from kubernetes.aio.config import load_kube_config
@@ -102,13 +108,14 @@ async def _from_kubeconfig(path: str, context: str) -> Credentials:
             raise ConfigError(f"kubeconfig {path}", " ".join(str(exc).split()) or type(exc).__name__) from exc
 
     await read()
-    read_at = time.monotonic()
+    read_at = clock()
 
     async def authorization(renew: bool) -> str:
         nonlocal read_at
-        if renew and time.monotonic() - read_at > 1:
+        # One reading serves all requests that were refused together.
+        if renew and clock() - read_at > 1:
             await read()
-            read_at = time.monotonic()
+            read_at = clock()
         token = await configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
         if token:
             return str(token)

@@ -1,6 +1,7 @@
 """The pods fingerprint has upstream's known answers."""
 
 import pytest
+
 from topowise import fingerprint
 from topowise.errors import ParseError
 

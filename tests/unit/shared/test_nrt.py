@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from topowise import attributes, nrt
 from topowise.errors import ParseError
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
+
 from topowise import quantity
 from topowise.errors import ParseError
 

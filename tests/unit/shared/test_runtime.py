@@ -1,0 +1,202 @@
+"""What a daemon is made of: configuration, logging, back-off, health, tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import os
+import re
+import signal
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from topowise.errors import ConfigError
+from topowise.runtime import config, health, log, tasks
+from topowise.runtime.backoff import Backoff
+from topowise.runtime.config import Configuration, Duration, Serving
+from topowise.runtime.log import V2, kv
+
+
+class ExampleConfiguration(Configuration, frozen=True, tag="ExampleConfiguration"):
+    interval: Duration = Duration(10)
+    node_name: str = ""
+
+
+HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: ExampleConfiguration\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10s", 10), ("500ms", 0.5), ("1m30s", 90), ("2h", 7200), ("0", 0), ("1.5s", 1.5)]
+)
+def test_durations_are_written_as_go_writes_them(text: str, seconds: float) -> None:
+    read = config.parse(ExampleConfiguration, HEAD + f"interval: '{text}'\n".encode())
+    assert read.interval == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (HEAD + b"intervall: 1s\n", "intervall"),
+        (HEAD + b"interval: 10\n", "10 is not a duration"),
+        (HEAD + b"interval: soon\n", r"'soon'.*\$\.interval"),
+        (HEAD + b"logging: {verbosity: loud}\n", r"\$\.logging\.verbosity"),
+        (b"apiVersion: v1\nkind: ExampleConfiguration\n", r"\$\.apiVersion"),
+        (b"apiVersion: topowise.io/v1alpha1\nkind: Other\n", r"\$\.kind"),
+        (b"kind: ExampleConfiguration\n", "apiVersion"),
+        (b"a: [\n", "not YAML"),
+        (b"", "object"),
+    ],
+)
+def test_a_configuration_error_names_the_file_and_the_field(text: bytes, named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as caught:
+        config.parse(ExampleConfiguration, text, source="/etc/x.yaml")
+    assert str(caught.value).startswith("/etc/x.yaml: ")
+
+
+def test_an_unreadable_configuration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        config.load(ExampleConfiguration, str(tmp_path / "none.yaml"))
+
+
+def test_the_effective_configuration_shows_every_default() -> None:
+    shown = json.loads(config.effective(config.default(ExampleConfiguration)))
+    assert shown["interval"] == "10s"
+    assert shown["kind"] == "ExampleConfiguration"
+    assert shown["logging"] == {"format": "text", "verbosity": 0}
+
+
+def lines(form: log.Format, verbosity: int = 0) -> list[str]:
+    out = io.StringIO()
+    before = logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        log.set_up(verbosity, form, out)
+        logger = logging.getLogger("topowise.test")
+        logger.info("Published", extra=kv(node="n 1", zones=2, ok=True))
+        logger.log(V2, "Pass", extra=kv(took_ms=3))
+        logger.warning('Odd "value"')
+    finally:
+        logging.getLogger().handlers[:] = before[0]
+        logging.getLogger().setLevel(before[1])
+    return out.getvalue().splitlines()
+
+
+def test_text_logs_are_klogs() -> None:
+    first, second = lines("text")
+    assert re.fullmatch(
+        r'I\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ test_runtime\.py:\d+\] "Published" node="n 1" zones=2 ok=true', first
+    )
+    assert second.startswith("W")
+    assert second.endswith('] "Odd \\"value\\""')
+
+
+def test_verbosity_shows_passes() -> None:
+    assert any('"Pass" took_ms=3' in line for line in lines("text", verbosity=2))
+
+
+def test_json_logs_have_component_bases_keys() -> None:
+    first = json.loads(lines("json")[0])
+    assert {key: first[key] for key in ("v", "msg", "node", "zones", "ok", "logger")} == {
+        "v": 0,
+        "msg": "Published",
+        "node": "n 1",
+        "zones": 2,
+        "ok": True,
+        "logger": "topowise.test",
+    }
+    assert first["ts"] > 1_600_000_000_000
+
+
+def test_delays_double_up_to_a_limit_and_start_over_after_a_success() -> None:
+    backoff = Backoff(1.0, 8.0, uniform=lambda low, high: high)
+    assert [backoff.next_delay() for _ in range(5)] == [1, 2, 4, 8, 8]
+    backoff.reset()
+    assert backoff.next_delay() == 1
+    assert backoff.next_delay(at_least=30) == 30
+
+
+def test_delays_are_spread_over_the_whole_range() -> None:
+    asked: list[tuple[float, float]] = []
+
+    def uniform(low: float, high: float) -> float:
+        asked.append((low, high))
+        return low
+
+    backoff = Backoff(1.0, 8.0, uniform=uniform)
+    backoff.next_delay()
+    backoff.next_delay()
+    assert asked == [(0.5, 1.0), (0.5, 2.0)]
+
+
+def test_a_loop_that_is_silent_for_too_long_is_not_alive() -> None:
+    now = [0.0]
+    heartbeat = health.Heartbeat(10, clock=lambda: now[0])
+    now[0] = 9
+    assert heartbeat.silence() is None
+    now[0] = 21
+    assert heartbeat.silence() == "no round for 21s, at most 10s expected"
+    heartbeat.beat()
+    assert heartbeat.silence() is None
+
+
+async def test_probes_name_what_is_not_met_and_metrics_are_served(unused_tcp_port: int) -> None:
+    registry = CollectorRegistry()
+    Counter("topowise_test", "A test.", registry=registry).inc()
+    probes = health.Health()
+    problem: list[str | None] = ["not yet listed: pods"]
+    probes.ready["synced"] = lambda: problem[0]
+    serving = Serving(address="127.0.0.1", port=unused_tcp_port)
+    task = asyncio.create_task(health.serve(serving, probes, registry))
+
+    async def get(path: str) -> tuple[int, str]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{unused_tcp_port}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+
+    await asyncio.sleep(0.1)
+    assert await get("/readyz") == (503, "[-]synced failed: not yet listed: pods\nnot ok\n")
+    problem[0] = None
+    assert await get("/readyz") == (200, "[+]synced ok\nok\n")
+    assert (await get("/livez"))[0] == 200
+    assert "topowise_test_total 1.0" in (await get("/metrics"))[1]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    cancelled = []
+
+    async def works() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.append("works")
+
+    async def fails() -> None:
+        raise OSError("no such thing")
+
+    assert await tasks.run_until_stopped({"steady": works(), "broken": fails()}) == 1
+    assert cancelled == ["works"]
+    (record,) = [one for one in caplog.records if one.getMessage() == "Task ended, stopping the process"]
+    assert record.kv == {"task": "broken"}  # type: ignore[attr-defined]
+
+
+async def test_sigterm_ends_everything_with_success() -> None:
+    cancelled = []
+
+    async def works() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.append("works")
+
+    asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
+    assert await tasks.run_until_stopped({"steady": works()}) == 0
+    assert cancelled == ["works"]
