@@ -16,9 +16,9 @@ from typing import Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Histogram
+
 from topowise.runtime import tls
 from topowise.runtime.log import kv
-
 from topowise_scheduler.configuration import Extender
 from topowise_scheduler.extender import verbs
 from topowise_scheduler.extender.verbs import Verbs
@@ -64,6 +64,7 @@ class Application:
             "prioritize": (answering.prioritize, verbs.refuse_prioritize),
             "explain": (answering.explain, verbs.refuse_explain),
         }
+        self._answering = answering
         self._seconds = {verb: metrics.seconds.labels(verb) for verb in self._handlers}
         self._refused = {verb: metrics.refused.labels(verb) for verb in self._handlers}
         self._max_body_bytes = max_body_bytes
@@ -83,6 +84,8 @@ class Application:
         answer, problem = self._answer(handler, body)
         self._seconds[verb].observe(time.perf_counter() - started)
         await _send(send, 200, answer, b"application/json")
+        for name in self._answering.take_notes():
+            log.warning("Asked about a node that the cluster does not have, letting it pass", extra=kv(node=name))
         if problem:
             self._refused[verb].inc()
             self._note(verb, problem)
@@ -154,7 +157,9 @@ async def serve(settings: Extender, application: Application) -> None:
         ssl_context_factory=None if context is None else lambda *_: context,
     )
     server = _Server(config)
-    renewal = None if settings.tls is None else asyncio.create_task(tls.keep_current(context, settings.tls))
+    renewal = None
+    if settings.tls is not None and context is not None:
+        renewal = asyncio.create_task(tls.keep_current(context, settings.tls), name="certificate renewal")
     try:
         await server.serve()
     except SystemExit as exc:

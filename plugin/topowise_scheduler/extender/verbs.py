@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-from topowise.errors import ParseError, TopowiseError
 
+from topowise.errors import ParseError, TopowiseError
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.engine.verdict import Outcome
 from topowise_scheduler.extender import wire
@@ -70,6 +70,10 @@ class Verbs:
                 for name, verdict in verdicts.items()
             ]
         )
+
+    def take_notes(self) -> list[str]:
+        """Names of nodes that callers asked about and the cluster does not have, each once."""
+        return self._answers.take_strangers()
 
     def _read(self, body: bytes) -> tuple[wire.ExtenderArgs, list[str]]:
         """The request and the names of its nodes, in order. Raises BadRequestError."""

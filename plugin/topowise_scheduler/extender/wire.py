@@ -7,6 +7,7 @@ decodes a Score of 7.0 not at all. Source: k8s.io/kube-scheduler/extender/v1/typ
 from __future__ import annotations
 
 import msgspec
+
 from topowise import pods
 
 

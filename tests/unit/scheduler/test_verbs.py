@@ -60,6 +60,14 @@ def test_filter_keeps_the_order_and_names_every_node(answering: Verbs) -> None:
     }
 
 
+def test_a_node_that_the_cluster_does_not_have_is_noted_once(answering: Verbs, ledger: Ledger) -> None:
+    ledger.known = {"new"}
+    for _ in range(2):
+        answering.filter(body("4", ["empty", "new", "stranger"], uid=""))
+    assert answering.take_notes() == ["stranger"]
+    assert answering.take_notes() == []
+
+
 def test_what_no_empty_node_could_hold_is_unresolvable(answering: Verbs) -> None:
     answer = msgspec.json.decode(answering.filter(body("9", ["empty", "full"])))
     assert answer["NodeNames"] == []
