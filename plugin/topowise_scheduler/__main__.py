@@ -1,4 +1,4 @@
-"""topowise-scheduler: `serve` answers schedulers."""
+"""topowise-scheduler: `serve` answers schedulers, `replay` tells what kubelets would have done."""
 
 from __future__ import annotations
 
@@ -30,7 +30,16 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="the service")
     serve.add_argument("--config", required=True, metavar="FILE", help="a SchedulerConfiguration")
     serve.set_defaults(command=_serve)
+    replay = commands.add_parser("replay", help="what a kubelet would do, for scenarios as JSON lines")
+    replay.add_argument("file", metavar="FILE[.gz]", help="one scenario a line; results go to stdout")
+    replay.set_defaults(command=_replay)
     return parser
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from topowise_scheduler.replay import main_replay
+
+    return main_replay(options.file)
 
 
 def _serve(options: argparse.Namespace) -> int:

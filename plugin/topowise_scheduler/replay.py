@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -17,7 +17,15 @@ import msgspec
 from topowise import cpuset
 from topowise.errors import TopowiseError
 from topowise.pods import Pod
-from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, KubeletStartError, Machine, Placement
+from topowise_scheduler.kubelet import (
+    Device,
+    Kubelet,
+    KubeletConfiguration,
+    KubeletStartError,
+    Machine,
+    Placement,
+    Rejection,
+)
 from topowise_scheduler.kubelet.masks import members
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -130,19 +138,29 @@ def _admit(kubelet: Kubelet, event: Event) -> dict[str, Any]:
     if event.uid and pod.metadata.uid != event.uid:
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=event.uid))
     admission = kubelet.admit(pod)
-    result = {"op": "admit", "uid": admission.uid, "admitted": admission.admitted, "qos": admission.qos}
+    result: dict[str, Any] = {"op": "admit", "uid": admission.uid, "admitted": admission.admitted, "qos": admission.qos}
     if admission.admitted:
         result["containers"] = _containers(admission.placements)
         return result
     result["stage"] = admission.stage
     result["reason"] = admission.reason
     result["message"] = admission.message
+    if admission.rejection is not None:
+        result["rejected"] = _rejected(kubelet, admission.rejection)
     if admission.shortages:
         result["allReasons"] = [shortage.reason for shortage in admission.shortages]
     return result
 
 
-def _containers(placements: dict[str, Placement] | Any) -> dict[str, Any]:
+def _rejected(kubelet: Kubelet, rejection: Rejection) -> dict[str, Any]:
+    merged = rejection.merged
+    if merged is None:
+        return {"container": rejection.container, "provider": rejection.provider, "error": rejection.error}
+    numa = None if merged.mask is None else kubelet.ids(merged.mask)
+    return {"container": rejection.container, "merged": {"numa": numa, "preferred": merged.preferred}}
+
+
+def _containers(placements: Mapping[str, Placement]) -> dict[str, Any]:
     shown = {}
     for name, placement in placements.items():
         entry: dict[str, Any] = {

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Callable
 
 import msgspec
+
 from topowise import fingerprint, pods
 from topowise.errors import ParseError
 from topowise.nrt import NodeResourceTopology
 from topowise.runtime.log import V4, kv
-
 from topowise_scheduler.engine import node as node_model
 from topowise_scheduler.engine.node import NodeTopology, Zone, is_native
 from topowise_scheduler.engine.verdict import Placement, Verdict

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+
 from topowise import nrt, pods
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
-
 from topowise_scheduler.cluster.ledger import Ledger
 
 

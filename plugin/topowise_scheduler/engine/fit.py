@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from topowise.pods import Amounts, ContainerNeeds, Needs
-
 from topowise_scheduler.engine import verdict
 from topowise_scheduler.engine.node import NodeTopology, is_native
 from topowise_scheduler.engine.verdict import FITS_ANYWHERE, Outcome, Placement, Verdict
@@ -39,7 +38,7 @@ def judge(node: NodeTopology, needs: Needs) -> Verdict:
 
 
 def aligned_requests(node: NodeTopology, needs: Needs) -> list[Placement]:
-    """What has to lie on one NUMA node each, in the order of the kubelet's admission; zone -1, as none is chosen yet."""
+    """What has to lie on one NUMA node each, in the kubelet's order of admission; zone -1, as none is chosen yet."""
     if node.scope == "pod":
         amounts = _aligned(node, needs, needs.requests)
         return [Placement("", -1, amounts)] if amounts else []

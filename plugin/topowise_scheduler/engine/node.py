@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+
 from topowise import attributes, nrt, quantity
 from topowise.errors import ParseError
 

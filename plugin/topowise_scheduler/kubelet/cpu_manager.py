@@ -1,0 +1,262 @@
+"""The CPU manager: exclusive CPUs for integer requests of Guaranteed pods (pkg/kubelet/cm/cpumanager/policy_static.go).
+
+`CpuPolicy` is what never changes on a node, `CpuManager` the state: the shared pool and who holds which CPUs. With
+policy none there is no `CpuManager` at all; it gives no hints and allocates nothing (policy_none.go).
+"""
+
+from __future__ import annotations
+
+from topowise_scheduler.kubelet.configuration import CpuSettings, KubeletStartError
+from topowise_scheduler.kubelet.cpu_assignment import take_by_topology
+from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
+from topowise_scheduler.kubelet.hints import (
+    EMPTY_POOL,
+    IMPOSSIBLE,
+    SMT_ALIGNMENT,
+    Hint,
+    Hints,
+    ProviderHints,
+    Refused,
+)
+from topowise_scheduler.kubelet.masks import by_size, mask_of, masks_in, reaching, subsets, supersets
+from topowise_scheduler.kubelet.pod import ContainerView, PodView
+
+EMPTY_POOL_FOR_INIT = "pod rejected, pod has shared init containers but no cpus available for them"
+EMPTY_POOL_FOR_SHARED = (
+    "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
+)
+
+
+class CpuPolicy:
+    """Policy static on one machine (NewStaticPolicy). Raises KubeletStartError."""
+
+    __slots__ = ("node_count", "options", "reserved", "reserved_physical", "topology")
+
+    def __init__(self, topology: CpuTopology, options: CpuSettings, node_count: int) -> None:
+        self.topology = topology
+        self.options = options
+        self.node_count = node_count
+        wanted = -(-options.reserved_milli // 1000)
+        self.reserved: CpuSet = options.reserved_cpus
+        if not self.reserved:
+            try:
+                self.reserved = take_by_topology(topology, topology.cpus, wanted, options)
+            except Refused:
+                self.reserved = 0
+        if self.reserved.bit_count() != wanted:
+            raise KubeletStartError(
+                "new static policy error: [cpumanager] unable to reserve the required amount of CPUs "
+                f"(size of {self.reserved.bit_count()} did not equal {wanted})"
+            )
+        self.reserved_physical: CpuSet = 0
+        for core in topology.cores:
+            if core.cpus & self.reserved:
+                self.reserved_physical |= core.cpus
+
+    def take(self, available: CpuSet, count: int) -> CpuSet:
+        """`count` of these CPUs. Raises Refused."""
+        return take_by_topology(self.topology, available, count, self.options) if count > 0 else 0
+
+
+class CpuManager:
+    """The state of policy static. `held` maps a pod's uid to the CPUs of each container that has exclusive ones.
+
+    A pod whose pod-level resources are managed holds one `bubble` for all its containers.
+    """
+
+    __slots__ = ("_reusable", "bubbles", "default", "held", "policy")
+
+    def __init__(self, policy: CpuPolicy) -> None:
+        self.policy = policy
+        self.default: CpuSet = policy.topology.cpus
+        if policy.options.strict_reservation:
+            self.default &= ~policy.reserved
+        self.held: dict[str, dict[str, CpuSet]] = {}
+        self.bubbles: dict[str, CpuSet] = {}
+        self._reusable: CpuSet = 0
+
+    @property
+    def available(self) -> CpuSet:
+        """What can still be taken for exclusive use (GetAvailableCPUs)."""
+        return self.default & ~self.policy.reserved
+
+    def fork(self) -> CpuManager:
+        """An independent copy of the state."""
+        copy = CpuManager.__new__(CpuManager)
+        copy.policy = self.policy
+        copy.default = self.default
+        copy.held = self.held.copy()
+        copy.bubbles = self.bubbles.copy()
+        copy._reusable = 0
+        return copy
+
+    def begin(self) -> None:
+        """A new admission begins: nothing is left for reuse yet (cpusToReuse)."""
+        self._reusable = 0
+
+    def hints(self, pod: PodView, container: ContainerView) -> ProviderHints:
+        """GetTopologyHints."""
+        if not container.cpus:
+            return {}
+        held = self.held.get(pod.uid, {}).get(container.name)
+        if held is None:
+            return {"cpu": self._fitting(self.available, self._reusable, container.cpus)}
+        if held.bit_count() != container.cpus:
+            return {"cpu": IMPOSSIBLE}
+        return {"cpu": self._fitting(held, 0, container.cpus)}
+
+    def pod_hints(self, pod: PodView) -> ProviderHints:
+        """GetPodTopologyHints."""
+        if not pod.cpus:
+            return {}
+        if pod.by_pod_level and _empty_pool(pod):
+            return {"cpu": IMPOSSIBLE}
+        mine = self.held.get(pod.uid)
+        if mine:
+            return {"cpu": self._pod_hints_again(pod, mine)}
+        return {"cpu": self._fitting(self.available, self._reusable, pod.cpus)}
+
+    def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
+        """Allocate for one container. Raises Refused."""
+        count = container.cpus
+        if not count:
+            return
+        self._check_smt_alignment(count)
+        mine = self.held.get(pod.uid, {})
+        cpus = mine.get(container.name)
+        if cpus is None:
+            cpus = self._take(count, hint, self._reusable)
+            self.held[pod.uid] = {**mine, container.name: cpus}
+        # What an init container had is for the containers after it; a sidecar or app container keeps what it takes.
+        self._reusable = self._reusable | cpus if container.kind == "init" else self._reusable & ~cpus
+
+    def allocate_pod(self, pod: PodView, hint: Hint) -> None:
+        """AllocatePod (KEP-5526): one bubble for the pod, dealt out to its containers. Raises Refused."""
+        if not pod.cpus or pod.uid in self.bubbles:
+            return
+        problem = _empty_pool(pod)
+        if problem:
+            raise Refused(problem, EMPTY_POOL)
+        self._check_smt_alignment(pod.cpus)
+        bubble = self._take(pod.cpus, hint, 0)
+        self.bubbles[pod.uid] = bubble
+        sidecars: CpuSet = 0
+        dealt: dict[str, CpuSet | None] = {}
+        pool = bubble
+        for container in pod.containers:
+            if container.kind == "app" or (container.kind == "sidecar" and not container.cpus):
+                dealt[container.name] = self.policy.take(pool, container.cpus) if container.cpus else None
+                pool &= ~(dealt[container.name] or 0)
+                continue
+            runnable = bubble & ~sidecars
+            cpus = self.policy.take(runnable, container.cpus) if container.cpus else runnable
+            dealt[container.name] = cpus
+            if container.kind == "sidecar":
+                sidecars |= cpus
+                pool &= ~cpus
+        self.held[pod.uid] = {name: pool if cpus is None else cpus for name, cpus in dealt.items()}
+
+    def hold(self, uid: str, container: str, cpus: CpuSet) -> None:
+        """Book CPUs that a container is known to have."""
+        self.held[uid] = {**self.held.get(uid, {}), container: cpus}
+        self.default &= ~cpus
+
+    def release(self, uid: str) -> None:
+        """Give back all the pod has (RemoveContainer, for each of its containers)."""
+        for cpus in self.held.pop(uid, {}).values():
+            self.default |= cpus
+        self.default |= self.bubbles.pop(uid, 0)
+
+    def exclusive_cpus(self, position: int) -> tuple[int, int]:
+        """How many CPUs of a NUMA node are held exclusively, and how many can be at all."""
+        policy = self.policy
+        allocatable = policy.topology.numa_cpus[position] & ~policy.reserved
+        return (allocatable & ~self.default).bit_count(), allocatable.bit_count()
+
+    def _pod_hints_again(self, pod: PodView, mine: dict[str, CpuSet]) -> Hints:
+        """The pod is admitted once more, after a restart of the kubelet."""
+        held = 0
+        for container in pod.containers:
+            cpus = mine.get(container.name)
+            if cpus is None or not container.cpus:
+                continue
+            if cpus.bit_count() != container.cpus:
+                return IMPOSSIBLE
+            held |= cpus
+        if held.bit_count() == pod.cpus:
+            return self._fitting(held, 0, pod.cpus)
+        return self._fitting(self.available, self._reusable | held, pod.cpus)
+
+    def _fitting(self, available: CpuSet, reusable: CpuSet, requested: int) -> Hints:
+        """generateCPUTopologyHints: every mask that has enough, preferred those no larger than the machine demands."""
+        topology, count = self.policy.topology, self.policy.node_count
+        free = tuple([(cpus & available).bit_count() for cpus in topology.numa_cpus])
+        fits = reaching(free, requested - reusable.bit_count()) & subsets(topology.nodes)
+        if reusable:
+            # What init containers had must be within the mask.
+            fits &= supersets(mask_of(numa.id for numa in topology.numas if numa.cpus & reusable), count)
+        size = topology.smallest_mask(requested)
+        preferred = fits & by_size(count)[size]
+        if self.policy.options.align_by_socket:
+            preferred |= self._socket_aligned(fits, size)
+        return Hints(fits, preferred)
+
+    def _socket_aligned(self, fits: int, size: int) -> int:
+        """The masks on as few sockets as the smallest mask would need (isHintSocketAligned)."""
+        topology = self.policy.topology
+        nodes_per_socket = len(topology.numas) // topology.sockets_total if topology.sockets_total else 0
+        if not nodes_per_socket:
+            return 0
+        sockets = -(-size // nodes_per_socket)
+        aligned = 0
+        for mask in masks_in(fits):
+            if topology.sockets_in(topology.cpus_in(mask)) == sockets:
+                aligned |= 1 << mask
+        return aligned
+
+    def _check_smt_alignment(self, count: int) -> None:
+        """full-pcpus-only: whole cores, none of which has a reserved CPU (enforceSMTAlignment)."""
+        if not self.policy.options.full_pcpus_only:
+            return
+        per_core = self.policy.topology.cpus_per_core
+        if count % per_core:
+            raise Refused(
+                f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}", SMT_ALIGNMENT
+            )
+        physical = (self.default & ~self.policy.reserved_physical).bit_count()
+        if count > physical:
+            raise Refused(
+                f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {physical}, "
+                f"requested CPUs = {count}, CPUs per core = {per_core}",
+                SMT_ALIGNMENT,
+            )
+
+    def _take(self, count: int, hint: Hint, reusable: CpuSet) -> CpuSet:
+        """allocateCPUs: first within the hint, then anywhere."""
+        pool = self.available | reusable
+        taken: CpuSet = 0
+        if hint.mask is not None:
+            topology = self.policy.topology
+            wished = topology.cpus_in(hint.mask)
+            if self.policy.options.align_by_socket:
+                wished = topology.cpus_of_sockets_in(wished)
+            aligned = pool & wished
+            taken = self.policy.take(aligned, min(count, aligned.bit_count()))
+        taken |= self.policy.take(pool & ~taken, count - taken.bit_count())
+        self.default &= ~taken
+        return taken
+
+
+def _empty_pool(pod: PodView) -> str:
+    """Why a container that shares the pod's CPUs would get none, "" if all get some (validatePodScopeResources)."""
+    exclusive = 0
+    shared = False
+    for container in pod.containers:
+        if container.kind == "init":
+            if not container.cpus and exclusive >= pod.cpus:
+                return EMPTY_POOL_FOR_INIT
+        elif container.cpus:
+            exclusive += container.cpus
+        else:
+            shared = True
+    return EMPTY_POOL_FOR_SHARED if shared and exclusive >= pod.cpus else ""

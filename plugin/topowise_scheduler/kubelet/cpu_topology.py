@@ -1,0 +1,91 @@
+"""CPUs, cores, L3 caches, NUMA nodes and sockets of a machine as sets of CPUs (pkg/kubelet/cm/cpumanager/topology).
+
+A set of CPUs is an integer with the bit of every CPU id set. The kubelet divides counts of the whole machine to get
+"CPUs per core" and the like, integers even on a machine whose cores differ; the same averages are used here, on
+purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from topowise_scheduler.kubelet.machine import Machine
+from topowise_scheduler.kubelet.masks import Mask, mask_of
+
+CpuSet = int
+
+
+class Domain(NamedTuple):
+    """A core, cache, NUMA node or socket: its id (a NUMA node's position) and its CPUs."""
+
+    id: int
+    cpus: CpuSet
+
+
+class CpuTopology:
+    """Immutable; one per machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        nodes = machine.nodes()
+        cores = [(min(core.threads), core) for node in nodes for core in node.cores]
+        self.numa_cpus: tuple[CpuSet, ...] = tuple(
+            mask_of(cpu for core in node.cores for cpu in core.threads) for node in nodes
+        )
+        self.numas = tuple(Domain(position, cpus) for position, cpus in enumerate(self.numa_cpus) if cpus)
+        self.nodes: Mask = mask_of(numa.id for numa in self.numas)
+        self.cores = _grouped((core_id, core.threads) for core_id, core in cores)
+        self.sockets = _grouped((core.socket, core.threads) for _, core in cores)
+        # A core without an L3 id counts as on a cache with the id of its socket.
+        self.uncores = _grouped(
+            (core.socket if core.uncore is None else core.uncore, core.threads) for _, core in cores
+        )
+        self.cpus: CpuSet = sum(self.numa_cpus)
+        count = self.cpus.bit_count()
+        self.sockets_total = machine.sockets()
+        self.cpus_per_core = count // len(self.cores) if self.cores else 0
+        self.cpus_per_socket = count // self.sockets_total if self.sockets_total else 0
+        self.cpus_per_uncore = count // len(self.uncores) if self.uncores else 0
+        self.numas_of = _contained(self.sockets, self.numas)
+        self.sockets_of = _contained(self.numas, self.sockets)
+        self.uncores_of = _contained(self.numas, self.uncores)
+        self.cores_of = _contained((*self.numas, *self.sockets), self.cores)
+        self.capacity_by_size = _largest(self.numa_cpus)
+
+    def cpus_in(self, mask: Mask) -> CpuSet:
+        """The CPUs of the NUMA nodes in the mask."""
+        return sum(numa.cpus for numa in self.numas if mask >> numa.id & 1)
+
+    def sockets_in(self, cpus: CpuSet) -> int:
+        """How many sockets have one of these CPUs."""
+        return sum(1 for socket in self.sockets if socket.cpus & cpus)
+
+    def cpus_of_sockets_in(self, cpus: CpuSet) -> CpuSet:
+        """All CPUs of the sockets that have one of these."""
+        return sum(socket.cpus for socket in self.sockets if socket.cpus & cpus)
+
+    def smallest_mask(self, requested: int) -> int:
+        """The least number of NUMA nodes whose CPUs, busy and reserved ones too, reach the request."""
+        for size, capacity in enumerate(self.capacity_by_size[1:], start=1):
+            if capacity >= requested:
+                return size
+        return len(self.numas)
+
+
+def _grouped(parts: Iterable[tuple[int, tuple[int, ...]]]) -> tuple[Domain, ...]:
+    groups: dict[int, CpuSet] = {}
+    for domain_id, threads in parts:
+        groups[domain_id] = groups.get(domain_id, 0) | mask_of(threads)
+    return tuple(Domain(domain_id, groups[domain_id]) for domain_id in sorted(groups))
+
+
+def _contained(parents: Sequence[Domain], children: Sequence[Domain]) -> dict[Domain, tuple[Domain, ...]]:
+    return {parent: tuple(child for child in children if child.cpus & parent.cpus) for parent in parents}
+
+
+def _largest(numa_cpus: Sequence[CpuSet]) -> tuple[int, ...]:
+    """At index k the most CPUs that k NUMA nodes have."""
+    totals = [0]
+    for count in sorted((cpus.bit_count() for cpus in numa_cpus if cpus), reverse=True):
+        totals.append(totals[-1] + count)
+    return tuple(totals)

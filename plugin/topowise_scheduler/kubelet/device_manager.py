@@ -1,0 +1,214 @@
+"""The device manager: devices of plugins, near the NUMA nodes of the hint (pkg/kubelet/cm/devicemanager).
+
+A set of devices is an integer over the ids of the resource in ascending order, so "the lowest id" is the lowest bit.
+Where the kubelet takes any device of a set (Go's map order) the lowest id is taken here.
+"""
+
+from __future__ import annotations
+
+from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable
+from topowise_scheduler.kubelet.hints import IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
+from topowise_scheduler.kubelet.machine import Machine
+from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
+
+Holding = dict[str, DeviceSet]
+
+
+class DeviceManager:
+    """The state: a table per resource, and the devices of every container by pod uid and name."""
+
+    __slots__ = ("_reusable", "allocated", "held", "positions", "preferred", "tables")
+
+    def __init__(self, machine: Machine) -> None:
+        self.positions = {node.id: position for position, node in enumerate(machine.nodes())}
+        self.preferred = {plugin.resource: plugin.preferred for plugin in machine.devices}
+        self.tables = {plugin.resource: DeviceTable(plugin.devices, self.positions) for plugin in machine.devices}
+        self.allocated: dict[str, DeviceSet] = dict.fromkeys(self.tables, 0)
+        self.held: dict[str, dict[str, Holding]] = {}
+        self._reusable: Holding = {}
+
+    def fork(self) -> DeviceManager:
+        """An independent copy of the state."""
+        copy = DeviceManager.__new__(DeviceManager)
+        copy.positions = self.positions
+        copy.preferred = self.preferred
+        copy.tables = self.tables.copy()
+        copy.allocated = self.allocated.copy()
+        copy.held = self.held.copy()
+        copy._reusable = {}
+        return copy
+
+    def report(self, resource: str, table: DeviceTable) -> None:
+        """The plugin reports a new list; devices that containers hold stay theirs, whatever the list says."""
+        old = self.tables.get(resource)
+        if old is not None:
+            held_ids = old.names(self.allocated[resource])
+            table = table.with_ids(held_ids)
+            self.held = {
+                uid: {
+                    name: {
+                        held: table.select(old.names(devices)) if held == resource else devices
+                        for held, devices in holding.items()
+                    }
+                    for name, holding in containers.items()
+                }
+                for uid, containers in self.held.items()
+            }
+            self.allocated[resource] = table.select(held_ids)
+        else:
+            self.allocated[resource] = 0
+        self.tables[resource] = table
+
+    def free(self, resource: str) -> DeviceSet:
+        """Healthy devices nobody holds."""
+        return self.tables[resource].healthy & ~self.allocated[resource]
+
+    def begin(self) -> None:
+        """A new admission begins: nothing is left for reuse yet (devicesToReuse)."""
+        self._reusable = {}
+
+    def hints(self, pod: PodView, container: ContainerView) -> ProviderHints:
+        """GetTopologyHints."""
+        found: ProviderHints = {}
+        reusable = self._reusable
+        mine = self.held.get(pod.uid, {}).get(container.name, {})
+        for resource, requested in container.limits.items():
+            table = self.tables.get(resource)
+            if table is None or not table.has_topology:
+                continue
+            held = mine.get(resource, 0)
+            if held:
+                found[resource] = self._hints_again(table, held, requested)
+            else:
+                found[resource] = _fitting(table, self.free(resource), reusable.get(resource, 0), requested)
+        return found
+
+    def pod_hints(self, pod: PodView) -> ProviderHints:
+        """GetPodTopologyHints: nothing is reusable there."""
+        found: ProviderHints = {}
+        mine = self.held.get(pod.uid, {})
+        for resource, table in self.tables.items():
+            if not table.has_topology:
+                continue
+            requested = device_requests(pod, resource)
+            if requested is None:
+                continue
+            held = 0
+            for holding in mine.values():
+                held |= holding.get(resource, 0)
+            if held:
+                found[resource] = self._hints_again(table, held, requested)
+            else:
+                found[resource] = _fitting(table, self.free(resource), 0, requested)
+        return found
+
+    def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
+        """Allocate for one container (allocateContainerResources). Raises Refused; nothing is booked then."""
+        mine = self.held.get(pod.uid, {})
+        reusable = dict(self._reusable)
+        held = mine.get(container.name, {})
+        taken: Holding = {}
+        for resource, required in container.limits.items():
+            table = self.tables.get(resource)
+            if table is None:
+                continue
+            devices = held.get(resource, 0)
+            if devices and devices.bit_count() != required:
+                raise Refused(
+                    f'pod "{pod.uid}" container "{container.name}" changed request for resource "{resource}" '
+                    f"from {devices.bit_count()} to {required}"
+                )
+            if not table.healthy:
+                raise Refused(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+            if not devices and required > 0:
+                devices = taken[resource] = self._take(resource, table, required, reusable.get(resource, 0), hint)
+            if devices:
+                before = reusable.get(resource, 0)
+                reusable[resource] = before | devices if container.kind == "init" else before & ~devices
+        for resource, devices in taken.items():
+            self.allocated[resource] |= devices
+        if taken:
+            self.held[pod.uid] = {**mine, container.name: {**held, **taken}}
+        self._reusable = reusable
+
+    def hold(self, uid: str, container: str, resource: str, ids: tuple[str, ...]) -> None:
+        """Book devices that a container is known to have, on the plugin's list or not."""
+        table = self.tables.get(resource) or DeviceTable((), self.positions)
+        self.report(resource, table.with_ids(ids))
+        devices = self.tables[resource].select(ids)
+        mine = self.held.get(uid, {})
+        self.held[uid] = {**mine, container: {**mine.get(container, {}), resource: devices}}
+        self.allocated[resource] |= devices
+
+    def release(self, uid: str) -> None:
+        """Give back all the pod has."""
+        for holding in self.held.pop(uid, {}).values():
+            for resource, devices in holding.items():
+                self.allocated[resource] &= ~devices
+
+    def _hints_again(self, table: DeviceTable, held: DeviceSet, requested: int) -> Hints:
+        """The container has its devices already, after a restart of the kubelet."""
+        return _fitting(table, held, 0, requested) if held.bit_count() == requested else IMPOSSIBLE
+
+    def _take(self, resource: str, table: DeviceTable, required: int, reusable: DeviceSet, hint: Hint) -> DeviceSet:
+        """devicesToAllocate: reuse, then near the hint, then elsewhere; a plugin may prefer some. Raises Refused."""
+        taken = _lowest(reusable, required)
+        needed = required - taken.bit_count()
+        if not needed:
+            return taken
+        available = self.free(resource)
+        if available.bit_count() < needed:
+            raise Refused(
+                f"requested number of devices unavailable for {resource}. "
+                f"Requested: {needed}, Available: {available.bit_count()}"
+            )
+        aligned = unaligned = 0
+        rest = available
+        if hint.mask is not None and table.has_topology:
+            rest = available & table.without_nodes
+            aligned = available & table.touching(hint.mask)
+            unaligned = available & ~rest & ~aligned
+        order: tuple[DeviceSet, ...]
+        if needed < aligned.bit_count():
+            order = (self._preferred(resource, aligned, taken, required) & aligned, aligned)
+        else:
+            kept = taken | aligned
+            wish = self._preferred(resource, available | taken, kept, required)
+            order = (aligned, wish & available, unaligned, rest)
+        for devices in order:
+            taken |= _lowest(devices & ~taken, required - taken.bit_count())
+        return taken
+
+    def _preferred(self, resource: str, available: DeviceSet, included: DeviceSet, size: int) -> DeviceSet:
+        """What the plugin answers to GetPreferredAllocation: `included`, filled up from one end of the ids."""
+        preference = self.preferred.get(resource, "")
+        missing = size - included.bit_count()
+        others = available & ~included
+        if not preference or missing <= 0:
+            return 0
+        if preference == "first":
+            return included | _lowest(others, missing)
+        return included | others & ~_lowest(others, others.bit_count() - missing)
+
+
+def _lowest(devices: DeviceSet, count: int) -> DeviceSet:
+    if devices.bit_count() <= count:
+        return devices
+    found = 0
+    for _, index in zip(range(max(0, count)), members(devices), strict=False):
+        found |= 1 << index
+    return found
+
+
+def _fitting(table: DeviceTable, available: DeviceSet, reusable: DeviceSet, requested: int) -> Hints:
+    """generateDeviceTopologyHints: the masks over the nodes of the resource that touch enough devices."""
+    if (available | reusable).bit_count() < requested:
+        return IMPOSSIBLE
+    # A device to reuse must be near the mask; one without topology at all is not looked at.
+    bound = reusable & ~table.without_topology
+    wanted = requested - bound.bit_count()
+    fits = table.touched_by(available, wanted)
+    if bound:
+        fits &= table.touching_all(bound)
+    return Hints(fits, fits & table.sizes[table.smallest_mask(requested)])

@@ -1,0 +1,95 @@
+"""The devices of one resource as a plugin reports them, and the sets every hint needs (cm/devicemanager/manager.go)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from topowise_scheduler.kubelet.machine import Device
+from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, mask_of, members, reaching, submasks, subsets
+
+DeviceSet = int
+
+
+class DeviceTable:
+    """Immutable. Devices are numbered in the order of their ids; `others` are ids that are held but not reported."""
+
+    def __init__(self, devices: Iterable[Device], positions: Mapping[int, int], others: Iterable[str] = ()) -> None:
+        self._devices = {device.id: device for device in devices}
+        self._positions = positions
+        self.ids = tuple(sorted({*self._devices, *others}))
+        self.index = {device_id: number for number, device_id in enumerate(self.ids)}
+        reported = [(self.index[device.id], device) for device in self._devices.values()]
+        self.reported: DeviceSet = mask_of(number for number, _ in reported)
+        self.healthy: DeviceSet = mask_of(number for number, device in reported if device.healthy)
+        self.without_topology: DeviceSet = mask_of(number for number, device in reported if device.numa is None)
+        self.without_nodes: DeviceSet = mask_of(number for number, device in reported if not device.numa)
+        self.has_topology = any(device.numa for _, device in reported)
+        # Nodes that cadvisor does not know take part in no mask.
+        near: dict[int, DeviceSet] = {}
+        for number, device in reported:
+            for node in device.numa or ():
+                if node in positions:
+                    near[positions[node]] = near.get(positions[node], 0) | 1 << number
+        self._near = near
+        self.nodes: Mask = mask_of(near)
+        self._of_one_node = sum(held.bit_count() for held in near.values()) == self.touching(self.nodes).bit_count()
+
+    @cached_property
+    def _masks(self) -> tuple[tuple[Mask, DeviceSet], ...]:
+        """Every mask over the nodes of the resource, with the devices it touches."""
+        return tuple([(mask, self.touching(mask)) for mask in submasks(self.nodes)])
+
+    @cached_property
+    def _most(self) -> tuple[int, ...]:
+        """At index k the most devices, held or unhealthy ones too, that k nodes touch."""
+        most = [0] * (self.nodes.bit_count() + 1)
+        for mask, touching in self._masks:
+            size = mask.bit_count()
+            most[size] = max(most[size], touching.bit_count())
+        return tuple(most)
+
+    @property
+    def sizes(self) -> tuple[MaskSet, ...]:
+        """At index k the masks of k nodes of the machine."""
+        return by_size(len(self._positions))
+
+    def touching(self, mask: Mask) -> DeviceSet:
+        """The devices with a node in the mask."""
+        found = 0
+        for position in members(mask & self.nodes):
+            found |= self._near[position]
+        return found
+
+    def touched_by(self, available: DeviceSet, wanted: int) -> MaskSet:
+        """The masks over the nodes of the resource that touch `wanted` of these devices."""
+        if self._of_one_node:
+            counts = [(self._near.get(position, 0) & available).bit_count() for position in range(len(self._positions))]
+            return reaching(tuple(counts), wanted) & subsets(self.nodes)
+        return mask_of(mask for mask, near in self._masks if (available & near).bit_count() >= wanted)
+
+    def touching_all(self, devices: DeviceSet) -> MaskSet:
+        """The masks over the nodes of the resource that touch each of these devices."""
+        return mask_of(mask for mask, near in self._masks if not devices & ~near)
+
+    def smallest_mask(self, requested: int) -> int:
+        """The least number of nodes that touch so many devices; all nodes if none do."""
+        for size, count in enumerate(self._most[1:], start=1):
+            if count >= requested:
+                return size
+        return self.nodes.bit_count()
+
+    def names(self, devices: DeviceSet) -> tuple[str, ...]:
+        """The ids of a set, ascending."""
+        return tuple([self.ids[number] for number in members(devices)])
+
+    def select(self, ids: Iterable[str]) -> DeviceSet:
+        """The set of these ids, all of which the table must have."""
+        return mask_of(self.index[device_id] for device_id in ids)
+
+    def with_ids(self, ids: Iterable[str]) -> DeviceTable:
+        """This table with numbers for these ids too."""
+        missing = [device_id for device_id in ids if device_id not in self.index]
+        if not missing:
+            return self
+        return DeviceTable(self._devices.values(), self._positions, (*self.ids, *missing))

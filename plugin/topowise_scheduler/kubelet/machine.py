@@ -1,0 +1,115 @@
+"""The machine a kubelet runs on, as cadvisor and the device plugins describe it: plain data, no behaviour.
+
+Ids are the kernel's and may have gaps. Everywhere else in this package a NUMA node is its *position* in the
+ascending list of ids, so that a set of nodes is a small integer (see masks.py); positions keep the order of the ids,
+which is all the kubelet's comparisons look at.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+# Ids become bit numbers; a larger one is damage, not a machine.
+Id = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Amount = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Core(msgspec.Struct, frozen=True, gc=False):
+    """One physical core; `threads` are CPU ids, `uncore` the id of its L3 cache, None if the kernel reports none."""
+
+    socket: Id
+    threads: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1)]
+    uncore: Id | None = None
+
+
+class NumaNode(msgspec.Struct, frozen=True, gc=False):
+    """One NUMA node. `memory` is in bytes, `hugepages` maps a page size in KiB to a number of pages.
+
+    `distances` is the row of the SLIT as cadvisor reads it, indexed by node; None where it could not be read.
+    """
+
+    id: Id
+    memory: Amount
+    cores: tuple[Core, ...] = ()
+    hugepages: dict[int, Amount] = {}
+    distances: tuple[int, ...] | None = None
+
+
+class Device(msgspec.Struct, frozen=True, gc=False):
+    """One device of a plugin. `numa` None: no topology; empty: one without nodes. The kubelet tells them apart."""
+
+    id: str
+    numa: tuple[Id, ...] | None = None
+    healthy: bool = True
+
+
+class DevicePlugin(msgspec.Struct, frozen=True, gc=False):
+    """The devices of one resource. `preferred`: the ids GetPreferredAllocation picks, "" if there is none."""
+
+    resource: str
+    devices: tuple[Device, ...] = ()
+    preferred: Literal["", "first", "last"] = ""
+
+
+class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """A whole machine. What is None is derived from the nodes; an unknown `ephemeral_storage` is not accounted.
+
+    Raises ValueError (ValidationError when decoded) for a description that contradicts itself.
+    """
+
+    numa: Annotated[tuple[NumaNode, ...], msgspec.Meta(min_length=1)]
+    devices: tuple[DevicePlugin, ...] = ()
+    num_sockets: Amount | None = None
+    memory_capacity: Amount | None = None
+    ephemeral_storage: Amount | None = None
+
+    def __post_init__(self) -> None:
+        if not self.numa:
+            raise ValueError("a machine has at least one NUMA node")
+        if len({node.id for node in self.numa}) < len(self.numa):
+            raise ValueError("two NUMA nodes have the same id")
+        threads = [thread for node in self.numa for core in node.cores for thread in core.threads]
+        if len(set(threads)) < len(threads):
+            raise ValueError("a CPU is part of two cores")
+        for node in self.numa:
+            if node.distances and len(node.distances) < len(self.numa):
+                raise ValueError(
+                    f"node {node.id} has {len(node.distances)} distances, expected one for each of {len(self.numa)}"
+                )
+
+    def nodes(self) -> tuple[NumaNode, ...]:
+        """The NUMA nodes by ascending id: the order that gives a node its position in a mask."""
+        return tuple(sorted(self.numa, key=lambda node: node.id))
+
+    def sockets(self) -> int:
+        """The number of sockets cadvisor reports for the machine."""
+        if self.num_sockets is not None:
+            return self.num_sockets
+        return len({core.socket for node in self.numa for core in node.cores})
+
+    def memory(self) -> int:
+        """The memory capacity of the machine in bytes."""
+        return sum(node.memory for node in self.numa) if self.memory_capacity is None else self.memory_capacity
+
+    def cpus(self) -> int:
+        """The number of CPUs of the machine."""
+        return sum(len(core.threads) for node in self.numa for core in node.cores)
+
+    def hugepages(self) -> dict[str, int]:
+        """The bytes of hugepages per resource name, over all nodes."""
+        total: dict[str, int] = {}
+        for node in self.numa:
+            for size_kib, pages in node.hugepages.items():
+                name = hugepages_resource(size_kib)
+                total[name] = total.get(name, 0) + pages * size_kib * 1024
+        return total
+
+
+def hugepages_resource(size_kib: int) -> str:
+    """The resource name of a page size: 2048 -> "hugepages-2Mi" (HugePageResourceName)."""
+    for unit, shift in (("Gi", 20), ("Mi", 10)):
+        if size_kib % (1 << shift) == 0:
+            return f"hugepages-{size_kib >> shift}{unit}"
+    return f"hugepages-{size_kib}Ki"

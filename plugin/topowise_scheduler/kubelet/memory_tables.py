@@ -1,0 +1,163 @@
+"""The memory manager's books: free memory per NUMA node and type, and the groups of nodes (cm/memorymanager/state)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from topowise.pods import Amounts
+from topowise_scheduler.kubelet.hints import Refused
+from topowise_scheduler.kubelet.machine import NumaNode, hugepages_resource
+from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, members, sized_submasks, subsets, sums
+
+
+class MemoryPolicy:
+    """What never changes: per type and node position the total, the system's share and the allocatable rest."""
+
+    def __init__(self, nodes: Sequence[NumaNode], reserved: Sequence[Amounts]) -> None:
+        self.count = len(nodes)
+        self.system_reserved = tuple(reserved)
+        hugepages = [
+            {hugepages_resource(kib): pages * kib * 1024 for kib, pages in node.hugepages.items()} for node in nodes
+        ]
+        types = ("memory", *dict.fromkeys(name for amounts in hugepages for name in amounts))
+        self.total = {
+            name: tuple(
+                node.memory if name == "memory" else amounts.get(name, 0)
+                for node, amounts in zip(nodes, hugepages, strict=True)
+            )
+            for name in types
+        }
+        self.allocatable = {
+            name: tuple(
+                total[position]
+                - reserved[position].get(name, 0)
+                - (sum(hugepages[position].values()) if name == "memory" else 0)
+                for position in range(self.count)
+            )
+            for name, total in self.total.items()
+        }
+
+    @cached_property
+    def _allocatable_sums(self) -> dict[str, list[int]]:
+        return {name: sums(values) for name, values in self.allocatable.items()}
+
+    @cached_property
+    def _largest(self) -> dict[str, tuple[int, ...]]:
+        """Per type, at index k the most that k nodes can allocate."""
+        largest = {}
+        for name, values in self.allocatable.items():
+            totals = [0]
+            for value in sorted(values, reverse=True):
+                totals.append(totals[-1] + value)
+            largest[name] = tuple(totals)
+        return largest
+
+    def smallest_mask(self, requested: Amounts) -> int:
+        """The least number of nodes that could hold all of the request if they were empty; all nodes if none can."""
+        least = 1
+        for name, size in requested.items():
+            largest = self._largest[name]
+            while least < self.count and largest[least] < size:
+                least += 1
+        if len(requested) > 1:
+            everything = (1 << self.count) - 1
+            while least < self.count and not any(
+                self.is_large_enough(mask, requested) for mask in sized_submasks(everything, least)
+            ):
+                least += 1
+        return least
+
+    def is_large_enough(self, mask: Mask, requested: Amounts) -> bool:
+        """Whether the allocatable memory of these nodes covers the request."""
+        return all(self._allocatable_sums[name][mask] >= size for name, size in requested.items())
+
+
+class MemoryTables:
+    """The moving part. `cells` at a position is the mask of the group the node belongs to, itself alone at first."""
+
+    __slots__ = ("assignments", "cells", "free", "policy")
+
+    def __init__(self, policy: MemoryPolicy) -> None:
+        self.policy = policy
+        self.assignments = [0] * policy.count
+        self.cells: list[Mask] = [1 << position for position in range(policy.count)]
+        self.free = {name: list(values) for name, values in policy.allocatable.items()}
+
+    def fork(self) -> MemoryTables:
+        """An independent copy."""
+        copy = MemoryTables.__new__(MemoryTables)
+        copy.policy = self.policy
+        copy.assignments = self.assignments.copy()
+        copy.cells = self.cells.copy()
+        copy.free = {name: values.copy() for name, values in self.free.items()}
+        return copy
+
+    def reserved(self, name: str, position: int) -> int:
+        """What containers hold of a type on a node."""
+        return self.policy.allocatable[name][position] - self.free[name][position]
+
+    def free_of(self, name: str) -> tuple[int, ...]:
+        """The free memory of a type by node position. Raises Refused for a type the node lacks."""
+        values = self.free.get(name)
+        if values is None:
+            raise Refused(f"[memorymanager] the node has no {name}: the kubelet panics")
+        return tuple(values)
+
+    def has_free(self, mask: Mask, requested: Mapping[str, int]) -> bool:
+        """isAffinitySatisfyRequest; what init containers left for reuse does not count."""
+        for name, size in requested.items():
+            values = self.free[name]
+            if sum(values[position] for position in members(mask)) < size:
+                return False
+        return True
+
+    def allowed(self) -> MaskSet:
+        """The masks the groups leave: single nodes outside groups, unused nodes together, and each group as a whole."""
+        singles = unused = 0
+        groups = set()
+        for position, cells in enumerate(self.cells):
+            if cells.bit_count() == 1:
+                singles |= 1 << (1 << position)
+            elif self.assignments[position]:
+                groups.add(cells)
+            if not self.assignments[position]:
+                unused |= 1 << position
+        allowed = subsets(unused) & ~by_size(self.policy.count)[1] & ~1 | singles
+        for group in groups:
+            if self.respects_groups(group):
+                allowed |= 1 << group
+        return allowed
+
+    def respects_groups(self, mask: Mask) -> bool:
+        """Whether no node of the mask is in use alone or by another group (isAffinityViolatingNUMAAllocations).
+
+        A mask of a single node is never refused here, even if the node is part of a group.
+        """
+        if mask.bit_count() == 1:
+            return True
+        return all(not self.assignments[position] or self.cells[position] == mask for position in members(mask))
+
+    def take(self, name: str, mask: Mask, size: int) -> None:
+        """Book a block: each node counts one assignment and joins the group; the lowest node fills first."""
+        free = self.free[name]
+        for position in members(mask):
+            self.assignments[position] += 1
+            self.cells[position] = mask
+            taken = min(free[position], size)
+            if taken > 0:
+                free[position] -= taken
+                size -= taken
+
+    def give(self, name: str, mask: Mask, size: int) -> None:
+        """Undo a block: from the lowest node on, as much as anyone holds there."""
+        free = self.free[name]
+        allocatable = self.policy.allocatable[name]
+        for position in members(mask):
+            self.assignments[position] -= 1
+            if self.assignments[position] == 0:
+                self.cells[position] = 1 << position
+            given = min(allocatable[position] - free[position], size)
+            if given > 0:
+                free[position] += given
+                size -= given

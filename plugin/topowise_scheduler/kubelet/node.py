@@ -1,0 +1,363 @@
+"""One kubelet: its managers, the pods it runs, and what it does with the next one (pkg/kubelet/allocation, lifecycle).
+
+An admission is hints, merge and allocation container by container (or once for the pod), then the predicates. The
+first refusal wins, and what the pod had been given by then is released the way the kubelet releases a dead pod's
+resources.
+
+A `Kubelet` is cheap to `fork`: machine, topology and policies are shared, the state of a pod is never changed in
+place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from topowise import pods
+from topowise.errors import ConfigError
+from topowise.pods import Amounts, Kind
+from topowise_scheduler.kubelet import hints as reasons
+from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
+from topowise_scheduler.kubelet.configuration import KubeletConfiguration, Settings, settle
+from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
+from topowise_scheduler.kubelet.cpu_topology import CpuTopology
+from topowise_scheduler.kubelet.device_manager import DeviceManager
+from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints, Refused
+from topowise_scheduler.kubelet.machine import Device, Machine
+from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
+from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager
+from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
+from topowise_scheduler.kubelet.most_allocated import MostAllocated
+from topowise_scheduler.kubelet.pod import ContainerView, PodView, finished, view
+from topowise_scheduler.kubelet.predicates import Shortage, allocatable, shortages
+from topowise_scheduler.kubelet.topology_manager import TopologyManager
+
+_NOT_ALIGNED = "Resources cannot be allocated with Topology locality"
+_NOT_ALIGNED_POD = "Pod Scope pod with pod-level resources failed admission "
+
+
+class _Rejected(Exception):  # noqa: N818 - a decision, not an error
+    def __init__(self, reason: str, message: str, rejection: Rejection) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.rejection = rejection
+
+
+class _Active(msgspec.Struct, frozen=True, gc=False):
+    """A pod the kubelet runs; `pod` is None for one that was only reported to hold something."""
+
+    requests: Amounts
+    pod: PodView | None
+    hints: Mapping[str, Hint]
+
+
+class Kubelet:
+    """The model of one node.
+
+    Raises KubeletStartError if the kubelet would not start, ConfigError for too many NUMA nodes (masks.MAX_NODES),
+    and ParseError for a malformed quantity.
+
+    `predicates` False leaves the predicates out; `integer_scores` is the arithmetic of KEP-6007 (most_allocated.py).
+    """
+
+    __slots__ = (
+        "_fixed",
+        "_used",
+        "active",
+        "cpu",
+        "devices",
+        "integer_scores",
+        "memory",
+        "node_ids",
+        "predicates",
+        "settings",
+        "topology",
+        "topology_manager",
+    )
+
+    def __init__(
+        self,
+        machine: Machine,
+        configuration: KubeletConfiguration,
+        *,
+        predicates: bool = True,
+        integer_scores: bool = True,
+    ) -> None:
+        self.settings: Settings = settle(configuration, machine)
+        nodes = machine.nodes()
+        self.node_ids = tuple(node.id for node in nodes)
+        if len(nodes) > MAX_NODES and (self.settings.topology.policy != "none" or self.settings.reserved_memory):
+            raise ConfigError("machine", f"has {len(nodes)} NUMA nodes, masks are modelled up to {MAX_NODES}")
+        self.predicates = predicates
+        self.integer_scores = integer_scores
+        self.topology = CpuTopology(machine)
+        self.topology_manager = TopologyManager(self.settings.topology, nodes)
+        self.devices = DeviceManager(machine)
+        self.cpu: CpuManager | None = None
+        if self.settings.cpu is not None:
+            self.cpu = CpuManager(CpuPolicy(self.topology, self.settings.cpu, len(nodes)))
+        self.memory: MemoryManager | None = None
+        if self.settings.reserved_memory is not None:
+            self.memory = MemoryManager(MemoryPolicy(nodes, self.settings.reserved_memory))
+        self.active: dict[str, _Active] = {}
+        self._used: Amounts = {}
+        self._fixed = allocatable(machine, self.settings)
+
+    def fork(self) -> Kubelet:
+        """An independent copy: pods can be tried on it without a trace here."""
+        copy = Kubelet.__new__(Kubelet)
+        copy.settings = self.settings
+        copy.node_ids = self.node_ids
+        copy.predicates = self.predicates
+        copy.integer_scores = self.integer_scores
+        copy.topology = self.topology
+        copy.topology_manager = self.topology_manager
+        copy.devices = self.devices.fork()
+        copy.cpu = None if self.cpu is None else self.cpu.fork()
+        copy.memory = None if self.memory is None else self.memory.fork()
+        copy.active = self.active.copy()
+        copy._used = self._used.copy()
+        copy._fixed = self._fixed
+        return copy
+
+    def admit(self, pod: pods.Pod) -> Admission:
+        """Decide a pod and, if it is admitted, book it. Raises ParseError for a malformed quantity."""
+        needs = pods.needs(pod, pod_level_resources=self.settings.pod_level_resources)
+        return self.admit_view(self.view(pod.metadata.uid, needs))
+
+    def view(self, uid: str, needs: pods.Needs) -> PodView:
+        """The pod under the feature gates of this kubelet; it may be kept for all nodes whose gates are the same."""
+        return view(uid, needs, pod_level_resource_managers=self.settings.pod_level_resource_managers)
+
+    def admit_view(self, seen: PodView) -> Admission:
+        """Decide a pod that was looked at before.
+
+        A pod that is active already is admitted once more, as after a restart of the kubelet: it keeps what it holds.
+        """
+        self._forget(seen.uid)
+        for manager in (self.devices, self.cpu, self.memory):
+            if manager is not None:
+                manager.begin()
+        try:
+            hints = self._allocate(seen)
+        except _Rejected as rejected:
+            self._release(seen.uid)
+            return Admission(
+                uid=seen.uid,
+                qos=seen.qos,
+                admitted=False,
+                stage="topology",
+                reason=rejected.reason,
+                message=rejected.message,
+                rejection=rejected.rejection,
+            )
+        if self.predicates:
+            missing = self._shortages(seen)
+            if missing:
+                self._release(seen.uid)
+                return Admission(
+                    uid=seen.uid,
+                    qos=seen.qos,
+                    admitted=False,
+                    stage="predicate",
+                    reason=missing[0].reason,
+                    message=missing[0].message,
+                    shortages=tuple(missing),
+                )
+        self._activate(seen.uid, _Active(seen.requests, seen, hints))
+        return Admission(uid=seen.uid, qos=seen.qos, admitted=True, placements=self.placements(seen.uid))
+
+    def start(self, uid: str, containers: Iterable[str] | None = None) -> bool:
+        """Containers (None: all) start: finished init containers free their memory. False for an unknown uid."""
+        active = self.active.get(uid)
+        if active is None:
+            return False
+        done = [] if active.pod is None else finished(active.pod, None if containers is None else frozenset(containers))
+        if done:
+            if self.memory is not None:
+                self.memory.remove(uid, done)
+            self.active[uid] = msgspec.structs.replace(
+                active, hints={name: hint for name, hint in active.hints.items() if name not in done}
+            )
+        return True
+
+    def remove(self, uid: str) -> bool:
+        """A pod has ended: all it holds is free at the next admission. False for an unknown uid."""
+        if uid not in self.active:
+            return False
+        self._forget(uid)
+        self._release(uid)
+        return True
+
+    def report_devices(self, resource: str, devices: Iterable[Device]) -> None:
+        """A device plugin reports its list, for the first time or anew."""
+        self.devices.report(resource, DeviceTable(devices, self.devices.positions))
+
+    def hold(self, uid: str, requests: Mapping[str, int], placements: Mapping[str, Placement]) -> None:
+        """Book a pod that runs already, as the node reports it, without deciding anything.
+
+        `requests` are its effective requests (topowise.pods.needs). CPUs are taken out of the shared pool, memory
+        joins nodes to groups just as an allocation does.
+        """
+        self._forget(uid)
+        self._release(uid)
+        positions = self.devices.positions
+        for name, placement in placements.items():
+            if self.cpu is not None and placement.cpus is not None:
+                self.cpu.hold(uid, name, placement.cpus)
+            if self.memory is not None and placement.memory:
+                blocks = [
+                    Block(block.type, mask_of(positions[node] for node in block.numa), block.size)
+                    for block in placement.memory
+                ]
+                self.memory.hold(uid, name, tuple(blocks))
+            for resource, ids in placement.devices.items():
+                self.devices.hold(uid, name, resource, ids)
+        self._activate(uid, _Active(dict(requests), None, {}))
+
+    def placements(self, uid: str) -> dict[str, Placement]:
+        """What each container of an active pod holds now."""
+        active = self.active[uid]
+        cpus = self.cpu.held.get(uid, {}) if self.cpu is not None else {}
+        memory = self.memory.held.get(uid, {}) if self.memory is not None else {}
+        devices = self.devices.held.get(uid, {})
+        kinds: dict[str, Kind] = (
+            dict.fromkeys((*cpus, *memory, *devices), "app")
+            if active.pod is None
+            else {container.name: container.kind for container in active.pod.containers}
+        )
+        found = {}
+        for name, kind in kinds.items():
+            hint = active.hints.get(name, NO_AFFINITY)
+            found[name] = Placement(
+                kind,
+                None if hint.mask is None else self.ids(hint.mask),
+                hint.preferred,
+                cpus.get(name),
+                tuple([MemoryBlock(one.type, self.ids(one.mask), one.size) for one in memory.get(name, ())]),
+                {
+                    resource: self.devices.tables[resource].names(held)
+                    for resource, held in devices.get(name, {}).items()
+                },
+            )
+        return found
+
+    def ids(self, mask: int) -> tuple[int, ...]:
+        """The NUMA node ids of a mask."""
+        return tuple([self.node_ids[position] for position in members(mask)])
+
+    def allocatable(self) -> Amounts:
+        """Node allocatable as the kubelet reports it: milli-CPU, bytes, healthy devices, pods."""
+        healthy = {name: table.healthy.bit_count() for name, table in self.devices.tables.items()}
+        return {**self._fixed, **healthy}
+
+    def _allocate(self, pod: PodView) -> dict[str, Hint]:
+        """scope_none.go, scope_container.go and scope_pod.go: the hint of every container, all of them allocated."""
+        settings = self.settings.topology
+        if settings.policy == "none":
+            hints = {}
+            for container in pod.containers:
+                self._allocate_container(pod, container, NO_AFFINITY)
+                hints[container.name] = NO_AFFINITY
+            return hints
+        if settings.scope == "pod":
+            return self._allocate_pod(pod)
+        hints = {}
+        for container in pod.containers:
+            hint = self._decide(pod, container)
+            hints[container.name] = hint
+            self._allocate_container(pod, container, hint)
+        return hints
+
+    def _allocate_pod(self, pod: PodView) -> dict[str, Hint]:
+        hint = self._decide(pod, None)
+        if not pod.by_pod_level:
+            for container in pod.containers:
+                self._allocate_container(pod, container, hint)
+        else:
+            # AllocatePod: the device manager has none, so devices are not allocated here at all.
+            provider = ""
+            try:
+                if self.cpu is not None:
+                    provider = "cpu"
+                    self.cpu.allocate_pod(pod, hint)
+                if self.memory is not None:
+                    provider = "memory"
+                    self.memory.allocate_pod(pod, hint)
+            except Refused as refused:
+                raise _Rejected(refused.reason, refused.message, Rejection("", provider, refused.error)) from refused
+        return {container.name: hint for container in pod.containers}
+
+    def _decide(self, pod: PodView, container: ContainerView | None) -> Hint:
+        """Ask device, CPU and memory manager, in this order, and merge. Raises _Rejected."""
+        groups: list[Hints] = []
+        name = "" if container is None else container.name
+        try:
+            for provider in (self.devices, self.cpu, self.memory):
+                if provider is not None:
+                    found = provider.pod_hints(pod) if container is None else provider.hints(pod, container)
+                    groups += found.values()
+        except Refused as refused:
+            raise _Rejected(refused.reason, refused.message, Rejection(name, "memory", refused.error)) from refused
+        vote = None
+        if self.settings.topology.prefer_most_allocated:
+            vote = MostAllocated(self.cpu, self.memory, self.integer_scores)
+        hint, admitted = self.topology_manager.decide(groups, vote)
+        if not admitted:
+            raise _Rejected(reasons.TOPOLOGY_AFFINITY, self._not_aligned(pod), Rejection(name, merged=hint))
+        return hint
+
+    def _not_aligned(self, pod: PodView) -> str:
+        if not pod.by_pod_level:
+            return _NOT_ALIGNED
+        if self.settings.topology.scope == "pod":
+            return _NOT_ALIGNED_POD + "under pod-scope topology manager"
+        return _NOT_ALIGNED_POD + "with a container-level topology manager"
+
+    def _allocate_container(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
+        provider = "device"
+        try:
+            self.devices.allocate(pod, container, hint)
+            if self.cpu is not None:
+                provider = "cpu"
+                self.cpu.allocate(pod, container, hint)
+            if self.memory is not None:
+                provider = "memory"
+                self.memory.allocate(pod, container, hint)
+        except Refused as refused:
+            rejection = Rejection(container.name, provider, refused.error)
+            raise _Rejected(refused.reason, refused.message, rejection) from refused
+
+    def _shortages(self, pod: PodView) -> Sequence[Shortage]:
+        held = pod.uid in self.devices.held
+        devices = {}
+        for resource, table in self.devices.tables.items():
+            count = table.healthy.bit_count()
+            if held:
+                # A pod that got devices is not refused for those that turned unhealthy (sanitizeNodeAllocatable).
+                count = max(count, self.devices.allocated[resource].bit_count())
+            devices[resource] = count
+        return shortages(pod.requests, self._used, len(self.active), self._fixed, devices)
+
+    def _activate(self, uid: str, active: _Active) -> None:
+        self.active[uid] = active
+        for name, amount in active.requests.items():
+            self._used[name] = self._used.get(name, 0) + amount
+
+    def _forget(self, uid: str) -> None:
+        """The pod is no longer counted; what the managers gave it stays for now."""
+        active = self.active.pop(uid, None)
+        if active is not None:
+            for name, amount in active.requests.items():
+                self._used[name] -= amount
+
+    def _release(self, uid: str) -> None:
+        """Remove stale state (removeStaleState of each manager)."""
+        self.devices.release(uid)
+        if self.cpu is not None:
+            self.cpu.release(uid)
+        if self.memory is not None:
+            self.memory.release(uid)

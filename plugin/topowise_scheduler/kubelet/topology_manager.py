@@ -1,0 +1,161 @@
+"""The topology manager: merges the hints of all providers into one and decides (pkg/kubelet/cm/topologymanager).
+
+The kubelet walks the cross product of all providers' hints, 255^k permutations on 8 nodes for k resources. The
+result is a maximum of a total order, and that order puts preferred candidates first, so the product is never needed:
+
+1. A preferred candidate takes the *same* preferred mask from every resource: the intersection of the preferred sets.
+2. Only if that is empty, a candidate that is not preferred can win. Those masks are tried best first: a mask can be
+   reached if it is the AND of one hint of every resource, which mostly is so because one resource has it and every
+   other has something above it.
+
+`tests/unit/scheduler/kubelet/test_merge.py` compares this with the product itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, lru_cache
+
+from topowise_scheduler.kubelet.configuration import TopologySettings
+from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints
+from topowise_scheduler.kubelet.machine import NumaNode
+from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, members, submasks, supersets
+
+# Of two nodes, the one to take: the vote of KEP-6007 (most_allocated.py).
+Fitter = Callable[[int, int], int]
+
+
+class TopologyManager:
+    """Policy and distances of one node; stateless, so it is shared by all forks of a kubelet."""
+
+    def __init__(self, settings: TopologySettings, nodes: Sequence[NumaNode]) -> None:
+        self.settings = settings
+        self.count = len(nodes)
+        self.default: Mask = (1 << self.count) - 1
+        closest = settings.prefer_closest and settings.policy != "single-numa-node"
+        self._distances = _distances(nodes) if closest else None
+        self._sequences: dict[int, tuple[Mask, ...]] = {}
+
+    def decide(self, groups: Sequence[Hints], fitter: Fitter | None = None) -> tuple[Hint, bool]:
+        """The hint to store and whether the pod is admitted (policy_*.go, Merge and canAdmitPodResult)."""
+        policy = self.settings.policy
+        if policy == "none":
+            return NO_AFFINITY, True
+        if policy == "single-numa-node":
+            best = self._merge_single(groups, fitter)
+            # On a machine of one node this turns every hint into "no affinity".
+            if best.mask == self.default:
+                best = Hint(None, best.preferred)
+            return best, best.preferred
+        best = self.merge(groups)
+        return best, best.preferred or policy == "best-effort"
+
+    def merge(self, groups: Sequence[Hints]) -> Hint:
+        """The best hint over all resources; one that fits nowhere only forbids `preferred` (policy.go, HintMerger)."""
+        possible = [group for group in groups if group.fits]
+        if len(possible) == len(groups):
+            if not groups:
+                return Hint(self.default, True)
+            common = groups[0].preferred
+            for group in groups:
+                common &= group.preferred
+            if common:
+                return Hint(self._fittest(common), True)
+        return Hint(self._best_reachable([group.fits for group in possible]), False)
+
+    def _merge_single(self, groups: Sequence[Hints], fitter: Fitter | None) -> Hint:
+        """policy_single_numa_node.go: only preferred hints of one node take part, so all must name the same node."""
+        common = by_size(self.count)[1]
+        for group in groups:
+            common &= group.preferred
+        if not groups:
+            return Hint(self.default, True)
+        if not common:
+            return Hint(self.default, False)
+        if fitter is None:
+            return Hint(next(members(common)), True)
+        # The vote is not transitive with three nodes or more: a left fold over ascending ids, not a maximum.
+        best, *others = [mask.bit_length() - 1 for mask in masks_in(common)]
+        for node in others:
+            best = fitter(best, node)
+        return Hint(1 << best, True)
+
+    @cached_property
+    def _rank(self) -> tuple[int, ...]:
+        return _ranks(self.count, self._distances)
+
+    def _fittest(self, candidates: MaskSet) -> Mask:
+        return min(masks_in(candidates), key=self._rank.__getitem__)
+
+    def _best_reachable(self, groups: Sequence[MaskSet]) -> Mask:
+        """The best mask, in the order of HintMerger.compare, that is the AND of one mask of each group."""
+        if not groups:
+            return self.default
+        narrowest = max(map(self._narrowest, groups))
+        reached: set[Mask] | None = None
+        for mask in self._sequence(narrowest):
+            above = supersets(mask, self.count)
+            if not all(group & above for group in groups):
+                continue
+            if any(group >> mask & 1 for group in groups):
+                return mask
+            if reached is None:
+                reached = _products(groups, self.default)
+            if mask in reached:
+                return mask
+        return self.default
+
+    def _narrowest(self, group: MaskSet) -> int:
+        for size, masks in enumerate(by_size(self.count)):
+            if group & masks:
+                return size
+        raise AssertionError("a group without hints was left out before")
+
+    def _sequence(self, narrowest: int) -> tuple[Mask, ...]:
+        """All masks, best first: with `narrowest` nodes, then fewer, the closest count first, then more."""
+        found = self._sequences.get(narrowest)
+        if found is None:
+            sizes = (*range(narrowest, 0, -1), *range(narrowest + 1, self.count + 1))
+            found = tuple(
+                mask
+                for size in sizes
+                for mask in sorted(masks_in(by_size(self.count)[size]), key=self._rank.__getitem__)
+            )
+            self._sequences[narrowest] = found
+        return found
+
+
+def _products(groups: Iterable[MaskSet], default: Mask) -> set[Mask]:
+    """Every AND of one mask of each group."""
+    reached = {default}
+    for group in groups:
+        reached = {one & other for one in reached for other in masks_in(group)}
+    return reached
+
+
+@lru_cache(maxsize=256)
+def _ranks(count: int, distances: tuple[tuple[int, ...], ...] | None) -> tuple[int, ...]:
+    """At index m how fit mask m is, 0 the fittest: fewer nodes, then closer ones, then the smaller integer.
+
+    Masks of one size have equally many distances, so their sums order them as the averages do (numa_info.go).
+    """
+
+    def fitness(mask: Mask) -> tuple[int, int, int]:
+        nodes = tuple(members(mask))
+        total = sum(distances[one][other] for one in nodes for other in nodes) if distances else 0
+        return len(nodes), total, mask
+
+    ranks = [0] * (1 << count)
+    for rank, mask in enumerate(sorted(submasks((1 << count) - 1), key=fitness)):
+        ranks[mask] = rank
+    return tuple(ranks)
+
+
+def _distances(nodes: Sequence[NumaNode]) -> tuple[tuple[int, ...], ...]:
+    """Distances between positions. The kubelet indexes a row by node *id*; rows of machines with gaps may be dense."""
+    rows = []
+    for node in nodes:
+        row = node.distances or ()
+        by_id = len(row) > nodes[-1].id
+        rows.append(tuple(row[other.id if by_id else position] for position, other in enumerate(nodes)))
+    return tuple(rows)

@@ -1,0 +1,138 @@
+"""Machines, kubelets and pods for the tests of the kubelet model, written as short as the tests read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from topowise import pods
+from topowise_scheduler.kubelet import (
+    Core,
+    Device,
+    DevicePlugin,
+    Kubelet,
+    KubeletConfiguration,
+    Machine,
+    MemoryReservation,
+    NumaNode,
+)
+
+GI = 1 << 30
+
+MachineOf = Callable[..., Machine]
+KubeletOf = Callable[..., Kubelet]
+PodOf = Callable[..., pods.Pod]
+
+
+def _machine(
+    *cores_per_node: int,
+    threads: int = 2,
+    memory: int | Sequence[int] = 8 * GI,
+    nodes_per_socket: int = 1,
+    distances: Sequence[Sequence[int]] | None = None,
+    hugepages: Sequence[Mapping[int, int]] | None = None,
+    devices: Mapping[str, Sequence[Device]] | None = None,
+    cores_per_uncore: int | None = None,
+) -> Machine:
+    """NUMA nodes with so many cores each. CPU ids as Linux gives them: all first threads, then all second ones."""
+    total = sum(cores_per_node)
+    numa = []
+    first = 0
+    for position, count in enumerate(cores_per_node):
+        cores = tuple(
+            Core(
+                socket=position // nodes_per_socket,
+                threads=tuple(core + total * thread for thread in range(threads)),
+                uncore=None if cores_per_uncore is None else core // cores_per_uncore,
+            )
+            for core in range(first, first + count)
+        )
+        first += count
+        numa.append(
+            NumaNode(
+                id=position,
+                memory=memory if isinstance(memory, int) else memory[position],
+                cores=cores,
+                hugepages=dict(hugepages[position]) if hugepages else {},
+                distances=tuple(distances[position]) if distances else None,
+            )
+        )
+    plugins = tuple(DevicePlugin(resource, tuple(listed)) for resource, listed in (devices or {}).items())
+    return Machine(numa=tuple(numa), devices=plugins)
+
+
+def _kubelet(machine: Machine, *, static: bool = True, predicates: bool = False, **fields: Any) -> Kubelet:
+    """Static CPU and memory manager, CPU 0 and 1 GiB of node 0 reserved, unless fields say otherwise."""
+    defaults: dict[str, Any] = {"systemReserved": {"cpu": "1", "memory": "1Gi"}}
+    if static:
+        defaults |= {
+            "cpuManagerPolicy": "static",
+            "reservedSystemCPUs": "0",
+            "memoryManagerPolicy": "Static",
+            "reservedMemory": (MemoryReservation(0, {"memory": "1Gi"}),),
+        }
+    return Kubelet(machine, KubeletConfiguration(**(defaults | fields)), predicates=predicates)
+
+
+def _pod(
+    uid: str,
+    *containers: Mapping[str, Any],
+    init: Sequence[Mapping[str, Any]] = (),
+    sidecars: Sequence[Mapping[str, Any]] = (),
+    level: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> pods.Pod:
+    """A pod whose containers c0, c1, ... have these limits, requests too. `init` come before `sidecars`."""
+
+    def container(name: str, limits: Mapping[str, Any], policy: str | None = None) -> pods.Container:
+        return pods.Container(name, pods.Resources(limits=dict(limits)), policy)
+
+    return pods.Pod(
+        metadata=pods.Metadata(name=uid, namespace="default", uid=uid),
+        spec=pods.Spec(
+            containers=tuple(container(f"c{number}", limits) for number, limits in enumerate(containers)),
+            initContainers=(
+                *(container(f"i{number}", limits) for number, limits in enumerate(init)),
+                *(container(f"s{number}", limits, "Always") for number, limits in enumerate(sidecars)),
+            ),
+            resources=None if level is None else pods.Resources(requests=dict(level), limits=dict(level)),
+            **spec,
+        ),
+    )
+
+
+@pytest.fixture
+def machine_of() -> MachineOf:
+    return _machine
+
+
+@pytest.fixture
+def kubelet_of() -> KubeletOf:
+    return _kubelet
+
+
+@pytest.fixture
+def pod_of() -> PodOf:
+    return _pod
+
+
+@pytest.fixture
+def state_of() -> Callable[[Kubelet], dict[str, Any]]:
+    """Everything a kubelet knows that can change, to compare before and after."""
+
+    def state(kubelet: Kubelet) -> dict[str, Any]:
+        found: dict[str, Any] = {"active": set(kubelet.active), "held": dict(kubelet.devices.held)}
+        found["devices"] = {resource: kubelet.devices.free(resource) for resource in kubelet.devices.tables}
+        if kubelet.cpu is not None:
+            found["cpu"] = (kubelet.cpu.default, dict(kubelet.cpu.held))
+        if kubelet.memory is not None:
+            tables = kubelet.memory.tables
+            found["blocks"] = dict(kubelet.memory.held)
+            found["assignments"] = list(tables.assignments)
+            found["cells"] = list(tables.cells)
+            found["memory"] = {name: list(values) for name, values in tables.free.items()}
+        return found
+
+    return state

@@ -1,0 +1,181 @@
+"""Configurations a kubelet does not start with, and what the others reserve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from topowise import pods
+from topowise.errors import ConfigError
+from topowise_scheduler.kubelet import (
+    Core,
+    Kubelet,
+    KubeletConfiguration,
+    KubeletStartError,
+    Machine,
+    MemoryReservation,
+    NumaNode,
+)
+from topowise_scheduler.kubelet.configuration import settle
+
+GI = 1 << 30
+MachineOf = Callable[..., Machine]
+KubeletOf = Callable[..., Kubelet]
+PodOf = Callable[..., pods.Pod]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"topologyManagerPolicy": "strict"}, 'unknown policy: "strict"'),
+        ({"topologyManagerPolicy": "restricted", "topologyManagerScope": "node"}, 'unknown scope: "node"'),
+        (
+            {"topologyManagerPolicy": "restricted", "topologyManagerPolicyOptions": {"prefer-far": "true"}},
+            'unknown Topology Manager Policy option: "prefer-far"',
+        ),
+        (
+            {"topologyManagerPolicy": "restricted", "topologyManagerPolicyOptions": {"max-allowable-numa-nodes": "7"}},
+            'the minimum value of "max-allowable-numa-nodes" should not be less than 8',
+        ),
+        (
+            {
+                "topologyManagerPolicy": "restricted",
+                "topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": "true"},
+            },
+            "error getting NUMA distances from cadvisor",
+        ),
+        (
+            {
+                "topologyManagerPolicy": "restricted",
+                "topologyManagerPolicyOptions": {"prefer-most-allocated-numa-node": "true"},
+                "featureGates": {"TopologyManagerPolicyAlphaOptions": False},
+            },
+            "Topology Manager Policy Alpha-level Options not enabled, "
+            'but option "prefer-most-allocated-numa-node" provided',
+        ),
+        (
+            {
+                "cpuManagerPolicy": "none",
+                "reservedSystemCPUs": "",
+                "cpuManagerPolicyOptions": {"full-pcpus-only": "true"},
+            },
+            "new none policy error: None policy: received unsupported options=map[full-pcpus-only:true]",
+        ),
+        (
+            {"reservedSystemCPUs": "", "systemReserved": {"memory": "1Gi"}},
+            "[cpumanager] unable to determine reserved CPU resources for static policy",
+        ),
+        (
+            {"reservedSystemCPUs": "", "systemReserved": {"memory": "1Gi", "cpu": "0"}},
+            "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero",
+        ),
+        (
+            {"cpuManagerPolicyOptions": {"full-pcpus-only": "true", "distribute-cpus-across-cores": "true"}},
+            "new static policy error: static policy options full-pcpus-only and distribute-cpus-across-cores "
+            "can not be used at the same time",
+        ),
+        (
+            {"cpuManagerPolicyOptions": {"align-by-socket": "true"}, "topologyManagerPolicy": "single-numa-node"},
+            "new static policy error: Topology manager single-numa-node policy is incompatible with CPUManager "
+            "align-by-socket policy option",
+        ),
+        (
+            {
+                "cpuManagerPolicyOptions": {"align-by-socket": "true"},
+                "featureGates": {"CPUManagerPolicyAlphaOptions": False},
+            },
+            "new static policy error: CPU Manager Policy Alpha-level Options not enabled, "
+            'but option "align-by-socket" provided',
+        ),
+        (
+            {"reservedMemory": (MemoryReservation(0, {"memory": "1000"}),)},
+            'the total amount "1k" of type "memory" is not equal to the value "1073741824" '
+            "determined by Node Allocatable feature",
+        ),
+        (
+            {"systemReserved": {"cpu": "1"}, "reservedMemory": ()},
+            "[memorymanager] you should specify the system reserved memory",
+        ),
+    ],
+)
+def test_the_kubelet_does_not_start_and_says_why(
+    machine_of: MachineOf, kubelet_of: KubeletOf, fields: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(KubeletStartError) as caught:
+        kubelet_of(machine_of(4, 4), **fields)
+    assert str(caught.value) == problem
+
+
+def test_policy_none_ignores_every_topology_option(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicyOptions={"max-allowable-numa-nodes": "1"})
+    assert kubelet.settings.topology.policy == "none"
+
+
+def test_more_numa_nodes_than_allowed_keep_the_kubelet_from_starting(machine_of: MachineOf) -> None:
+    machine = machine_of(*([1] * 9))
+    config = KubeletConfiguration(topologyManagerPolicy="restricted")
+    with pytest.raises(KubeletStartError, match="unsupported on machines with more than 8 NUMA Nodes"):
+        settle(config, machine)
+    allowed = KubeletConfiguration(
+        topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"max-allowable-numa-nodes": "9"}
+    )
+    assert settle(allowed, machine).topology.policy == "restricted"
+
+
+def test_reserved_cpus_replace_both_amounts_of_cpu(machine_of: MachineOf) -> None:
+    config = KubeletConfiguration(
+        reservedSystemCPUs="0,8",
+        systemReserved={"cpu": "500m", "memory": "1Gi"},
+        kubeReserved={"cpu": 1.5, "memory": "1Gi"},
+        evictionHard={"memory.available": "25%", "imagefs.available": "15%"},
+    )
+    assert settle(config, machine_of(4, 4)).reserved == {"cpu": 2000, "memory": 6 * GI}
+
+
+def test_an_eviction_share_is_rounded_as_a_float32(machine_of: MachineOf) -> None:
+    config = KubeletConfiguration(evictionHard={"memory.available": "10%"})
+    assert settle(config, machine_of(4)).reserved == {"memory": 858_993_472}  # 8 GiB / 10 is 858,993,459
+
+
+def test_cpus_are_reserved_by_topology_where_no_set_is_given(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    kubelet = kubelet_of(machine_of(4, 4), reservedSystemCPUs="", systemReserved={"cpu": "1100m", "memory": "1Gi"})
+    assert kubelet.cpu is not None
+    assert kubelet.cpu.policy.reserved == 1 << 0 | 1 << 8
+
+
+def test_node_allocatable_is_capacity_less_what_is_reserved(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 0}])
+    assert kubelet_of(machine, maxPods=20).allocatable() == {
+        "cpu": 15_000,
+        "memory": 14 * GI,
+        "hugepages-2Mi": GI,
+        "pods": 20,
+    }
+
+
+def test_thirty_nodes_need_no_masks_with_policy_none(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # Memory of GPUs comes as NUMA nodes; the kubelet cannot list the masks of so many, and with policy none need not.
+    machine = machine_of(4, *([0] * 33))
+    kubelet = kubelet_of(machine, memoryManagerPolicy="None")
+    assert kubelet.admit(pod_of("p", {"cpu": "2", "memory": "1Gi"})).admitted
+    options = {"max-allowable-numa-nodes": "64"}
+    with pytest.raises(ConfigError, match="34 NUMA nodes"):
+        kubelet_of(machine, topologyManagerPolicy="restricted", topologyManagerPolicyOptions=options)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "problem"),
+    [
+        ((), "at least one NUMA node"),
+        ((NumaNode(0, 1), NumaNode(0, 1)), "same id"),
+        ((NumaNode(0, 1, (Core(0, (1, 2)), Core(0, (2, 3)))),), "two cores"),
+        ((NumaNode(0, 1, distances=(10,)), NumaNode(1, 1)), "node 0 has 1 distances"),
+    ],
+)
+def test_a_machine_that_contradicts_itself_is_refused(nodes: tuple[NumaNode, ...], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Machine(numa=nodes)

@@ -1,0 +1,151 @@
+"""Devices of plugins: near the hint if they can be, elsewhere without a word if not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from topowise import pods
+from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
+
+GI = 1 << 30
+MachineOf = Callable[..., Machine]
+KubeletOf = Callable[..., Kubelet]
+PodOf = Callable[..., pods.Pod]
+
+NEAR = [Device("g0", (0,)), Device("g1", (0,)), Device("g2", (1,)), Device("g3", (1,))]
+
+
+def _devices(admission: Admission, container: str = "c0") -> tuple[str, ...]:
+    return admission.placements[container].devices.get("x.io/gpu", ())
+
+
+def _gpus(count: int) -> dict[str, str]:
+    return {"x.io/gpu": str(count)}
+
+
+def _kubelet(machine_of: MachineOf, kubelet_of: KubeletOf, devices: list[Device], policy: str) -> Kubelet:
+    return kubelet_of(machine_of(4, 4, devices={"x.io/gpu": devices}), topologyManagerPolicy=policy)
+
+
+def test_devices_come_from_one_node_after_the_other(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, NEAR, "single-numa-node")
+    assert _devices(kubelet.admit(pod_of("a", _gpus(2)))) == ("g0", "g1")
+    assert _devices(kubelet.admit(pod_of("b", _gpus(1)))) == ("g2",)
+    assert kubelet.admit(pod_of("c", _gpus(2))).reason == "TopologyAffinityError"
+
+
+def test_restricted_takes_three_devices_from_two_nodes_of_two(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, NEAR, "restricted")
+    admission = kubelet.admit(pod_of("p", _gpus(3)))
+    assert (admission.placements["c0"].numa, _devices(admission)) == ((0, 1), ("g0", "g1", "g2"))
+
+
+def test_devices_without_a_node_fit_no_mask_but_are_taken_without_hints(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    some = [Device("g0", (0,)), Device("g1", (0,)), Device("g2", None), Device("g3", ())]
+    assert not _kubelet(machine_of, kubelet_of, some, "restricted").admit(pod_of("p", _gpus(3))).admitted
+    assert _kubelet(machine_of, kubelet_of, some, "none").admit(pod_of("p", _gpus(3))).admitted
+
+
+def test_a_resource_without_any_topology_has_no_say(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, [Device("g0"), Device("g1")], "single-numa-node")
+    admission = kubelet.admit(pod_of("p", _gpus(2)))
+    assert (admission.admitted, admission.placements["c0"].numa) == (True, None)
+
+
+def test_a_device_of_two_nodes_is_near_both(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, [Device("g0", (0, 1)), Device("g1", (1,))], "single-numa-node")
+    admission = kubelet.admit(pod_of("p", _gpus(2)))
+    assert (admission.placements["c0"].numa, _devices(admission)) == ((1,), ("g0", "g1"))
+
+
+def test_devices_outside_the_mask_are_taken_where_those_inside_do_not_do(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # CPUs fit on node 1 only, the device is on node 0: best-effort settles on node 0 and each manager helps itself.
+    kubelet = _kubelet(machine_of, kubelet_of, [Device("g0", (0,))], "best-effort")
+    kubelet.admit(pod_of("a", {"cpu": "6", "memory": "1Mi"}))
+    admission = kubelet.admit(pod_of("p", {"cpu": "6", "memory": "1Mi", **_gpus(1)}))
+    placement = admission.placements["c0"]
+    assert (placement.numa, placement.preferred, _devices(admission)) == ((0,), False, ("g0",))
+    assert placement.cpus is not None
+    assert placement.cpus & 0x0F0F  # some on node 0
+    assert placement.cpus & 0xF0F0  # the rest on node 1
+
+
+def test_without_a_healthy_device_even_a_request_of_none_is_refused(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, [Device("g0", (0,), healthy=False)], "none")
+    admission = kubelet.admit(pod_of("p", _gpus(0)))
+    assert admission.message == (
+        "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices x.io/gpu, "
+        "which is unexpected"
+    )
+
+
+def test_too_few_devices_are_named_with_their_number(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    admission = _kubelet(machine_of, kubelet_of, NEAR, "none").admit(pod_of("p", _gpus(5)))
+    assert admission.message == (
+        "Allocate failed due to requested number of devices unavailable for x.io/gpu. Requested: 5, Available: 4, "
+        "which is unexpected"
+    )
+
+
+def test_a_resource_no_plugin_registered_is_not_the_managers_business(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", predicates=True)
+    assert kubelet.admit(pod_of("p", _gpus(3))).admitted
+
+
+def test_devices_of_an_init_container_are_reused_but_a_sidecars_are_not(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, NEAR, "single-numa-node")
+    admission = kubelet.admit(pod_of("p", _gpus(1), init=[_gpus(2)], sidecars=[_gpus(1)]))
+    assert [_devices(admission, name) for name in ("i0", "s0", "c0")] == [("g0", "g1"), ("g0",), ("g1",)]
+    assert kubelet.devices.free("x.io/gpu").bit_count() == 2
+
+
+def test_a_plugin_may_prefer_its_last_devices(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+    from topowise_scheduler.kubelet import DevicePlugin
+
+    machine = Machine(
+        numa=machine_of(4, 4).numa,
+        devices=(DevicePlugin("x.io/gpu", tuple(NEAR), preferred="last"),),
+    )
+    kubelet = kubelet_of(machine, topologyManagerPolicy="single-numa-node")
+    assert _devices(kubelet.admit(pod_of("p", _gpus(1)))) == ("g1",)
+
+
+def test_a_new_report_keeps_held_devices_held(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, NEAR, "single-numa-node")
+    kubelet.admit(pod_of("a", _gpus(2)))
+    kubelet.report_devices("x.io/gpu", [Device("a9", (0,)), Device("g1", (0,)), Device("g2", (1,), healthy=False)])
+    table = kubelet.devices.tables["x.io/gpu"]
+    assert table.names(kubelet.devices.free("x.io/gpu")) == ("a9",)
+    assert kubelet.placements("a")["c0"].devices == {"x.io/gpu": ("g0", "g1")}
+    kubelet.remove("a")
+    assert table.names(kubelet.devices.free("x.io/gpu")) == ("a9", "g1")
+
+
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_a_pod_keeps_its_devices_when_it_is_admitted_again(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, scope: str
+) -> None:
+    machine = machine_of(4, 4, devices={"x.io/gpu": NEAR})
+    kubelet = kubelet_of(machine, topologyManagerPolicy="restricted", topologyManagerScope=scope)
+    first = kubelet.admit(pod_of("p", _gpus(2)))
+    assert kubelet.admit(pod_of("p", _gpus(2))) == first

@@ -1,0 +1,93 @@
+"""The merge without the cross product gives what the cross product gives."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topowise_scheduler.kubelet import NumaNode
+from topowise_scheduler.kubelet.configuration import TopologySettings
+from topowise_scheduler.kubelet.hints import Hint, Hints
+from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.topology_manager import TopologyManager
+
+
+def _manager(distances: list[list[int]], policy: str, closest: bool) -> TopologyManager:
+    nodes = [NumaNode(id=node, memory=0, distances=tuple(row)) for node, row in enumerate(distances)]
+    return TopologyManager(TopologySettings(policy, "container", prefer_closest=closest), nodes)
+
+
+def _product(groups: list[Hints], distances: list[list[int]], policy: str, closest: bool) -> Hint:
+    """pkg/kubelet/cm/topologymanager/policy.go as it is written there: every permutation, compared one by one."""
+    default = (1 << len(distances)) - 1
+    lists: list[list[tuple[int | None, bool]]] = [
+        [(mask, bool(group.preferred >> mask & 1)) for mask in members(group.fits)] or [(None, False)]
+        for group in groups
+    ]
+    if policy == "single-numa-node":
+        lists = [
+            [(mask, good) for mask, good in hints if good and (mask is None or mask.bit_count() == 1)]
+            for hints in lists
+        ]
+    lists = lists or [[(None, True)]]
+    narrowest = max(min((mask.bit_count() for mask, _ in hints if mask is not None), default=0) for hints in lists)
+
+    def average(mask: int) -> float:
+        nodes = list(members(mask))
+        return sum(distances[one][other] for one in nodes for other in nodes) / len(nodes) ** 2
+
+    def fitness(mask: int) -> tuple[float, ...]:
+        if closest and policy != "single-numa-node":
+            return mask.bit_count(), average(mask), mask
+        return mask.bit_count(), mask
+
+    def key(hint: Hint) -> tuple[float, ...]:
+        assert hint.mask is not None
+        count = hint.mask.bit_count()
+        if hint.preferred:
+            return 0, *fitness(hint.mask)
+        if count == narrowest:
+            return 1, 0, *fitness(hint.mask)
+        if count < narrowest:
+            return 2, -count, *fitness(hint.mask)
+        return 3, count, *fitness(hint.mask)
+
+    best: Hint | None = None
+    for permutation in itertools.product(*lists):
+        masks = [mask for mask, _ in permutation if mask is not None]
+        merged = default
+        for mask in masks:
+            merged &= mask
+        if not merged:
+            continue
+        candidate = Hint(merged, all(good for _, good in permutation) and len(set(masks)) <= 1)
+        if best is None or key(candidate) < key(best):
+            best = candidate
+    return best or Hint(default, False)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> tuple[list[Hints], list[list[int]]]:
+    count = draw(st.integers(1, 4))
+    full = (1 << (1 << count)) - 2
+    groups = []
+    for _ in range(draw(st.integers(0, 4))):
+        fits = draw(st.integers(0, full)) & full
+        groups.append(Hints(fits, fits & draw(st.integers(0, full))))
+    distances = [
+        [10 if one == other else draw(st.sampled_from((11, 20, 32))) for other in range(count)] for one in range(count)
+    ]
+    return groups, distances
+
+
+@given(_cases(), st.sampled_from(("best-effort", "restricted", "single-numa-node")), st.booleans())
+def test_merge_equals_the_cross_product(case: tuple[list[Hints], list[list[int]]], policy: str, closest: bool) -> None:
+    groups, distances = case
+    merged, admitted = _manager(distances, policy, closest).decide(groups)
+    expected = _product(groups, distances, policy, closest)
+    if policy == "single-numa-node" and expected.mask == (1 << len(distances)) - 1:
+        expected = Hint(None, expected.preferred)
+    assert merged == expected
+    assert admitted == (expected.preferred or policy == "best-effort")

@@ -1,0 +1,136 @@
+"""Pods with pod-level resources: left alone by default, one bubble for the pod with PodLevelResourceManagers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from topowise import pods
+from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
+
+GI = 1 << 30
+MachineOf = Callable[..., Machine]
+KubeletOf = Callable[..., Kubelet]
+PodOf = Callable[..., pods.Pod]
+
+GATE = {"featureGates": {"PodLevelResourceManagers": True}}
+
+
+def _kubelet(machine_of: MachineOf, kubelet_of: KubeletOf, scope: str = "pod", **fields: object) -> Kubelet:
+    return kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope=scope, **fields)
+
+
+def _exclusive(cpus: int) -> dict[str, str]:
+    return {"cpu": str(cpus), "memory": f"{cpus}Gi"}
+
+
+def _counts(admission: Admission) -> dict[str, int]:
+    return {name: (placement.cpus or 0).bit_count() for name, placement in admission.placements.items()}
+
+
+def test_without_the_gate_the_pod_gets_nothing_of_its_own(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of)
+    admission = kubelet.admit(pod_of("p", _exclusive(2), level={"cpu": "4", "memory": "4Gi"}))
+    assert (admission.admitted, admission.qos) == (True, "Guaranteed")
+    assert (admission.placements["c0"].cpus, admission.placements["c0"].memory) == (None, ())
+
+
+def test_the_pod_gets_one_bubble_which_its_shared_containers_divide(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, **GATE)
+    admission = kubelet.admit(pod_of("p", _exclusive(2), {}, {}, level={"cpu": "6", "memory": "6Gi"}))
+    assert _counts(admission) == {"c0": 2, "c1": 4, "c2": 4}
+    assert admission.placements["c1"].cpus == admission.placements["c2"].cpus
+    sizes = {name: [one.size // GI for one in held.memory] for name, held in admission.placements.items()}
+    assert sizes == {"c0": [2], "c1": [4], "c2": [4]}
+    assert kubelet.cpu is not None and kubelet.memory is not None
+    assert kubelet.cpu.available.bit_count() == 15 - 6
+    assert kubelet.memory.tables.free["memory"] == [1 * GI, 8 * GI]
+    kubelet.remove("p")
+    assert kubelet.cpu.available.bit_count() == 15
+    assert kubelet.memory.tables.free["memory"] == [7 * GI, 8 * GI]
+
+
+def test_a_pod_in_one_piece_keeps_its_bubble_when_it_is_admitted_again(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
+    pod = pod_of("p", _exclusive(2), {}, level={"cpu": "6", "memory": "6Gi"})
+    first = kubelet.admit(pod)
+    again = kubelet.admit(pod)
+    assert _counts(again) == _counts(first)
+    assert kubelet.cpu is not None
+    assert kubelet.cpu.available.bit_count() == 15 - 6
+    kubelet.remove("p")
+    assert kubelet.cpu.available.bit_count() == 15
+
+
+def test_a_sidecar_keeps_its_share_and_init_containers_use_what_is_left(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, **GATE)
+    pod = pod_of("p", {}, init=[_exclusive(6), {}], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
+    assert _counts(kubelet.admit(pod)) == {"i0": 6, "i1": 6, "s0": 2, "c0": 4}
+
+
+def test_nothing_left_for_shared_containers_is_impossible_in_a_hint(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    admission = _kubelet(machine_of, kubelet_of, **GATE).admit(
+        pod_of("p", _exclusive(4), {}, level={"cpu": "4", "memory": "5Gi"})
+    )
+    assert (admission.reason, admission.message) == (
+        "TopologyAffinityError",
+        "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "message"),
+    [
+        (
+            {"cpu": "4", "memory": "5Gi"},
+            "pod rejected, sum of exclusive container cpu requests equals pod budget, "
+            "leaving no cpus for shared containers",
+        ),
+        (
+            {"cpu": "5", "memory": "4Gi"},
+            "pod rejected, sum of exclusive container memory requests equals pod budget, "
+            "leaving no memory for shared containers",
+        ),
+    ],
+)
+def test_best_effort_refuses_an_empty_pool_by_its_own_name(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, level: dict[str, str], message: str
+) -> None:
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
+    admission = kubelet.admit(pod_of("p", _exclusive(4), {}, level=level))
+    assert (admission.reason, admission.message) == ("EmptyPodSharedPoolError", message)
+    assert kubelet.cpu is not None
+    assert kubelet.cpu.available.bit_count() == 15
+
+
+def test_devices_are_not_allocated_for_a_pod_in_one_piece(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    machine = machine_of(4, 4, devices={"x.io/nic": [Device("n0", (0,))]})
+    kubelet = kubelet_of(machine, topologyManagerPolicy="restricted", topologyManagerScope="pod", **GATE)
+    pod = pod_of("p", {**_exclusive(2), "x.io/nic": "1"}, level={"cpu": "2", "memory": "2Gi"})
+    assert kubelet.admit(pod).placements["c0"].devices == {}
+
+
+def test_container_scope_has_no_memory_for_a_shared_container_without_a_hint(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # Its request is empty, so are its hints: nothing is preferred, and the default hint does not exist.
+    admission = _kubelet(machine_of, kubelet_of, scope="container", **GATE).admit(
+        pod_of("p", _exclusive(2), {}, level={"cpu": "4", "memory": "4Gi"})
+    )
+    assert (admission.reason, admission.rejection.container if admission.rejection else "") == (
+        "UnexpectedAdmissionError",
+        "c1",
+    )

@@ -1,0 +1,157 @@
+"""A kubelet forgets what it must: removed and refused pods, and whatever happens on a fork."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from topowise import pods
+from topowise_scheduler.kubelet import Device, Kubelet, Machine, MemoryBlock, Placement
+
+GI = 1 << 30
+MachineOf = Callable[..., Machine]
+KubeletOf = Callable[..., Kubelet]
+PodOf = Callable[..., pods.Pod]
+StateOf = Callable[[Kubelet], dict[str, Any]]
+
+_container = st.fixed_dictionaries(
+    {"cpu": st.sampled_from(("1", "2", "3", "5", "500m")), "memory": st.sampled_from(("1Gi", "3Gi", "9Gi"))},
+    optional={"x.io/nic": st.sampled_from(("1", "2")), "hugepages-2Mi": st.just("256Mi")},
+)
+_pods = st.lists(
+    st.tuples(
+        st.lists(_container, min_size=1, max_size=2),
+        st.lists(_container, max_size=2),
+        st.lists(_container, max_size=1),
+    ),
+    min_size=1,
+    max_size=6,
+)
+_policies = st.fixed_dictionaries(
+    {
+        "topologyManagerPolicy": st.sampled_from(("none", "best-effort", "restricted", "single-numa-node")),
+        "topologyManagerScope": st.sampled_from(("container", "pod")),
+    }
+)
+_slow_fixtures = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def _node(machine_of: MachineOf, kubelet_of: KubeletOf, policies: dict[str, str]) -> Kubelet:
+    devices = {"x.io/nic": [Device(f"n{number}", (number % 2,)) for number in range(5)]}
+    machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 512}], devices=devices)
+    return kubelet_of(machine, predicates=True, **policies)
+
+
+@given(_pods, _policies)
+@_slow_fixtures
+def test_removing_the_only_pods_restores_the_empty_node(
+    machine_of: MachineOf,
+    kubelet_of: KubeletOf,
+    pod_of: PodOf,
+    state_of: StateOf,
+    wanted: Any,
+    policies: dict[str, str],
+) -> None:
+    kubelet = _node(machine_of, kubelet_of, policies)
+    empty = state_of(kubelet)
+    for apps, init, sidecars in wanted:
+        kubelet.admit(pod_of("p", *apps, init=init, sidecars=sidecars))
+        kubelet.remove("p")
+        assert state_of(kubelet) == empty
+
+
+@given(_pods, _policies)
+@_slow_fixtures
+def test_a_refused_pod_leaves_no_trace(
+    machine_of: MachineOf,
+    kubelet_of: KubeletOf,
+    pod_of: PodOf,
+    state_of: StateOf,
+    wanted: Any,
+    policies: dict[str, str],
+) -> None:
+    kubelet = _node(machine_of, kubelet_of, policies)
+    for number, (apps, init, sidecars) in enumerate(wanted):
+        before = state_of(kubelet)
+        if kubelet.admit(pod_of(f"p{number}", *apps, init=init, sidecars=sidecars)).admitted:
+            continue
+        after = state_of(kubelet)
+        # Inside a group of nodes the kubelet itself may free on another node than it took from: only the sum is kept,
+        # and with it who holds what.
+        for state in (before, after):
+            del state["cells"]
+            state["memory"] = {name: sum(free) for name, free in state["memory"].items()}
+        assert after == before
+
+
+@given(_pods, _policies)
+@_slow_fixtures
+def test_a_fork_decides_the_same_and_changes_nothing_here(
+    machine_of: MachineOf,
+    kubelet_of: KubeletOf,
+    pod_of: PodOf,
+    state_of: StateOf,
+    wanted: Any,
+    policies: dict[str, str],
+) -> None:
+    kubelet = _node(machine_of, kubelet_of, policies)
+    for number, (apps, init, sidecars) in enumerate(wanted):
+        before = state_of(kubelet)
+        pod = pod_of(f"p{number}", *apps, init=init, sidecars=sidecars)
+        trial = kubelet.fork()
+        tried = trial.admit(pod)
+        trial.start(f"p{number}")
+        trial.remove("p0")
+        trial.report_devices("x.io/nic", [Device("other", (0,))])
+        assert state_of(kubelet) == before
+        assert kubelet.admit(pod) == tried
+
+
+def test_a_pod_that_is_tried_again_reuses_nothing_of_its_first_try(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _node(machine_of, kubelet_of, {"topologyManagerPolicy": "single-numa-node"})
+    init = {"cpu": "5", "memory": "1Gi", "x.io/nic": "2"}
+    assert not kubelet.admit(pod_of("p", {"cpu": "8", "memory": "1Gi"}, init=[init])).admitted
+    # Now node 0 is full; leftovers of the init container there would keep the pod from node 1.
+    assert kubelet.admit(pod_of("other", {"cpu": "7", "memory": "1Gi", "x.io/nic": "3"})).admitted
+    placed = kubelet.admit(pod_of("p", {"cpu": "8", "memory": "1Gi", "x.io/nic": "2"}))
+    assert placed.placements["c0"].numa == (1,)
+
+
+def test_what_a_node_reports_is_booked_and_given_back(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, state_of: StateOf
+) -> None:
+    kubelet = _node(machine_of, kubelet_of, {"topologyManagerPolicy": "single-numa-node"})
+    empty = state_of(kubelet)
+    held = Placement(
+        kind="app",
+        numa=(0,),
+        preferred=True,
+        cpus=0b1110,
+        memory=(MemoryBlock("memory", (0,), 2 * GI),),
+        devices={"x.io/nic": ("n0", "gone")},
+    )
+    kubelet.hold("known", {"cpu": 3000, "memory": 2 * GI}, {"c0": held})
+    assert kubelet.cpu is not None and kubelet.memory is not None
+    assert kubelet.cpu.available & 0b1110 == 0
+    assert kubelet.memory.tables.free["memory"] == [4 * GI, 7 * GI]
+    table = kubelet.devices.tables["x.io/nic"]
+    assert table.names(kubelet.devices.free("x.io/nic")) == ("n1", "n2", "n3", "n4")
+    assert kubelet.placements("known")["c0"].devices == {"x.io/nic": ("gone", "n0")}
+    # Reported again, it replaces what was known before.
+    kubelet.hold("known", {"cpu": 1000}, {})
+    kubelet.remove("known")
+    after = state_of(kubelet)
+    after.pop("devices"), empty.pop("devices")
+    assert after == empty
+    assert table.names(kubelet.devices.free("x.io/nic")) == ("n0", "n1", "n2", "n3", "n4")
+
+
+def test_unknown_pods_are_no_news(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    kubelet = kubelet_of(machine_of(4, 4))
+    assert not kubelet.start("nobody")
+    assert not kubelet.remove("nobody")
