@@ -1,0 +1,103 @@
+"""HTTP answers: objects, lists, tables and Status bodies as responses, whole or slowly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from sandbox.apiserver import strategy, tables
+from sandbox.apiserver.errors import Json, StatusError
+from sandbox.apiserver.paging import Page
+from sandbox.apiserver.routing import Form
+from sandbox.apiserver.store import Revision
+from sandbox.apiserver.strategy import Site
+
+_encode = msgspec.json.Encoder().encode
+# Pieces of a slow body: often enough that a client sees bytes trickle, few enough to hold the rate.
+_TICK_SECONDS: Final = 0.05
+
+
+def json_response(body: Any, code: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """`body` as JSON; bytes are JSON already."""
+    raw = body if isinstance(body, bytes) else _encode(body)
+    return web.Response(body=raw, status=code, content_type="application/json", headers=headers)
+
+
+def refusal(failure: StatusError) -> web.Response:
+    headers = {} if failure.retry_after is None else {"Retry-After": str(failure.retry_after)}
+    return json_response(failure.status(), failure.code, headers)
+
+
+def text(body: str, code: int = 200) -> web.Response:
+    return web.Response(text=body, status=code, content_type="text/plain")
+
+
+def of_revision(
+    site: Site, revision: Revision, form: Form, include: str, code: int = 200, warnings: Sequence[str] = ()
+) -> web.Response:
+    """One object in the form asked for."""
+    response = json_response(_object(site, revision, form, include), code)
+    for warning in warnings:
+        escaped = warning.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{escaped}"')
+    return response
+
+
+def _object(site: Site, revision: Revision, form: Form, include: str) -> bytes:
+    match form:
+        case "table":
+            version = revision.metadata.get("resourceVersion", "")
+            return _encode(tables.table(site, [revision.object], {"resourceVersion": version}, include=include))
+        case "partial":
+            return _encode(tables.partial(revision.object))
+    return body_of(site, revision)
+
+
+def body_of(site: Site, revision: Revision) -> bytes:
+    """The object's JSON in the site's version."""
+    if site.is_preferred:
+        return revision.body(site.api_version)
+    return _encode(strategy.in_version(site, revision.object))
+
+
+def of_page(site: Site, page: Page, form: Form, include: str) -> web.Response:
+    """A list, or a page of one, in the form asked for."""
+    metadata: Json = {"resourceVersion": str(page.number)}
+    if page.token:
+        metadata["continue"] = page.token
+    if page.remaining is not None:
+        metadata["remainingItemCount"] = page.remaining
+    if form == "table":
+        objects = (revision.object for revision in page.revisions)
+        return json_response(tables.table(site, objects, metadata, include=include))
+    if form == "partial":
+        items = [tables.partial(revision.object) for revision in page.revisions]
+        head = {"kind": "PartialObjectMetadataList", "apiVersion": tables.META_V1, "metadata": metadata}
+        return json_response(head | {"items": items})
+    head = {"kind": site.resource.kind_of_list, "apiVersion": site.api_version, "metadata": metadata}
+    return json_response(b'%b,"items":[%b]}' % (_encode(head)[:-1], b",".join(_items(site, page.revisions))))
+
+
+def _items(site: Site, revisions: Iterable[Revision]) -> Iterable[bytes]:
+    """Items of a list: those of built-in kinds carry no kind and apiVersion, as Go's typed lists do not."""
+    if not site.resource.is_custom:
+        return (revision.tail() for revision in revisions)
+    return (body_of(site, revision) for revision in revisions)
+
+
+async def slowly(request: web.Request, response: web.Response, bytes_per_second: int) -> web.StreamResponse:
+    """The same answer, trickling."""
+    slow = web.StreamResponse(status=response.status, headers=response.headers)
+    body = response.body
+    assert isinstance(body, bytes), "answers are made of bytes"
+    slow.content_length = len(body)
+    await slow.prepare(request)
+    step = max(1, int(bytes_per_second * _TICK_SECONDS))
+    for start in range(0, len(body), step):
+        await slow.write(body[start : start + step])
+        await asyncio.sleep(step / bytes_per_second)
+    return slow

@@ -1,0 +1,108 @@
+"""The JSONPath of printer columns: fields, indices, slices, wildcards, filters by equality.
+
+CRDs are held to "simple" paths; this is the subset of k8s.io/client-go/util/jsonpath they use, with its quirks: a
+missing field yields nothing, an index outside the list is an error (an empty cell), a filter compares for equality.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+Step = Callable[[list[Any]], list[Any]]
+
+_TOKEN = re.compile(
+    r"""\.?(?P<name>(?:[A-Za-z0-9_-]|\\.)+)
+      | \.?\[(?P<quoted>'(?:[^'])*'|"(?:[^"])*")\]
+      | \.?\[\?\(\s*@\.?(?P<left>[^=!<>\s)]+)\s*(?P<op>==|!=)\s*(?P<right>"[^"]*"|'[^']*'|[^)\s]+)\s*\)\]
+      | \.?\[(?P<range>\*|-?\d*(?::-?\d*)?)\]
+      | \.(?P<star>\*)
+    """,
+    re.VERBOSE,
+)
+
+
+class PathError(ValueError):
+    """A path that cannot be read, or that does not fit the object."""
+
+
+@lru_cache(maxsize=512)
+def parse(path: str) -> tuple[Step, ...]:
+    """The steps of a path such as `.attributes[?(@.name=="a")].value`. Raises PathError."""
+    steps: list[Step] = []
+    text = path.removeprefix("$")
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None or match.end() == position:
+            raise PathError(f"unrecognized path {path!r} at {text[position:]!r}")
+        steps.append(_step(match))
+        position = match.end()
+    return tuple(steps)
+
+
+def find(path: str, obj: Any) -> list[Any]:
+    """Every value the path leads to. Raises PathError."""
+    values = [obj]
+    for step in parse(path):
+        values = step(values)
+    return values
+
+
+def _step(match: re.Match[str]) -> Step:
+    if match["name"] or match["quoted"]:
+        name = re.sub(r"\\(.)", r"\1", match["name"]) if match["name"] else match["quoted"][1:-1]
+        return lambda values: [v[name] for v in values if isinstance(v, dict) and name in v]
+    if match["left"]:
+        return _filter(match["left"], match["op"], match["right"])
+    if match["star"] or match["range"] == "*":
+        return lambda values: [item for value in values for item in _children(value)]
+    return _slice(match["range"])
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _filter(left: str, operator: str, right: str) -> Step:
+    wanted = right[1:-1] if right[0] in "\"'" else json.loads(right)
+
+    def step(values: list[Any]) -> list[Any]:
+        items = [item for value in values for item in _children(value)]
+        held = [(item, find("." + left, item)) for item in items]
+        return [item for item, found in held if found and (found[0] == wanted) is (operator == "==")]
+
+    return step
+
+
+def _slice(text: str) -> Step:
+    first, colon, last = text.partition(":")
+
+    def step(values: list[Any]) -> list[Any]:
+        found: list[Any] = []
+        for value in values:
+            if not isinstance(value, list):
+                raise PathError(f"{type(value).__name__} is not array or slice")
+            if colon:
+                found += value[int(first) if first else None : int(last) if last else None]
+            elif not first or not -len(value) <= int(first) < len(value):
+                raise PathError(f"array index out of bounds: index {first}, length {len(value)}")
+            else:
+                found.append(value[int(first)])
+        return found
+
+    return step
+
+
+def spell(value: Any) -> str:
+    """A result as text, as PrintResults writes it: lists and objects as JSON, scalars as Go prints them."""
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)

@@ -1,0 +1,31 @@
+"""A kubeconfig for the sandbox, as kubectl and every client library read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from sandbox.apiserver.errors import Json
+
+NAME = "topowise-sandbox"
+
+
+def document(url: str, *, token: str | None = None, insecure: bool = False) -> Json:
+    """The kubeconfig of one cluster. `insecure` skips verifying its certificate (for self-signed https)."""
+    cluster: Json = {"server": url} | ({"insecure-skip-tls-verify": True} if insecure else {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": cluster}],
+        "users": [{"name": NAME, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
+        "current-context": NAME,
+    }
+
+
+def write(path: Path, url: str, *, token: str | None = None, insecure: bool = False) -> Path:
+    """Writes it, readable by the owner alone, since it may hold a token."""
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(document(url, token=token, insecure=insecure), sort_keys=False))
+    return path

@@ -1,0 +1,225 @@
+"""Levers: make the server misbehave the way production does.
+
+A rule says which requests (globs over method or verb, path, user agent), what happens to them, and for how many of them
+or how long. Rules are tried in the order they were set; delays and slow bodies add up, the first answer or drop
+decides. A stalled watch is the nastiest fault and the reason reflectors need a deadline of their own: the TCP
+connection stays up and nothing ever comes. All of it can be done over HTTP too (`/sandbox/levers`, see `control`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Protocol
+
+from sandbox.apiserver.errors import Json
+from sandbox.apiserver.journal import Asked
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer with this status and a matching `Status` body."""
+
+    status: int
+    retry_after: int | None = None
+
+
+@dataclass(frozen=True)
+class Delay:
+    """Wait before handling."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Reset the connection; when `handled`, after the request took effect, so that only its answer is lost."""
+
+    handled: bool = False
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Send nothing (more) and keep the connection: watches in the middle, other requests before their answer."""
+
+
+@dataclass(frozen=True)
+class SlowBody:
+    """Send bodies at this rate."""
+
+    bytes_per_second: int
+
+
+Action = Answer | Delay | Drop | Stall | SlowBody
+
+
+@dataclass
+class Rule:
+    """One rule in force. `hits` counts the requests it took; `remaining` None is no limit; `until` is clock time."""
+
+    id: int
+    action: Action
+    method: str
+    path: str
+    user_agent: str
+    remaining: int | None
+    until: float | None
+    hits: int = 0
+
+    def matches(self, asked: Asked) -> bool:
+        return (
+            (fnmatchcase(asked.method, self.method.upper()) or fnmatchcase(asked.verb, self.method))
+            and fnmatchcase(asked.path, self.path)
+            and fnmatchcase(asked.user_agent, self.user_agent)
+        )
+
+    def is_spent(self, now: float) -> bool:
+        return self.remaining == 0 or (self.until is not None and now >= self.until)
+
+    def describe(self) -> Json:
+        fields = {name: value for name, value in vars(self.action).items() if value is not None}
+        matcher = {"method": self.method, "path": self.path, "userAgent": self.user_agent}
+        return {"id": self.id, "action": type(self.action).__name__, **fields, **matcher, "hits": self.hits}
+
+
+class Streams(Protocol):
+    """What levers need of the open watch streams."""
+
+    def end(self, chosen: Callable[[Asked], bool], *, abort: bool) -> int: ...
+
+
+class Window(Protocol):
+    """What levers need of the store."""
+
+    def expire(self, resource_key: str | None = None) -> None: ...
+
+
+class Levers:
+    """The rules in force. `clock` is monotonic seconds."""
+
+    def __init__(self, streams: Streams, window: Window, clock: Callable[[], float] = time.monotonic) -> None:
+        self._streams = streams
+        self._window = window
+        self._clock = clock
+        self._ids = itertools.count(1)
+        self._rules: list[Rule] = []
+        self._changed = asyncio.Event()
+        self._outage: Rule | None = None
+
+    def pull(
+        self,
+        action: Action,
+        *,
+        method: str = "*",
+        path: str = "*",
+        user_agent: str = "*",
+        count: int | None = None,
+        seconds: float | None = None,
+    ) -> Rule:
+        """Sets a rule: for the next `count` matching requests, for `seconds`, or until `release`d."""
+        until = None if seconds is None else self._clock() + seconds
+        rule = Rule(next(self._ids), action, method, path, user_agent, count, until)
+        self._rules.append(rule)
+        self._announce()
+        return rule
+
+    def answer(
+        self,
+        status: int,
+        *,
+        retry_after: int | None = None,
+        method: str = "*",
+        path: str = "*",
+        user_agent: str = "*",
+        count: int | None = None,
+        seconds: float | None = None,
+    ) -> Rule:
+        """`pull(Answer(...))`, the lever used most."""
+        action = Answer(status, retry_after)
+        return self.pull(action, method=method, path=path, user_agent=user_agent, count=count, seconds=seconds)
+
+    def stall_watches(self, path: str = "*", *, user_agent: str = "*", seconds: float | None = None) -> Rule:
+        """Open and new watches of the path go silent until the rule is released."""
+        return self.pull(Stall(), method="watch", path=path, user_agent=user_agent, seconds=seconds)
+
+    def close_watches(self, path: str = "*", *, user_agent: str = "*", abort: bool = False) -> int:
+        """Ends open watches now, by a clean end of stream or (abort) by a reset. Returns how many."""
+
+        def chosen(asked: Asked) -> bool:
+            return fnmatchcase(asked.path, path) and fnmatchcase(asked.user_agent, user_agent)
+
+        ended = self._streams.end(chosen, abort=abort)
+        self._announce()
+        return ended
+
+    def expire_window(self, resource: str | None = None) -> None:
+        """Watches resumed from any version so far get 410, continue tokens too. `resource` is `plural.group`."""
+        self._window.expire(resource)
+
+    def down(self, seconds: float | None = None) -> Rule:
+        """Resets every connection, open watches included, until `up()`."""
+        self.up()
+        self._outage = self.pull(Drop(), seconds=seconds)
+        self.close_watches(abort=True)
+        return self._outage
+
+    def up(self) -> None:
+        if self._outage is not None:
+            self.release(self._outage.id)
+            self._outage = None
+
+    def release(self, rule_id: int) -> None:
+        """Takes a rule away; unknown ids are rules already spent."""
+        self._rules = [rule for rule in self._rules if rule.id != rule_id]
+        self._announce()
+
+    def clear(self) -> None:
+        """Takes every rule away."""
+        self._rules.clear()
+        self._outage = None
+        self._announce()
+
+    def rules(self) -> list[Rule]:
+        now = self._clock()
+        self._rules = [rule for rule in self._rules if not rule.is_spent(now)]
+        return list(self._rules)
+
+    def take(self, asked: Asked) -> list[Action]:
+        """What happens to a request that arrives now, in order. Uses up counts. Stalls are asked for separately."""
+        actions: list[Action] = []
+        for rule in self.rules():
+            if isinstance(rule.action, Stall) or not rule.matches(asked):
+                continue
+            rule.hits += 1
+            if rule.remaining is not None:
+                rule.remaining -= 1
+            actions.append(rule.action)
+            if isinstance(rule.action, (Answer, Drop)):
+                break
+        return actions
+
+    def is_stalled(self, asked: Asked) -> bool:
+        return self._stalling(asked) is not None
+
+    async def until_moving(self, asked: Asked, given_up: Callable[[], bool] = lambda: False) -> None:
+        """Returns once no stall holds the request (at once, if none does), or when it was given up by other levers."""
+        counted = False
+        while not given_up() and (rule := self._stalling(asked)) is not None:
+            rule.hits += not counted
+            counted = True
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if rule.until is None else rule.until - self._clock()):
+                    await self._changed.wait()
+
+    def _stalling(self, asked: Asked) -> Rule | None:
+        found = (rule for rule in self.rules() if isinstance(rule.action, Stall) and rule.matches(asked))
+        return next(found, None)
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,110 @@
+"""Lists and their pages: one moment of a collection, however many requests it takes to read it.
+
+A page's continue token names the revision number the first page was taken at; the store keeps the objects of that
+moment for the newest few such lists. A token whose moment is gone is a 410 that carries another token, with which a
+client may go on inconsistently, as after etcd's compaction in reality.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+
+from sandbox.apiserver import selectors
+from sandbox.apiserver.errors import bad_request, expired, too_large_resource_version
+from sandbox.apiserver.store import Key, Revision, Store
+from sandbox.apiserver.strategy import Site
+
+# In a continue token: go on with the newest state, consistent or not.
+_NEWEST: Final = -1
+_STALE_TOKEN: Final = (
+    "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
+)
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """The query of a list. `version` is its resourceVersion: not older than it, or (exact) that very state."""
+
+    test: selectors.Predicate | None = None
+    limit: int = 0
+    token: str = ""
+    version: int = 0
+    exact: bool = False
+
+
+class Page(NamedTuple):
+    revisions: list[Revision]
+    number: int
+    token: str
+    remaining: int | None
+
+
+def page(store: Store, site: Site, options: ListOptions) -> Page:
+    """One page. Raises StatusError 504 for a version from the future, 410 for a state or token no longer kept.
+
+    The real server waits three seconds for a version from the future before it gives up; this one does not wait.
+    """
+    if options.version > store.number:
+        raise too_large_resource_version(options.version, store.number)
+    number, found, after = _state(store, site.resource.key, options)
+    chosen = [revision for revision in found if _is_chosen(revision, site, options.test, after)]
+    limit = options.limit
+    if not limit or len(chosen) <= limit:
+        return Page(chosen, number, "", None)
+    # The server does not count what selectors would choose, so neither does this one say.
+    remaining = len(chosen) - limit if options.test is None else None
+    return Page(chosen[:limit], number, _write_token(number, chosen[limit - 1].key), remaining)
+
+
+def _state(store: Store, resource_key: str, options: ListOptions) -> tuple[int, list[Revision], Key | None]:
+    """The state to list: its number, its objects, and the key to go on after."""
+    if options.token:
+        return _continued(store, resource_key, options.token)
+    if options.exact:
+        state = store.snapshot_at(resource_key, options.version)
+        if state is None:
+            raise expired("The resourceVersion for the provided list is too old.")
+        return options.version, state, None
+    if options.limit:
+        return (*store.snapshot(resource_key), None)
+    return store.number, store.collection(resource_key).ordered(), None
+
+
+def _continued(store: Store, resource_key: str, token: str) -> tuple[int, list[Revision], Key]:
+    number, after = _read_token(token)
+    if number == _NEWEST:
+        return (*store.snapshot(resource_key), after)
+    found = store.snapshot_at(resource_key, number)
+    if found is None:
+        failure = expired(_STALE_TOKEN)
+        failure.metadata = {"continue": _write_token(_NEWEST, after)}
+        raise failure
+    return number, found, after
+
+
+def _is_chosen(revision: Revision, site: Site, test: selectors.Predicate | None, after: Key | None) -> bool:
+    namespace, name = revision.key
+    return (
+        (not site.namespace or namespace == site.namespace)
+        and (after is None or (namespace, name) > after)
+        and (test is None or test(revision.object))
+    )
+
+
+def _write_token(number: int, after: Key) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode({"v": number, "after": after})).decode().rstrip("=")
+
+
+def _read_token(token: str) -> tuple[int, Key]:
+    try:
+        held = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+        return int(held["v"]), (str(held["after"][0]), str(held["after"][1]))
+    except (ValueError, KeyError, TypeError, IndexError) as exc:
+        raise bad_request("continue key is not valid") from exc

@@ -1,0 +1,182 @@
+"""What the API server does to pods: defaults, quality of service, binding, and which updates it refuses.
+
+Only what decides placement is here, but that exactly: a limit without a request is a request, quantities come back in
+canonical spelling, the QoS class is fixed at creation, a bound pod cannot be bound again.
+Sources: kubernetes/kubernetes pkg/apis/core/v1/defaults.go, pkg/apis/core/v1/helper/qos, pkg/registry/core/pod.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sandbox.apiserver.errors import Json, cause, conflict, invalid
+from sandbox.apiserver.quantities import canonical_list
+
+# The Priority admission plug-in resolves these two without any PriorityClass object.
+_SYSTEM_PRIORITIES: Final = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
+_QOS_RESOURCES: Final = ("cpu", "memory")
+_MUTABLE: Final = frozenset({"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations"})
+
+
+def with_defaults(pod: Json) -> Json:
+    """A new pod as it is stored: defaulted and pending. Raises StatusError 422 when it has no containers."""
+    spec = defaulted_spec(pod)
+    return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": qos_class(spec)}}
+
+
+def defaulted_spec(pod: Json) -> Json:
+    """A pod's spec with its defaults, as every write is decoded. Raises StatusError 422."""
+    spec = dict(pod.get("spec") or {})
+    name = pod["metadata"].get("name", "")
+    if not spec.get("containers"):
+        raise invalid("Pod", name, [cause("FieldValueRequired", "Required value", "spec.containers")])
+    for group in ("containers", "initContainers"):
+        if group in spec:
+            spec[group] = [_container(container, f"spec.{group}[{i}]", name) for i, container in enumerate(spec[group])]
+    _fill(spec)
+    if spec.get("resources"):
+        spec["resources"] = _requirements(spec, "spec", name)
+    if spec.get("overhead"):
+        spec["overhead"] = canonical_list(spec["overhead"])
+    return spec
+
+
+def _fill(spec: Json) -> None:
+    for field, value in (
+        ("restartPolicy", "Always"),
+        ("dnsPolicy", "ClusterFirst"),
+        ("schedulerName", "default-scheduler"),
+        ("securityContext", {}),
+        ("terminationGracePeriodSeconds", 30),
+        ("enableServiceLinks", True),
+        ("priority", _SYSTEM_PRIORITIES.get(spec.get("priorityClassName", ""), 0)),
+        ("preemptionPolicy", "PreemptLowerPriority"),
+    ):
+        spec.setdefault(field, value)
+    tolerations = list(spec.get("tolerations") or ())
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        if not any(_tolerates_no_execute(toleration, key) for toleration in tolerations):
+            tolerations.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+    spec["tolerations"] = tolerations
+
+
+def _tolerates_no_execute(toleration: Json, key: str) -> bool:
+    return bool(toleration.get("key", key) == key and toleration.get("effect", "NoExecute") == "NoExecute")
+
+
+def _container(container: Json, path: str, pod: str) -> Json:
+    if not container.get("name"):
+        raise invalid("Pod", pod, [cause("FieldValueRequired", "Required value", f"{path}.name")])
+    filled = {**container, "resources": _requirements(container, path, pod)}
+    image = filled.get("image", "")
+    latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
+    filled.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
+    filled.setdefault("terminationMessagePath", "/dev/termination-log")
+    filled.setdefault("terminationMessagePolicy", "File")
+    return filled
+
+
+def _requirements(holder: Json, path: str, pod: str) -> Json:
+    """The `resources` of a container (or pod) with requests defaulted from limits. Raises StatusError 422."""
+    resources = dict(holder.get("resources") or {})
+    try:
+        limits = canonical_list(resources.get("limits") or {})
+        requests = canonical_list(resources.get("requests") or {})
+    except ValueError as exc:
+        raise invalid("Pod", pod, [cause("FieldValueInvalid", f"Invalid value: {exc}", f"{path}.resources")]) from exc
+    if limits:
+        resources["limits"] = limits
+    if limits or requests:
+        # SetDefaults_Pod: whatever is limited and not requested is requested in full.
+        resources["requests"] = limits | requests
+    return resources
+
+
+def qos_class(spec: Json) -> str:
+    """Guaranteed, Burstable or BestEffort, over canonical quantities. Counts init containers, as ComputePodQOS does."""
+    guaranteed, any_amount = True, False
+    # Pod-level resources (KEP-2837), where set, take the place of the containers'.
+    shares = [spec] if spec.get("resources") else [*spec["containers"], *(spec.get("initContainers") or ())]
+    for container in shares:
+        resources = container.get("resources") or {}
+        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+        for name in _QOS_RESOURCES:
+            limit, request = limits.get(name, "0"), requests.get(name, "0")
+            any_amount = any_amount or limit != "0" or request != "0"
+            guaranteed = guaranteed and limit != "0" and limit == request
+    if not any_amount:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def check_update(old: Json, new: Json) -> None:
+    """Refuses (422) changes of a pod's spec other than the few the API allows; nodeName changes by binding alone."""
+    if _fixed_part(old["spec"]) != _fixed_part(new.get("spec") or {}):
+        message = (
+            "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to "
+            "existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was "
+            "previously negative)"
+        )
+        raise invalid("Pod", old["metadata"]["name"], [cause("FieldValueForbidden", message, "spec")])
+
+
+def _fixed_part(spec: Json) -> Json:
+    fixed: Json = {name: value for name, value in spec.items() if name not in _MUTABLE}
+    for group in ("containers", "initContainers"):
+        if group in fixed:
+            fixed[group] = [{**container, "image": ""} for container in fixed[group]]
+    # Gates may only be taken away, which the scheduler's gate controllers do.
+    fixed.pop("schedulingGates", None)
+    return fixed
+
+
+def bound(pod: Json, binding: Json, now: str) -> Json:
+    """The pod assigned to the binding's target. Raises StatusError 409 (or 422 when the target is no node)."""
+    name = pod["metadata"]["name"]
+    target: Json = binding.get("target") or {}
+    if target.get("kind") not in (None, "", "Node") or not target.get("name"):
+        problem = cause("FieldValueRequired", "Required value", "target.name")
+        if target.get("name"):
+            message = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
+            problem = cause("FieldValueNotSupported", message, "target.kind")
+        raise invalid("Binding", name, [problem])
+    _check_bindable(pod, binding, name)
+    metadata = dict(pod["metadata"])
+    for field in ("annotations", "labels"):
+        if (binding.get("metadata") or {}).get(field):
+            metadata[field] = {**(metadata.get(field) or {}), **binding["metadata"][field]}
+    status = pod.get("status") or {}
+    condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+    conditions = [c for c in status.get("conditions") or () if c.get("type") != "PodScheduled"]
+    return {
+        **pod,
+        "metadata": metadata,
+        "spec": {**pod["spec"], "nodeName": target["name"]},
+        "status": {**status, "conditions": [*conditions, condition]},
+    }
+
+
+def _check_bindable(pod: Json, binding: Json, name: str) -> None:
+    asked = binding.get("metadata") or {}
+    for field, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        held = pod["metadata"][field]
+        if asked.get(field) and asked[field] != held:
+            why = f"Precondition failed: {word} in precondition: {asked[field]}, {word} in object meta: {held}"
+            raise conflict("pods/binding", name, why)
+    if pod["metadata"].get("deletionTimestamp"):
+        raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
+    node = pod["spec"].get("nodeName")
+    if node:
+        raise conflict("pods/binding", name, f'pod {name} is already assigned to node "{node}"')
+    if pod["spec"].get("schedulingGates"):
+        raise conflict("pods/binding", name, f"pod {name} has non-empty .spec.schedulingGates")
+
+
+def is_terminal(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_ready(pod: Json) -> bool:
+    conditions: list[dict[str, Any]] = (pod.get("status") or {}).get("conditions") or []
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)

@@ -1,0 +1,251 @@
+"""The verbs of the API over the store: create, get, list, update, patch, apply, delete, bind, evict. No HTTP here.
+
+Every write runs the same way: identity, shape, rules, ownership, then one synchronous store step, so nothing
+interleaves and an answer's resourceVersion is the one its event carries. A write that changes nothing is not written.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from sandbox.apiserver import crds, ownership, paging, patches, pods, selectors, strategy
+from sandbox.apiserver.deletion import CRDS, Remover
+from sandbox.apiserver.errors import (
+    Json,
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    not_found,
+    unsupported_media_type,
+)
+from sandbox.apiserver.listkeys import STRATEGIC
+from sandbox.apiserver.paging import ListOptions, Page
+from sandbox.apiserver.resources import Catalog
+from sandbox.apiserver.store import Revision, Store
+from sandbox.apiserver.strategy import Site
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """The query parameters of a write."""
+
+    manager: str = "unknown"
+    dry_run: bool = False
+    force: bool = False
+    field_validation: str = "Warn"
+
+
+class Written(NamedTuple):
+    """A write's result: the revision (of a dry run: what it would be), whether it is new, warnings for the client."""
+
+    revision: Revision
+    created: bool
+    warnings: list[str]
+
+
+def utc_now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Registry:
+    """The API's behaviour. `now` gives timestamps as the API spells them."""
+
+    def __init__(self, catalog: Catalog, store: Store, now: Callable[[], str] = utc_now) -> None:
+        self.catalog = catalog
+        self.store = store
+        self._now = now
+        self._remover = Remover(catalog, store, now)
+
+    # Reading
+
+    def get(self, site: Site) -> Revision:
+        revision = self.store.get(site.resource, site.key)
+        if revision is None:
+            raise not_found(site.resource.key, site.name)
+        return revision
+
+    def page(self, site: Site, options: ListOptions) -> Page:
+        return paging.page(self.store, site, options)
+
+    # Writing
+
+    def create(self, site: Site, obj: Json, options: WriteOptions) -> Written:
+        obj = strategy.check_identity(site, obj)
+        if obj["metadata"].get("resourceVersion"):
+            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+        obj, warnings = self._pruned(site, obj, options)
+        prepared = strategy.prepare_create(site, obj, self._now())
+        recorded = ownership.record_update(None, prepared, self._writer(site, options), strategy.rules_of(site))
+        return self._insert(site, recorded, options, warnings)
+
+    def update(self, site: Site, obj: Json, options: WriteOptions) -> Written:
+        """PUT. Kinds that allow it are created when absent."""
+        obj = strategy.check_identity(site, obj)
+        revision = self.store.get(site.resource, site.key)
+        if revision is None:
+            if not site.resource.create_on_update or obj["metadata"].get("uid"):
+                raise not_found(site.resource.key, site.name)
+            return self.create(site.named(""), obj, options)
+        old, asked = revision.object, obj["metadata"].get("uid")
+        if asked and asked != revision.metadata["uid"]:
+            held = revision.metadata["uid"]
+            why = f"Precondition failed: UID in precondition: {asked}, UID in object meta: {held}"
+            raise conflict(site.resource.key, site.name, why)
+        obj, warnings = self._pruned(site, obj, options)
+        return self._replace(site, old, obj, options, warnings)
+
+    def patch(self, site: Site, media_type: str, body: Any, options: WriteOptions) -> Written:
+        """PATCH of any kind; an apply creates what is absent."""
+        if media_type == patches.APPLY:
+            return self._apply(site, body, options)
+        old = self.get(site).object
+        source = strategy.in_version(site, old)
+        match media_type:
+            case patches.JSON:
+                patched = patches.json_patch(source, body)
+            case patches.MERGE:
+                patched = patches.merge(source, _an_object(body))
+            case patches.STRATEGIC if not site.resource.is_custom:
+                patched = patches.strategic(source, _an_object(body), STRATEGIC)
+            case _:
+                accepted = [patches.JSON, patches.MERGE, patches.APPLY]
+                if not site.resource.is_custom:
+                    accepted.insert(2, patches.STRATEGIC)
+                raise unsupported_media_type(accepted)
+        obj = strategy.check_identity(site, _an_object(patched))
+        obj, warnings = self._pruned(site, obj, options)
+        return self._replace(site, old, obj, options, warnings)
+
+    def _apply(self, site: Site, body: Any, options: WriteOptions) -> Written:
+        config = strategy.check_identity(site, _an_object(body))
+        if "managedFields" in config["metadata"]:
+            raise bad_request("metadata.managedFields must be nil")
+        config, warnings = self._pruned(site, config, options)
+        writer, rules = self._writer(site, options, "Apply"), strategy.rules_of(site)
+        revision = self.store.get(site.resource, site.key)
+        if revision is None:
+            uid = config["metadata"].get("uid")
+            if uid:
+                why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise conflict(site.resource.key, site.name, why)
+            if site.subresource:
+                raise not_found(site.resource.key, site.name)
+            empty: Json = {"metadata": {}}
+            applied = ownership.apply(empty, config, writer, rules, force=True)
+            return self._insert(site, strategy.prepare_create(site, applied, self._now()), options, warnings)
+        old = revision.object
+        applied = ownership.apply(strategy.in_version(site, old), config, writer, rules, force=options.force)
+        # An apply need not name a resourceVersion, whatever the kind asks of other updates.
+        metadata = {"resourceVersion": old["metadata"]["resourceVersion"]} | applied["metadata"]
+        prepared = strategy.prepare_update(site, old, {**applied, "metadata": metadata})
+        return self._store(site, old, prepared, options, warnings)
+
+    def _pruned(self, site: Site, obj: Json, options: WriteOptions) -> tuple[Json, list[str]]:
+        """The object without unknown fields, and warnings about them. Raises StatusError 400 if asked to be strict."""
+        known, dropped = strategy.pruned(site, obj)
+        if not site.is_preferred:
+            known = strategy.pruned(replace(site, version=site.resource.versions[0].name), known)[0]
+        unknown = [f'unknown field "{path}"' for path in dropped]
+        if unknown and options.field_validation == "Strict":
+            what = f'{site.resource.kind} in version "{site.version}" cannot be handled as a {site.resource.kind}'
+            raise bad_request(f"{what}: strict decoding error: {', '.join(unknown)}")
+        return known, unknown if options.field_validation == "Warn" else []
+
+    def _writer(self, site: Site, options: WriteOptions, operation: str = "Update") -> ownership.Writer:
+        return ownership.Writer(options.manager, operation, site.api_version, self._now(), site.subresource)
+
+    def _insert(self, site: Site, prepared: Json, options: WriteOptions, warnings: list[str]) -> Written:
+        site = site.named(prepared["metadata"]["name"])
+        if self.store.get(site.resource, site.key) is not None:
+            raise already_exists(site.resource.key, site.name)
+        if options.dry_run:
+            return Written(Revision(site.resource.kind, self.store.number, prepared), True, warnings)
+        revision = self.store.put(site.resource, prepared)
+        if site.resource.key == CRDS:
+            self.catalog.add(crds.resource_of(revision.object))
+        return Written(revision, True, warnings)
+
+    def _replace(self, site: Site, old: Json, new: Json, options: WriteOptions, warnings: list[str]) -> Written:
+        """A plain write over `old`: rules, then attribution of what changed."""
+        writer, rules = self._writer(site, options), strategy.rules_of(site)
+        prepared = strategy.prepare_update(site, old, new)
+        recorded = ownership.record_update(old, prepared, writer, rules)
+        return self._store(site, old, recorded, options, warnings)
+
+    def _store(self, site: Site, old: Json, new: Json, options: WriteOptions, warnings: list[str]) -> Written:
+        resource = site.resource
+        if _same_but_version(old, new):
+            return Written(self.get(site), False, warnings)
+        if options.dry_run:
+            return Written(Revision(resource.kind, self.store.number, new), False, warnings)
+        if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+            # Taking the last finalizer away is the delete.
+            return Written(self._remover.remove(resource, self.get(site)), False, warnings)
+        revision = self.store.put(resource, new)
+        if resource.key == CRDS and not site.subresource:
+            self.catalog.add(crds.resource_of(crds.with_defaults(revision.object)))
+        return Written(revision, False, warnings)
+
+    def delete(self, site: Site, asked: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
+        """The last state and whether the object is gone (finalizers keep it). `asked` is the DeleteOptions."""
+        return self._remover.delete(site, asked, dry_run=dry_run)
+
+    # Subresources of pods
+
+    def bind(self, site: Site, binding: Json, options: WriteOptions) -> None:
+        old = self.get(site).object
+        new = pods.bound(old, binding, self._now())
+        recorded = ownership.record_update(old, new, self._writer(site, options), strategy.rules_of(site))
+        if not options.dry_run:
+            self.store.put(site.resource, recorded)
+
+    def evict(self, site: Site, eviction: Json, options: WriteOptions) -> None:
+        """Deletes the pod unless its disruption budget forbids it (429). The budget's status is the test's to write."""
+        pod = self.get(site).object
+        if pods.is_ready(pod) and not pods.is_terminal(pod):
+            self._check_budgets(site, pod)
+        self.delete(site, eviction.get("deleteOptions") or {}, dry_run=options.dry_run)
+
+    def _check_budgets(self, site: Site, pod: Json) -> None:
+        labels = pod["metadata"].get("labels") or {}
+        budgets = [
+            budget
+            for budget in self.store.objects("poddisruptionbudgets.policy")
+            if budget["metadata"]["namespace"] == site.namespace
+            and selectors.from_label_selector((budget.get("spec") or {}).get("selector"))(labels)
+        ]
+        if len(budgets) > 1:
+            message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+            raise StatusError(500, "InternalError", message)
+        for budget in budgets:
+            allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
+            if allowed <= 0:
+                name = budget["metadata"]["name"]
+                why = {"reason": "DisruptionBudget", "message": f"The disruption budget {name} allows no disruption"}
+                message = "Cannot evict pod as it would violate the pod's disruption budget."
+                raise StatusError(429, "TooManyRequests", message, {"causes": [why]})
+            resource = self.catalog["poddisruptionbudgets.policy"]
+            self.store.put(resource, {**budget, "status": {**budget["status"], "disruptionsAllowed": allowed - 1}})
+
+
+def _same_but_version(old: Json, new: Json) -> bool:
+    """Whether a write changes nothing; times in managedFields alone are nothing."""
+    return _comparable(old) == _comparable(new)
+
+
+def _comparable(obj: Json) -> Json:
+    metadata = {
+        name: [{**entry, "time": None} for entry in value] if name == "managedFields" else value
+        for name, value in obj["metadata"].items()
+    }
+    return {**obj, "metadata": metadata, "apiVersion": None, "kind": None}
+
+
+def _an_object(body: Any) -> Json:
+    if not isinstance(body, dict):
+        raise bad_request("the body of the request must be an object")
+    return body

@@ -1,0 +1,68 @@
+"""Putting answers on the wire: whole, slowly, as a stream, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from sandbox.apiserver import answers
+from sandbox.apiserver.journal import Asked, Journal
+from sandbox.apiserver.levers import Levers
+from sandbox.apiserver.store import Store
+from sandbox.apiserver.strategy import Site
+from sandbox.apiserver.watches import OpenStreams, Stream, WatchOptions
+
+
+class Sender:
+    """Sends, and logs what was sent. Rates are bytes a second, None for as fast as it goes."""
+
+    def __init__(self, levers: Levers, journal: Journal, streams: OpenStreams) -> None:
+        self._levers = levers
+        self._journal = journal
+        self._streams = streams
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def drop(self, request: web.Request, asked: Asked) -> web.Response:
+        """Resets the connection. What is returned never gets onto the wire."""
+        self._journal.note(asked, request.query_string, 0)
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response()
+
+    async def send(
+        self, request: web.Request, asked: Asked, response: web.Response, rate: int | None
+    ) -> web.StreamResponse:
+        self._journal.note(asked, request.query_string, response.status)
+        return response if rate is None else await answers.slowly(request, response, rate)
+
+    async def stream(
+        self, request: web.Request, asked: Asked, store: Store, site: Site, options: WatchOptions, rate: int | None
+    ) -> web.StreamResponse:
+        """Serves a watch to its end. A stall holds every piece back, the end of the stream included."""
+        stream = Stream(store, site, options, asked)
+        response = web.StreamResponse(
+            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+        )
+        response.enable_chunked_encoding()
+        self._journal.note(asked, request.query_string, 200)
+        self._streams.add(stream)
+        pieces = stream.pieces()
+        try:
+            await response.prepare(request)
+            async for piece in pieces:
+                await self._levers.until_moving(asked, lambda: stream.is_ended)
+                if stream.is_ended:
+                    break
+                await response.write(piece)
+                if rate is not None:
+                    await self.sleep(len(piece) / rate)
+            await self._levers.until_moving(asked, lambda: stream.is_ended)
+        finally:
+            await pieces.aclose()
+            self._streams.discard(stream)
+        if stream.aborted and request.transport is not None:
+            request.transport.abort()
+        return response

@@ -1,0 +1,272 @@
+"""The rules around a write, before anything is stored: metadata, generation, what a subresource may touch, validation.
+
+What kube-apiserver spreads over rest.BeforeCreate, rest.BeforeUpdate and one strategy for each kind is here as two pure
+functions over whole objects; the kinds differ by the flags of their `Resource`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sandbox.apiserver import crds, fields, pods, schema
+from sandbox.apiserver.errors import Json, bad_request, cause, conflict, invalid
+from sandbox.apiserver.quantities import canonical_list
+from sandbox.apiserver.resources import Resource
+
+_SUBDOMAIN: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUBDOMAIN_MESSAGE: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start "
+    "and end with an alphanumeric character (e.g. 'example.com', regex used for validation is "
+    r"'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+)
+_LABEL_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_NAME_LIMIT: Final = 253
+_SERVER_FIELDS: Final = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "selfLink")
+_BUILTIN_RULES: Final = fields.BuiltinRules()
+_SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a write is aimed: a resource in one of its versions, a namespace, perhaps a name and a subresource."""
+
+    resource: Resource
+    version: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def api_version(self) -> str:
+        return self.resource.api_version(self.version)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.namespace, self.name)
+
+    @property
+    def is_preferred(self) -> bool:
+        """Whether the version is the one objects are kept in."""
+        return self.version == self.resource.versions[0].name
+
+    def named(self, name: str) -> Site:
+        return replace(self, name=name)
+
+
+def rules_of(site: Site) -> fields.Rules:
+    """How lists and maps of the kind merge."""
+    spec = site.resource.version(site.version).schema
+    return fields.SchemaRules(spec) if spec is not None else _BUILTIN_RULES
+
+
+def check_identity(site: Site, obj: Json) -> Json:
+    """The object with kind, version and place as the request's path says. Raises StatusError 400 where they differ."""
+    resource = site.resource
+    kind, api_version = obj.get("kind"), obj.get("apiVersion")
+    if resource.is_custom and not kind:
+        raise bad_request("Object 'Kind' is missing in the request body")
+    if kind not in (None, "", resource.kind) or api_version not in (None, "", site.api_version):
+        raise bad_request(
+            f"the API version in the data ({api_version}, Kind={kind}) does not match the expected API version "
+            f"({site.api_version}, Kind={resource.kind})"
+        )
+    metadata = obj.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise bad_request("metadata must be an object")
+    for name in ("labels", "annotations"):
+        pairs = metadata.get(name) or {}
+        if not isinstance(pairs, dict) or not all(isinstance(value, str) for value in pairs.values()):
+            raise bad_request(f"cannot unmarshal metadata.{name}: expected a map of strings")
+    metadata = {name: value for name, value in metadata.items() if value not in (None, {}, [])}
+    if metadata.get("namespace", site.namespace) != site.namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if site.name and metadata.get("name", site.name) != site.name:
+        raise bad_request(
+            f"the name of the object ({metadata['name']}) does not match the name on the URL ({site.name})"
+        )
+    place = {"name": site.name} if site.name else {}
+    place |= {"namespace": site.namespace} if site.namespace else {}
+    return {**obj, "kind": resource.kind, "apiVersion": site.api_version, "metadata": {**metadata, **place}}
+
+
+def prepare_create(site: Site, obj: Json, now: str) -> Json:
+    """A new object as it will be stored (without resourceVersion). Raises StatusError 422."""
+    resource = site.resource
+    metadata = {name: value for name, value in obj["metadata"].items() if name not in _SERVER_FIELDS}
+    if not metadata.get("name") and metadata.get("generateName"):
+        metadata["name"] = metadata["generateName"][:58] + _suffix()
+    if not metadata.get("name"):
+        raise invalid(
+            resource.qualified_kind,
+            "",
+            [cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")],
+        )
+    metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now}
+    if resource.has_generation:
+        metadata["generation"] = 1
+    prepared = {**obj, "metadata": metadata}
+    if resource.has_status and not resource.keeps_status_on_create:
+        prepared.pop("status", None)
+    prepared = _defaulted(site, schema_defaulted(site, prepared), now)
+    _check(site, prepared)
+    return prepared
+
+
+def _suffix() -> str:
+    number = uuid.uuid4().int
+    letters = ""
+    for _ in range(5):
+        number, index = divmod(number, len(_SUFFIX_ALPHABET))
+        letters += _SUFFIX_ALPHABET[index]
+    return letters
+
+
+def _defaulted(site: Site, obj: Json, now: str) -> Json:
+    """A new object with what its kind fills in."""
+    match site.resource.key:
+        case "pods":
+            return pods.with_defaults(obj)
+        case "nodes":
+            return _canonical_node(obj)
+        case "namespaces":
+            return {**obj, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+        case "customresourcedefinitions.apiextensions.k8s.io":
+            causes = crds.causes_against(obj)
+            if causes:
+                raise invalid(site.resource.qualified_kind, obj["metadata"]["name"], causes)
+            obj = crds.with_defaults(obj)
+            return {**obj, "status": crds.established(obj, now)}
+    return obj
+
+
+def _canonical_node(node: Json) -> Json:
+    status = node.get("status")
+    if not status:
+        return node
+    amounts = {name: canonical_list(status[name]) for name in ("capacity", "allocatable") if status.get(name)}
+    return {**node, "status": {**status, **amounts}}
+
+
+def pruned(site: Site, obj: Json) -> tuple[Json, list[str]]:
+    """A custom object without fields its schema does not know, and their paths; others as they are."""
+    spec = site.resource.version(site.version).schema
+    return schema.prune(obj, spec) if spec is not None else (obj, [])
+
+
+def in_version(site: Site, obj: Json) -> Json:
+    """A stored object as the site's version shows it.
+
+    Conversion `None` changes apiVersion and then prunes: fields the version does not know are not shown, and a client
+    that writes such an object back loses them. v1alpha1 clients of NodeResourceTopology do that to `attributes`.
+    """
+    labelled = {**obj, "kind": site.resource.kind, "apiVersion": site.api_version}
+    return labelled if site.is_preferred else pruned(site, labelled)[0]
+
+
+def schema_defaulted(site: Site, obj: Json) -> Json:
+    """A custom object with its schema's defaults; others as they are."""
+    spec = site.resource.version(site.version).schema
+    filled: Json = schema.default(obj, spec) if spec is not None else obj
+    return filled
+
+
+def _check(site: Site, obj: Json) -> None:
+    causes = _metadata_causes(obj["metadata"])
+    spec = site.resource.version(site.version).schema
+    if spec is not None:
+        causes += schema.validate(obj, spec)
+    if causes:
+        raise invalid(site.resource.qualified_kind, obj["metadata"]["name"], causes)
+
+
+def _metadata_causes(metadata: Json) -> list[Json]:
+    causes = []
+    name = metadata["name"]
+    if not _SUBDOMAIN.fullmatch(name) or len(name) > _NAME_LIMIT:
+        causes.append(cause("FieldValueInvalid", f'Invalid value: "{name}": {_SUBDOMAIN_MESSAGE}', "metadata.name"))
+    for key, value in (metadata.get("labels") or {}).items():
+        if not _is_qualified(key) or (value and not _LABEL_NAME.fullmatch(value)):
+            shown = key if not _is_qualified(key) else value
+            message = (
+                f'Invalid value: "{shown}": a valid label must be an empty string or consist of alphanumeric '
+                "characters, '-', '_' or '.', and must start and end with an alphanumeric character"
+            )
+            causes.append(cause("FieldValueInvalid", message, "metadata.labels"))
+    for key in metadata.get("annotations") or {}:
+        if not _is_qualified(key.lower()):
+            message = f"Invalid value: \"{key}\": name part must consist of alphanumeric characters, '-', '_' or '.'"
+            causes.append(cause("FieldValueInvalid", message, "metadata.annotations"))
+    return causes
+
+
+def _is_qualified(key: str) -> bool:
+    prefix, slash, name = key.rpartition("/")
+    return bool(_LABEL_NAME.fullmatch(name)) and (not slash or bool(_SUBDOMAIN.fullmatch(prefix)))
+
+
+def prepare_update(site: Site, old: Json, new: Json) -> Json:
+    """The next state of an object, its resourceVersion still the old one. Raises StatusError 409 or 422."""
+    resource, asked = site.resource, new["metadata"]
+    _check_version(site, old, asked)
+    metadata = {**asked, "resourceVersion": old["metadata"]["resourceVersion"]}
+    if asked.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+        message = f'Invalid value: "{asked["uid"]}": field is immutable'
+        raise invalid(
+            resource.qualified_kind, old["metadata"]["name"], [cause("FieldValueInvalid", message, "metadata.uid")]
+        )
+    for name in ("uid", "creationTimestamp", "generation", "deletionTimestamp", "name", "namespace"):
+        if name in old["metadata"]:
+            metadata[name] = old["metadata"][name]
+        else:
+            metadata.pop(name, None)
+    updated = _within_subresource(site, old, schema_defaulted(site, {**new, "metadata": metadata}))
+    if resource.key == "pods" and not site.subresource:
+        updated = {**updated, "spec": pods.defaulted_spec(updated)}
+        pods.check_update(old, updated)
+    if resource.key == "nodes":
+        updated = _canonical_node(updated)
+    _check(site, updated)
+    if resource.has_generation and _desired(resource, updated) != _desired(resource, old):
+        metadata = {**updated["metadata"], "generation": old["metadata"].get("generation", 0) + 1}
+        updated = {**updated, "metadata": metadata}
+    return updated
+
+
+def _check_version(site: Site, old: Json, asked: Json) -> None:
+    resource, name = site.resource, old["metadata"]["name"]
+    version = asked.get("resourceVersion")
+    if version not in (None, "", "0"):
+        if version != old["metadata"]["resourceVersion"]:
+            raise conflict(resource.key, name)
+    elif not resource.unconditional_update:
+        message = "Invalid value: 0x0: must be specified for an update"
+        raise invalid(resource.qualified_kind, name, [cause("FieldValueInvalid", message, "metadata.resourceVersion")])
+
+
+def _within_subresource(site: Site, old: Json, new: Json) -> Json:
+    """Keeps the status out of plain updates and everything else out of status updates."""
+    if not site.resource.has_status:
+        return new
+    if site.subresource == "status":
+        # Of metadata, a custom resource's status update changes only managedFields; built-in kinds take labels and
+        # annotations too (kubelets patch node annotations through nodes/status).
+        metadata = new["metadata"]
+        if site.resource.is_custom:
+            metadata = {**old["metadata"], **{k: v for k, v in metadata.items() if k == "managedFields"}}
+        kept = {**old, "metadata": metadata}
+        kept.pop("status", None)
+        return kept | ({"status": new["status"]} if "status" in new else {})
+    kept = {**new}
+    kept.pop("status", None)
+    return kept | ({"status": old["status"]} if "status" in old else {})
+
+
+def _desired(resource: Resource, obj: Json) -> Json:
+    """What a change of counts as a new generation: everything of a custom resource but metadata and status."""
+    if not resource.is_custom:
+        return {"spec": obj.get("spec")}
+    left_out = {"metadata", "apiVersion", "kind"} | ({"status"} if resource.has_status else set())
+    return {name: value for name, value in obj.items() if name not in left_out}

@@ -1,0 +1,184 @@
+"""Custom resources: served once defined, held to their schema, shown in every served version."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sandbox.apiserver.client import CRDS, MERGE, NRT, NRT_V1ALPHA1, Client, nrt
+from sandbox.apiserver.errors import Json
+
+
+def definition(group: str) -> Json:
+    """A namespaced kind with a status subresource and a default."""
+    spec = {"type": "object", "properties": {"size": {"type": "integer", "default": 3, "minimum": 1}}}
+    status = {"type": "object", "properties": {"phase": {"type": "string"}}}
+    schema = {"type": "object", "properties": {"spec": spec, "status": status}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"gadgets.{group}"},
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"plural": "gadgets", "kind": "Gadget"},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}},
+                }
+            ],
+        },
+    }
+
+
+async def until(api: Client, path: str, status: int) -> None:
+    for _ in range(200):
+        if (await api.call("GET", path)).status == status:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{path} does not answer {status}")
+
+
+async def test_a_definition_makes_its_kind_served_until_it_is_deleted(api: Client) -> None:
+    group = f"{api.name()}.example.com"
+    path = f"/apis/{group}/v1/namespaces/default/gadgets"
+    assert (await api.call("GET", path)).status == 404
+    await api.ok("POST", CRDS, definition(group))
+    await until(api, path, 200)
+    conditions = (await api.ok("GET", f"{CRDS}/gadgets.{group}"))["status"]["conditions"]
+    assert {c["type"]: c["status"] for c in conditions}["Established"] == "True"
+    gadget = {"apiVersion": f"{group}/v1", "kind": "Gadget", "metadata": {"name": "g"}, "spec": {}}
+    made = await api.ok("POST", path, gadget | {"status": {"phase": "early"}})
+    assert made["spec"] == {"size": 3}
+    assert "status" not in made
+    patched = await api.ok("PATCH", f"{path}/g/status", {"status": {"phase": "on"}, "spec": {"size": 9}}, MERGE)
+    assert (patched["status"], patched["spec"]) == ({"phase": "on"}, {"size": 3})
+    assert patched["metadata"]["generation"] == 1
+    await api.ok("DELETE", f"{CRDS}/gadgets.{group}")
+    await until(api, path, 404)
+    assert (await api.call("GET", path)).text == "404 page not found\n"
+
+
+async def test_a_definition_is_discovered(api: Client) -> None:
+    found = await api.ok("GET", "/apis/topology.node.k8s.io/v1alpha2")
+    assert (found["kind"], found["groupVersion"]) == ("APIResourceList", "topology.node.k8s.io/v1alpha2")
+    (entry,) = found["resources"]
+    assert (entry["name"], entry["kind"], entry["namespaced"]) == (
+        "noderesourcetopologies",
+        "NodeResourceTopology",
+        False,
+    )
+    assert entry["shortNames"] == ["node-res-topo"]
+    assert {"get", "list", "watch", "create", "patch", "update", "delete"} <= set(entry["verbs"])
+    groups = (await api.ok("GET", "/apis"))["groups"]
+    (group,) = (group for group in groups if group["name"] == "topology.node.k8s.io")
+    assert {version["version"] for version in group["versions"]} == {"v1alpha1", "v1alpha2"}
+    assert group["preferredVersion"]["version"] == "v1alpha2"
+
+
+async def test_a_definition_whose_name_is_not_its_plural_and_group_is_invalid(api: Client) -> None:
+    crd = definition(f"{api.name()}.example.com")
+    crd["metadata"]["name"] = "widgets.example.com"
+    reply = await api.call("POST", CRDS, crd)
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+
+
+async def test_every_served_version_shows_the_same_object(api: Client) -> None:
+    name = api.name()
+    old = nrt(name) | {"apiVersion": "topology.node.k8s.io/v1alpha1", "topologyPolicies": ["None"]}
+    made = await api.ok("POST", NRT_V1ALPHA1, old)
+    assert made["apiVersion"] == "topology.node.k8s.io/v1alpha1"
+    seen = await api.ok("GET", f"{NRT}/{name}")
+    assert seen["apiVersion"] == "topology.node.k8s.io/v1alpha2"
+    assert seen["metadata"]["uid"] == made["metadata"]["uid"]
+    assert seen["zones"] == made["zones"]
+
+
+async def test_an_old_version_does_not_show_what_it_does_not_know(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", NRT, nrt(name, attributes=[{"name": "a", "value": "b"}]))
+    seen = await api.ok("GET", f"{NRT_V1ALPHA1}/{name}")
+    assert "attributes" not in seen
+    assert (await api.ok("GET", f"{NRT}/{name}"))["attributes"]
+
+
+async def test_a_body_of_another_version_is_a_bad_request(api: Client) -> None:
+    body = nrt(api.name()) | {"apiVersion": "topology.node.k8s.io/v1alpha1"}
+    reply = await api.call("POST", NRT, body)
+    assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
+
+
+def _without_zones(body: Json) -> None:
+    del body["zones"]
+
+
+def _text_for_zones(body: Json) -> None:
+    body["zones"] = "all"
+
+
+def _zone_without_a_type(body: Json) -> None:
+    del body["zones"][0]["type"]
+
+
+def _cost_as_text(body: Json) -> None:
+    body["zones"][0]["costs"] = [{"name": "node-0", "value": "10"}]
+
+
+def _no_quantity(body: Json) -> None:
+    body["zones"][0]["resources"][0]["available"] = "many"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "field", "reason"),
+    [
+        (_without_zones, "zones", "FieldValueRequired"),
+        (_text_for_zones, "zones", "FieldValueTypeInvalid"),
+        (_zone_without_a_type, "zones[0].type", "FieldValueRequired"),
+        (_cost_as_text, "zones[0].costs[0].value", "FieldValueTypeInvalid"),
+        (_no_quantity, "zones[0].resources[0].available", "FieldValueInvalid"),
+    ],
+    ids=["required", "type", "nested-required", "nested-type", "pattern"],
+)
+async def test_what_breaks_the_schema_is_invalid(api: Client, spoil: object, field: str, reason: str) -> None:
+    name = api.name()
+    body = nrt(name)
+    assert callable(spoil)
+    spoil(body)
+    reply = await api.call("POST", NRT, body)
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    assert reply.body["message"].startswith(f'NodeResourceTopology.topology.node.k8s.io "{name}" is invalid: ')
+    assert reply.body["details"]["kind"] == "NodeResourceTopology"
+    assert (field, reason) in {(c["field"], c["reason"]) for c in reply.body["details"]["causes"]}
+
+
+async def test_integers_are_quantities_too(api: Client) -> None:
+    name = api.name()
+    body = nrt(name)
+    body["zones"][0]["resources"][0] |= {"capacity": 8, "available": 4}
+    made = await api.ok("POST", NRT, body)
+    assert made["zones"][0]["resources"][0]["capacity"] == 8
+
+
+async def test_unknown_fields_are_dropped_with_a_warning(api: Client) -> None:
+    body = nrt(api.name(), colour="red")
+    reply = await api.call("POST", NRT, body)
+    assert reply.status == 201
+    assert "colour" not in reply.body
+    assert 'unknown field \\"colour\\"' in reply.headers["Warning"]
+
+
+async def test_unknown_fields_are_refused_when_strict(api: Client) -> None:
+    reply = await api.call("POST", NRT, nrt(api.name(), colour="red"), fieldValidation="Strict")
+    assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
+    assert 'unknown field "colour"' in reply.body["message"]
+
+
+async def test_a_kind_without_a_status_subresource_has_none(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", NRT, nrt(name))
+    assert (await api.call("PATCH", f"{NRT}/{name}/status", {}, MERGE)).status == 404

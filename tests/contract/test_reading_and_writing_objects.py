@@ -1,0 +1,243 @@
+"""Create, read, update, delete: what a client may rely on, with the errors it must tell apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sandbox.apiserver.client import CONFIGMAPS, LEASES, MERGE, NODES, NRT, Client, configmap, nrt
+
+
+async def test_create_answers_201_with_the_metadata_the_server_gives(api: Client) -> None:
+    name = api.name()
+    reply = await api.call("POST", NRT, nrt(name))
+    assert reply.status == 201
+    metadata = reply.body["metadata"]
+    assert metadata["name"] == name
+    assert metadata["uid"]
+    assert metadata["resourceVersion"].isdigit()
+    assert metadata["generation"] == 1
+    assert metadata["creationTimestamp"].endswith("Z")
+
+
+async def test_create_of_an_existing_name_is_already_exists(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", NRT, nrt(name))
+    reply = await api.call("POST", NRT, nrt(name))
+    assert reply.status == 409
+    assert reply.body["kind"] == "Status"
+    assert reply.body["reason"] == "AlreadyExists"
+    assert reply.body["message"] == f'noderesourcetopologies.topology.node.k8s.io "{name}" already exists'
+    assert reply.body["details"] == {
+        "name": name,
+        "group": "topology.node.k8s.io",
+        "kind": "noderesourcetopologies",
+    }
+
+
+async def test_generate_name_makes_a_new_name_each_time(api: Client) -> None:
+    prefix = f"{api.name()}-"
+    body = configmap("x") | {"metadata": {"generateName": prefix}}
+    names = {(await api.ok("POST", CONFIGMAPS, body))["metadata"]["name"] for _ in range(2)}
+    assert len(names) == 2
+    assert all(name.startswith(prefix) and len(name) == len(prefix) + 5 for name in names)
+
+
+async def test_a_missing_object_is_not_found(api: Client) -> None:
+    name = api.name()
+    reply = await api.call("GET", f"{NODES}/{name}")
+    assert (reply.status, reply.body["reason"]) == (404, "NotFound")
+    assert reply.body["message"] == f'nodes "{name}" not found'
+    assert reply.body["details"] == {"name": name, "kind": "nodes"}
+
+
+async def test_an_unknown_group_is_404_in_plain_text(api: Client) -> None:
+    reply = await api.call("GET", "/apis/nothing.example.com/v1/things")
+    assert (reply.status, reply.text) == (404, "404 page not found\n")
+    assert reply.headers["Content-Type"].startswith("text/plain")
+
+
+async def test_an_unknown_resource_of_a_builtin_group_is_a_status(api: Client) -> None:
+    reply = await api.call("GET", "/api/v1/things")
+    assert reply.status == 404
+    assert reply.body["message"] == "the server could not find the requested resource"
+
+
+async def test_an_unknown_resource_of_a_custom_group_is_404_in_plain_text(api: Client) -> None:
+    reply = await api.call("GET", "/apis/topology.node.k8s.io/v1alpha2/things")
+    assert (reply.status, reply.text) == (404, "404 page not found\n")
+
+
+async def test_a_name_that_is_no_dns_name_is_invalid(api: Client) -> None:
+    reply = await api.call("POST", NRT, nrt("Not_A_Name"))
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    (cause,) = reply.body["details"]["causes"]
+    assert (cause["reason"], cause["field"]) == ("FieldValueInvalid", "metadata.name")
+    assert "a lowercase RFC 1123 subdomain must consist of" in cause["message"]
+
+
+async def test_a_name_that_differs_from_the_path_is_a_bad_request(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", CONFIGMAPS, configmap(name))
+    reply = await api.call("PUT", f"{CONFIGMAPS}/{name}", configmap("other"))
+    assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
+    assert reply.body["message"] == f"the name of the object (other) does not match the name on the URL ({name})"
+
+
+async def test_a_stale_resource_version_is_a_conflict(api: Client) -> None:
+    name = api.name()
+    first = await api.ok("POST", NRT, nrt(name))
+    changed = {**nrt(name, "3"), "metadata": first["metadata"]}
+    await api.ok("PUT", f"{NRT}/{name}", changed)
+    reply = await api.call("PUT", f"{NRT}/{name}", {**nrt(name, "2"), "metadata": first["metadata"]})
+    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    assert reply.body["message"] == (
+        f'Operation cannot be fulfilled on noderesourcetopologies.topology.node.k8s.io "{name}": the object has been '
+        "modified; please apply your changes to the latest version and try again"
+    )
+
+
+async def test_a_custom_object_cannot_be_put_without_a_resource_version(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", NRT, nrt(name))
+    reply = await api.call("PUT", f"{NRT}/{name}", nrt(name, "3"))
+    assert reply.status == 422
+    assert "metadata.resourceVersion: Invalid value: 0" in reply.body["message"]
+    assert "must be specified for an update" in reply.body["message"]
+
+
+async def test_a_builtin_object_can_be_put_without_a_resource_version(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", CONFIGMAPS, configmap(name))
+    updated = await api.ok("PUT", f"{CONFIGMAPS}/{name}", configmap(name, data={"a": "1"}))
+    assert updated["data"] == {"a": "1"}
+
+
+async def test_a_put_over_another_uid_is_a_conflict(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", CONFIGMAPS, configmap(name))
+    body = configmap(name)
+    body["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
+    reply = await api.call("PUT", f"{CONFIGMAPS}/{name}", body)
+    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    assert "Precondition failed: UID in precondition" in reply.body["message"]
+
+
+async def test_a_put_of_a_missing_object_is_not_found(api: Client) -> None:
+    name = api.name()
+    assert (await api.call("PUT", f"{CONFIGMAPS}/{name}", configmap(name))).status == 404
+
+
+async def test_an_update_that_changes_nothing_keeps_the_resource_version(api: Client) -> None:
+    name = api.name()
+    first = await api.ok("POST", NRT, nrt(name))
+    again = await api.ok("PUT", f"{NRT}/{name}", first)
+    assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+async def test_the_generation_grows_with_zones_and_not_with_labels(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", NRT, nrt(name))
+    labelled = await api.ok("PATCH", f"{NRT}/{name}", {"metadata": {"labels": {"a": "b"}}}, MERGE)
+    assert labelled["metadata"]["generation"] == 1
+    changed = await api.ok("PATCH", f"{NRT}/{name}", {"zones": []}, MERGE)
+    assert changed["metadata"]["generation"] == 2
+
+
+async def test_the_server_keeps_its_own_metadata_fields(api: Client) -> None:
+    name = api.name()
+    first = await api.ok("POST", NRT, nrt(name))
+    patch = {"metadata": {"creationTimestamp": "2001-01-01T00:00:00Z", "generation": 99}}
+    second = await api.ok("PATCH", f"{NRT}/{name}", patch, MERGE)
+    for field in ("creationTimestamp", "generation", "uid"):
+        assert second["metadata"][field] == first["metadata"][field]
+
+
+async def test_delete_of_a_custom_object_answers_a_status_with_its_uid(api: Client) -> None:
+    name = api.name()
+    created = await api.ok("POST", NRT, nrt(name))
+    status = await api.ok("DELETE", f"{NRT}/{name}")
+    assert (status["kind"], status["status"]) == ("Status", "Success")
+    assert status["details"]["name"] == name
+    assert status["details"]["uid"] == created["metadata"]["uid"]
+    assert (await api.call("GET", f"{NRT}/{name}")).status == 404
+
+
+@pytest.mark.parametrize("field", ["uid", "resourceVersion"])
+async def test_delete_honours_preconditions(api: Client, field: str) -> None:
+    name = api.name()
+    created = await api.ok("POST", CONFIGMAPS, configmap(name))
+    options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {field: "1"}}
+    reply = await api.call("DELETE", f"{CONFIGMAPS}/{name}", options)
+    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    options["preconditions"] = {field: created["metadata"][field]}
+    await api.ok("DELETE", f"{CONFIGMAPS}/{name}", options)
+
+
+async def test_a_finalizer_holds_an_object_until_it_is_removed(api: Client) -> None:
+    name = api.name()
+    body = configmap(name)
+    body["metadata"]["finalizers"] = ["example.com/hold"]
+    await api.ok("POST", CONFIGMAPS, body)
+    await api.ok("DELETE", f"{CONFIGMAPS}/{name}")
+    held = await api.ok("GET", f"{CONFIGMAPS}/{name}")
+    assert held["metadata"]["deletionTimestamp"]
+    await api.ok("PATCH", f"{CONFIGMAPS}/{name}", {"metadata": {"finalizers": None}}, MERGE)
+    assert (await api.call("GET", f"{CONFIGMAPS}/{name}")).status == 404
+
+
+async def test_deletecollection_takes_what_the_selector_chooses(api: Client) -> None:
+    group, kept, gone = api.name(), api.name(), api.name()
+    await api.ok("POST", CONFIGMAPS, configmap(kept, labels={"group": group, "fate": "kept"}))
+    await api.ok("POST", CONFIGMAPS, configmap(gone, labels={"group": group, "fate": "gone"}))
+    await api.ok("DELETE", CONFIGMAPS, labelSelector=f"group={group},fate=gone")
+    left = await api.ok("GET", CONFIGMAPS, labelSelector=f"group={group}")
+    assert [item["metadata"]["name"] for item in left["items"]] == [kept]
+
+
+async def test_a_dry_run_changes_nothing(api: Client) -> None:
+    name = api.name()
+    reply = await api.call("POST", NRT, nrt(name), dryRun="All")
+    assert reply.status == 201
+    assert reply.body["metadata"]["uid"]
+    assert (await api.call("GET", f"{NRT}/{name}")).status == 404
+    created = await api.ok("POST", NRT, nrt(name))
+    tried = await api.ok("PATCH", f"{NRT}/{name}", {"zones": []}, MERGE, dryRun="All")
+    assert tried["zones"] == []
+    await api.ok("DELETE", f"{NRT}/{name}", dryRun="All")
+    assert await api.ok("GET", f"{NRT}/{name}") == created
+
+
+async def test_a_lease_is_created_by_put_and_then_guarded_by_its_resource_version(api: Client) -> None:
+    name = api.name()
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name},
+        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15},
+    }
+    reply = await api.call("PUT", f"{LEASES}/{name}", lease)
+    assert reply.status == 201
+    held = reply.body
+    held["spec"]["holderIdentity"] = "b"
+    assert (await api.call("PUT", f"{LEASES}/{name}", held)).status == 200
+    # The first holder renews with what it knew.
+    held["spec"]["holderIdentity"] = "a"
+    assert (await api.call("PUT", f"{LEASES}/{name}", held)).status == 409
+
+
+async def test_a_body_that_is_no_json_is_a_bad_request(api: Client) -> None:
+    async with api.session.post(api.url + CONFIGMAPS, data=b"{", headers={"Content-Type": "application/json"}) as reply:
+        assert reply.status == 400
+        assert (await reply.json())["reason"] == "BadRequest"
+
+
+async def test_an_unknown_body_format_is_unsupported(api: Client) -> None:
+    reply = await api.call("POST", CONFIGMAPS, configmap(api.name()), "text/csv")
+    assert (reply.status, reply.body["reason"]) == (415, "UnsupportedMediaType")
+
+
+async def test_a_method_the_place_does_not_take_is_refused(api: Client) -> None:
+    reply = await api.call("PUT", CONFIGMAPS, configmap(api.name()))
+    assert (reply.status, reply.body["reason"]) == (405, "MethodNotAllowed")

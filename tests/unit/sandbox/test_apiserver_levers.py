@@ -1,0 +1,244 @@
+"""The server misbehaving on demand, and counting what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from sandbox.apiserver import ApiServer
+from sandbox.apiserver.client import CONFIGMAPS, NODES, NRT, PODS, Client, configmap, nrt
+from sandbox.apiserver.levers import Delay, Drop, SlowBody, Stall
+
+
+async def test_a_number_of_requests_is_answered_with_an_error(server: ApiServer, client: Client) -> None:
+    rule = server.levers.answer(429, path="*/configmaps", method="POST", retry_after=7, count=2)
+    for _ in range(2):
+        reply = await client.call("POST", CONFIGMAPS, configmap("a"))
+        assert (reply.status, reply.headers["Retry-After"]) == (429, "7")
+        assert (reply.body["kind"], reply.body["reason"]) == ("Status", "TooManyRequests")
+        assert reply.body["details"] == {"retryAfterSeconds": 7}
+    assert (await client.call("GET", CONFIGMAPS)).status == 200
+    assert (await client.call("POST", CONFIGMAPS, configmap("a"))).status == 201
+    assert (rule.hits, server.levers.rules()) == (2, [])
+
+
+async def test_a_rule_can_be_for_one_client_alone(server: ApiServer, client: Client) -> None:
+    server.levers.answer(500, user_agent="topowise-exporter/*")
+    assert (await client.call("GET", NODES)).status == 200
+    async with client.session.get(server.url + NODES, headers={"User-Agent": "topowise-exporter/0.1"}) as reply:
+        assert reply.status == 500
+
+
+async def test_a_rule_can_be_for_a_verb_and_released(server: ApiServer, client: Client) -> None:
+    rule = server.levers.answer(503, method="list")
+    assert (await client.call("GET", NODES)).status == 503
+    assert (await client.call("GET", f"{NODES}/x")).status == 404
+    server.levers.release(rule.id)
+    assert (await client.call("GET", NODES)).status == 200
+
+
+async def test_a_rule_for_a_time_ends_by_itself(server: ApiServer, client: Client) -> None:
+    server.levers.answer(503, seconds=0.05)
+    assert (await client.call("GET", NODES)).status == 503
+    await asyncio.sleep(0.06)
+    assert (await client.call("GET", NODES)).status == 200
+
+
+async def test_requests_are_delayed(server: ApiServer, client: Client) -> None:
+    server.levers.pull(Delay(0.1), count=1)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    assert (await client.call("GET", NODES)).status == 200
+    assert loop.time() - started >= 0.1
+
+
+async def test_a_dropped_request_has_no_effect(server: ApiServer, client: Client) -> None:
+    server.levers.pull(Drop(), count=1)
+    with pytest.raises(aiohttp.ClientError):
+        await client.call("POST", CONFIGMAPS, configmap("a"))
+    assert (await client.call("GET", f"{CONFIGMAPS}/a")).status == 404
+
+
+async def test_a_lost_answer_leaves_the_write_done(server: ApiServer, client: Client) -> None:
+    server.levers.pull(Drop(handled=True), count=1)
+    with pytest.raises(aiohttp.ClientError):
+        await client.call("POST", CONFIGMAPS, configmap("a"))
+    assert (await client.call("GET", f"{CONFIGMAPS}/a")).status == 200
+    assert [entry.status for entry in server.log()][-2:] == [0, 200]
+
+
+async def test_a_stalled_watch_is_silent_and_then_goes_on(server: ApiServer, client: Client) -> None:
+    async with client.watch(NODES) as watch:
+        server.create("nodes", {"metadata": {"name": "a"}})
+        assert (await watch.about("a"))[0] == "ADDED"
+        rule = server.levers.stall_watches("*/nodes")
+        server.create("nodes", {"metadata": {"name": "b"}})
+        waiting = asyncio.ensure_future(watch.about("b"))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        server.levers.release(rule.id)
+        assert (await waiting)[0] == "ADDED"
+
+
+async def test_a_stalled_watch_outlives_its_timeout_and_can_be_cut(server: ApiServer, client: Client) -> None:
+    server.levers.stall_watches()
+    async with client.watch(NRT, timeoutSeconds=1) as watch:
+        with pytest.raises(TimeoutError):
+            await watch.next(1.3)
+    async with client.watch(NRT) as watch:
+        assert server.levers.close_watches(path=NRT, abort=True) >= 1
+        with pytest.raises(aiohttp.ClientError):
+            await watch.next()
+
+
+async def test_other_requests_stall_before_their_answer(server: ApiServer, client: Client) -> None:
+    rule = server.levers.pull(Stall(), path=f"{NODES}*")
+    waiting = asyncio.ensure_future(client.call("GET", NODES))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    server.levers.release(rule.id)
+    assert (await waiting).status == 200
+
+
+async def test_watches_are_closed_at_once(server: ApiServer, client: Client) -> None:
+    async with client.watch(NRT) as watch, client.watch(NODES) as other:
+        assert server.levers.close_watches(path="*/noderesourcetopologies") == 1
+        assert await watch.next() is None
+        server.create("nodes", {"metadata": {"name": "a"}})
+        assert (await other.about("a"))[0] == "ADDED"
+
+
+async def test_an_expired_window_makes_a_resumed_watch_end_in_410(server: ApiServer, client: Client) -> None:
+    version = (await client.ok("GET", NODES))["metadata"]["resourceVersion"]
+    server.levers.expire_window()
+    async with client.watch(NODES, resourceVersion=version) as watch:
+        assert watch.status == 200
+        (event,) = await watch.rest()
+    assert (event["type"], event["object"]["kind"]) == ("ERROR", "Status")
+    assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
+    fresh = (await client.ok("GET", NODES))["metadata"]["resourceVersion"]
+    async with client.watch(NODES, resourceVersion=fresh, timeoutSeconds=1) as watch:
+        server.create("nodes", {"metadata": {"name": "a"}})
+        assert (await watch.about("a"))[0] == "ADDED"
+
+
+async def test_the_window_expires_by_itself_when_full(server: ApiServer, client: Client) -> None:
+    version = (await client.ok("GET", NODES))["metadata"]["resourceVersion"]
+    for i in range(9):
+        server.create("nodes", {"metadata": {"name": f"n{i}"}})
+    async with client.watch(NODES, resourceVersion=version) as watch:
+        (event,) = await watch.rest()
+    assert event["object"]["code"] == 410
+
+
+async def test_an_expired_window_ends_paging_with_a_token_to_go_on(server: ApiServer, client: Client) -> None:
+    for name in "abc":
+        server.create("nodes", {"metadata": {"name": name}})
+    first = await client.ok("GET", NODES, limit=1)
+    server.levers.expire_window()
+    reply = await client.call("GET", NODES, limit=1, continue_=first["metadata"]["continue"])
+    assert (reply.status, reply.body["reason"]) == (410, "Expired")
+    rest = await client.ok("GET", NODES, continue_=reply.body["metadata"]["continue"])
+    assert [item["metadata"]["name"] for item in rest["items"]] == ["b", "c"]
+
+
+async def test_a_server_that_is_down_resets_everything_until_it_is_up(server: ApiServer, client: Client) -> None:
+    async with client.watch(NODES) as watch:
+        server.levers.down()
+        with pytest.raises(aiohttp.ClientError):
+            await watch.next()
+    with pytest.raises(aiohttp.ClientError):
+        await client.call("GET", NODES)
+    server.levers.up()
+    assert (await client.call("GET", NODES)).status == 200
+
+
+async def test_bodies_can_trickle(server: ApiServer, client: Client) -> None:
+    whole = (await client.call("GET", "/version")).text
+    server.levers.pull(SlowBody(len(whole) * 4), count=1)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    assert (await client.call("GET", "/version")).text == whole
+    assert loop.time() - started > 0.15
+
+
+async def test_bookmarks_come_periodically(client: Client) -> None:
+    async with client.watch(NODES, allowWatchBookmarks="true") as watch:
+        kinds = [event["type"] for event in [await watch.next(), await watch.next()] if event]
+    assert kinds == ["BOOKMARK", "BOOKMARK"]
+
+
+async def test_initial_events_end_with_a_marked_bookmark(server: ApiServer, client: Client) -> None:
+    server.create("nodes", {"metadata": {"name": "a"}})
+    query = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+    async with client.watch(NODES, **query) as watch:
+        added, mark = await watch.next(), await watch.next()
+    assert added is not None and mark is not None
+    assert (added["type"], mark["type"]) == ("ADDED", "BOOKMARK")
+    assert mark["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+
+
+async def test_requests_are_counted_by_verb_resource_and_user_agent(server: ApiServer, client: Client) -> None:
+    headers = {"User-Agent": "probe/1"}
+    for path in (NODES, NODES, PODS):
+        async with client.session.get(server.url + path, headers=headers):
+            pass
+    await client.call("POST", NRT, nrt("a"))
+    counts = server.requests()
+    assert counts["list", "nodes", "probe/1"] == 2
+    assert counts["list", "pods", "probe/1"] == 1
+    assert (server.writes(), server.writes(user_agent="probe/*")) == (1, 0)
+    assert server.journal.total(resource="nodes", verb="list") == 2
+    last = server.log()[-1]
+    assert (last.asked.verb, last.asked.resource, last.status) == ("create", "noderesourcetopologies", 201)
+    server.journal.clear()
+    assert server.writes() == 0
+
+
+async def test_levers_are_pulled_over_http(server: ApiServer, client: Client) -> None:
+    body = {"action": "answer", "status": 429, "retryAfter": 1, "path": "*/binding", "count": 2}
+    rule = await client.ok("POST", "/sandbox/levers", body)
+    assert (rule["action"], rule["status"], rule["path"]) == ("Answer", 429, "*/binding")
+    assert (await client.call("POST", f"{PODS}/p/binding", {})).status == 429
+    assert (await client.ok("GET", "/sandbox/levers"))["rules"][0]["hits"] == 1
+    await client.ok("DELETE", f"/sandbox/levers/{rule['id']}")
+    assert server.levers.rules() == []
+    counted = await client.ok("GET", "/sandbox/requests")
+    assert counted["counts"] == [
+        {"verb": "create", "resource": "pods/binding", "userAgent": counted["counts"][0]["userAgent"], "count": 1}
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"action": "delay", "delay": 0},
+        {"action": "drop", "path": "/x"},
+        {"action": "stall", "method": "watch"},
+        {"action": "slowBody", "bytesPerSecond": 10, "path": "/x"},
+        {"action": "closeWatches"},
+        {"action": "expireWindow", "resource": "pods"},
+        {"action": "down", "seconds": 0},
+        {"action": "up"},
+    ],
+    ids=lambda body: str(body["action"]),
+)
+async def test_every_action_has_a_spelling(client: Client, body: dict[str, object]) -> None:
+    await client.ok("POST", "/sandbox/levers", body)
+    await client.ok("DELETE", "/sandbox/levers")
+    assert (await client.call("GET", NODES)).status == 200
+
+
+@pytest.mark.parametrize("body", [{"action": "frob"}, {"action": "answer"}, {}])
+async def test_a_lever_that_is_misspelt_is_a_bad_request(client: Client, body: dict[str, object]) -> None:
+    assert (await client.call("POST", "/sandbox/levers", body)).status == 400
+
+
+async def test_levers_work_while_the_server_is_down(client: Client) -> None:
+    await client.ok("POST", "/sandbox/levers", {"action": "down"})
+    with pytest.raises(aiohttp.ClientError):
+        await client.call("GET", NODES)
+    await client.ok("POST", "/sandbox/levers", {"action": "up"})
+    assert (await client.call("GET", NODES)).status == 200
