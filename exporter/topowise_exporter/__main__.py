@@ -6,14 +6,17 @@ import argparse
 import asyncio
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from topowise import __version__
 from topowise.errors import SourceError, TopowiseError
+from topowise.runtime.config import API_VERSION
 
 if TYPE_CHECKING:
+    from topowise_exporter.configuration import ExporterConfiguration
     from topowise_exporter.publish.topology import Observation
 
 
@@ -73,34 +76,59 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _once(options: argparse.Namespace) -> int:
-    from topowise_exporter.configuration import ExporterConfiguration
-    from topowise_exporter.publish.topology import build
+    from topowise_exporter.exclusions import Exclusions
+    from topowise_exporter.publish.topology import Publishing, build
 
-    named = ExporterConfiguration(apiVersion="topowise.io/v1alpha1", node_name=options.node_name)
-    topology, problems = build(named.resolved_node_name(), asyncio.run(_look(options)))
-    for problem in problems:
+    settings = _settings_of_once(options)
+    made = build(settings.resolved_node_name(), asyncio.run(_look(settings)), Publishing(), Exclusions())
+    for problem in made.problems:
         print(f"warning: {problem}", file=sys.stderr)
-    _print(msgspec.to_builtins(topology), options.output)
+    _print(msgspec.to_builtins(made.topology), options.output)
     return 0
 
 
-async def _look(options: argparse.Namespace) -> Observation:
+def _settings_of_once(options: argparse.Namespace) -> ExporterConfiguration:
+    from topowise_exporter.configuration import ExporterConfiguration
+    from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
+    from topowise_exporter.kubelet.settings import Kubelet
+    from topowise_exporter.kubelet.state_files import CPU_STATE
+
+    socket = options.podresources_socket or DEFAULT_SOCKET
+    # The state files are beside the socket's directory, wherever the kubelet's root is mounted.
+    root = Path(socket).parent.parent
+    return ExporterConfiguration(
+        apiVersion=API_VERSION,
+        node_name=options.node_name,
+        sysfs_root=options.sysfs_root,
+        procfs_root=options.procfs_root,
+        podresources_socket=socket,
+        kubelet_root=str(root) if (root / CPU_STATE).exists() else "",
+        kubelet=Kubelet(config_file=options.kubelet_config),
+    )
+
+
+async def _look(settings: ExporterConfiguration) -> Observation:
     from topowise_exporter import machine
-    from topowise_exporter.kubelet.model import Allocatable
-    from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET, PodResources
-    from topowise_exporter.observe import kubelet_settings
+    from topowise_exporter.kubelet.model import Allocations
+    from topowise_exporter.kubelet.podresources import PodResources
+    from topowise_exporter.kubelet.settings import Source
+    from topowise_exporter.observe import Observer
     from topowise_exporter.publish.topology import Observation
 
-    read = machine.scan(options.sysfs_root, options.procfs_root)
-    for problem in read.problems:
-        print(f"warning: {problem}", file=sys.stderr)
-    kubelet = kubelet_settings(options.kubelet_config)
-    async with PodResources(options.podresources_socket or DEFAULT_SOCKET) as podresources:
+    source = Source(settings.kubelet)
+    kubelet = await source.read()
+    async with PodResources(settings.podresources_socket) as podresources:
+        observer = Observer(settings, podresources, source)
         try:
-            return Observation(read, kubelet, await podresources.allocatable(), await podresources.pods())
+            seen = await observer.look()
         except SourceError as exc:
             print(f"warning: {exc}; printing the node without allocations", file=sys.stderr)
-            return Observation(read, kubelet, Allocatable(), ())
+            seen = Observation(machine.scan(settings.sysfs_root, settings.procfs_root), kubelet, Allocations())
+        for about, problem in observer.problems.items():
+            print(f"warning: {about}: {problem}", file=sys.stderr)
+    for problem in seen.machine.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    return seen
 
 
 def _machine(options: argparse.Namespace) -> int:

@@ -8,7 +8,10 @@ import socket
 import msgspec
 
 from topowise.runtime.config import Configuration, Duration, Serving
+from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
+from topowise_exporter.kubelet.settings import Kubelet
+from topowise_exporter.publish.topology import Publishing
 
 
 class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfiguration"):
@@ -22,10 +25,24 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     """Where /proc of the host is mounted."""
     podresources_socket: str = DEFAULT_SOCKET
     """The kubelet's socket. Mount its directory: the kubelet makes the socket anew when it restarts."""
-    kubelet_config_file: str = "/var/lib/kubelet/config.yaml"
-    """The kubelet's --config; empty: kubelet's defaults are assumed, and said so in the log."""
-    interval: Duration = Duration(10)
-    """Between two looks at the node. A look that finds nothing new writes nothing."""
+    kubelet_root: str = "/var/lib/kubelet"
+    """The kubelet's --root-dir, for its state files; empty: they are not read, and changes are found by `interval`."""
+    kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
+    """Where the kubelet's configuration comes from."""
+    notify_file: str = ""
+    """A file that is touched when something changed, such as by a hook of the container runtime; empty: none."""
+    interval: Duration = Duration(1)
+    """Between two looks if nothing hints at a change. A look is two local calls, and writes only what is new."""
+    machine_interval: Duration = Duration(60)
+    """Between two readings of /sys, if no kernel event asks for one."""
+    drift_interval: Duration = Duration(300)
+    """Between two comparisons of the object on the API server with what should be there; spread by a fifth."""
+    exclude: Exclusions = msgspec.field(default_factory=Exclusions)
+    """What is left out."""
+    publish: Publishing = msgspec.field(default_factory=Publishing)
+    """What the object says beyond zones."""
+    numatopology: bool = False
+    """Publish Volcano's Numatopology as well."""
     serving: Serving = msgspec.field(default_factory=Serving)
     """Metrics and health."""
 

@@ -1,4 +1,4 @@
-"""The exporter as a daemon: look, publish what is new, wait; nothing that fails ends it.
+"""The exporter as a daemon: wait for a hint or the interval, look, publish what is new; nothing that fails ends it.
 
 A kubelet that cannot be asked means that nothing is published: a consumer is better off with the last true object than
 with a guess. Every failure is logged when it begins or changes, counted always, and logged once more when it is over.
@@ -10,172 +10,174 @@ import asyncio
 import logging
 import random
 import time
+from collections.abc import Mapping
+from pathlib import Path
 
-from topowise import __version__, nrt
+from topowise import __version__
 from topowise.errors import ApiError, SourceError
 from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise.runtime import config, health, tasks
 from topowise.runtime.backoff import Backoff
-from topowise.runtime.log import V2, kv
+from topowise.runtime.log import kv
+from topowise_exporter import triggers
+from topowise_exporter.complaints import Complaints
 from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.kubelet import state_files
 from topowise_exporter.kubelet.podresources import PodResources
+from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.metrics import Metrics
-from topowise_exporter.observe import observe
-from topowise_exporter.publish import topology, writer
+from topowise_exporter.observe import Observer
+from topowise_exporter.publisher import Publisher
+from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
 
 log = logging.getLogger(__name__)
 
-
-class Complaints:
-    """Says a problem once when it appears or changes, and once when it is gone."""
-
-    def __init__(self) -> None:
-        self._current: dict[str, str] = {}
-
-    def raise_(self, about: str, problem: str) -> None:
-        """`about` is what has the problem, fit to stand alone in a log line."""
-        if self._current.get(about) != problem:
-            self._current[about] = problem
-            log.warning(about, extra=kv(why=problem))
-
-    def settle(self, about: str) -> None:
-        """The problem is over, if there was one."""
-        if self._current.pop(about, None) is not None:
-            log.info("Recovered", extra=kv(from_=about))
-
-    def __contains__(self, about: str) -> bool:
-        return about in self._current
-
-
 _NO_KUBELET = "Cannot read the node, publishing nothing until it can be read"
 _NO_WRITE = "Cannot publish, trying again"
-_NO_OWNER = "Cannot read the own Node, publishing without owner reference"
-_ODD_MACHINE = "Parts of /sys are missing or damaged"
-_ODD_NUMBERS = "The kubelet's numbers do not add up"
+# Complaints about single sources begin so; they come and go together.
+_SOURCE = "Source: "
+
+# A burst of the kubelet's writes for one admission is over within this; it is most of our own delay.
+_QUIET_S = 0.002
+# Of the hundred podresources calls a second that all clients of a kubelet share, at most twenty are ours.
+_LOOKS_PER_SECOND = 10.0
+_LOOKS_AT_ONCE = 5
 
 
 class Exporter:
-    """The loop. `run` is its task; the rest is what one round is made of."""
+    """The loop. `run` is its task; `round` is one turn of it."""
 
     def __init__(
         self,
         settings: ExporterConfiguration,
-        podresources: PodResources,
-        api: Api,
+        observer: Observer,
+        publisher: Publisher,
+        source: Source,
         metrics: Metrics,
+        complaints: Complaints,
+        trigger: Trigger,
         *,
         backoff: Backoff | None = None,
     ) -> None:
         self._settings = settings
-        self._podresources = podresources
-        self._api = api
+        self._observer = observer
+        self._publisher = publisher
+        self._source = source
         self._metrics = metrics
-        self._writer = writer.Writer(api)
+        self._complaints = complaints
+        self._trigger = trigger
         self._backoff = backoff or Backoff()
-        self._node_name = settings.resolved_node_name()
-        self._owner: nrt.OwnerReference | None = None
-        self._complaints = Complaints()
-        self._published = False
-        # One round is two calls to the kubelet and one to the API server, each bounded, and the wait between rounds.
-        self.heartbeat = health.Heartbeat(settings.interval + 3 * 10 + 60)
+        self._limit = RateLimit(_LOOKS_PER_SECOND, _LOOKS_AT_ONCE, time.monotonic)
+        self._next_check = time.monotonic() + settings.drift_interval
+        # The longest round: two calls to the kubelet and two to the API server time out, after the longest back-off.
+        self.heartbeat = health.Heartbeat(settings.interval + 4 * 10 + 60)
 
     def problem(self) -> str | None:
         """For readiness: None once the object is published and as long as it can be kept true."""
-        if not self._published:
+        if not self._publisher.has_published:
             return "nothing published yet"
-        for about in (_NO_KUBELET, _NO_WRITE):
-            if about in self._complaints:
-                return about
-        return None
+        return next((about for about in (_NO_KUBELET, _NO_WRITE) if about in self._complaints), None)
 
     async def run(self) -> None:
         """Rounds until cancelled."""
         while True:
             delay = await self.round()
             self.heartbeat.beat()
-            await asyncio.sleep(delay)
+            # A hint ends a wait for the next look at once, but not one that a failure asks for.
+            if delay is None:
+                await self._wait(self._settings.interval)
+            else:
+                await asyncio.sleep(delay)
 
-    async def round(self) -> float:
-        """One look and, if it shows something new, one write. Returns the seconds to wait before the next."""
+    async def round(self) -> float | None:
+        """One look and, if it shows something new, one write. None if all went well, else how long to wait."""
         try:
             with self._metrics.scan_seconds.time():
-                seen = await observe(self._settings, self._podresources)
+                seen = await self._observer.look()
         except SourceError as exc:
-            self._metrics.source_errors.labels(_source(exc, self._settings)).inc()
+            is_kubelet = exc.source == self._settings.podresources_socket.removeprefix("unix://")
+            self._metrics.source_errors.labels("podresources" if is_kubelet else "kubelet-config").inc()
             self._complaints.raise_(_NO_KUBELET, str(exc))
             return self._backoff.next_delay()
         self._complaints.settle(_NO_KUBELET)
+        self._complaints.replace(_SOURCE, self._odd_sources())
+        self._metrics.last_look.set_to_current_time()
+        self._metrics.show_source(self._source.name)
         try:
-            await self._publish(seen)
+            await self._check_drift()
+            await self._publisher.publish(seen)
         except ApiError as exc:
-            self._metrics.failed.inc()
             self._complaints.raise_(_NO_WRITE, str(exc))
             return self._backoff.next_delay(at_least=exc.retry_after)
         self._complaints.settle(_NO_WRITE)
         self._backoff.reset()
-        return self._settings.interval * random.uniform(0.9, 1.1)
+        return None
 
-    async def _publish(self, seen: topology.Observation) -> None:
-        self._note(_ODD_MACHINE, seen.machine.problems)
-        owner = await self._own_node()
-        made, problems = topology.build(self._node_name, seen, owner)
-        self._note(_ODD_NUMBERS, problems)
-        started = time.perf_counter()
-        if not await self._writer.publish(made):
-            self._metrics.unchanged.inc()
-        else:
-            took = time.perf_counter() - started
-            self._metrics.publish_seconds.observe(took)
-            self._metrics.written.inc()
-            log.log(
-                V2 if self._published else logging.INFO,
-                "Published",
-                extra=kv(
-                    node=self._node_name, zones=len(made.zones or ()), pods=len(seen.pods), took_ms=round(took * 1e3)
-                ),
-            )
-        self._published = True
-        self._metrics.last_publish.set_to_current_time()
+    def _odd_sources(self) -> Mapping[str, str]:
+        problems = dict(self._observer.problems)
+        if self._source.problems:
+            about = f"A source of the kubelet's configuration cannot be read, using {self._source.name or 'none'}"
+            problems[about] = "; ".join(self._source.problems)
+        return problems
 
-    async def _own_node(self) -> nrt.OwnerReference | None:
-        if self._owner is None:
-            try:
-                self._owner = await writer.owner_reference(self._api, self._node_name)
-                self._complaints.settle(_NO_OWNER)
-            except ApiError as exc:
-                if exc.status not in (403, 404):
-                    raise
-                self._complaints.raise_(_NO_OWNER, str(exc))
-        return self._owner
+    async def _wait(self, seconds: float) -> None:
+        reasons = await self._trigger.wait(seconds * random.uniform(0.95, 1.05), quiet=_QUIET_S)
+        for reason in reasons or ("interval",):
+            self._metrics.hints.labels(reason.partition(":")[0]).inc()
+        if any(reason.startswith(triggers.MACHINE) for reason in reasons):
+            self._observer.forget_machine()
+        await asyncio.sleep(self._limit.delay())
 
-    def _note(self, about: str, problems: tuple[str, ...]) -> None:
-        if problems:
-            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            self._complaints.raise_(about, problems[0] + more)
-        else:
-            self._complaints.settle(about)
+    async def _check_drift(self) -> None:
+        now = time.monotonic()
+        if now < self._next_check:
+            return
+        await self._publisher.check_drift()
+        self._next_check = now + self._settings.drift_interval * random.uniform(0.8, 1.2)
 
 
-def _source(exc: SourceError, settings: ExporterConfiguration) -> str:
-    return "podresources" if exc.source == settings.podresources_socket.removeprefix("unix://") else "kubelet-config"
+def watched_files(settings: ExporterConfiguration) -> dict[Path, frozenset[str]]:
+    """Directory -> names in it that are written when something changed."""
+    wanted: dict[Path, set[str]] = {}
+    paths = [Path(settings.podresources_socket.removeprefix("unix://"))]
+    if settings.kubelet_root:
+        root = Path(settings.kubelet_root)
+        names = (state_files.CPU_STATE, state_files.MEMORY_STATE, state_files.DEVICE_STATE)
+        paths += [root / name for name in names]
+    if settings.kubelet.config_file:
+        paths.append(Path(settings.kubelet.config_file))
+    if settings.notify_file:
+        paths.append(Path(settings.notify_file))
+    for path in paths:
+        wanted.setdefault(path.parent, set()).add(path.name)
+    return {directory: frozenset(names) for directory, names in wanted.items()}
 
 
 async def run(settings: ExporterConfiguration) -> int:
     """The daemon until it is told to stop; its exit status. Raises ConfigError or SourceError if it cannot start."""
     log.info("Starting topowise-exporter", extra=kv(version=__version__, node=settings.resolved_node_name()))
     log.info("Effective configuration", extra=kv(configuration=config.effective(settings)))
-    metrics = Metrics()
     client = settings.client
     access = await credentials.load(client.kubeconfig, client.context)
+    metrics, complaints, trigger = Metrics(), Complaints(), Trigger()
+    triggers.on_sighup(trigger)
     async with (
         PodResources(settings.podresources_socket) as podresources,
         Api(access, "topowise-exporter", timeout=client.timeout) as api,
     ):
-        exporter = Exporter(settings, podresources, api, metrics)
+        source = Source(settings.kubelet)
+        observer = Observer(settings, podresources, source)
+        publisher = Publisher(settings, api, metrics, complaints)
+        exporter = Exporter(settings, observer, publisher, source, metrics, complaints, trigger)
         probes = health.Health()
         probes.live["rounds"] = exporter.heartbeat.silence
         probes.ready["published"] = exporter.problem
         return await tasks.run_until_stopped(
-            {"exporter": exporter.run(), "health": health.serve(settings.serving, probes, metrics.registry)}
+            {
+                "exporter": exporter.run(),
+                "file watch": FileWatch(trigger, watched_files(settings)).run(),
+                "uevents": Uevents(trigger).run(),
+                "health": health.serve(settings.serving, probes, metrics.registry),
+            }
         )

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
+from topowise import __version__
+from topowise_exporter.zones import Accounts
+
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_NAME = "topowise_exporter_"
+
+SOURCES = ("configz", "file", "flags", "defaults")
 
 
 class Metrics:
@@ -14,33 +22,62 @@ class Metrics:
         self.registry = registry or CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        name = "topowise_exporter_"
-        self.scan_seconds = Histogram(
-            name + "scan_duration_seconds",
-            "Time of one look at the node: /sys, kubelet configuration and podresources.",
-            buckets=_SECONDS,
-            registry=self.registry,
+        build = Gauge(_NAME + "build_info", "1, labelled with the version.", ["version"], registry=self.registry)
+        build.labels(__version__).set(1)
+        self.scan_seconds = self._histogram("scan", "Time of one look: kubelet, state files, /sys if due.")
+        self.publish_seconds = self._histogram("publish", "Time of one write to the API server.")
+        self.writes = self._counter("writes", "Writes of an object, or none for an unchanged one.", "kind", "outcome")
+        self.source_errors = self._counter("source_errors", "Looks that failed, by what could not be read.", "source")
+        self.hints = self._counter("hints", "Looks by what asked for them.", "reason")
+        self.clamped = self._counter("clamped_amounts", "Looks at which the kubelet's numbers did not add up.")
+        self.drifts = self._counter("drifts", "Objects found changed or deleted on the API server.", "kind")
+        self.last_look = self._gauge("last_look_timestamp_seconds", "When the node was last seen.")
+        self.last_publish = self._gauge(
+            "last_publish_timestamp_seconds", "When the published object last agreed with what was seen."
         )
-        self.publish_seconds = Histogram(
-            name + "publish_duration_seconds",
-            "Time of one write to the API server.",
-            buckets=_SECONDS,
-            registry=self.registry,
+        self.pods = self._gauge("listed_pods", "Pods in the kubelet's last answer.")
+        self.claims = self._gauge("claimed_devices", "Devices of resource claims that pods hold, by driver.", "driver")
+        self.foreign = self._gauge("foreign_writer", "1 for each other writer of the object's content.", "manager")
+        self.source = self._gauge("kubelet_config_source", "1 for where the kubelet's configuration is from.", "source")
+        self.zones = self._gauge(
+            "zone_resource",
+            "Amounts of the own node as published: cores, bytes, devices.",
+            "zone",
+            "resource",
+            "amount",
         )
-        self.writes = Counter(
-            name + "writes_total", "Writes of the NodeResourceTopology.", ["outcome"], registry=self.registry
-        )
-        self.source_errors = Counter(
-            name + "source_errors_total",
-            "Looks that failed, by what could not be read.",
-            ["source"],
-            registry=self.registry,
-        )
-        self.last_publish = Gauge(
-            name + "last_publish_timestamp_seconds",
-            "When the published object last agreed with what was seen.",
-            registry=self.registry,
-        )
-        self.written = self.writes.labels("written")
-        self.unchanged = self.writes.labels("unchanged")
-        self.failed = self.writes.labels("failed")
+
+    def show_accounts(self, accounts: Accounts) -> None:
+        """The zones as they were published last."""
+        self.zones.clear()
+        for node_id, amounts in accounts.amounts.items():
+            for resource, amount in amounts.items():
+                unit = 1000 if resource == "cpu" else 1
+                for name in ("capacity", "allocatable", "available"):
+                    self.zones.labels(f"node-{node_id}", resource, name).set(getattr(amount, name) / unit)
+
+    def show_source(self, current: str) -> None:
+        """Where the kubelet's configuration is from."""
+        for name in SOURCES:
+            self.source.labels(name).set(int(name == current))
+
+    def show_claims(self, drivers: Mapping[str, int]) -> None:
+        """Devices held through claims."""
+        self.claims.clear()
+        for driver, count in drivers.items():
+            self.claims.labels(driver).set(count)
+
+    def show_foreign(self, managers: Iterable[str]) -> None:
+        """Other writers."""
+        self.foreign.clear()
+        for manager in managers:
+            self.foreign.labels(manager).set(1)
+
+    def _histogram(self, noun: str, what: str) -> Histogram:
+        return Histogram(f"{_NAME}{noun}_duration_seconds", what, buckets=_SECONDS, registry=self.registry)
+
+    def _counter(self, noun: str, what: str, *labels: str) -> Counter:
+        return Counter(f"{_NAME}{noun}_total", what, labels, registry=self.registry)
+
+    def _gauge(self, noun: str, what: str, *labels: str) -> Gauge:
+        return Gauge(f"{_NAME}{noun}", what, labels, registry=self.registry)

@@ -9,13 +9,13 @@ because a zone without cpu or memory makes scheduler-plugins refuse every pod th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from topowise import attributes, cpuset, nrt, quantity
-from topowise_exporter.kubelet.configuration import KubeletConfiguration
-from topowise_exporter.kubelet.model import Allocatable, MemoryBlock, PodAllocation
+from topowise import cpuset, nrt, quantity
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise_exporter.kubelet.model import Allocations, MemoryBlock
 from topowise_exporter.machine.model import Machine, NumaNode
 
 
@@ -45,28 +45,34 @@ def hugepages_name(page_bytes: int) -> str:
     return f"hugepages-{size}{units[0]}"
 
 
-def account(
-    machine: Machine, allocatable: Allocatable, pods: Iterable[PodAllocation], kubelet: KubeletConfiguration
-) -> Accounts:
+def account(machine: Machine, allocations: Allocations, kubelet: KubeletConfiguration) -> Accounts:
     """The amounts of every NUMA node. What the kubelet names and the machine lacks is left out and reported."""
-    books = _Books(machine, allocatable, tuple(pods), kubelet)
+    books = _Books(machine, allocations, kubelet)
     cpus_available = books.count_cpus()
     books.count_memory()
     books.count_devices()
     return Accounts(books.amounts, cpus_available, frozenset(books.derived), tuple(books.problems))
 
 
-def zones(machine: Machine, accounts: Accounts) -> list[nrt.Zone]:
-    """The zones as published: `node-<id>`, costs to every node, resources and attributes sorted by name."""
-    return [_zone(node, accounts) for node in machine.nodes]
-
-
-def _zone(node: NumaNode, accounts: Accounts) -> nrt.Zone:
-    named = {
-        attributes.ZONE_CPUS: attributes.write_ids(node.cpus),
-        attributes.ZONE_CPUS_AVAILABLE: attributes.write_ids(accounts.cpus_available[node.id]),
-        attributes.ZONE_SOCKETS: attributes.write_ids(socket for socket in node.sockets if socket >= 0),
+def without(accounts: Accounts, is_excluded: Callable[[str], bool]) -> Accounts:
+    """The accounts without the excluded resources; cpu and memory derived from /sys are resources like any other."""
+    amounts = {
+        node_id: {resource: amount for resource, amount in mine.items() if not is_excluded(resource)}
+        for node_id, mine in accounts.amounts.items()
     }
+    derived = frozenset(resource for resource in accounts.derived if not is_excluded(resource))
+    return msgspec.structs.replace(accounts, amounts=amounts, derived=derived)
+
+
+def zones(machine: Machine, accounts: Accounts, named: Mapping[int, Mapping[str, str]]) -> list[nrt.Zone]:
+    """The zones as published: `node-<id>`, costs to every node, resources and attributes sorted by name.
+
+    `named` are the attributes of each node.
+    """
+    return [_zone(node, accounts.amounts[node.id], named[node.id]) for node in machine.nodes]
+
+
+def _zone(node: NumaNode, amounts: Mapping[str, Amount], named: Mapping[str, str]) -> nrt.Zone:
     return nrt.Zone(
         name=nrt.zone_name(node.id),
         type=nrt.ZONE_TYPE,
@@ -79,7 +85,7 @@ def _zone(node: NumaNode, accounts: Accounts) -> nrt.Zone:
                 allocatable=quantity.spell(resource, amount.allocatable),
                 available=quantity.spell(resource, amount.available),
             )
-            for resource, amount in sorted(accounts.amounts[node.id].items())
+            for resource, amount in sorted(amounts.items())
         ),
     )
 
@@ -87,13 +93,13 @@ def _zone(node: NumaNode, accounts: Accounts) -> nrt.Zone:
 class _Books:
     """The work of `account`: what is known, and the amounts as they are found."""
 
-    def __init__(
-        self, machine: Machine, allocatable: Allocatable, pods: tuple[PodAllocation, ...], kubelet: KubeletConfiguration
-    ) -> None:
+    def __init__(self, machine: Machine, allocations: Allocations, kubelet: KubeletConfiguration) -> None:
         self._nodes = machine.nodes
         self._online = frozenset(machine.online)
-        self._allocatable = allocatable
-        self._pods = pods
+        self._allocatable = allocations.allocatable
+        self._pods = allocations.pods
+        self._unlisted = allocations.unlisted
+        self._books = allocations.books
         self._kubelet = kubelet
         self.amounts: dict[int, dict[str, Amount]] = {node.id: {} for node in machine.nodes}
         self.derived: set[str] = set()
@@ -104,7 +110,7 @@ class _Books:
         told = self._allocatable.cpus
         if stray := told - self._online:
             self.problems.append(f"allocatable CPUs {cpuset.spell(stray)} are not online; left out")
-        used = frozenset[int]().union(*(pod.cpus for pod in self._pods))
+        used = frozenset[int]().union(*(pod.cpus for pod in self._pods), *self._unlisted.values())
         free: dict[int, frozenset[int]] = {}
         share = 0
         if not told:
@@ -125,20 +131,14 @@ class _Books:
         """The part of each CPU that a reservation by amount takes, rounded up; 0 if the CPUs are named instead."""
         if self._kubelet.reserved_cpus or not self._online:
             return 0
-        reserved = sum(
-            quantity.milli_value(part.get("cpu", 0))
-            for part in (self._kubelet.system_reserved, self._kubelet.kube_reserved)
-        )
+        reserved = self._kubelet.reserved({}).get("cpu", 0)
         return min(1000, -(-reserved // len(self._online)))
 
     def count_memory(self) -> None:
         """Fills in `memory` and every hugepages size."""
-        usable = self._told_memory() or self._derived_memory()
-        free = dict(usable)
-        blocks = [block for pod in self._pods for block in pod.memory if block.nodes]
-        # What lies on one node is known exactly, so it is booked before what is shared between nodes.
-        for block in sorted(blocks, key=lambda block: (len(block.nodes), block)):
-            self._take(block, free)
+        told = self._told_memory()
+        usable = told or self._derived_memory()
+        free = self._kept_books(told) if told and self._books is not None else self._guessed_books(usable)
         for node in self._nodes:
             capacity = {"memory": node.memory_bytes} | _hugepages(node)
             for resource in sorted(capacity.keys() | {name for owner, name in usable if owner == node.id}):
@@ -166,17 +166,40 @@ class _Books:
         kubelet = self._kubelet
         derived: dict[tuple[int, str], int] = {}
         total = sum(node.memory_bytes for node in self._nodes)
-        by_amount = sum(
-            quantity.value(part.get("memory", 0)) for part in (kubelet.system_reserved, kubelet.kube_reserved)
-        )
+        by_amount = kubelet.reserved({"memory": total}).get("memory", 0)
         for node in self._nodes:
             pages = _hugepages(node)
             share = -(-by_amount * node.memory_bytes // total) if total else 0
-            reserved = kubelet.reserved_on(node.id, "memory") if kubelet.reserved_memory else share
+            reserved = kubelet.reserved_on(node.id, "memory") if kubelet.reservedMemory else share
             derived[node.id, "memory"] = max(0, node.memory_bytes - sum(pages.values()) - reserved)
             for resource, size in pages.items():
                 derived[node.id, resource] = max(0, size - kubelet.reserved_on(node.id, resource))
         return derived
+
+    def _kept_books(self, usable: dict[tuple[int, str], int]) -> dict[tuple[int, str], int]:
+        """What is free by the memory manager's state file, which is exact for blocks over several nodes too."""
+        if self._books is None:
+            raise AssertionError("there are no books to look into")
+        free = {}
+        for key, most in usable.items():
+            said = self._books.free.get(key, most)
+            free[key] = max(0, min(said, most))
+            if said != free[key]:
+                node_id, resource = key
+                self.problems.append(
+                    f"the memory manager has {said} bytes of {resource} free on NUMA node {node_id}, "
+                    f"of {most} allocatable; counted as {free[key]}"
+                )
+        return free
+
+    def _guessed_books(self, usable: dict[tuple[int, str], int]) -> dict[tuple[int, str], int]:
+        """What is free if blocks over several nodes lie as the memory manager fills nodes: the lowest first."""
+        free = dict(usable)
+        blocks = [block for pod in self._pods for block in pod.memory if block.nodes]
+        # What lies on one node is known exactly, so it is booked before what is shared between nodes.
+        for block in sorted(blocks, key=lambda block: (len(block.nodes), block)):
+            self._take(block, free)
+        return free
 
     def _take(self, block: MemoryBlock, free: dict[tuple[int, str], int]) -> None:
         """Books a block where the memory manager does: the lowest node first, as far as it goes."""

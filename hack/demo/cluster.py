@@ -88,8 +88,8 @@ class Cluster:
                     "sysfsRoot": str(node.sysfs),
                     "procfsRoot": str(node.procfs),
                     "podresourcesSocket": str(node.socket),
-                    "kubeletConfigFile": str(node.kubelet_config) if node.kubelet_config.exists() else "",
-                    "interval": "1s",
+                    "kubeletRoot": str(node.kubelet_config.parent),
+                    "kubelet": {"configFile": str(node.kubelet_config) if node.kubelet_config.exists() else ""},
                     "serving": {"port": 0},
                 },
             )

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from sandbox import machines
+from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine
-from topowise_exporter.kubelet.configuration import KubeletConfiguration
-from topowise_exporter.kubelet.model import Allocatable, MemoryBlock, PodAllocation
-from topowise_exporter.publish.topology import Observation, build
+from topowise_exporter.exclusions import Exclusions
+from topowise_exporter.kubelet.model import Allocatable, Allocations, ContainerAllocation, MemoryBlock, PodAllocation
+from topowise_exporter.publish.topology import Observation, Publishing, build
 
 GIB = 1 << 30
 EIGHT = machines.Machine(
@@ -29,10 +30,15 @@ def test_build_with_250_pods(benchmark: Any, tmp_path: Path) -> None:
     read = machine.scan(str(sysfs), str(procfs))
     memory = tuple(MemoryBlock("memory", (number,), 60 * GIB) for number in range(8))
     pods = tuple(
-        PodAllocation("ns", f"pod-{number}", frozenset({number}), (MemoryBlock("memory", (number % 8,), GIB),))
+        PodAllocation(
+            "ns",
+            f"pod-{number}",
+            (ContainerAllocation("c", frozenset({number}), (MemoryBlock("memory", (number % 8,), GIB),)),),
+        )
         for number in range(250)
     )
-    seen = Observation(read, KubeletConfiguration(), Allocatable(frozenset(read.online), memory), pods)
-    made, problems = benchmark(build, "n", seen)
-    assert len(made.zones or ()) == 8
-    assert not problems
+    kubelet = KubeletConfiguration(topologyManagerPolicy="single-numa-node", memoryManagerPolicy="Static")
+    seen = Observation(read, kubelet, Allocations(Allocatable(frozenset(read.online), memory), pods))
+    made = benchmark(build, "n", seen, Publishing(), Exclusions())
+    assert len(made.topology.zones or ()) == 8
+    assert not made.problems

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
 
@@ -16,6 +18,8 @@ from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet import podresources
 from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
+from sandbox.kubelet.state_files import StateFiles
+from topowise import fingerprint
 
 NRT = "noderesourcetopologies.topology.node.k8s.io"
 MACHINE = machines.Machine(
@@ -71,8 +75,9 @@ def config(tmp_path: Path, server: ApiServer, kubelet: FakeKubelet) -> dict[str,
         "sysfsRoot": str(sysfs),
         "procfsRoot": str(procfs),
         "podresourcesSocket": str(kubelet.socket),
-        "kubeletConfigFile": str(kubelet_config),
-        "interval": "100ms",
+        "kubeletRoot": "",
+        "kubelet": {"configFile": str(kubelet_config)},
+        "interval": "200ms",
         "serving": {"port": 0},
     }
 
@@ -180,13 +185,114 @@ async def test_a_crd_that_is_installed_later_is_named_and_waited_for(
 async def test_a_changed_policy_is_published(server: ApiServer, start: Start, config: dict[str, Any]) -> None:
     await start("topowise_exporter", "run", config=config)
     await eventually(lambda: published(server))
-    Path(config["kubeletConfigFile"]).write_text("topologyManagerPolicy: restricted\n")
+    Path(config["kubelet"]["configFile"]).write_text("topologyManagerPolicy: restricted\n")
 
     def policy() -> bool:
         topology = published(server) or {}
         return {"name": "topologyManagerPolicy", "value": "restricted"} in topology.get("attributes", [])
 
     await eventually(policy)
+
+
+async def test_a_state_file_is_a_hint_and_its_finished_init_containers_count(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    files = StateFiles(tmp_path / "root")
+    files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
+    exporter = await start(
+        "topowise_exporter", "run", config={**config, "interval": "1h", "kubeletRoot": str(tmp_path / "root")}
+    )
+    await eventually(lambda: available(server) == "3")
+    init = ContainerHoldings("setup", "init", frozenset({4}))
+    app = ContainerHoldings("c", "app", frozenset({1}))
+    kubelet.pods = (PodHoldings("u1", "default", "p", (init, app)),)
+    files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
+    # CPU 4 is in the state file alone, because List does not show init containers.
+    await eventually(lambda: available(server) == "1")
+    kubelet.pods = ()
+    (tmp_path / "root/device-plugins/kubelet_internal_checkpoint").touch()
+    await eventually(lambda: available(server) == "3")
+    assert exporter.process.returncode is None
+
+
+async def test_a_touched_notify_file_is_a_hint(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    notify = tmp_path / "run" / "notify"
+    notify.parent.mkdir()
+    notify.touch()
+    await start("topowise_exporter", "run", config={**config, "interval": "1h", "notifyFile": str(notify)})
+    await eventually(lambda: available(server) == "3")
+    await asyncio.sleep(0.2)
+    kubelet.give("p", 1)
+    notify.touch()
+    await eventually(lambda: available(server) == "2")
+
+
+async def test_sighup_reads_the_machine_anew(server: ApiServer, start: Start, config: dict[str, Any]) -> None:
+    exporter = await start("topowise_exporter", "run", config={**config, "interval": "1h", "machineInterval": "1h"})
+    await eventually(lambda: published(server))
+    pages = Path(config["sysfsRoot"]) / "devices/system/node/node0/hugepages/hugepages-2048kB"
+    pages.mkdir(parents=True)
+    (pages / "nr_hugepages").write_text("8\n")
+    exporter.process.send_signal(signal.SIGHUP)
+
+    def has_pages() -> bool:
+        zone = (published(server) or {"zones": [{"resources": []}]})["zones"][0]
+        return {"hugepages-2Mi", str(8 * 2 << 20)} <= {text for one in zone["resources"] for text in one.values()}
+
+    await eventually(has_pages)
+
+
+async def test_an_object_that_is_deleted_or_changed_is_written_anew(
+    server: ApiServer, start: Start, config: dict[str, Any]
+) -> None:
+    exporter = await start("topowise_exporter", "run", config={**config, "driftInterval": "300ms"})
+    await eventually(lambda: published(server))
+    url = f"{server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1"
+    async with aiohttp.ClientSession() as session:
+        await session.delete(url)
+        await eventually(lambda: exporter.lines("it was deleted"))
+        await eventually(lambda: published(server))
+        other = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": []}
+        query = {"fieldManager": "resource-topology-exporter", "force": "true"}
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        async with session.patch(url, params=query, data=json.dumps(other), headers=headers) as answer:
+            assert answer.status == 200
+    await eventually(lambda: exporter.lines("Somebody else writes"))
+    assert "resource-topology-exporter" in exporter.lines("Somebody else writes")[0]
+    await eventually(lambda: len((published(server) or {"zones": []})["zones"]) == 2)
+
+
+async def test_exclusions_hold_for_zones_and_fingerprint_alike(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    kubelet.give("hidden", 1)
+    kubelet.give("seen", 4)
+    exclude = {"resources": ["hugepages-*"], "pods": [{"namespace": "default", "name": "hid*"}]}
+    await start("topowise_exporter", "run", config={**config, "exclude": exclude})
+    await eventually(lambda: available(server) == "2")
+    topology = published(server) or {}
+    named = {one["name"]: one["value"] for one in topology["attributes"]}
+    assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("default", "seen")])
+    assert "hidden" not in named["topowise.io/holdings"]
+
+
+async def test_volcanos_object_is_published_from_the_same_look(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    server.install_crds(CRD.with_name("numatopologies.yaml"))
+    kubelet.give("p", 1)
+    await start("topowise_exporter", "run", config={**config, "numatopology": True})
+
+    def free() -> str | None:
+        found = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
+        return found[0]["spec"]["numares"]["cpu"]["allocatable"] if found else None
+
+    await eventually(lambda: free() == "2-7")
+    before = server.writes()
+    await asyncio.sleep(0.6)
+    assert server.writes() == before
 
 
 async def test_a_configuration_that_cannot_be_used_ends_it_with_one_line(start: Start, config: dict[str, Any]) -> None:
@@ -202,7 +308,7 @@ async def test_once_prints_the_object_alone_on_stdout(
 ) -> None:
     kubelet.give("p", 1)
     arguments = ["--sysfs-root", config["sysfsRoot"], "--procfs-root", config["procfsRoot"], "-o", "json"]
-    arguments += ["--podresources-socket", str(kubelet.socket), "--kubelet-config", config["kubeletConfigFile"]]
+    arguments += ["--podresources-socket", str(kubelet.socket), "--kubelet-config", config["kubelet"]["configFile"]]
     printed = await start("topowise_exporter", "once", "--node-name", "x", *arguments)
     assert await printed.process.wait() == 0
     topology = json.loads(printed.log)

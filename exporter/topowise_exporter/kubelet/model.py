@@ -6,6 +6,8 @@ all its NUMA nodes, and ids that cannot be NUMA nodes dropped.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -34,16 +36,78 @@ class Allocatable(msgspec.Struct, frozen=True):
     devices: tuple[Device, ...] = ()
 
 
-class PodAllocation(msgspec.Struct, frozen=True):
-    """What one pod holds exclusively, over all its containers and the pod level, each id once."""
+class Claim(msgspec.Struct, frozen=True, gc=False, order=True):
+    """A device of dynamic resource allocation that a container was given."""
 
-    namespace: str
+    driver: str
+    pool: str
+    device: str
+
+
+class ContainerAllocation(msgspec.Struct, frozen=True):
+    """What one container holds exclusively."""
+
     name: str
     cpus: frozenset[int] = frozenset()
     memory: tuple[MemoryBlock, ...] = ()
     devices: tuple[Device, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+
+class PodAllocation(msgspec.Struct, frozen=True):
+    """What one pod holds exclusively; `own_cpus` and `own_memory` are of the pod level (KEP-5526), and overlap with
+    what its containers hold."""
+
+    namespace: str
+    name: str
+    containers: tuple[ContainerAllocation, ...] = ()
+    own_cpus: frozenset[int] = frozenset()
+    own_memory: tuple[MemoryBlock, ...] = ()
+
+    @property
+    def cpus(self) -> frozenset[int]:
+        """Each CPU once, over all containers and the pod level."""
+        return self.own_cpus.union(*(container.cpus for container in self.containers))
+
+    @property
+    def memory(self) -> tuple[MemoryBlock, ...]:
+        """The pod's blocks; a pod-level block has the containers' shares in it."""
+        if self.own_memory:
+            return self.own_memory
+        return tuple(sorted(block for container in self.containers for block in container.memory))
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Each device once."""
+        return tuple(sorted({device for container in self.containers for device in container.devices}))
 
     @property
     def is_exclusive(self) -> bool:
         """Whether it holds anything that belongs to a NUMA node (RTE's rule for the fingerprint method)."""
-        return bool(self.cpus) or any(block.nodes for block in self.memory) or any(one.nodes for one in self.devices)
+        return bool(self.own_cpus or self.own_memory) or any(
+            container.cpus
+            or any(block.nodes for block in container.memory)
+            or any(device.nodes for device in container.devices)
+            for container in self.containers
+        )
+
+
+class MemoryBooks(msgspec.Struct, frozen=True):
+    """The memory manager's own books: bytes free by (NUMA node, type); by node the blocks on it and its group."""
+
+    free: Mapping[tuple[int, str], int]
+    assignments: Mapping[int, int]
+    cells: Mapping[int, tuple[int, ...]]
+
+
+class Allocations(msgspec.Struct, frozen=True):
+    """All that is known of what the kubelet has to give and has given.
+
+    `unlisted` maps pod uids to CPUs that only the CPU manager's state file shows: finished init containers keep them.
+    `books` is None if the memory manager is off or its state cannot be read.
+    """
+
+    allocatable: Allocatable = Allocatable()
+    pods: tuple[PodAllocation, ...] = ()
+    unlisted: Mapping[str, frozenset[int]] = {}
+    books: MemoryBooks | None = None

@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
-from topowise.wire import podresources_pb2_grpc as rpc
-from topowise_exporter.kubelet.model import Allocatable, Device, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.model import Allocatable, Claim, ContainerAllocation, Device, MemoryBlock, PodAllocation
 
 DEFAULT_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+_SERVICE: Final = "/v1.PodResourcesLister/"
+
+Message = TypeVar("Message", pb.AllocatableResourcesResponse, pb.ListPodResourcesResponse)
 
 # 250 pods are 43 KB; the kubelet's own clients raise gRPC's 4 MiB to this.
 _MAX_MESSAGE = 16 << 20
@@ -32,6 +36,9 @@ class PodResources:
         self._socket = socket.removeprefix("unix://")
         self._timeout = timeout
         self._channel: grpc.aio.Channel | None = None
+        self._calls: dict[str, Any] = {}
+        self._last_allocatable: tuple[bytes | None, Allocatable] = None, Allocatable()
+        self._last_pods: tuple[bytes | None, tuple[PodAllocation, ...]] = None, ()
 
     async def __aenter__(self) -> Self:
         return self
@@ -48,15 +55,23 @@ class PodResources:
 
     async def allocatable(self) -> Allocatable:
         """One GetAllocatableResources. Raises SourceError."""
-        answer = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
-        return decode_allocatable(answer)
+        answer = await self._call("GetAllocatableResources")
+        if answer != self._last_allocatable[0]:
+            self._last_allocatable = (
+                answer,
+                decode_allocatable(_parse(pb.AllocatableResourcesResponse, answer, self._socket)),
+            )
+        return self._last_allocatable[1]
 
     async def pods(self) -> tuple[PodAllocation, ...]:
         """One List, by namespace and name. Raises SourceError."""
-        answer = await self._call("List", pb.ListPodResourcesRequest())
-        return decode_pods(answer)
+        answer = await self._call("List")
+        if answer != self._last_pods[0]:
+            self._last_pods = answer, decode_pods(_parse(pb.ListPodResourcesResponse, answer, self._socket))
+        return self._last_pods[1]
 
-    async def _call(self, method: str, request: Any) -> Any:
+    async def _call(self, method: str) -> bytes:
+        """The answer as bytes: most looks find the same as the one before, and need no decoding."""
         # gRPC reports a missing file as an unreachable address after its own back-off; say what is the matter at once.
         if not Path(self._socket).exists():
             await self._drop()
@@ -64,19 +79,31 @@ class PodResources:
         if self._channel is None:
             options = [("grpc.max_receive_message_length", _MAX_MESSAGE), ("grpc.enable_http_proxy", 0)]
             self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options=options)
-        stub = rpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
+            self._calls.clear()
+        call = self._calls.get(method)
+        if call is None:
+            # Both requests are empty messages, which are no bytes at all.
+            call = self._calls[method] = self._channel.unary_unary(_SERVICE + method)
         try:
-            return await getattr(stub, method)(request, timeout=self._timeout)
+            answer: bytes = await call(b"", timeout=self._timeout)
         except grpc.aio.AioRpcError as exc:
             # A channel in back-off refuses calls although the socket is back; a new one tries at once.
             await self._drop()
             details = " ".join((exc.details() or "no details").split())
             raise SourceError(self._socket, f"{method}: {exc.code().name}: {details}") from exc
+        return answer
 
     async def _drop(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
+
+
+def _parse(kind: type[Message], answer: bytes, socket: str) -> Message:
+    try:
+        return kind.FromString(answer)
+    except DecodeError as exc:
+        raise SourceError(socket, f"the answer is not a {kind.__name__}: {exc}") from exc
 
 
 def decode_allocatable(answer: pb.AllocatableResourcesResponse) -> Allocatable:
@@ -90,14 +117,27 @@ def decode_pods(answer: pb.ListPodResourcesResponse) -> tuple[PodAllocation, ...
 
 
 def _pod(pod: pb.PodResources) -> PodAllocation:
-    of_containers = [block for container in pod.containers for block in _memory(container.memory)]
     return PodAllocation(
         namespace=pod.namespace,
         name=pod.name,
-        cpus=frozenset(pod.cpu_ids).union(*(container.cpu_ids for container in pod.containers)),
-        # A pod-level block holds the shares of the containers, which are listed as well.
-        memory=_memory(pod.memory) or tuple(sorted(of_containers)),
-        devices=_devices(entry for container in pod.containers for entry in container.devices),
+        containers=tuple(map(_container, pod.containers)),
+        own_cpus=frozenset(pod.cpu_ids),
+        own_memory=_memory(pod.memory),
+    )
+
+
+def _container(container: pb.ContainerResources) -> ContainerAllocation:
+    claims = (
+        Claim(part.driver_name, part.pool_name, part.device_name)
+        for claim in container.dynamic_resources
+        for part in claim.claim_resources
+    )
+    return ContainerAllocation(
+        name=container.name,
+        cpus=frozenset(container.cpu_ids),
+        memory=_memory(container.memory),
+        devices=_devices(container.devices),
+        claims=tuple(sorted(claims)),
     )
 
 

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
 import msgspec
 
-from topowise import attributes, fingerprint, nrt
-from topowise_exporter import zones
-from topowise_exporter.kubelet.configuration import KubeletConfiguration
-from topowise_exporter.kubelet.model import Allocatable, PodAllocation
+from topowise import attributes, cpuset, fingerprint, kubeletconfig, nrt, placement
+from topowise.attributes import cores, devices, holdings
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise.runtime.config import Section
+from topowise_exporter import exclusions, zones
+from topowise_exporter.exclusions import Exclusions
+from topowise_exporter.kubelet.model import Allocations, ContainerAllocation, MemoryBlock, PodAllocation
 from topowise_exporter.machine.model import Machine
+
+
+class Publishing(Section, frozen=True):
+    """What the object says beyond zones."""
+
+    fingerprint_method: Literal["auto", "all", "with-exclusive-resources"] = "auto"
+    """Which pods the fingerprint counts; `auto` is `with-exclusive-resources` unless the memory manager is off."""
+    holdings: bool = True
+    """Ids of CPUs, memory blocks and devices of every pod; topowise-scheduler is exact with them, on counts without."""
+    numa_placement: bool = True
+    """The numaplacement vectors of RTE 0.25, which scheduler-plugins preempt by (policy single-numa-node only)."""
+    legacy_topology_policies: bool = False
+    """The deprecated `topologyPolicies` field, for readers of NRT v1alpha1."""
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -16,48 +35,175 @@ class Observation(msgspec.Struct, frozen=True):
 
     machine: Machine
     kubelet: KubeletConfiguration
-    allocatable: Allocatable
-    pods: tuple[PodAllocation, ...]
+    allocations: Allocations
+
+
+class Published(msgspec.Struct, frozen=True):
+    """The object, the amounts in it, and a line for each thing in the observation that did not add up."""
+
+    topology: nrt.NodeResourceTopology
+    accounts: zones.Accounts
+    problems: tuple[str, ...]
 
 
 def build(
-    node_name: str, seen: Observation, owner: nrt.OwnerReference | None = None
-) -> tuple[nrt.NodeResourceTopology, tuple[str, ...]]:
-    """The object to publish, and a line for each thing in the observation that did not add up."""
-    accounts = zones.account(seen.machine, seen.allocatable, seen.pods, seen.kubelet)
-    named = _attributes(seen, accounts)
+    node_name: str,
+    seen: Observation,
+    publishing: Publishing,
+    excluded: Exclusions,
+    owner: nrt.OwnerReference | None = None,
+) -> Published:
+    """The object to publish."""
+    allocations = exclusions.apply(excluded, seen.allocations)
+    accounts = zones.without(zones.account(seen.machine, allocations, seen.kubelet), excluded.has_resource)
+    problems = list(accounts.problems)
+    on_top = _on_top(seen, allocations, accounts, publishing)
+    per_zone = _per_zone(seen.machine, allocations, accounts)
+    if publishing.numa_placement and seen.kubelet.topologyManagerPolicy == "single-numa-node":
+        _add_placement(seen.machine, allocations.pods, on_top, per_zone, problems)
     topology = nrt.new(
         node_name,
-        zones.zones(seen.machine, accounts),
-        (nrt.Attribute(name, text) for name, text in named.items()),
-        annotations={attributes.PODS_FINGERPRINT_ANNOTATION: named[attributes.PODS_FINGERPRINT]},
+        zones.zones(seen.machine, accounts, per_zone),
+        (nrt.Attribute(name, text) for name, text in on_top.items()),
+        annotations={attributes.PODS_FINGERPRINT_ANNOTATION: on_top[attributes.PODS_FINGERPRINT]},
         owner=owner,
     )
-    return topology, accounts.problems
+    if publishing.legacy_topology_policies:
+        legacy = attributes.legacy_policy(seen.kubelet.topologyManagerPolicy, seen.kubelet.topologyManagerScope)
+        topology = msgspec.structs.replace(topology, topologyPolicies=(legacy,))
+    return Published(topology, accounts, tuple(problems))
 
 
-def _attributes(seen: Observation, accounts: zones.Accounts) -> dict[str, str]:
+def fingerprint_method(kubelet: KubeletConfiguration, publishing: Publishing) -> fingerprint.Method:
+    """Which pods count. With the memory manager off the kubelet lists no memory, so a Guaranteed pod with fractional
+    CPUs looks exclusive to a scheduler and not to us: then all pods count, on which both always agree."""
+    if publishing.fingerprint_method != "auto":
+        return publishing.fingerprint_method
+    return fingerprint.ALL if kubelet.memoryManagerPolicy == "None" else fingerprint.WITH_EXCLUSIVE_RESOURCES
+
+
+def _on_top(
+    seen: Observation, allocations: Allocations, accounts: zones.Accounts, publishing: Publishing
+) -> dict[str, str]:
     kubelet = seen.kubelet
-    method = fingerprint_method(kubelet)
-    counted = [(pod.namespace, pod.name) for pod in seen.pods if method == fingerprint.ALL or pod.is_exclusive]
+    method = fingerprint_method(kubelet, publishing)
+    counted = [(pod.namespace, pod.name) for pod in allocations.pods if method == fingerprint.ALL or pod.is_exclusive]
     named = {
-        attributes.TOPOLOGY_MANAGER_POLICY: kubelet.topology_manager_policy,
-        attributes.TOPOLOGY_MANAGER_SCOPE: kubelet.topology_manager_scope,
-        attributes.CPU_MANAGER_POLICY: kubelet.cpu_manager_policy,
-        attributes.MEMORY_MANAGER_POLICY: kubelet.memory_manager_policy,
+        attributes.TOPOLOGY_MANAGER_POLICY: kubelet.topologyManagerPolicy,
+        attributes.TOPOLOGY_MANAGER_SCOPE: kubelet.topologyManagerScope,
+        attributes.CPU_MANAGER_POLICY: kubelet.cpuManagerPolicy,
+        attributes.MEMORY_MANAGER_POLICY: kubelet.memoryManagerPolicy,
         attributes.PODS_FINGERPRINT: fingerprint.of(counted),
         attributes.PODS_FINGERPRINT_METHOD: method,
+        attributes.KUBELET_CONFIGURATION: kubeletconfig.encode(kubelet),
+        attributes.CORES: cores.write(_cores(seen.machine)),
+        **_policy_options(kubelet),
     }
-    for option, text in kubelet.topology_manager_policy_options.items():
-        named[attributes.option_name(option)] = text
     if kubelet.reserved_cpus:
         named[attributes.RESERVED_CPUS] = attributes.write_ids(kubelet.reserved_cpus)
     if accounts.derived:
         named[attributes.DERIVED] = attributes.write_names(accounts.derived)
+    if allocations.allocatable.devices:
+        named[attributes.DEVICES] = devices.write(
+            devices.Device(one.resource, one.id, one.nodes) for one in allocations.allocatable.devices
+        )
+    if publishing.holdings:
+        named[attributes.HOLDINGS] = holdings.write(_holdings(allocations))
     return named
 
 
-def fingerprint_method(kubelet: KubeletConfiguration) -> fingerprint.Method:
-    """Which pods count. With the memory manager off kubelet lists no memory, so a Guaranteed pod with fractional CPUs
-    looks exclusive to a scheduler and not to us: then all pods count, on which both always agree."""
-    return fingerprint.ALL if kubelet.memory_manager_policy == "None" else fingerprint.WITH_EXCLUSIVE_RESOURCES
+def _policy_options(kubelet: KubeletConfiguration) -> dict[str, str]:
+    named = {}
+    for option, text in (kubelet.topologyManagerPolicyOptions or {}).items():
+        named[attributes.option_name(option)] = text
+        if option == "max-allowable-numa-nodes":
+            named[attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES] = text
+    return named
+
+
+def _per_zone(machine: Machine, allocations: Allocations, accounts: zones.Accounts) -> dict[int, dict[str, str]]:
+    named: dict[int, dict[str, str]] = {}
+    for node in machine.nodes:
+        mine = named[node.id] = {
+            attributes.ZONE_CPUS: attributes.write_ids(node.cpus),
+            attributes.ZONE_CPUS_AVAILABLE: attributes.write_ids(accounts.cpus_available[node.id]),
+            attributes.ZONE_SOCKETS: attributes.write_ids(socket for socket in node.sockets if socket >= 0),
+        }
+        if allocations.books is not None and node.id in allocations.books.cells:
+            mine[attributes.MEMORY_CELLS] = attributes.write_ids(allocations.books.cells[node.id])
+            mine[attributes.MEMORY_ASSIGNMENTS] = str(allocations.books.assignments[node.id])
+    return named
+
+
+def _cores(machine: Machine) -> Iterable[cores.Core]:
+    """As cadvisor tells the kubelet: a core's L3 is the first its first thread reports."""
+    for cpu in machine.cpus:
+        if cpu.id == cpu.core:
+            uncore = cpu.l3_id if cpu.l3_id is not None else cpu.l3[0] if cpu.l3 else None
+            yield cores.Core(cpu.socket, uncore, cpu.threads)
+
+
+def _holdings(allocations: Allocations) -> list[holdings.Pod]:
+    listed = [
+        holdings.Pod(
+            pod.namespace,
+            pod.name,
+            tuple(
+                holdings.Container(
+                    container.name,
+                    cpuset.spell(container.cpus),
+                    _blocks(container.memory),
+                    _device_ids(container),
+                )
+                for container in pod.containers
+                if container.cpus or container.memory or container.devices
+            ),
+            cpuset.spell(pod.own_cpus),
+            _blocks(pod.own_memory),
+        )
+        for pod in allocations.pods
+        if pod.is_exclusive or pod.devices
+    ]
+    unlisted = [
+        holdings.Pod("", uid, (holdings.Container("", cpuset.spell(cpus)),))
+        for uid, cpus in allocations.unlisted.items()
+    ]
+    return [*listed, *unlisted]
+
+
+def _blocks(blocks: Iterable[MemoryBlock]) -> tuple[holdings.Block, ...]:
+    return tuple(holdings.Block(block.type, cpuset.spell(block.nodes), block.size) for block in blocks)
+
+
+def _device_ids(container: ContainerAllocation) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for device in container.devices:
+        found[device.resource] = (*found.get(device.resource, ()), device.id)
+    return found
+
+
+def _add_placement(
+    machine: Machine,
+    pods: Iterable[PodAllocation],
+    on_top: dict[str, str],
+    per_zone: Mapping[int, dict[str, str]],
+    problems: list[str],
+) -> None:
+    held = {
+        (pod.namespace, pod.name, container.name): placement.Holdings(
+            cpus=tuple(sorted(container.cpus)),
+            devices=tuple(device.nodes for device in container.devices),
+            memory=tuple(block.nodes for block in container.memory),
+        )
+        for pod in pods
+        for container in pod.containers
+    }
+    owners = {cpu: node.id for node in machine.nodes for cpu in node.cpus}
+    try:
+        metadata, vectors = placement.encode(placement.placements(held, owners), per_zone)
+    except placement.PlacementError as exc:
+        problems.append(f"{exc}; numaplacement left out")
+        return
+    on_top[placement.METADATA_ATTRIBUTE] = metadata
+    for node_id, vector in vectors.items():
+        per_zone[node_id][placement.VECTOR_ATTRIBUTE] = vector

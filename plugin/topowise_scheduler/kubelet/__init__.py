@@ -9,12 +9,9 @@ Checked against 2,500 recorded scenarios of Kubernetes 1.36.2
 (tests/unit/scheduler/kubelet/test_recorded_decisions.py).
 """
 
+from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
-from topowise_scheduler.kubelet.configuration import (
-    KubeletConfiguration,
-    KubeletStartError,
-    MemoryReservation,
-)
+from topowise_scheduler.kubelet.configuration import KubeletStartError
 from topowise_scheduler.kubelet.machine import Core, Device, DevicePlugin, Machine, NumaNode
 from topowise_scheduler.kubelet.node import Kubelet
 

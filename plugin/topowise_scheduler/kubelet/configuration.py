@@ -12,15 +12,15 @@ a gate counts as on unless it is set to false.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from topowise import cpuset
-from topowise.errors import ParseError, TopowiseError
-from topowise.pods import HUGEPAGES, Amounts, Quantity, amount_of
+from topowise.errors import TopowiseError
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise.pods import HUGEPAGES, Amounts, amount_of
 from topowise_scheduler.kubelet.machine import Machine
 from topowise_scheduler.kubelet.masks import mask_of
 
@@ -48,33 +48,6 @@ _EXCLUSIVE_CPU_OPTIONS: Final = (
 
 class KubeletStartError(TopowiseError):
     """The kubelet would not start with this configuration on this machine; the text is the kubelet's."""
-
-
-class MemoryReservation(msgspec.Struct, frozen=True, gc=False):
-    numaNode: int
-    limits: dict[str, Quantity] = {}
-
-
-class KubeletConfiguration(msgspec.Struct, frozen=True, gc=False):
-    """The fields in the spelling of the file; absent means the default, and no reservation at all."""
-
-    topologyManagerPolicy: str = "none"
-    topologyManagerScope: str = "container"
-    topologyManagerPolicyOptions: dict[str, str] | None = None
-    cpuManagerPolicy: str = "none"
-    cpuManagerPolicyOptions: dict[str, str] | None = None
-    memoryManagerPolicy: str = "None"
-    reservedSystemCPUs: str = ""
-    systemReserved: dict[str, Quantity] | None = None
-    kubeReserved: dict[str, Quantity] | None = None
-    evictionHard: dict[str, str] | None = None
-    reservedMemory: tuple[MemoryReservation, ...] | None = None
-    maxPods: int = 110
-    featureGates: dict[str, bool] | None = None
-
-    def gate(self, name: str, default: bool) -> bool:
-        """Whether a feature gate is on."""
-        return (self.featureGates or {}).get(name, default)
 
 
 class TopologySettings(msgspec.Struct, frozen=True, gc=False):
@@ -181,36 +154,9 @@ def _boolean(name: str, value: str) -> bool:
 
 
 def _reserved(config: KubeletConfiguration, machine: Machine) -> Amounts:
-    """system + kube + hard eviction per resource; a set of reserved CPUs replaces both cpu amounts (cmd/kubelet)."""
-    reserved: Amounts = {}
-    for listed in (config.systemReserved, config.kubeReserved):
-        for name, given in (listed or {}).items():
-            reserved[name] = reserved.get(name, 0) + amount_of(name, given)
-    if config.reservedSystemCPUs:
-        reserved["cpu"] = 1000 * len(cpuset.parse(config.reservedSystemCPUs))
+    """What is kept from pods per resource; percentages are of the machine's capacity."""
     capacities = {"memory": machine.memory(), "ephemeral-storage": machine.ephemeral_storage or 0}
-    signals = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
-    for signal, threshold in (config.evictionHard or {}).items():
-        name = signals.get(signal, "")
-        if name:
-            reserved[name] = reserved.get(name, 0) + _threshold(threshold, capacities[name])
-    return reserved
-
-
-def _threshold(text: str, capacity: int) -> int:
-    """An eviction threshold: a quantity or a share of the capacity (eviction/api GetThresholdQuantity)."""
-    if not text.endswith("%"):
-        return amount_of("memory", text)
-    try:
-        # The kubelet keeps the share as a float32, which is 13 bytes more for 10 % of 8 GiB; the product is truncated.
-        return int(capacity * _float32(_float32(float(text[:-1])) / 100))
-    except (ValueError, OverflowError) as exc:
-        raise ParseError("eviction threshold", text, 'a quantity or a percentage such as "10%"') from exc
-
-
-def _float32(number: float) -> float:
-    (rounded,) = struct.unpack("f", struct.pack("f", number))
-    return float(rounded)
+    return config.reserved(capacities)
 
 
 def _cpu(config: KubeletConfiguration, machine: Machine, reserved: Amounts, topology_policy: str) -> CpuSettings | None:

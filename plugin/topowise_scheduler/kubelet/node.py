@@ -16,10 +16,11 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import ConfigError
+from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import Amounts, Kind
 from topowise_scheduler.kubelet import hints as reasons
 from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
-from topowise_scheduler.kubelet.configuration import KubeletConfiguration, Settings, settle
+from topowise_scheduler.kubelet.configuration import Settings, settle
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.device_manager import DeviceManager

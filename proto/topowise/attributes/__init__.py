@@ -30,6 +30,15 @@ ZONE_CPUS_AVAILABLE: Final = "topowise.io/cpus-available"
 ZONE_SOCKETS: Final = "topowise.io/sockets"
 # On top: CPUs the kubelet keeps for the system.
 RESERVED_CPUS: Final = "topowise.io/reserved-cpus"
+# On top: how CPUs form cores, and devices and holdings with their ids; see `cores`, `devices` and `holdings` here.
+CORES: Final = "topowise.io/cores"
+DEVICES: Final = "topowise.io/devices"
+HOLDINGS: Final = "topowise.io/holdings"
+# On top: the kubelet's configuration as far as it decides placements; see topowise.kubeletconfig.
+KUBELET_CONFIGURATION: Final = "topowise.io/kubelet-configuration"
+# Per zone, with memory manager Static: the nodes of the group it belongs to, and how many blocks lie on it.
+MEMORY_CELLS: Final = "topowise.io/memory-cells"
+MEMORY_ASSIGNMENTS: Final = "topowise.io/memory-assignments"
 # On top: which resources' amounts were derived from /sys because the kubelet's manager of them is off ("cpu,memory").
 DERIVED: Final = "topowise.io/derived-from-sysfs"
 
@@ -63,6 +72,13 @@ def policy_and_scope(attributes: Mapping[str, str], legacy: Iterable[str] | None
     if scope not in SCOPES:
         raise ParseError(f"attribute {TOPOLOGY_MANAGER_SCOPE}", scope, f"one of {', '.join(SCOPES)}")
     return policy, scope
+
+
+def legacy_policy(policy: str, scope: str) -> str:
+    """The `topologyPolicies` value that NFD would write; what it has no name for is "None"."""
+    level = {"container": "ContainerLevel", "pod": "PodLevel"}.get(scope)
+    names = {"best-effort": "BestEffort", "restricted": "Restricted", "single-numa-node": "SingleNUMANode"}
+    return names[policy] + level if level and policy in names else "None"
 
 
 def option_name(option: str) -> str:

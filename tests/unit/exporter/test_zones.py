@@ -6,14 +6,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topowise_exporter.kubelet.configuration import KubeletConfiguration, ReservedMemory
-from topowise_exporter.kubelet.model import Allocatable, Device, MemoryBlock, PodAllocation
+from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_exporter.kubelet.model import (
+    Allocatable,
+    Allocations,
+    ContainerAllocation,
+    Device,
+    MemoryBlock,
+    MemoryBooks,
+    PodAllocation,
+)
 from topowise_exporter.machine import Machine, NumaNode
 from topowise_exporter.zones import Accounts, Amount, account, hugepages_name, zones
 
 GIB = 1 << 30
 MIB = 1 << 20
-STATIC = KubeletConfiguration(cpu_manager_policy="static", memory_manager_policy="Static")
+STATIC = KubeletConfiguration(cpuManagerPolicy="static", memoryManagerPolicy="Static")
+
+
+def pod(
+    namespace: str,
+    name: str,
+    cpus: frozenset[int] = frozenset(),
+    memory: tuple[MemoryBlock, ...] = (),
+    devices: tuple[Device, ...] = (),
+) -> PodAllocation:
+    """A pod of one container."""
+    return PodAllocation(namespace, name, (ContainerAllocation("c", cpus, memory, devices),))
 
 
 def node(numa_id: int, cpus: range, memory: int = 8 * GIB, hugepages: Mapping[int, int] | None = None) -> NumaNode:
@@ -52,7 +71,7 @@ ALL = Allocatable(
 
 
 def test_a_node_without_pods_has_all_that_is_allocatable() -> None:
-    accounts = account(TWO, ALL, (), STATIC)
+    accounts = account(TWO, Allocations(ALL, ()), STATIC)
     assert accounts.amounts[0] == {
         "cpu": Amount(4000, 3000, 3000),
         "memory": Amount(8 * GIB, 6 * GIB, 6 * GIB),
@@ -67,10 +86,10 @@ def test_a_node_without_pods_has_all_that_is_allocatable() -> None:
 
 def test_what_two_entries_name_is_taken_once() -> None:
     pods = (
-        PodAllocation("a", "p", frozenset({1, 2}), devices=(Device("gpu", "between", (0, 8)),)),
-        PodAllocation("a", "q", frozenset({2, 3})),
+        pod("a", "p", frozenset({1, 2}), devices=(Device("gpu", "between", (0, 8)),)),
+        pod("a", "q", frozenset({2, 3})),
     )
-    accounts = account(TWO, ALL, pods, STATIC)
+    accounts = account(TWO, Allocations(ALL, pods), STATIC)
     assert accounts.amounts[0]["cpu"].available == 0
     assert accounts.amounts[0]["gpu"] == Amount(2, 2, 1)
     assert accounts.amounts[8]["gpu"] == Amount(1, 1, 0)
@@ -78,29 +97,29 @@ def test_what_two_entries_name_is_taken_once() -> None:
 
 def test_a_block_over_two_nodes_fills_the_lower_one_first_and_counts_once() -> None:
     pods = (
-        PodAllocation("a", "p", memory=(MemoryBlock("memory", (0, 8), 9 * GIB),)),
-        PodAllocation("a", "q", memory=(MemoryBlock("memory", (0,), GIB),)),
+        pod("a", "p", memory=(MemoryBlock("memory", (0, 8), 9 * GIB),)),
+        pod("a", "q", memory=(MemoryBlock("memory", (0,), GIB),)),
     )
-    accounts = account(TWO, ALL, pods, STATIC)
+    accounts = account(TWO, Allocations(ALL, pods), STATIC)
     assert accounts.amounts[0]["memory"].available == 0
     assert accounts.amounts[8]["memory"].available == 4 * GIB
 
 
 def test_more_in_use_than_allocatable_is_reported_and_never_negative() -> None:
-    pods = (PodAllocation("a", "p", memory=(MemoryBlock("memory", (8,), 9 * GIB),)),)
-    accounts = account(TWO, ALL, pods, STATIC)
+    pods = (pod("a", "p", memory=(MemoryBlock("memory", (8,), 9 * GIB),)),)
+    accounts = account(TWO, Allocations(ALL, pods), STATIC)
     assert accounts.amounts[8]["memory"].available == 0
     assert any("NUMA nodes 8" in problem for problem in accounts.problems)
 
 
 def test_an_unhealthy_device_in_use_is_in_no_count() -> None:
-    pods = (PodAllocation("a", "p", devices=(Device("gpu", "broken", (0,)),)),)
-    assert account(TWO, ALL, pods, STATIC).amounts[0]["gpu"] == Amount(2, 2, 2)
+    pods = (pod("a", "p", devices=(Device("gpu", "broken", (0,)),)),)
+    assert account(TWO, Allocations(ALL, pods), STATIC).amounts[0]["gpu"] == Amount(2, 2, 2)
 
 
 def test_nodes_that_sysfs_does_not_show_are_left_out_and_named() -> None:
     odd = Allocatable(ALL.cpus | {99}, (*ALL.memory, MemoryBlock("memory", (3,), GIB)), (Device("nic", "x", (5,)),))
-    accounts = account(TWO, odd, (), STATIC)
+    accounts = account(TWO, Allocations(odd, ()), STATIC)
     assert set(accounts.amounts) == {0, 8}
     assert "nic" not in accounts.amounts[0]
     assert [next(word for word in ("99", "node 3", "node 5") if word in one) for one in accounts.problems] == [
@@ -111,8 +130,8 @@ def test_nodes_that_sysfs_does_not_show_are_left_out_and_named() -> None:
 
 
 def test_with_the_managers_off_amounts_come_from_sysfs_minus_named_reservations() -> None:
-    kubelet = KubeletConfiguration(reserved_system_cpus="0,4", reserved_memory=(ReservedMemory(8, {"memory": "1Gi"}),))
-    accounts = account(TWO, Allocatable(), (), kubelet)
+    kubelet = KubeletConfiguration(reservedSystemCPUs="0,4", reservedMemory=(MemoryReservation(8, {"memory": "1Gi"}),))
+    accounts = account(TWO, Allocations(), kubelet)
     assert accounts.derived == {"cpu", "memory"}
     assert accounts.amounts[0]["cpu"] == Amount(4000, 3000, 3000)
     assert accounts.amounts[0]["memory"] == Amount(8 * GIB, 7 * GIB, 7 * GIB)
@@ -121,8 +140,12 @@ def test_with_the_managers_off_amounts_come_from_sysfs_minus_named_reservations(
 
 
 def test_reservations_by_amount_are_shared_between_the_nodes_rounded_up() -> None:
-    kubelet = KubeletConfiguration(system_reserved={"cpu": "500m", "memory": "1Gi"}, kube_reserved={"cpu": "1"})
-    accounts = account(TWO, Allocatable(), (), kubelet)
+    kubelet = KubeletConfiguration(
+        systemReserved={"cpu": "500m", "memory": "512Mi"},
+        kubeReserved={"cpu": "1"},
+        evictionHard={"memory.available": "512Mi"},
+    )
+    accounts = account(TWO, Allocations(), kubelet)
     # 1,500m over 8 CPUs is 187.5m each.
     assert accounts.amounts[0]["cpu"].allocatable == 4 * (1000 - 188)
     assert accounts.amounts[8]["memory"].allocatable == 8 * GIB - GIB // 2
@@ -130,7 +153,7 @@ def test_reservations_by_amount_are_shared_between_the_nodes_rounded_up() -> Non
 
 def test_memory_only_nodes_and_nodes_without_anything_have_zones_of_zeros() -> None:
     accounts = account(
-        machine(node(0, range(2)), node(1, range(0)), node(2, range(0), memory=0)), Allocatable(), (), STATIC
+        machine(node(0, range(2)), node(1, range(0)), node(2, range(0), memory=0)), Allocations(), STATIC
     )
     assert accounts.amounts[1]["cpu"] == Amount(0, 0, 0)
     assert accounts.amounts[2]["memory"] == Amount(0, 0, 0)
@@ -150,12 +173,37 @@ def test_pages_are_named_as_the_kubelet_names_them(size: int, name: str) -> None
 
 
 def test_published_zones_carry_costs_by_real_id_and_sorted_resources() -> None:
-    first, second = zones(TWO, account(TWO, ALL, (), STATIC))
+    named = {0: {"b": "2", "a": "1"}, 8: {}}
+    first, second = zones(TWO, account(TWO, Allocations(ALL, ()), STATIC), named)
     assert (first.name, second.name) == ("node-0", "node-8")
     assert [(cost.name, cost.value) for cost in second.costs or ()] == [("node-0", 20), ("node-8", 10)]
     names = [resource.name for resource in first.resources or ()]
     assert names == sorted(names)
-    assert {one.name: one.value for one in first.attributes or ()}["topowise.io/cpus-available"] == "1-3"
+    assert [(one.name, one.value) for one in first.attributes or ()] == [("a", "1"), ("b", "2")]
+
+
+def test_the_memory_managers_own_books_are_believed() -> None:
+    pods = (pod("a", "p", memory=(MemoryBlock("memory", (0, 8), 9 * GIB),)),)
+    free = {(0, "memory"): GIB, (8, "memory"): 4 * GIB, (0, "hugepages-2Mi"): GIB}
+    books = MemoryBooks(free, {0: 1, 8: 1}, {0: (0, 8), 8: (0, 8)})
+    accounts = account(TWO, Allocations(ALL, pods, books=books), STATIC)
+    assert accounts.amounts[0]["memory"].available == GIB
+    assert accounts.amounts[8]["memory"].available == 4 * GIB
+    assert not accounts.problems
+
+
+def test_books_that_promise_more_than_there_is_are_clamped_and_reported() -> None:
+    books = MemoryBooks({(8, "memory"): 9 * GIB, (0, "memory"): -1}, {}, {})
+    accounts = account(TWO, Allocations(ALL, (), books=books), STATIC)
+    assert accounts.amounts[8]["memory"].available == 8 * GIB
+    assert accounts.amounts[0]["memory"].available == 0
+    assert len(accounts.problems) == 2
+
+
+def test_cpus_that_only_a_finished_init_container_holds_are_not_free() -> None:
+    accounts = account(TWO, Allocations(ALL, (), unlisted={"uid": frozenset({2, 3})}), STATIC)
+    assert accounts.amounts[0]["cpu"].available == 1000
+    assert accounts.cpus_available[0] == {1}
 
 
 @st.composite
@@ -182,8 +230,8 @@ def situations(draw: st.DrawFn) -> tuple[Machine, Allocatable, tuple[PodAllocati
         size = draw(st.integers(0, room[where]))
         room[where] -= size
         blocks = (MemoryBlock("memory", (where,), size),) if size else ()
-        pods.append(PodAllocation("ns", f"p{number}", frozenset(cpus), blocks, tuple(held)))
-    return read, allocatable, tuple(pods), account(read, allocatable, pods, STATIC)
+        pods.append(pod("ns", f"p{number}", frozenset(cpus), blocks, tuple(held)))
+    return read, allocatable, tuple(pods), account(read, Allocations(allocatable, tuple(pods)), STATIC)
 
 
 @settings(max_examples=150)
@@ -194,9 +242,9 @@ def test_available_and_used_sum_up_to_allocatable(
     read, allocatable, pods, accounts = situation
     assert not accounts.problems
     for one in read.nodes:
-        used_cpus = sum(len(pod.cpus & set(one.cpus)) for pod in pods)
-        used_memory = sum(block.size for pod in pods for block in pod.memory if block.nodes == (one.id,))
-        used_devices = sum(one.id in device.nodes for pod in pods for device in pod.devices)
+        used_cpus = sum(len(one_pod.cpus & set(one.cpus)) for one_pod in pods)
+        used_memory = sum(block.size for one_pod in pods for block in one_pod.memory if block.nodes == (one.id,))
+        used_devices = sum(one.id in device.nodes for one_pod in pods for device in one_pod.devices)
         amounts = accounts.amounts[one.id]
         if allocatable.cpus:
             assert amounts["cpu"].available + 1000 * used_cpus == amounts["cpu"].allocatable

@@ -1,0 +1,90 @@
+"""What is left out, by globs: resources and pods.
+
+An exclusion holds for everything alike: amounts, fingerprint, holdings and placement vectors. A resource that is not
+in the zones but still makes a pod "exclusive" in the fingerprint would keep schedulers from ever trusting the object.
+Globs are Go's filepath.Match as far as names need it: `*`, `?` and `[...]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from topowise.runtime.config import Section
+from topowise_exporter.kubelet.model import Allocatable, Allocations, ContainerAllocation, MemoryBlock, PodAllocation
+
+
+class PodPattern(Section, frozen=True):
+    """Both globs must match."""
+
+    namespace: str = "*"
+    """Of the pod's namespace."""
+    name: str = "*"
+    """Of the pod's name."""
+
+
+class Exclusions(Section, frozen=True):
+    """Nothing by default."""
+
+    resources: tuple[str, ...] = ()
+    """Globs of resource names, "example.com/*"."""
+    pods: tuple[PodPattern, ...] = ()
+    """Pods that are treated as if they did not exist: what they hold counts as free. For pods whose CPUs and devices
+    somebody else looks after."""
+
+    def has_resource(self, name: str) -> bool:
+        """Whether the resource is left out."""
+        return any(fnmatchcase(name, pattern) for pattern in self.resources)
+
+    def has_pod(self, namespace: str, name: str) -> bool:
+        """Whether the pod is left out."""
+        return any(fnmatchcase(namespace, one.namespace) and fnmatchcase(name, one.name) for one in self.pods)
+
+
+def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
+    """The allocations without what is left out."""
+    if not exclusions.resources and not exclusions.pods:
+        return allocations
+    whole = allocations.allocatable
+    kept = [pod for pod in allocations.pods if not exclusions.has_pod(pod.namespace, pod.name)]
+    # The books have the memory of every pod in them; once one is left out only List can tell what the others hold.
+    books = allocations.books if len(kept) == len(allocations.pods) else None
+    if books is not None:
+        free = {key: size for key, size in books.free.items() if not exclusions.has_resource(key[1])}
+        books = msgspec.structs.replace(books, free=free)
+    return Allocations(
+        allocatable=Allocatable(
+            cpus=frozenset() if exclusions.has_resource("cpu") else whole.cpus,
+            memory=_blocks(exclusions, whole.memory),
+            devices=tuple(one for one in whole.devices if not exclusions.has_resource(one.resource)),
+        ),
+        pods=tuple(_pod(exclusions, pod) for pod in kept),
+        unlisted={} if exclusions.has_resource("cpu") else allocations.unlisted,
+        books=books,
+    )
+
+
+def _pod(exclusions: Exclusions, pod: PodAllocation) -> PodAllocation:
+    return PodAllocation(
+        namespace=pod.namespace,
+        name=pod.name,
+        containers=tuple(_container(exclusions, one) for one in pod.containers),
+        own_cpus=frozenset() if exclusions.has_resource("cpu") else pod.own_cpus,
+        own_memory=_blocks(exclusions, pod.own_memory),
+    )
+
+
+def _container(exclusions: Exclusions, container: ContainerAllocation) -> ContainerAllocation:
+    return ContainerAllocation(
+        name=container.name,
+        cpus=frozenset() if exclusions.has_resource("cpu") else container.cpus,
+        memory=_blocks(exclusions, container.memory),
+        devices=tuple(one for one in container.devices if not exclusions.has_resource(one.resource)),
+        claims=container.claims,
+    )
+
+
+def _blocks(exclusions: Exclusions, blocks: Iterable[MemoryBlock]) -> tuple[MemoryBlock, ...]:
+    return tuple(block for block in blocks if not exclusions.has_resource(block.type))

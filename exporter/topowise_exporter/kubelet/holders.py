@@ -1,0 +1,94 @@
+"""Whose the entries of the state files are, and what follows from that.
+
+A state file names pods by uid and keeps the entries of a dead pod until the next admission; List names pods by
+namespace and name and has only live ones, but not their init containers. They are brought together by content: an entry
+belongs to a listed pod if a container of the same name holds the same. What matches nobody is dead and is given back
+here as the kubelet will before it admits the next pod, unless the pod's directory is still there and the entry was
+never matched: such a pod holds only what an init container left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from topowise_exporter.kubelet.model import MemoryBlock, MemoryBooks, PodAllocation
+from topowise_exporter.kubelet.state_files import CpuState, MemoryNode, MemoryState
+
+
+def listed_uids(state: CpuState, pods: Iterable[PodAllocation]) -> frozenset[str]:
+    """Uids of pods that List shows with CPUs."""
+    shown = {(container.name, container.cpus) for pod in pods for container in pod.containers if container.cpus}
+    return frozenset(uid for uid, containers in state.holders.items() if is_listed(containers, shown))
+
+
+def unlisted_cpus(state: CpuState, pods: Iterable[PodAllocation], live: frozenset[str]) -> dict[str, frozenset[int]]:
+    """Uid -> CPUs of live pods that List does not show, which are those of finished init containers."""
+    known = frozenset[int]().union(*(pod.cpus for pod in pods))
+    held = {
+        uid: frozenset[int]().union(*containers.values()) - known
+        for uid, containers in state.holders.items()
+        if uid in live
+    }
+    return {uid: cpus for uid, cpus in held.items() if cpus}
+
+
+def is_listed(containers: Mapping[str, object], shown: Collection[tuple[str, object]]) -> bool:
+    """Whether a pod of a state file is one of those in List: some container of the same name holds the same."""
+    return any(entry in shown for entry in containers.items())
+
+
+def live_memory_holders(state: MemoryState, pods: Iterable[PodAllocation]) -> frozenset[str]:
+    """Uids of live pods. Finished init containers have given memory back, so a live pod is listed with what it has."""
+    shown = {(container.name, container.memory) for pod in pods for container in pod.containers if container.memory}
+    return frozenset(
+        uid
+        for uid, containers in state.holders.items()
+        if is_listed({name: _shown(blocks) for name, blocks in containers.items()}, shown)
+    )
+
+
+def exact_memory(state: MemoryState, live: frozenset[str]) -> MemoryBooks:
+    """The books once the dead have been released (memorymanager/policy_static.go, releaseContainerMemory)."""
+    free = {(node, name): table.free for node, entry in state.nodes.items() for name, table in entry.memory_map.items()}
+    held = {
+        (node, name): table.reserved for node, entry in state.nodes.items() for name, table in entry.memory_map.items()
+    }
+    assignments = {node: entry.number_of_assignments for node, entry in state.nodes.items()}
+    cells = {node: _cells(node, entry) for node, entry in state.nodes.items()}
+    for uid, containers in sorted(state.holders.items()):
+        if uid in live:
+            continue
+        for _, blocks in sorted(containers.items()):
+            for block in blocks:
+                _release(block, free, held, assignments, cells)
+    return MemoryBooks(free, assignments, cells)
+
+
+def _release(
+    block: MemoryBlock,
+    free: dict[tuple[int, str], int],
+    held: dict[tuple[int, str], int],
+    assignments: dict[int, int],
+    cells: dict[int, tuple[int, ...]],
+) -> None:
+    rest = block.size
+    for node in block.nodes:
+        if node not in assignments:
+            continue
+        assignments[node] = max(0, assignments[node] - 1)
+        if not assignments[node]:
+            cells[node] = (node,)
+        given = min(held.get((node, block.type), 0), rest)
+        if given:
+            held[node, block.type] -= given
+            free[node, block.type] += given
+            rest -= given
+
+
+def _cells(node: int, entry: MemoryNode) -> tuple[int, ...]:
+    return tuple(sorted(entry.cells)) or (node,)
+
+
+def _shown(blocks: Iterable[MemoryBlock]) -> tuple[MemoryBlock, ...]:
+    """As podresources lists them: without those of size 0."""
+    return tuple(sorted(block for block in blocks if block.size))

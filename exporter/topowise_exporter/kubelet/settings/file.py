@@ -1,0 +1,118 @@
+"""The kubelet's --config file and the drop-ins of its --config-dir, merged as the kubelet merges them (KEP-3983).
+
+cmd/kubelet/app/server.go, mergeKubeletConfigurations: the main file is loaded and defaulted, then every file that ends
+in `.conf`, in lexical order and with those of subdirectories, is a JSON merge patch (RFC 7396) on what is there: maps
+are merged key by key, feature gates among them, lists and scalars are replaced, null removes. Two things follow:
+
+- Hard eviction thresholds are defaulted before the drop-ins. A drop-in that names one threshold changes that one and
+  keeps the others, where in the main file it would drop them; mergeDefaultEvictionSettings in a drop-in is too late.
+- Without a main file there are no default thresholds at all.
+
+A file is read again only when it changed. The running kubelet may still use what it read when it started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from topowise import kubeletconfig
+from topowise.errors import SourceError
+from topowise.kubeletconfig import KubeletConfiguration
+
+DROP_IN: Final = ".conf"
+
+_Stamp = tuple[str, int, int, int]
+
+
+class FileSource:
+    """One of the two paths may be empty."""
+
+    name: Final = "file"
+
+    def __init__(self, config_file: str, config_dir: str = "") -> None:
+        self._config_file = config_file
+        self._config_dir = config_dir
+        self._seen: tuple[str | None, list[_Stamp]] | None = None
+        self._read = KubeletConfiguration()
+
+    async def read(self, kubelet_version: str | None) -> KubeletConfiguration:
+        """The merged configuration with defaults. Raises SourceError naming the file."""
+        paths = [self._config_file] if self._config_file else []
+        if self._config_dir:
+            paths += drop_ins(self._config_dir)
+        # Stamps are taken before the files are read, so a file that changes in between is read again next time.
+        seen = kubelet_version, [_stamp(path) for path in paths]
+        if seen != self._seen:
+            self._read = load(self._config_file, paths[bool(self._config_file) :], kubelet_version)
+            self._seen = seen
+        return self._read
+
+
+def load(config_file: str, drop_in_files: list[str], kubelet_version: str | None = None) -> KubeletConfiguration:
+    """The main file (none if empty) with the drop-ins applied in their order, and defaults. Raises SourceError."""
+    merged: dict[str, Any] = {}
+    if config_file:
+        merged = _document(config_file)
+        main = kubeletconfig.with_defaults(kubeletconfig.convert(merged, source=config_file), kubelet_version)
+        merged["evictionHard"] = main.evictionHard
+    for path in drop_in_files:
+        patch = _document(path)
+        if not (patch.get("apiVersion") and patch.get("kind")):
+            raise SourceError(path, "has no apiVersion and kind, which a drop-in must have")
+        kubeletconfig.convert(patch, source=path)
+        merged = merge_patch(merged, patch)
+    source = f"{config_file or drop_in_files[0]} with drop-ins" if drop_in_files else config_file
+    config = kubeletconfig.check(kubeletconfig.convert(merged, source=source), source=source)
+    return kubeletconfig.with_defaults(kubeletconfig.without_eviction_defaults(config), kubelet_version)
+
+
+def merge_patch(target: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """RFC 7396 on objects: a new object, `target` with the members of `patch`."""
+    merged = dict(target)
+    for name, item in patch.items():
+        if item is None:
+            merged.pop(name, None)
+        elif isinstance(item, Mapping):
+            inner = merged.get(name)
+            merged[name] = merge_patch(inner if isinstance(inner, Mapping) else {}, item)
+        else:
+            merged[name] = item
+    return merged
+
+
+def drop_ins(directory: str) -> list[str]:
+    """Paths of the drop-ins in the order in which they apply (filepath.WalkDir). Raises SourceError."""
+    try:
+        return list(_walk(Path(directory)))
+    except OSError as exc:
+        raise SourceError(exc.filename or directory, f"cannot be listed: {exc.strerror}") from exc
+
+
+def _walk(directory: Path) -> Iterator[str]:
+    for entry in sorted(directory.iterdir(), key=lambda entry: entry.name):
+        # WalkDir does not follow links to directories; `..data` of a mounted ConfigMap is one.
+        if entry.is_dir() and not entry.is_symlink():
+            yield from _walk(entry)
+        elif entry.name.endswith(DROP_IN):
+            yield str(entry)
+
+
+def _document(path: str) -> dict[str, Any]:
+    try:
+        text = Path(path).read_bytes()
+    except OSError as exc:
+        raise SourceError(path, f"cannot be read: {exc.strerror}") from exc
+    # No kubelet starts with an empty file, so this one is being written.
+    if not text.strip():
+        raise SourceError(path, "is empty")
+    return kubeletconfig.document(text, source=path)
+
+
+def _stamp(path: str) -> _Stamp:
+    try:
+        status = Path(path).stat()
+    except OSError as exc:
+        raise SourceError(path, f"cannot be read: {exc.strerror}") from exc
+    return path, status.st_mtime_ns, status.st_ino, status.st_size

@@ -1,0 +1,123 @@
+"""The kubelet's checkpoints of its CPU and memory manager: what podresources does not tell.
+
+Two things are only here: CPUs that a finished init container keeps until its pod ends (List leaves init containers
+out), and how a block over several NUMA nodes is spread, with the groups of nodes it ties. The format is the kubelet's
+own business (kubernetes#118375), so anything unexpected makes the file unreadable, and amounts come from List.
+Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, pkg/kubelet/cm/memorymanager/state/checkpoint.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from topowise import cpuset
+from topowise.errors import ParseError, SourceError
+from topowise_exporter.kubelet.model import MemoryBlock
+
+CPU_STATE: Final = "cpu_manager_state"
+MEMORY_STATE: Final = "memory_manager_state"
+DEVICE_STATE: Final = "device-plugins/kubelet_internal_checkpoint"
+
+Checkpoint = TypeVar("Checkpoint")
+
+# Pod uid -> container name -> what it holds.
+Holders = Mapping[str, Mapping[str, frozenset[int]]]
+BlockHolders = Mapping[str, Mapping[str, tuple[MemoryBlock, ...]]]
+
+
+class CpuState(msgspec.Struct, frozen=True):
+    """`shared` is the default cpuset: everything not given exclusively."""
+
+    shared: frozenset[int]
+    holders: Holders
+
+
+class MemoryTable(msgspec.Struct, frozen=True, rename="camel"):
+    """Bytes of one type on one node."""
+
+    allocatable: int = 0
+    reserved: int = 0
+    free: int = 0
+
+
+class MemoryNode(msgspec.Struct, frozen=True, rename="camel"):
+    """`cells` are the nodes of the group this one belongs to; `number_of_assignments` how many blocks lie on it."""
+
+    number_of_assignments: int = 0
+    memory_map: dict[str, MemoryTable] = {}
+    cells: tuple[int, ...] = ()
+
+
+class MemoryState(msgspec.Struct, frozen=True):
+    """By NUMA node id."""
+
+    nodes: Mapping[int, MemoryNode]
+    holders: BlockHolders
+
+
+class _CpuCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
+    policy_name: str
+    default_cpu_set: str
+    entries: dict[str, dict[str, str]] | None = None
+
+
+class _Block(msgspec.Struct, frozen=True):
+    numaAffinity: tuple[int, ...] | None
+    type: str
+    size: int
+
+
+class _MemoryCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
+    policy_name: str
+    machine_state: dict[str, MemoryNode] | None = None
+    entries: dict[str, dict[str, tuple[_Block, ...]]] | None = None
+
+
+def read_cpu_state(directory: Path) -> CpuState | None:
+    """None if the CPU manager is off. Raises SourceError."""
+    path = directory / CPU_STATE
+    checkpoint = _decode(path, _CpuCheckpoint)
+    if checkpoint.policy_name != "static":
+        return None
+    try:
+        holders = {
+            uid: {name: cpuset.parse(text) for name, text in containers.items()}
+            for uid, containers in (checkpoint.entries or {}).items()
+        }
+        return CpuState(cpuset.parse(checkpoint.default_cpu_set), holders)
+    except ParseError as exc:
+        raise SourceError(str(path), str(exc)) from exc
+
+
+def read_memory_state(directory: Path) -> MemoryState | None:
+    """None if the memory manager is off. Raises SourceError."""
+    path = directory / MEMORY_STATE
+    checkpoint = _decode(path, _MemoryCheckpoint)
+    if checkpoint.policy_name != "Static":
+        return None
+    try:
+        nodes = {int(node): table for node, table in (checkpoint.machine_state or {}).items()}
+    except ValueError as exc:
+        raise SourceError(str(path), f"machineState has a key that is no NUMA node: {exc}") from exc
+    holders = {
+        uid: {name: tuple(map(_block, blocks)) for name, blocks in containers.items()}
+        for uid, containers in (checkpoint.entries or {}).items()
+    }
+    return MemoryState(nodes, holders)
+
+
+def _block(block: _Block) -> MemoryBlock:
+    return MemoryBlock(block.type, tuple(sorted(block.numaAffinity or ())), block.size)
+
+
+def _decode(path: Path, kind: type[Checkpoint]) -> Checkpoint:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as exc:
+        raise SourceError(str(path), f"cannot be read: {exc.strerror}") from exc
+    except msgspec.DecodeError as exc:
+        raise SourceError(str(path), f"is not the checkpoint it should be: {exc}") from exc

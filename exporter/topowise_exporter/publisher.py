@@ -1,0 +1,156 @@
+"""From an observation to the API server: builds the objects, writes what is new, notices when others write too."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from topowise import nrt, numatopology
+from topowise.errors import ApiError
+from topowise.kube.api import Api
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise.quantity import from_milli
+from topowise.runtime.log import V2, kv
+from topowise_exporter.complaints import Complaints
+from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.metrics import Metrics
+from topowise_exporter.publish import numatopology as volcano
+from topowise_exporter.publish import topology
+from topowise_exporter.publish.topology import Observation
+from topowise_exporter.publish.writer import Writer, owner_reference, topology_writer
+
+log = logging.getLogger(__name__)
+
+_NO_OWNER = "Cannot read the own Node, publishing without owner reference"
+_ODD_MACHINE = "Parts of /sys are missing or damaged"
+_ODD_NUMBERS = "The kubelet's numbers do not add up"
+_OTHER_WRITER = "Somebody else writes the same object: switch one of the two off"
+
+
+class Publisher:
+    """Raises ApiError from its coroutines; the caller tries again with a new observation."""
+
+    def __init__(
+        self,
+        settings: ExporterConfiguration,
+        api: Api,
+        metrics: Metrics,
+        complaints: Complaints,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._api = api
+        self._metrics = metrics
+        self._complaints = complaints
+        self._clock = clock
+        self._node_name = settings.resolved_node_name()
+        self._owner: nrt.OwnerReference | None = None
+        self._topology = topology_writer(api, self._node_name)
+        self._numatopology: Writer[numatopology.Numatopology] | None = None
+        if settings.numatopology:
+            path = f"{numatopology.PATH}/{self._node_name}"
+            self._numatopology = Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND)
+        self.has_published = False
+
+    async def publish(self, seen: Observation) -> None:
+        """Writes the objects that say something new."""
+        self._complaints.note(_ODD_MACHINE, seen.machine.problems)
+        owner = await self._own_node()
+        made = topology.build(self._node_name, seen, self._settings.publish, self._settings.exclude, owner)
+        self._complaints.note(_ODD_NUMBERS, made.problems)
+        if made.problems:
+            self._metrics.clamped.inc()
+        if await self._write(nrt.KIND, self._topology, made.topology):
+            self._metrics.show_accounts(made.accounts)
+            pods = seen.allocations.pods
+            self._metrics.pods.set(len(pods))
+            self._metrics.show_claims(_claims(seen))
+        if self._numatopology is not None:
+            wanted = self._volcano(seen, owner)
+            if not self._numatopology.is_current(wanted):
+                stamped = numatopology.stamped(wanted, int(self._clock()))
+                await self._write(numatopology.KIND, self._numatopology, stamped)
+        self.has_published = True
+        self._metrics.last_publish.set_to_current_time()
+
+    async def check_drift(self) -> None:
+        """Compares the objects on the server with what was written; what differs is written anew with the next look."""
+        for kind, writer in self._writers():
+            drift = await writer.check()
+            if drift is not None:
+                self._metrics.drifts.labels(kind).inc()
+                log.warning("Published object is not as it was left, writing it anew", extra=kv(kind=kind, why=drift))
+            self._note_foreign(writer)
+
+    async def _write(self, kind: str, writer: Writer[Any], wanted: object) -> bool:
+        started = time.perf_counter()
+        try:
+            written = await writer.publish(wanted)
+        except ApiError:
+            self._metrics.writes.labels(kind, "failed").inc()
+            raise
+        if not written:
+            self._metrics.writes.labels(kind, "unchanged").inc()
+            return False
+        took = time.perf_counter() - started
+        self._metrics.publish_seconds.observe(took)
+        self._metrics.writes.labels(kind, "written").inc()
+        self._note_foreign(writer)
+        level = V2 if self.has_published else logging.INFO
+        log.log(level, "Published", extra=kv(kind=kind, node=self._node_name, took_ms=round(took * 1e3, 1)))
+        return True
+
+    def _writers(self) -> Iterator[tuple[str, Writer[Any]]]:
+        yield nrt.KIND, self._topology
+        if self._numatopology is not None:
+            yield numatopology.KIND, self._numatopology
+
+    def _note_foreign(self, writer: Writer[Any]) -> None:
+        if writer is self._topology:
+            self._metrics.show_foreign(writer.foreign_writers)
+            named = tuple([", ".join(sorted(writer.foreign_writers))] if writer.foreign_writers else [])
+            self._complaints.note(_OTHER_WRITER, named)
+
+    async def _own_node(self) -> nrt.OwnerReference | None:
+        if self._owner is None:
+            try:
+                self._owner = await owner_reference(self._api, self._node_name)
+                self._complaints.settle(_NO_OWNER)
+            except ApiError as exc:
+                if exc.status not in (403, 404):
+                    raise
+                self._complaints.raise_(_NO_OWNER, str(exc))
+        return self._owner
+
+    def _volcano(self, seen: Observation, owner: nrt.OwnerReference | None) -> numatopology.Numatopology:
+        allocations = seen.allocations
+        kubelet = seen.kubelet
+        unlisted = frozenset[int]().union(*allocations.unlisted.values())
+        return volcano.build(
+            self._node_name,
+            seen.machine,
+            cpu_policy=kubelet.cpuManagerPolicy,
+            topology_policy=kubelet.topologyManagerPolicy,
+            reserved_cpu=_reserved_cpu(kubelet),
+            reserved_cpus=kubelet.reserved_cpus,
+            allocatable=allocations.allocatable.cpus,
+            used=unlisted.union(*(pod.own_cpus for pod in allocations.pods)),
+            containers={
+                (pod.namespace, pod.name, container.name): container.cpus
+                for pod in allocations.pods
+                for container in pod.containers
+            },
+            owner=owner,
+        )
+
+
+def _reserved_cpu(kubelet: KubeletConfiguration) -> str:
+    return from_milli(kubelet.reserved({}).get("cpu", 0))
+
+
+def _claims(seen: Observation) -> dict[str, int]:
+    held = {claim for pod in seen.allocations.pods for container in pod.containers for claim in container.claims}
+    return dict(Counter(claim.driver for claim in held))

@@ -1,0 +1,178 @@
+"""When to look: events are hints, a look reads everything.
+
+What the kubelet writes (state files, its socket), what the kernel reports (devices, CPUs and memory coming and going),
+a signal, or a file that a container runtime's hook touches: all end in the same word, look now. Which event it was does
+not matter, a burst is one look, and whatever makes no event is found by the next timed look.
+
+A look costs the kubelet two of the hundred podresources calls a second that all clients of the node share, so looks are
+limited to a few a second after a short burst.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from inotify_simple import INotify, flags
+
+from topowise.runtime.log import V4, kv
+
+log = logging.getLogger(__name__)
+
+# The kubelet replaces its checkpoints by a rename; a socket is made by bind; a runtime's hook may just touch its file.
+_CHANGES = flags.CLOSE_WRITE | flags.MOVED_TO | flags.CREATE | flags.DELETE | flags.ATTRIB
+_GONE = flags.DELETE_SELF | flags.MOVE_SELF | flags.IGNORED
+
+
+class Trigger:
+    """Where hints arrive and the loop waits. `hint` may be called from callbacks of the event loop."""
+
+    def __init__(self) -> None:
+        self._hinted = asyncio.Event()
+        self.reasons: set[str] = set()
+
+    def hint(self, reason: str) -> None:
+        """Something may have changed."""
+        log.log(V4, "Hint", extra=kv(reason=reason))
+        self.reasons.add(reason)
+        self._hinted.set()
+
+    async def wait(self, at_most: float, *, quiet: float) -> frozenset[str]:
+        """Until a hint, and then until none came for `quiet` seconds (but no more than ten times that); or `at_most`.
+
+        Returns what was hinted, empty if only time has passed.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(at_most):
+                await self._hinted.wait()
+            async with asyncio.timeout(10 * quiet):
+                while self._hinted.is_set():
+                    self._hinted.clear()
+                    await asyncio.sleep(quiet)
+        self._hinted.clear()
+        taken, self.reasons = frozenset(self.reasons), set()
+        return taken
+
+
+class RateLimit:
+    """A token bucket: `burst` looks at once, `per_second` in the long run."""
+
+    def __init__(self, per_second: float, burst: int, clock: Callable[[], float]) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._at = clock()
+
+    def delay(self) -> float:
+        """Takes a token; seconds until it may be used."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second) - 1.0
+        self._at = now
+        return max(0.0, -self._tokens / self._per_second)
+
+
+class FileWatch:
+    """inotify on directories: files come and go in them, and the directories themselves may not be there yet."""
+
+    def __init__(self, trigger: Trigger, wanted: Mapping[Path, frozenset[str]], *, retry: float = 5.0) -> None:
+        """`wanted`: directory -> names of interest in it."""
+        self._trigger = trigger
+        self._wanted = wanted
+        self._retry = retry
+        self._watched: dict[int, Path] = {}
+
+    async def run(self) -> None:
+        """Hints until cancelled."""
+        inotify = INotify(nonblocking=True)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(inotify.fileno(), self._on_readable, inotify)
+        try:
+            while True:
+                for directory in self._missing():
+                    self._watch(inotify, directory)
+                await asyncio.sleep(self._retry)
+        finally:
+            loop.remove_reader(inotify.fileno())
+            inotify.close()
+
+    def _missing(self) -> list[Path]:
+        held = set(self._watched.values())
+        return [directory for directory in self._wanted if directory not in held]
+
+    def _watch(self, inotify: Any, directory: Path) -> None:
+        # A directory that is not there (yet) is tried again; timed looks cover for it until then.
+        with contextlib.suppress(OSError):
+            self._watched[inotify.add_watch(str(directory), _CHANGES | flags.DELETE_SELF | flags.MOVE_SELF)] = directory
+            self._trigger.hint(f"watching {directory}")
+
+    def _on_readable(self, inotify: Any) -> None:
+        for event in inotify.read(timeout=0):
+            directory = self._watched.get(event.wd)
+            if event.mask & flags.Q_OVERFLOW:
+                self._trigger.hint("inotify overflow")
+            elif directory is None:
+                continue
+            elif event.mask & _GONE:
+                del self._watched[event.wd]
+                self._trigger.hint(f"{directory} is gone")
+            elif event.name in self._wanted[directory]:
+                self._trigger.hint(event.name)
+
+
+class Uevents:
+    """Kernel uevents: PCI functions, CPUs and memory blocks that come or go.
+
+    udevd's own multicast does not reach a pod with a network namespace of its own, the kernel's does. Without libudev
+    (distroless images) there are no events, and the machine is read anew at its interval only.
+    """
+
+    SUBSYSTEMS = ("pci", "cpu", "memory", "node")
+
+    def __init__(self, trigger: Trigger) -> None:
+        self._trigger = trigger
+
+    async def run(self) -> None:
+        """Hints until cancelled."""
+        with self._monitor() as monitor:
+            if monitor is None:
+                await asyncio.Event().wait()
+            loop = asyncio.get_running_loop()
+            loop.add_reader(monitor.fileno(), self._on_readable, monitor)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                loop.remove_reader(monitor.fileno())
+
+    @contextlib.contextmanager
+    def _monitor(self) -> Iterator[Any]:
+        try:
+            import pyudev
+
+            monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
+            for subsystem in self.SUBSYSTEMS:
+                monitor.filter_by(subsystem)
+            monitor.start()
+        except (ImportError, OSError) as exc:
+            log.info("No kernel uevents, hardware is read at its interval only", extra=kv(why=exc))
+            yield None
+            return
+        yield monitor
+
+    def _on_readable(self, monitor: Any) -> None:
+        while (device := monitor.poll(timeout=0)) is not None:
+            self._trigger.hint(f"{MACHINE}: {device.action} {device.sys_name}")
+
+
+# Hints that begin so call for a new reading of the machine.
+MACHINE = "uevent"
+
+
+def on_sighup(trigger: Trigger) -> None:
+    """SIGHUP: look at everything now, as for any daemon."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, trigger.hint, f"{MACHINE}: SIGHUP")

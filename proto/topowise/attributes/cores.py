@@ -1,0 +1,66 @@
+"""How CPUs form cores: `topowise.io/cores`, "socket:l3:threads;...".
+
+Machines are regular, so cores of one socket and L3 cache with as many threads travel together: "0:0:0-15/64-79" is
+sixteen cores whose first threads are 0-15 and whose second threads are 64-79, in this order. 512 CPUs take some 200
+characters. Cores that do not line up in this way travel alone. An absent L3 is an empty field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from topowise import cpuset
+from topowise.errors import ParseError
+
+
+class Core(msgspec.Struct, frozen=True, gc=False):
+    """`threads` are CPU ids ascending, `uncore` the id of the L3 cache as the kernel counts, None without one."""
+
+    socket: int
+    uncore: int | None
+    threads: tuple[int, ...]
+
+
+def write(cores: Iterable[Core]) -> str:
+    """The cores in groups; the same text for the same cores in any order."""
+    groups: dict[tuple[int, int | None, int], list[Core]] = {}
+    for core in sorted(cores, key=lambda core: core.threads):
+        groups.setdefault((core.socket, core.uncore, len(core.threads)), []).append(core)
+    ordered = sorted(groups.values(), key=lambda group: group[0].threads)
+    return ";".join(_spell(part) for group in ordered for part in _aligned(group))
+
+
+def read(text: str) -> tuple[Core, ...]:
+    """The inverse of `write`, by first thread. Raises ParseError."""
+    cores = [core for part in text.split(";") if part for core in _cores(part, text)]
+    return tuple(sorted(cores, key=lambda core: core.threads))
+
+
+def _aligned(group: Sequence[Core]) -> Iterator[Sequence[Core]]:
+    """The group in one if its threads ascend together, rank by rank; else core by core."""
+    ranks = zip(*(core.threads for core in group), strict=True)
+    if all(list(rank) == sorted(rank) for rank in ranks):
+        yield group
+    else:
+        yield from ([core] for core in group)
+
+
+def _spell(group: Sequence[Core]) -> str:
+    first = group[0]
+    ranks = zip(*(core.threads for core in group), strict=True)
+    uncore = "" if first.uncore is None else str(first.uncore)
+    return f"{first.socket}:{uncore}:{'/'.join(map(cpuset.spell, ranks))}"
+
+
+def _cores(part: str, text: str) -> Iterator[Core]:
+    fields = part.split(":")
+    try:
+        socket, uncore = int(fields[0]), int(fields[1]) if fields[1] else None
+        ranks = [sorted(cpuset.parse(rank)) for rank in fields[2].split("/")]
+        if len(fields) != 3 or len({len(rank) for rank in ranks}) != 1:
+            raise ValueError("uneven ranks")
+    except (ValueError, IndexError) as exc:
+        raise ParseError("cores", text, 'groups such as "0:0:0-15/64-79"') from exc
+    return (Core(socket, uncore, tuple(sorted(threads))) for threads in zip(*ranks, strict=True))

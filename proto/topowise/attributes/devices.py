@@ -1,0 +1,48 @@
+"""Ids of devices by resource and NUMA nodes: `topowise.io/devices`, JSON.
+
+{"nvidia.com/gpu": {"0": ["a", "b"], "0-1": ["c"], "": ["d"]}}: a key is the nodelist of its devices, "" is no affinity.
+Devices of one resource and nodelist are interchangeable for hints; their ids are needed because the lowest, or the one
+a plug-in prefers, is what the kubelet gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from topowise import cpuset
+from topowise.errors import ParseError
+
+_decode = msgspec.json.Decoder(dict[str, dict[str, list[str]]]).decode
+
+
+class Device(msgspec.Struct, frozen=True, gc=False, order=True):
+    """`nodes` ascending; empty without affinity."""
+
+    resource: str
+    id: str
+    nodes: tuple[int, ...]
+
+
+def write(devices: Iterable[Device]) -> str:
+    """The same text for the same devices in any order."""
+    grouped: dict[str, dict[str, list[str]]] = {}
+    for device in sorted(devices):
+        grouped.setdefault(device.resource, {}).setdefault(cpuset.spell(device.nodes), []).append(device.id)
+    return msgspec.json.encode(grouped, order="sorted").decode()
+
+
+def read(text: str) -> tuple[Device, ...]:
+    """The inverse of `write`, sorted. Raises ParseError."""
+    try:
+        return tuple(
+            sorted(
+                Device(resource, device_id, tuple(sorted(cpuset.parse(nodes))))
+                for resource, by_nodes in _decode(text.encode()).items()
+                for nodes, ids in by_nodes.items()
+                for device_id in ids
+            )
+        )
+    except msgspec.DecodeError as exc:
+        raise ParseError("devices", text, '{"resource": {"nodelist": ["id"]}}') from exc

@@ -1,0 +1,62 @@
+"""Who holds what, by ids: `topowise.io/holdings`, JSON in arrays without keys, as there may be hundreds of pods.
+
+Only pods that hold something that belongs to a NUMA node are in it. A pod that the kubelet does not list any more by
+name, because only a finished init container of it holds CPUs, has no namespace and its uid for a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from topowise import cpuset
+from topowise.errors import ParseError
+
+
+class Block(msgspec.Struct, frozen=True, gc=False, order=True, array_like=True):
+    """`size` bytes on `nodes` (a nodelist) together."""
+
+    type: str
+    nodes: str
+    size: int
+
+
+class Container(msgspec.Struct, frozen=True, array_like=True):
+    """`cpus` is a cpulist; `devices` maps a resource to ids."""
+
+    name: str
+    cpus: str = ""
+    memory: tuple[Block, ...] = ()
+    devices: dict[str, tuple[str, ...]] = {}
+
+    def cpu_ids(self) -> frozenset[int]:
+        """The CPUs as a set. Raises ParseError."""
+        return cpuset.parse(self.cpus)
+
+
+class Pod(msgspec.Struct, frozen=True, array_like=True):
+    """`own_cpus` and `own_memory` are of the pod level (KEP-5526)."""
+
+    namespace: str
+    name: str
+    containers: tuple[Container, ...] = ()
+    own_cpus: str = ""
+    own_memory: tuple[Block, ...] = ()
+
+
+_decode = msgspec.json.Decoder(tuple[Pod, ...]).decode
+
+
+def write(pods: Iterable[Pod]) -> str:
+    """The same text for the same holdings in any order."""
+    ordered = sorted(pods, key=lambda pod: (pod.namespace, pod.name))
+    return msgspec.json.encode(ordered, order="sorted").decode()
+
+
+def read(text: str) -> tuple[Pod, ...]:
+    """The inverse of `write`. Raises ParseError."""
+    try:
+        return _decode(text.encode())
+    except msgspec.DecodeError as exc:
+        raise ParseError("holdings", text, '[["namespace", "pod", [["container", "cpulist", [], {}]]]]') from exc

@@ -1,0 +1,220 @@
+"""numaplacement: which container sits on which NUMA node, in a few characters of an NRT.
+
+An exporter on a single-numa-node kubelet says it, so that a scheduler knows in which zone a preempted pod leaves room.
+Container names do not travel: both sides sort the hashes of the same containers, and each node's vector lists offsets
+into that order (the first, then the differences), except for the busiest node, which has all that are left over.
+A number is LEB89: 64 of the characters that JSON never escapes end it, the other 25 announce more digits.
+Format and known answers: github.com/k8stopologyawareschedwg/numaplacement v0.1.0, metadata version 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+import xxhash
+
+from topowise.errors import ParseError, TopowiseError
+
+METADATA_ATTRIBUTE: Final = "topology.node.k8s.io/numaplacement-metadata"
+VECTOR_ATTRIBUTE: Final = "topology.node.k8s.io/numaplacement-vector"
+
+Container: TypeAlias = tuple[str, str, str]
+"""Namespace, pod, container."""
+
+_PREFIX = "npv0"
+_VERSION = "v001"
+_ENCODING = "leb89"
+
+_ALPHABET = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"&<>\\')
+_INDEX = {character: index for index, character in enumerate(_ALPHABET)}
+_LAST = 64
+_MORE = 25
+
+# Upstream's offsets are int32.
+_MAX_OFFSET = (1 << 31) - 1
+# The busiest node's offsets are written out on reading: a count beyond this is damage, not a machine.
+_MAX_CONTAINERS = 1 << 20
+
+
+class PlacementError(TopowiseError):
+    """A container that cannot be said to sit on one NUMA node of the machine."""
+
+
+class Metadata(msgspec.Struct, frozen=True, gc=False):
+    """What the vectors are to be read with; `node_count` is one more than the highest NUMA node id."""
+
+    containers: int
+    node_count: int
+    busiest: int
+
+
+class Holdings(msgspec.Struct, frozen=True, gc=False):
+    """What a container holds exclusively: CPU ids, and for each device and memory block the NUMA nodes it is near."""
+
+    cpus: tuple[int, ...] = ()
+    devices: tuple[tuple[int, ...], ...] = ()
+    memory: tuple[tuple[int, ...], ...] = ()
+
+
+def affinity(held: Holdings, node_of_cpu: Mapping[int, int]) -> int | None:
+    """The node of the CPUs, else of the devices, else of the memory; None if nothing belongs to a node.
+
+    A device or block near several nodes decides nothing as long as another names the node. Raises PlacementError if
+    there is more than one node to choose from.
+    """
+    unknown = [cpu for cpu in held.cpus if node_of_cpu.get(cpu, -1) < 0]
+    if unknown:
+        raise PlacementError(f"CPU {unknown[0]} is on no known NUMA node")
+    cpus = tuple((node_of_cpu[cpu],) for cpu in held.cpus)
+    for what, entries in (("CPUs", cpus), ("devices", held.devices), ("memory", held.memory)):
+        named = sorted({nodes[0] for nodes in entries if len(nodes) == 1})
+        if len(named) > 1:
+            raise PlacementError(f"its {what} are on NUMA nodes {named}, not on one")
+        if named:
+            return named[0]
+    if any(held.devices) or any(held.memory):
+        raise PlacementError("all it holds is near more than one NUMA node")
+    return None
+
+
+def placements(containers: Mapping[Container, Holdings], node_of_cpu: Mapping[int, int]) -> dict[Container, int]:
+    """The node of every container that has one. Raises PlacementError: a reader that knows of a container which is
+    not counted takes none of the vectors, so there is no use in publishing the others."""
+    placed: dict[Container, int] = {}
+    for container, held in containers.items():
+        try:
+            node = affinity(held, node_of_cpu)
+        except PlacementError as exc:
+            raise PlacementError(f"container {'/'.join(container)}: {exc}") from exc
+        if node is not None:
+            placed[container] = node
+    return placed
+
+
+def encode(placements: Mapping[Container, int], nodes: Iterable[int]) -> tuple[str, dict[int, str]]:
+    """The metadata, and the vector of every NUMA node that has one; `nodes` are the ids of the whole machine.
+
+    The node count of the metadata is one more than the highest id, because readers refuse ids that are not below it,
+    and ids have gaps on some machines. Raises PlacementError on a node that the machine does not have.
+    """
+    known = frozenset(nodes)
+    if strays := sorted(set(placements.values()) - known):
+        raise PlacementError(f"containers are placed on NUMA nodes {strays}, which the machine does not have")
+    by_hash = {container_hash(container): node for container, node in placements.items()}
+    offsets: dict[int, list[int]] = {}
+    for offset, digest in enumerate(sorted(by_hash)):
+        offsets.setdefault(by_hash[digest], []).append(offset)
+    busiest = min(offsets, key=lambda node: (-len(offsets[node]), node), default=0)
+    metadata = Metadata(len(by_hash), max(known, default=0) + 1, busiest)
+    vectors = {node: encode_offsets(offsets[node]) for node in sorted(offsets) if node != busiest}
+    return encode_metadata(metadata), vectors
+
+
+def decode(metadata: str, vectors: Mapping[int, str]) -> dict[int, tuple[int, ...]]:
+    """NUMA node id -> offsets into the sorted hashes of all containers, ascending. Raises ParseError."""
+    told = decode_metadata(metadata)
+    if not all(0 <= node < told.node_count and node != told.busiest for node in vectors):
+        raise ParseError("numaplacement metadata", metadata, f"nodes that fit vectors of {sorted(vectors)}")
+    found: dict[int, tuple[int, ...]] = {}
+    placed: set[int] = set()
+    for node, text in sorted(vectors.items()):
+        offsets = decode_offsets(text)
+        if offsets and offsets[-1] >= told.containers:
+            raise ParseError("numaplacement vector", text, f"offsets below {told.containers}")
+        counts = Counter(offsets)
+        if len(counts) < len(offsets) or not placed.isdisjoint(counts):
+            raise ParseError("numaplacement vector", text, "each offset once in all vectors")
+        placed |= counts.keys()
+        found[node] = offsets
+    found[told.busiest] = tuple(offset for offset in range(told.containers) if offset not in placed)
+    return dict(sorted(found.items()))
+
+
+def resolve(decoded: Mapping[int, tuple[int, ...]], containers: Iterable[Container]) -> dict[Container, int]:
+    """The node of each container, for a reader who knows which containers were counted.
+
+    Raises ParseError if their number differs: then offsets mean other containers than the writer's.
+    """
+    by_hash = {container_hash(container): container for container in containers}
+    total = sum(map(len, decoded.values()))
+    if total != len(by_hash):
+        raise ParseError("numaplacement", f"{total} containers", f"{len(by_hash)}, which this reader knows")
+    node_of = {offset: node for node, offsets in decoded.items() for offset in offsets}
+    return {by_hash[digest]: node_of[offset] for offset, digest in enumerate(sorted(by_hash))}
+
+
+def container_hash(container: Container) -> int:
+    """XXH64 of the three names with a NUL between them."""
+    return xxhash.xxh64_intdigest("\0".join(container).encode())
+
+
+def encode_metadata(metadata: Metadata) -> str:
+    fields = {"ve": _ENCODING, "cc": metadata.containers, "nn": metadata.node_count, "bn": metadata.busiest}
+    return "::".join([_PREFIX + _VERSION, *(f"{key}={text}" for key, text in fields.items())])
+
+
+def decode_metadata(text: str) -> Metadata:
+    """The inverse of `encode_metadata`, the fields in any order. Raises ParseError."""
+    head, *pairs = text.split("::")
+    if head != _PREFIX + _VERSION:
+        raise ParseError("numaplacement metadata", text, f"{_PREFIX} and version {_VERSION}")
+    fields = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    if fields.keys() != {"ve", "cc", "nn", "bn"}:
+        raise ParseError("numaplacement metadata", text, "the fields ve, cc, nn and bn")
+    if fields["ve"] != _ENCODING:
+        raise ParseError("numaplacement metadata", text, f"vectors in {_ENCODING}")
+    numbers = [fields[key] for key in ("cc", "nn", "bn")]
+    if not all(number.isascii() and number.isdigit() and len(number) <= 9 for number in numbers):
+        raise ParseError("numaplacement metadata", text, "cc, nn and bn as numbers")
+    told = Metadata(*map(int, numbers))
+    if told.containers > _MAX_CONTAINERS or told.busiest >= told.node_count:
+        raise ParseError("numaplacement metadata", text, f"cc up to {_MAX_CONTAINERS}, and bn below nn")
+    return told
+
+
+def encode_offsets(offsets: Iterable[int]) -> str:
+    """LEB89 of the lowest offset and of the steps to the others; the offsets are 0 or more, in any order."""
+    previous = 0
+    parts: list[str] = []
+    for offset in sorted(offsets):
+        parts.append(_encode_number(offset - previous))
+        previous = offset
+    return "".join(parts)
+
+
+def _encode_number(number: int) -> str:
+    if number < 0:
+        raise AssertionError(f"unreachable: offsets are never negative, got {number}")
+    if number < _LAST:
+        return _ALPHABET[number]
+    high, last = divmod(number - _LAST, _LAST)
+    # At least one digit: 64 is a leading zero and a last digit of zero.
+    digits = [high % _MORE]
+    while high := high // _MORE:
+        digits.append(high % _MORE)
+    return "".join(_ALPHABET[_LAST + digit] for digit in reversed(digits)) + _ALPHABET[last]
+
+
+def decode_offsets(text: str) -> tuple[int, ...]:
+    """The inverse of `encode_offsets`, ascending. Raises ParseError."""
+    offsets: list[int] = []
+    previous = 0
+    high: int | None = None
+    for character in text:
+        index = _INDEX.get(character)
+        if index is None:
+            raise ParseError("numaplacement vector", text, "LEB89, without " + ascii(character))
+        if index >= _LAST:
+            high = (high or 0) * _MORE + index - _LAST
+        else:
+            previous += index if high is None else _LAST + high * _LAST + index
+            offsets.append(previous)
+            high = None
+        if max(previous, high or 0) > _MAX_OFFSET:
+            raise ParseError("numaplacement vector", text, f"offsets up to {_MAX_OFFSET}")
+    if high is not None:
+        raise ParseError("numaplacement vector", text, "a last digit at the end; it is cut off")
+    return tuple(offsets)

@@ -1,0 +1,258 @@
+"""The running kubelet's own word, over TLS that is verified."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from topowise.errors import ConfigError, SourceError
+from topowise.runtime.config import Duration
+from topowise_exporter.kubelet.settings.configz import ConfigzSource, decode
+from topowise_exporter.kubelet.settings.section import Configz
+
+from .conftest import Serve
+
+ANSWER = {"kubeletconfig": {"topologyManagerPolicy": "restricted", "maxPods": 250, "syncFrequency": "1m0s"}}
+
+
+class Kubelet:
+    """Answers with what it is told; counts, and keeps the headers of the last request."""
+
+    def __init__(self, status: int = 200, text: str = json.dumps(ANSWER)) -> None:
+        self.status = status
+        self.text = text
+        self.requests: list[str] = []
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request.headers["Authorization"])
+        return web.Response(status=self.status, text=self.text)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    return path
+
+
+def source(port: int, ca_file: Path, token: Path, clock: Clock | None = None, **more: Any) -> ConfigzSource:
+    settings = Configz(enabled=True, port=port, ca_file=str(ca_file), token_file=str(token), **more)
+    return ConfigzSource(settings, "127.0.0.1", clock=clock or Clock())
+
+
+async def test_the_right_ca_and_token_get_the_configuration(serve: Serve, pki: Path, token: Path) -> None:
+    kubelet = Kubelet()
+    read = await source(await serve(kubelet), pki / "ca.crt", token).read(None)
+    assert (read.topologyManagerPolicy, read.maxPods) == ("restricted", 250)
+    assert kubelet.requests == ["Bearer secret"]
+
+
+async def test_what_the_kubelet_does_not_list_it_does_not_have(serve: Serve, pki: Path, token: Path) -> None:
+    read = await source(await serve(Kubelet()), pki / "ca.crt", token).read(None)
+    assert read.evictionHard == {}
+
+
+@pytest.mark.parametrize(
+    ("certificate", "ca", "why"),
+    [
+        ("good", "other-ca.crt", "certificate refused with .*other-ca.crt: "),
+        ("expired", "ca.crt", "certificate has expired"),
+        ("named", "ca.crt", "IP address mismatch.*127.0.0.1"),
+    ],
+)
+async def test_a_certificate_that_cannot_be_verified_is_refused_before_the_token_is_sent(
+    serve: Serve, pki: Path, token: Path, certificate: str, ca: str, why: str
+) -> None:
+    kubelet = Kubelet()
+    port = await serve(kubelet, certificate)
+    with pytest.raises(SourceError, match=f"^https://127.0.0.1:{port}/configz: .*{why}"):
+        await source(port, pki / ca, token).read(None)
+    assert kubelet.requests == []
+
+
+async def test_a_certificate_for_a_name_is_checked_against_the_name_that_is_told(
+    serve: Serve, pki: Path, token: Path
+) -> None:
+    port = await serve(Kubelet(), "named")
+    assert (await source(port, pki / "ca.crt", token, server_name="node-1").read(None)).maxPods == 250
+    with pytest.raises(SourceError, match="Hostname mismatch.*node-2"):
+        await source(port, pki / "ca.crt", token, server_name="node-2").read(None)
+
+
+async def test_a_renewed_ca_is_used_without_a_restart(serve: Serve, pki: Path, token: Path, tmp_path: Path) -> None:
+    clock, bundle = Clock(), tmp_path / "bundle.crt"
+    bundle.write_bytes((pki / "other-ca.crt").read_bytes())
+    asked = source(await serve(Kubelet()), bundle, token, clock)
+    with pytest.raises(SourceError, match="certificate refused"):
+        await asked.read(None)
+    bundle.write_bytes((pki / "ca.crt").read_bytes())
+    clock.now += 10
+    assert (await asked.read(None)).maxPods == 250
+
+
+async def test_a_ca_file_that_is_none_is_named(tmp_path: Path, token: Path) -> None:
+    for ca_file in (tmp_path / "no.crt", token):
+        with pytest.raises(SourceError, match=f"^{ca_file}: is not a usable CA bundle"):
+            await source(1, ca_file, token).read(None)
+
+
+async def test_a_missing_token_is_named(serve: Serve, pki: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="token: cannot be read"):
+        await source(await serve(Kubelet()), pki / "ca.crt", tmp_path / "token").read(None)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "why"),
+    [
+        (401, "Unauthorized", "status 401 'Unauthorized'; does the kubelet have webhook authentication"),
+        (
+            403,
+            "Forbidden (verb=get,\n resource=nodes)",
+            r"status 403 'Forbidden \(verb=get, resource=nodes\)'.*nodes/c",
+        ),
+        (404, "404 page not found", "status 404 .*enableDebuggingHandlers"),
+        (500, "", "status 500$"),
+        (302, "", "status 302$"),
+        (200, "<html>", "not a JSON object"),
+        (200, "[]", "not a JSON object"),
+        (200, "{}", "no kubeletconfig, only nothing"),
+        (200, '{"componentconfig": {}}', "no kubeletconfig, only componentconfig"),
+        (200, '{"kubeletconfig": []}', "no kubeletconfig"),
+        (200, '{"kubeletconfig": {"maxPods": "x"}}', "maxPods.*'x'"),
+        (200, '{"kubeletconfig": {"topologyManagerPolicy": "odd"}}', "topologyManagerPolicy 'odd'"),
+    ],
+)
+async def test_an_answer_that_cannot_be_used_is_named(
+    serve: Serve, pki: Path, token: Path, status: int, text: str, why: str
+) -> None:
+    port = await serve(Kubelet(status, text))
+    with pytest.raises(SourceError, match=f"^https://127.0.0.1:{port}/configz: .*{why}"):
+        await source(port, pki / "ca.crt", token).read(None)
+
+
+async def test_a_redirect_is_not_followed_with_the_token(serve: Serve, pki: Path, token: Path) -> None:
+    elsewhere = Kubelet()
+    other = await serve(elsewhere)
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound(f"https://127.0.0.1:{other}/configz")
+
+    with pytest.raises(SourceError, match="status 302"):
+        await source(await serve(redirect), pki / "ca.crt", token).read(None)
+    assert elsewhere.requests == []
+
+
+async def test_silence_ends_with_the_timeout(serve: Serve, pki: Path, token: Path) -> None:
+    async def silent(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    asked = source(await serve(silent), pki / "ca.crt", token, timeout=Duration(0.1))
+    with pytest.raises(SourceError, match="no answer within 100ms"):
+        await asked.read(None)
+
+
+async def test_nobody_there_is_said(pki: Path, token: Path, unused_port: int) -> None:
+    with pytest.raises(SourceError, match="Cannot connect"):
+        await source(unused_port, pki / "ca.crt", token).read(None)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
+
+
+async def test_a_refused_token_is_read_again_at_once(serve: Serve, pki: Path, token: Path) -> None:
+    seen: list[str] = []
+
+    async def rotating(request: web.Request) -> web.StreamResponse:
+        seen.append(request.headers["Authorization"])
+        return web.json_response(ANSWER, status=200 if seen[-1] == "Bearer renewed" else 401)
+
+    clock = Clock()
+    asked = source(await serve(rotating), pki / "ca.crt", token, clock)
+    with pytest.raises(SourceError, match="status 401"):
+        await asked.read(None)
+    token.write_text("renewed")
+    clock.now += 10
+    assert (await asked.read(None)).maxPods == 250
+    assert seen == ["Bearer secret", "Bearer secret", "Bearer secret", "Bearer renewed"]
+
+
+async def test_a_rotated_token_is_used_within_a_minute(serve: Serve, pki: Path, token: Path) -> None:
+    kubelet, clock = Kubelet(), Clock()
+    asked = source(await serve(kubelet), pki / "ca.crt", token, clock)
+    await asked.read(None)
+    token.write_text("renewed")
+    clock.now += 60
+    await asked.read(None)
+    assert kubelet.requests == ["Bearer secret", "Bearer renewed"]
+
+
+async def test_an_answer_holds_for_the_interval_and_a_failure_for_ten_seconds(
+    serve: Serve, pki: Path, token: Path
+) -> None:
+    kubelet, clock = Kubelet(), Clock()
+    asked = source(await serve(kubelet), pki / "ca.crt", token, clock)
+    first = await asked.read(None)
+    clock.now += 59
+    assert await asked.read(None) is first
+    clock.now += 1
+    kubelet.status = 500
+    for _ in range(3):
+        with pytest.raises(SourceError, match="status 500"):
+            await asked.read(None)
+    assert len(kubelet.requests) == 2
+    kubelet.status = 200
+    clock.now += 10
+    assert await asked.read(None) == first
+
+
+async def test_a_reading_can_be_cancelled(serve: Serve, pki: Path, token: Path) -> None:
+    arrived = asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        arrived.set()
+        await asyncio.sleep(30)
+        return web.Response()
+
+    reading = asyncio.create_task(source(await serve(silent), pki / "ca.crt", token).read(None))
+    await arrived.wait()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+
+
+def test_addresses_of_version_six_are_written_with_brackets(pki: Path, token: Path) -> None:
+    asked = ConfigzSource(Configz(), "fd00::1")
+    assert asked._url == "https://[fd00::1]:10250/configz"
+
+
+def test_the_address_is_the_nodes_unless_it_is_told() -> None:
+    environment = {"NODE_ADDRESS": "10.0.0.7"}
+    assert Configz().resolved_address(environment) == "10.0.0.7"
+    assert Configz(address="node-1").resolved_address(environment) == "node-1"
+    with pytest.raises(ConfigError, match=r"kubelet\.configz\.address.*NODE_ADDRESS"):
+        Configz().resolved_address({})
+
+
+def test_an_older_kubelets_answer_without_kind_is_taken() -> None:
+    body = b'{"kubeletconfig": {"evictionHard": {"memory.available": "100Mi"}, "mergeDefaultEvictionSettings": true}}'
+    assert decode(body, source="x").evictionHard == {"memory.available": "100Mi"}

@@ -1,0 +1,199 @@
+"""Which source is used, what is told over it, and what holds while none can be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from topowise.errors import ConfigError, SourceError
+from topowise.runtime import config
+from topowise.runtime.config import Configuration
+from topowise_exporter.kubelet.settings import Configz, Kubelet, Source
+from topowise_exporter.kubelet.settings.sources import PATIENCE_S
+
+from .conftest import Serve
+
+HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class RunningKubelet:
+    def __init__(self) -> None:
+        self.status = 200
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        answer = {"kubeletconfig": {"topologyManagerPolicy": "restricted", "maxPods": 1}}
+        return web.Response(status=self.status, text=json.dumps(answer))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(HEAD + "topologyManagerPolicy: best-effort\nmaxPods: 2\n")
+    return path
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def configz(port: int, pki: Path, tmp_path: Path) -> Configz:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    return Configz(enabled=True, address="127.0.0.1", port=port, ca_file=str(pki / "ca.crt"), token_file=str(token))
+
+
+async def test_the_file_is_read_when_configz_is_off(file: Path) -> None:
+    source = Source(Kubelet(config_file=str(file)))
+    assert source.name == ""
+    assert (await source.read()).topologyManagerPolicy == "best-effort"
+    assert (source.name, source.problems) == ("file", ())
+
+
+async def test_drop_ins_are_part_of_the_file(file: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "conf.d"
+    directory.mkdir()
+    (directory / "1.conf").write_text(HEAD + "topologyManagerScope: pod")
+    read = await Source(Kubelet(config_file=str(file), config_dir=str(directory))).read()
+    assert (read.topologyManagerPolicy, read.topologyManagerScope) == ("best-effort", "pod")
+
+
+async def test_configz_comes_first(serve: Serve, pki: Path, tmp_path: Path, file: Path) -> None:
+    settings = Kubelet(configz=configz(await serve(RunningKubelet()), pki, tmp_path), config_file=str(file))
+    source = Source(settings)
+    assert (await source.read()).maxPods == 1
+    assert (source.name, source.problems) == ("configz", ())
+
+
+async def test_the_file_stands_in_for_a_configz_that_never_answered(
+    serve: Serve, pki: Path, tmp_path: Path, file: Path, clock: Clock
+) -> None:
+    kubelet = RunningKubelet()
+    kubelet.status = 403
+    settings = Kubelet(configz=configz(await serve(kubelet), pki, tmp_path), config_file=str(file))
+    source = Source(settings, clock=clock)
+    assert (await source.read()).maxPods == 2
+    assert source.name == "file"
+    assert len(source.problems) == 1
+    assert source.problems[0].startswith("configz: https://127.0.0.1:")
+    kubelet.status = 200
+    clock.now += 10
+    assert (await source.read()).maxPods == 1
+    assert (source.name, source.problems) == ("configz", ())
+
+
+async def test_a_short_silence_of_configz_keeps_its_answer_and_a_long_one_does_not(
+    serve: Serve, pki: Path, tmp_path: Path, file: Path, clock: Clock
+) -> None:
+    kubelet = RunningKubelet()
+    settings = Kubelet(configz=configz(await serve(kubelet), pki, tmp_path), config_file=str(file))
+    source = Source(settings, clock=clock)
+    await source.read()
+    kubelet.status = 500
+    clock.now += PATIENCE_S - 1
+    assert (await source.read()).maxPods == 1
+    assert source.name == "configz"
+    assert len(source.problems) == 1
+    clock.now += 1
+    assert (await source.read()).maxPods == 2
+    assert source.name == "file"
+
+
+async def test_the_last_answer_holds_for_good_if_nothing_else_can_be_read(file: Path, clock: Clock) -> None:
+    source = Source(Kubelet(config_file=str(file)), clock=clock)
+    first = await source.read()
+    file.write_text("")
+    clock.now += 100 * PATIENCE_S
+    assert await source.read() == first
+    assert source.name == "file"
+    assert source.problems == (f"file: {file}: is empty",)
+    file.write_text(HEAD + "maxPods: 3")
+    assert (await source.read()).maxPods == 3
+    assert source.problems == ()
+
+
+async def test_nothing_is_guessed_while_a_source_was_never_readable(serve: Serve, pki: Path, tmp_path: Path) -> None:
+    kubelet = RunningKubelet()
+    kubelet.status = 500
+    missing = str(tmp_path / "no.yaml")
+    settings = Kubelet(
+        configz=configz(await serve(kubelet), pki, tmp_path), config_file=missing, overrides={"maxPods": 5}
+    )
+    source = Source(settings)
+    with pytest.raises(SourceError, match=f"configz: .*status 500; file: {missing}: cannot be read"):
+        await source.read()
+    assert source.name == ""
+    assert len(source.problems) == 2
+
+
+async def test_what_is_told_holds_over_every_source(file: Path) -> None:
+    source = Source(Kubelet(config_file=str(file), overrides={"topologyManagerScope": "pod", "maxPods": 9}))
+    read = await source.read()
+    assert (read.topologyManagerPolicy, read.topologyManagerScope, read.maxPods) == ("best-effort", "pod", 9)
+    assert source.name == "file"
+
+
+async def test_a_told_policy_stands_in_for_a_source_that_cannot_be_read(tmp_path: Path) -> None:
+    settings = Kubelet(config_file=str(tmp_path / "no"), overrides={"topologyManagerPolicy": "restricted"})
+    source = Source(settings)
+    read = await source.read()
+    assert (read.topologyManagerPolicy, read.maxPods) == ("restricted", 110)
+    assert read.evictionHard is not None
+    assert read.evictionHard["memory.available"] == "100Mi"
+    assert source.name == "flags"
+    assert len(source.problems) == 1
+
+
+@pytest.mark.parametrize(("overrides", "name"), [({}, "defaults"), ({"maxPods": 5}, "flags")])
+async def test_with_no_source_at_all_the_defaults_hold(overrides: dict[str, Any], name: str) -> None:
+    source = Source(Kubelet(config_file="", overrides=overrides))
+    read = await source.read("v1.29.0")
+    assert (read.topologyManagerPolicy, read.maxPods) == ("none", overrides.get("maxPods", 110))
+    assert "imagefs.inodesFree" not in (read.evictionHard or {})
+    assert (source.name, source.problems) == (name, ())
+
+
+def test_settings_that_cannot_work_are_found_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="address"):
+        Source(Kubelet(configz=Configz(enabled=True)), environment={})
+    with pytest.raises(ConfigError, match="no such field"):
+        Source(Kubelet(overrides={"policy": "none"}))
+
+
+class Example(Configuration, frozen=True, tag="Example"):
+    kubelet: Kubelet = Kubelet()
+
+
+def test_the_section_is_written_as_every_other_and_every_field_has_a_default() -> None:
+    read = config.parse(
+        Example,
+        b"""
+        apiVersion: topowise.io/v1alpha1
+        kind: Example
+        kubelet:
+          configFile: /etc/kubelet.yaml
+          configDir: /etc/kubelet.conf.d
+          configz: {enabled: true, serverName: node-1, caFile: /ca, tokenFile: /token, interval: 2m, timeout: 1s}
+          overrides: {topologyManagerPolicy: restricted, systemReserved: {cpu: 1}}
+        """,
+    )
+    assert read.kubelet.config_dir == "/etc/kubelet.conf.d"
+    assert (read.kubelet.configz.server_name, read.kubelet.configz.interval) == ("node-1", 120)
+    assert read.kubelet.overrides["systemReserved"] == {"cpu": 1}
+    default = config.default(Example).kubelet
+    assert (default.config_file, default.config_dir, default.overrides) == ("/var/lib/kubelet/config.yaml", "", {})
+    assert (default.configz.enabled, default.configz.port) == (False, 10250)
+    assert (default.configz.interval, default.configz.timeout) == (60, 5)
+    assert '"caFile":"/var/run/secrets' in config.effective(config.default(Example))

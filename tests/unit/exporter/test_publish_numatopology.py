@@ -1,0 +1,190 @@
+"""The node as Volcano's numa-aware plugin sees it: free CPUs by id, cores that are unique on the machine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from topowise import nrt, numatopology
+from topowise.numatopology import CpuInfo, Numatopology
+from topowise.placement import Container
+from topowise_exporter.machine import Machine
+from topowise_exporter.machine.model import Cpu
+from topowise_exporter.publish.numatopology import build, same
+
+CRD = Path(__file__).resolve().parents[3] / "charts/topowise/crds/numatopologies.yaml"
+OWNER = nrt.OwnerReference(apiVersion="v1", kind="Node", name="n1", uid="u")
+
+
+def cpu(number: int, node: int, socket: int, core: int) -> Cpu:
+    return Cpu(
+        id=number,
+        node=node,
+        socket=socket,
+        die=0,
+        core=core,
+        core_id=core % 2,
+        threads=(core, core + 4),
+        l3=None,
+        l3_id=None,
+        kind="",
+    )
+
+
+def machine(*cpus: Cpu) -> Machine:
+    online = tuple(one.id for one in cpus)
+    return Machine(nodes=(), cpus=cpus, pci=(), online=online, present=online, possible=online, offline=(), isolated=())
+
+
+# Two cores of two threads on each of two sockets; core_id repeats, and the second NUMA node has the id 8.
+TWO_SOCKETS = machine(*(cpu(i, node=8 if i % 4 > 1 else 0, socket=i % 4 // 2, core=i % 4) for i in range(8)))
+
+
+def built(
+    on: Machine = TWO_SOCKETS,
+    *,
+    reserved_cpu: str = "1",
+    reserved_cpus: frozenset[int] = frozenset(),
+    allocatable: frozenset[int] = frozenset(),
+    used: frozenset[int] = frozenset(),
+    containers: Mapping[Container, frozenset[int]] | None = None,
+    owner: nrt.OwnerReference | None = None,
+) -> Numatopology:
+    return build(
+        "n1",
+        on,
+        cpu_policy="static",
+        topology_policy="restricted",
+        reserved_cpu=reserved_cpu,
+        reserved_cpus=reserved_cpus,
+        allocatable=allocatable,
+        used=used,
+        containers=containers or {},
+        owner=owner,
+    )
+
+
+def free(topology: Numatopology) -> str:
+    assert topology.spec.numares is not None
+    return topology.spec.numares["cpu"].allocatable
+
+
+def written(topology: Numatopology) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(topology))
+
+
+def test_every_online_cpu_has_its_real_node_its_socket_and_a_core_that_is_unique() -> None:
+    assert built().spec.cpuDetail == {
+        "0": CpuInfo(),
+        "1": CpuInfo(core=1),
+        "2": CpuInfo(numa=8, socket=1, core=2),
+        "3": CpuInfo(numa=8, socket=1, core=3),
+        "4": CpuInfo(),
+        "5": CpuInfo(core=1),
+        "6": CpuInfo(numa=8, socket=1, core=2),
+        "7": CpuInfo(numa=8, socket=1, core=3),
+    }
+
+
+def test_what_the_kernel_does_not_know_is_zero() -> None:
+    assert built(machine(cpu(0, node=-1, socket=-1, core=0))).spec.cpuDetail == {"0": CpuInfo()}
+
+
+def test_policies_and_capacity_are_the_nodes() -> None:
+    spec = built().spec
+    assert spec.policies == {"CPUManagerPolicy": "static", "TopologyManagerPolicy": "restricted"}
+    assert spec.numares is not None
+    assert spec.numares["cpu"].capacity == 8
+
+
+def test_free_cpus_are_the_allocatable_ones_that_nobody_holds() -> None:
+    held = {("ns", "p", "c"): frozenset({1, 5})}
+    made = built(allocatable=frozenset({1, 2, 3, 5, 6, 7}), used=frozenset({2}), containers=held)
+    assert free(made) == "3,6-7"
+
+
+def test_reserved_cpus_are_never_offered() -> None:
+    assert free(built(reserved_cpus=frozenset({0, 4}))) == "1-3,5-7"
+    assert free(built(reserved_cpus=frozenset({0, 4}), allocatable=frozenset(range(8)))) == "1-3,5-7"
+
+
+def test_cpus_that_are_not_online_are_not_free() -> None:
+    assert free(built(allocatable=frozenset({1, 99}))) == "1"
+    assert free(built(allocatable=frozenset({99}))) == ""
+
+
+@pytest.mark.parametrize(
+    ("named", "allocatable", "expected"),
+    [
+        pytest.param(frozenset({3}), frozenset(), "0", id="named CPUs are gone already"),
+        pytest.param(frozenset(), frozenset(range(1, 8)), "0", id="the kubelet's choice is gone already"),
+        pytest.param(frozenset(), frozenset(), "500m", id="nobody says which CPUs"),
+    ],
+)
+def test_the_reader_is_left_to_reserve_only_what_is_not_left_out(
+    named: frozenset[int], allocatable: frozenset[int], expected: str
+) -> None:
+    made = built(reserved_cpu="500m", reserved_cpus=named, allocatable=allocatable)
+    assert made.spec.resReserved == {"cpu": expected}
+
+
+def test_pods_show_the_exclusive_cpus_of_each_container_in_order() -> None:
+    made = built(
+        containers={
+            ("ns", "b", "z"): frozenset({5}),
+            ("ns", "b", "a"): frozenset({1, 2, 99}),
+            ("ns", "a", "c"): frozenset({6, 7}),
+            ("ns", "shared", "c"): frozenset(),
+        }
+    )
+    assert written(made)["spec"]["podAllocations"] == [
+        {"name": "a", "namespace": "ns", "containerAllocations": [{"name": "c", "allocations": {"cpu": "6-7"}}]},
+        {
+            "name": "b",
+            "namespace": "ns",
+            "containerAllocations": [
+                {"name": "a", "allocations": {"cpu": "1-2"}},
+                {"name": "z", "allocations": {"cpu": "5"}},
+            ],
+        },
+    ]
+
+
+def test_an_unchanged_node_is_the_same_whenever_it_was_written() -> None:
+    assert built().metadata.annotations is None
+    assert same(numatopology.stamped(built(owner=OWNER), 1), built(owner=OWNER))
+
+
+def test_an_owner_that_somebody_else_added_makes_no_difference() -> None:
+    other = nrt.OwnerReference(apiVersion="apps/v1", kind="DaemonSet", name="d", uid="v")
+    owned = built(owner=OWNER)
+    metadata = msgspec.structs.replace(owned.metadata, ownerReferences=(other, OWNER))
+    assert same(msgspec.structs.replace(owned, metadata=metadata), owned)
+
+
+def test_a_new_owner_or_other_free_cpus_are_not_the_same() -> None:
+    assert not same(built(), built(owner=OWNER))
+    assert not same(built(), built(used=frozenset({7})))
+
+
+def test_the_definition_names_every_field_that_is_written() -> None:
+    definition = yaml.safe_load(CRD.read_text())
+    names, version = definition["spec"]["names"], definition["spec"]["versions"][0]
+    assert (definition["spec"]["group"], version["name"]) == (numatopology.GROUP, numatopology.VERSION)
+    assert (names["kind"], names["plural"]) == (numatopology.KIND, numatopology.PLURAL)
+    made = built(containers={("ns", "p", "c"): frozenset({7})})
+    check(written(made)["spec"], version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+
+
+def check(value: Any, schema: dict[str, Any]) -> None:
+    kind = {"object": dict, "array": list, "string": str, "integer": int}[schema["type"]]
+    assert isinstance(value, kind)
+    if isinstance(value, dict):
+        for key, part in value.items():
+            check(part, schema.get("additionalProperties") or schema["properties"][key])
+    elif isinstance(value, list):
+        for part in value:
+            check(part, schema["items"])
