@@ -37,7 +37,9 @@ class Metrics:
         )
         self.pods = self._gauge("listed_pods", "Pods in the kubelet's last answer.")
         self.claims = self._gauge("claimed_devices", "Devices of resource claims that pods hold, by driver.", "driver")
-        self.foreign = self._gauge("foreign_writer", "1 for each other writer of the object's content.", "manager")
+        self.foreign = self._gauge(
+            "foreign_writer", "1 for each other writer of an object's content.", "kind", "manager"
+        )
         self.source = self._gauge("kubelet_config_source", "1 for where the kubelet's configuration is from.", "source")
         self.zones = self._gauge(
             "zone_resource",
@@ -67,11 +69,12 @@ class Metrics:
         for driver, count in drivers.items():
             self.claims.labels(driver).set(count)
 
-    def show_foreign(self, managers: Iterable[str]) -> None:
-        """Other writers."""
+    def show_foreign(self, writers: Mapping[str, Iterable[str]]) -> None:
+        """Other writers, by kind of object."""
         self.foreign.clear()
-        for manager in managers:
-            self.foreign.labels(manager).set(1)
+        for kind, managers in writers.items():
+            for manager in managers:
+                self.foreign.labels(kind, manager).set(1)
 
     def _histogram(self, noun: str, what: str) -> Histogram:
         return Histogram(f"{_NAME}{noun}_duration_seconds", what, buckets=_SECONDS, registry=self.registry)

@@ -13,6 +13,7 @@ from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.quantity import from_milli
+from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise_exporter.complaints import Complaints
 from topowise_exporter.configuration import ExporterConfiguration
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 _NO_OWNER = "Cannot read the own Node, publishing without owner reference"
 _ODD_MACHINE = "Parts of /sys are missing or damaged"
 _ODD_NUMBERS = "The kubelet's numbers do not add up"
+_NO_NUMATOPOLOGY = "Cannot publish for Volcano, trying again"
 _OTHER_WRITER = "Somebody else writes the same object: switch one of the two off"
 
 
@@ -53,6 +55,9 @@ class Publisher:
         if settings.numatopology:
             path = f"{numatopology.PATH}/{self._node_name}"
             self._numatopology = Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND)
+        self._volcano_backoff = Backoff(maximum=300.0)
+        self._volcano_not_before = 0.0
+        self._foreign: dict[str, frozenset[str]] = {}
         self.has_published = False
 
     async def publish(self, seen: Observation) -> None:
@@ -68,13 +73,25 @@ class Publisher:
             pods = seen.allocations.pods
             self._metrics.pods.set(len(pods))
             self._metrics.show_claims(_claims(seen))
-        if self._numatopology is not None:
-            wanted = self._volcano(seen, owner)
-            if not self._numatopology.is_current(wanted):
-                stamped = numatopology.stamped(wanted, int(self._clock()))
-                await self._write(numatopology.KIND, self._numatopology, stamped)
         self.has_published = True
         self._metrics.last_publish.set_to_current_time()
+        if self._numatopology is not None:
+            await self._publish_for_volcano(self._numatopology, self._volcano(seen, owner))
+
+    async def _publish_for_volcano(
+        self, writer: Writer[numatopology.Numatopology], wanted: numatopology.Numatopology
+    ) -> None:
+        """The second object must not hold up the first: its failures are its own, and are retried at their own pace."""
+        if self._clock() < self._volcano_not_before:
+            return
+        try:
+            await self._write(numatopology.KIND, writer, numatopology.stamped(wanted, int(self._clock())))
+        except ApiError as exc:
+            self._complaints.raise_(_NO_NUMATOPOLOGY, str(exc))
+            self._volcano_not_before = self._clock() + self._volcano_backoff.next_delay(at_least=exc.retry_after)
+        else:
+            self._complaints.settle(_NO_NUMATOPOLOGY)
+            self._volcano_backoff.reset()
 
     async def check_drift(self) -> None:
         """Compares the objects on the server with what was written; what differs is written anew with the next look."""
@@ -83,7 +100,7 @@ class Publisher:
             if drift is not None:
                 self._metrics.drifts.labels(kind).inc()
                 log.warning("Published object is not as it was left, writing it anew", extra=kv(kind=kind, why=drift))
-            self._note_foreign(writer)
+            self._note_foreign(kind, writer)
 
     async def _write(self, kind: str, writer: Writer[Any], wanted: object) -> bool:
         started = time.perf_counter()
@@ -98,7 +115,7 @@ class Publisher:
         took = time.perf_counter() - started
         self._metrics.publish_seconds.observe(took)
         self._metrics.writes.labels(kind, "written").inc()
-        self._note_foreign(writer)
+        self._note_foreign(kind, writer)
         level = V2 if self.has_published else logging.INFO
         log.log(level, "Published", extra=kv(kind=kind, node=self._node_name, took_ms=round(took * 1e3, 1)))
         return True
@@ -108,11 +125,13 @@ class Publisher:
         if self._numatopology is not None:
             yield numatopology.KIND, self._numatopology
 
-    def _note_foreign(self, writer: Writer[Any]) -> None:
-        if writer is self._topology:
-            self._metrics.show_foreign(writer.foreign_writers)
-            named = tuple([", ".join(sorted(writer.foreign_writers))] if writer.foreign_writers else [])
-            self._complaints.note(_OTHER_WRITER, named)
+    def _note_foreign(self, kind: str, writer: Writer[Any]) -> None:
+        self._foreign[kind] = writer.foreign_writers
+        self._metrics.show_foreign(self._foreign)
+        named = tuple(
+            f"{', '.join(sorted(managers))} writes the {kind}" for kind, managers in self._foreign.items() if managers
+        )
+        self._complaints.note(_OTHER_WRITER, named)
 
     async def _own_node(self) -> nrt.OwnerReference | None:
         if self._owner is None:

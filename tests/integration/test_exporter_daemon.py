@@ -295,6 +295,16 @@ async def test_volcanos_object_is_published_from_the_same_look(
     assert server.writes() == before
 
 
+async def test_volcanos_crd_that_is_missing_holds_up_nothing_else(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    exporter = await start("topowise_exporter", "run", config={**config, "numatopology": True})
+    await eventually(lambda: exporter.lines("Cannot publish for Volcano"))
+    kubelet.give("p", 1)
+    await eventually(lambda: available(server) == "2")
+    assert len(exporter.lines("Cannot publish")) == 1
+
+
 async def test_a_configuration_that_cannot_be_used_ends_it_with_one_line(start: Start, config: dict[str, Any]) -> None:
     exporter = await start("topowise_exporter", "run", config={**config, "intervall": "1s"})
     assert await exporter.process.wait() == 1

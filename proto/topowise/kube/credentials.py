@@ -1,8 +1,9 @@
 """Who we are to the API server, and where it is.
 
 Inside a pod that is the service account: an address from the environment, a CA and a token that the kubelet rotates.
-Reading those three takes thirty lines; the official client would cost every node 46 MB and 0.35 s of CPU for it, so it
-is imported only for a kubeconfig, whose exec plug-ins, OIDC and certificate forms it knows. docs/adr/0002 has figures.
+Reading those three takes thirty lines, and a kubeconfig with credentials in it not many more; the official client would
+cost every node 46 MB and 0.35 s of CPU for it, so it is imported only for kubeconfigs that need its exec plug-ins, OIDC
+and proxies. docs/adr/0002 has figures.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from topowise.errors import ConfigError, SourceError
+from topowise.kube import kubeconfig
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -36,7 +38,7 @@ class Credentials:
 
 
 async def load(
-    kubeconfig: str = "",
+    config_file: str = "",
     context: str = "",
     *,
     service_account: Path = SERVICE_ACCOUNT,
@@ -46,7 +48,7 @@ async def load(
 
     Raises ConfigError or SourceError.
     """
-    named = kubeconfig or os.environ.get("KUBECONFIG", "")
+    named = config_file or os.environ.get("KUBECONFIG", "")
     if named:
         return await _from_kubeconfig(named, context, clock)
     if "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -94,6 +96,26 @@ class TokenFile:
 
 
 async def _from_kubeconfig(path: str, context: str, clock: Callable[[], float]) -> Credentials:
+    static = kubeconfig.read(path, context)
+    if static is None:
+        return await _from_official_client(path, context, clock)
+    file = static.token_file()
+    token = None if file is None else TokenFile(file, clock)
+
+    header = static.header()
+
+    async def authorization(renew: bool) -> str:
+        nonlocal header
+        if token is not None:
+            return f"Bearer {token.read(renew=renew)}"
+        if renew and (written_anew := kubeconfig.read(path, context)) is not None:
+            header = written_anew.header()
+        return header
+
+    return Credentials(static.server, static.context(), authorization)
+
+
+async def _from_official_client(path: str, context: str, clock: Callable[[], float]) -> Credentials:
     from kubernetes.aio.client import Configuration
     from kubernetes.aio.client.rest import RESTClientObject
     from kubernetes.aio.config import load_kube_config

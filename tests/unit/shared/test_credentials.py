@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +14,7 @@ from topowise.kube import credentials
 from topowise.kube.credentials import TokenFile
 
 
-def kubeconfig(path: Path, **user: str) -> str:
+def kubeconfig(path: Path, **user: Any) -> str:
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -32,14 +34,58 @@ async def test_a_kubeconfig_gives_server_and_token(tmp_path: Path) -> None:
     assert await read.authorization(False) == "Bearer secret"
 
 
-async def test_a_renewed_token_is_read_after_a_401_but_not_for_each_of_many(tmp_path: Path) -> None:
+async def test_a_renewed_token_is_read_after_a_401(tmp_path: Path) -> None:
     path = tmp_path / "config"
-    now = [0.0]
-    read = await credentials.load(kubeconfig(path, token="old"), clock=lambda: now[0])
+    read = await credentials.load(kubeconfig(path, token="old"))
     kubeconfig(path, token="new")
-    assert await read.authorization(True) == "Bearer old"
-    now[0] = 2
+    assert await read.authorization(False) == "Bearer old"
     assert await read.authorization(True) == "Bearer new"
+    assert await read.authorization(False) == "Bearer new"
+
+
+async def test_a_password_is_sent_as_basic_authorization(tmp_path: Path) -> None:
+    read = await credentials.load(kubeconfig(tmp_path / "config", username="u", password="p"))
+    assert await read.authorization(False) == "Basic dTpw"
+
+
+async def test_a_token_file_is_found_beside_the_kubeconfig(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("from-file")
+    read = await credentials.load(kubeconfig(tmp_path / "config", tokenFile="token"))
+    assert await read.authorization(False) == "Bearer from-file"
+
+
+async def test_an_exec_plug_in_is_run_by_the_official_client(tmp_path: Path) -> None:
+    script = tmp_path / "plugin"
+    status = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "made"}}
+    script.write_text(f"#!/bin/sh\necho '{json.dumps(status)}'\n")
+    script.chmod(0o755)
+    plugin: Any = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(script), "interactiveMode": "Never"}
+    now = [0.0]
+    read = await credentials.load(kubeconfig(tmp_path / "config", exec=plugin), clock=lambda: now[0])
+    assert await read.authorization(False) == "Bearer made"
+    script.write_text(script.read_text().replace("made", "renewed"))
+    now[0] = 2
+    assert await read.authorization(True) == "Bearer renewed"
+
+
+@pytest.mark.parametrize(
+    ("context", "named"), [("none", "no context 'none'"), ("lost", "no cluster")], ids=["unknown", "without cluster"]
+)
+async def test_a_context_that_leads_nowhere_is_named(tmp_path: Path, context: str, named: str) -> None:
+    path = tmp_path / "config"
+    document = yaml.safe_load(Path(kubeconfig(path)).read_text())
+    document["contexts"].append({"name": "lost", "context": {"cluster": "gone", "user": "u"}})
+    path.write_text(yaml.safe_dump(document))
+    with pytest.raises(ConfigError, match=named):
+        await credentials.load(str(path), context)
+
+
+async def test_client_certificates_that_are_no_certificates_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    kubeconfig(path, **{"client-certificate-data": "bm8=", "client-key-data": "bm8="})
+    path.write_text(path.read_text().replace("http:", "https:"))
+    with pytest.raises(ConfigError, match="certificates of https://127"):
+        await credentials.load(str(path))
 
 
 async def test_a_kubeconfig_without_user_sends_no_authorization(tmp_path: Path) -> None:

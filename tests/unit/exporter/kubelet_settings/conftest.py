@@ -54,7 +54,7 @@ async def serve(pki: Path) -> AsyncIterator[Serve]:
         tls.load_cert_chain(pki / f"{certificate}.crt", pki / f"{certificate}.key")
         application = web.Application()
         application.router.add_get("/configz", handler)
-        runner = web.AppRunner(application, shutdown_timeout=0)
+        runner = web.AppRunner(application, handler_cancellation=True)
         runners.append(runner)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()

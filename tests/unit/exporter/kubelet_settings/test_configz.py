@@ -28,7 +28,7 @@ class Kubelet:
         self.text = text
         self.requests: list[str] = []
 
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
+    async def configz(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request.headers["Authorization"])
         return web.Response(status=self.status, text=self.text)
 
@@ -55,13 +55,13 @@ def source(port: int, ca_file: Path, token: Path, clock: Clock | None = None, **
 
 async def test_the_right_ca_and_token_get_the_configuration(serve: Serve, pki: Path, token: Path) -> None:
     kubelet = Kubelet()
-    read = await source(await serve(kubelet), pki / "ca.crt", token).read(None)
+    read = await source(await serve(kubelet.configz), pki / "ca.crt", token).read(None)
     assert (read.topologyManagerPolicy, read.maxPods) == ("restricted", 250)
     assert kubelet.requests == ["Bearer secret"]
 
 
 async def test_what_the_kubelet_does_not_list_it_does_not_have(serve: Serve, pki: Path, token: Path) -> None:
-    read = await source(await serve(Kubelet()), pki / "ca.crt", token).read(None)
+    read = await source(await serve(Kubelet().configz), pki / "ca.crt", token).read(None)
     assert read.evictionHard == {}
 
 
@@ -77,7 +77,7 @@ async def test_a_certificate_that_cannot_be_verified_is_refused_before_the_token
     serve: Serve, pki: Path, token: Path, certificate: str, ca: str, why: str
 ) -> None:
     kubelet = Kubelet()
-    port = await serve(kubelet, certificate)
+    port = await serve(kubelet.configz, certificate)
     with pytest.raises(SourceError, match=f"^https://127.0.0.1:{port}/configz: .*{why}"):
         await source(port, pki / ca, token).read(None)
     assert kubelet.requests == []
@@ -86,16 +86,16 @@ async def test_a_certificate_that_cannot_be_verified_is_refused_before_the_token
 async def test_a_certificate_for_a_name_is_checked_against_the_name_that_is_told(
     serve: Serve, pki: Path, token: Path
 ) -> None:
-    port = await serve(Kubelet(), "named")
+    port = await serve(Kubelet().configz, "named")
     assert (await source(port, pki / "ca.crt", token, server_name="node-1").read(None)).maxPods == 250
-    with pytest.raises(SourceError, match="Hostname mismatch.*node-2"):
+    with pytest.raises(SourceError, match=r"Hostname mismatch.*node-2"):
         await source(port, pki / "ca.crt", token, server_name="node-2").read(None)
 
 
 async def test_a_renewed_ca_is_used_without_a_restart(serve: Serve, pki: Path, token: Path, tmp_path: Path) -> None:
     clock, bundle = Clock(), tmp_path / "bundle.crt"
     bundle.write_bytes((pki / "other-ca.crt").read_bytes())
-    asked = source(await serve(Kubelet()), bundle, token, clock)
+    asked = source(await serve(Kubelet().configz), bundle, token, clock)
     with pytest.raises(SourceError, match="certificate refused"):
         await asked.read(None)
     bundle.write_bytes((pki / "ca.crt").read_bytes())
@@ -111,7 +111,7 @@ async def test_a_ca_file_that_is_none_is_named(tmp_path: Path, token: Path) -> N
 
 async def test_a_missing_token_is_named(serve: Serve, pki: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="token: cannot be read"):
-        await source(await serve(Kubelet()), pki / "ca.crt", tmp_path / "token").read(None)
+        await source(await serve(Kubelet().configz), pki / "ca.crt", tmp_path / "token").read(None)
 
 
 @pytest.mark.parametrize(
@@ -138,14 +138,14 @@ async def test_a_missing_token_is_named(serve: Serve, pki: Path, tmp_path: Path)
 async def test_an_answer_that_cannot_be_used_is_named(
     serve: Serve, pki: Path, token: Path, status: int, text: str, why: str
 ) -> None:
-    port = await serve(Kubelet(status, text))
+    port = await serve(Kubelet(status, text).configz)
     with pytest.raises(SourceError, match=f"^https://127.0.0.1:{port}/configz: .*{why}"):
         await source(port, pki / "ca.crt", token).read(None)
 
 
 async def test_a_redirect_is_not_followed_with_the_token(serve: Serve, pki: Path, token: Path) -> None:
     elsewhere = Kubelet()
-    other = await serve(elsewhere)
+    other = await serve(elsewhere.configz)
 
     async def redirect(request: web.Request) -> web.StreamResponse:
         raise web.HTTPFound(f"https://127.0.0.1:{other}/configz")
@@ -198,7 +198,7 @@ async def test_a_refused_token_is_read_again_at_once(serve: Serve, pki: Path, to
 
 async def test_a_rotated_token_is_used_within_a_minute(serve: Serve, pki: Path, token: Path) -> None:
     kubelet, clock = Kubelet(), Clock()
-    asked = source(await serve(kubelet), pki / "ca.crt", token, clock)
+    asked = source(await serve(kubelet.configz), pki / "ca.crt", token, clock)
     await asked.read(None)
     token.write_text("renewed")
     clock.now += 60
@@ -210,7 +210,7 @@ async def test_an_answer_holds_for_the_interval_and_a_failure_for_ten_seconds(
     serve: Serve, pki: Path, token: Path
 ) -> None:
     kubelet, clock = Kubelet(), Clock()
-    asked = source(await serve(kubelet), pki / "ca.crt", token, clock)
+    asked = source(await serve(kubelet.configz), pki / "ca.crt", token, clock)
     first = await asked.read(None)
     clock.now += 59
     assert await asked.read(None) is first

@@ -190,7 +190,7 @@ def test_a_file_the_kubelet_would_refuse_is_named(tmp_path: Path, main: str, dro
 async def test_missing_files_and_directories_are_named_with_the_reason(tmp_path: Path) -> None:
     config = write(tmp_path / "config.yaml")
     for source in (FileSource(str(tmp_path / "no")), FileSource(config, str(tmp_path / "no"))):
-        with pytest.raises(SourceError, match="no: cannot be .*: No such file"):
+        with pytest.raises(SourceError, match=r"no: cannot be .*: No such file"):
             await source.read(None)
 
 

@@ -32,9 +32,13 @@ class RunningKubelet:
     def __init__(self) -> None:
         self.status = 200
 
-    async def __call__(self, request: web.Request) -> web.StreamResponse:
+    async def configz(self, request: web.Request) -> web.StreamResponse:
         answer = {"kubeletconfig": {"topologyManagerPolicy": "restricted", "maxPods": 1}}
         return web.Response(status=self.status, text=json.dumps(answer))
+
+
+def state(source: Source) -> tuple[str, list[str]]:
+    return source.name, list(source.problems)
 
 
 @pytest.fixture
@@ -57,9 +61,9 @@ def configz(port: int, pki: Path, tmp_path: Path) -> Configz:
 
 async def test_the_file_is_read_when_configz_is_off(file: Path) -> None:
     source = Source(Kubelet(config_file=str(file)))
-    assert source.name == ""
+    assert state(source) == ("", [])
     assert (await source.read()).topologyManagerPolicy == "best-effort"
-    assert (source.name, source.problems) == ("file", ())
+    assert state(source) == ("file", [])
 
 
 async def test_drop_ins_are_part_of_the_file(file: Path, tmp_path: Path) -> None:
@@ -71,10 +75,10 @@ async def test_drop_ins_are_part_of_the_file(file: Path, tmp_path: Path) -> None
 
 
 async def test_configz_comes_first(serve: Serve, pki: Path, tmp_path: Path, file: Path) -> None:
-    settings = Kubelet(configz=configz(await serve(RunningKubelet()), pki, tmp_path), config_file=str(file))
+    settings = Kubelet(configz=configz(await serve(RunningKubelet().configz), pki, tmp_path), config_file=str(file))
     source = Source(settings)
     assert (await source.read()).maxPods == 1
-    assert (source.name, source.problems) == ("configz", ())
+    assert state(source) == ("configz", [])
 
 
 async def test_the_file_stands_in_for_a_configz_that_never_answered(
@@ -82,33 +86,33 @@ async def test_the_file_stands_in_for_a_configz_that_never_answered(
 ) -> None:
     kubelet = RunningKubelet()
     kubelet.status = 403
-    settings = Kubelet(configz=configz(await serve(kubelet), pki, tmp_path), config_file=str(file))
+    settings = Kubelet(configz=configz(await serve(kubelet.configz), pki, tmp_path), config_file=str(file))
     source = Source(settings, clock=clock)
     assert (await source.read()).maxPods == 2
-    assert source.name == "file"
-    assert len(source.problems) == 1
-    assert source.problems[0].startswith("configz: https://127.0.0.1:")
+    name, problems = state(source)
+    assert (name, len(problems)) == ("file", 1)
+    assert problems[0].startswith("configz: https://127.0.0.1:")
     kubelet.status = 200
     clock.now += 10
     assert (await source.read()).maxPods == 1
-    assert (source.name, source.problems) == ("configz", ())
+    assert state(source) == ("configz", [])
 
 
 async def test_a_short_silence_of_configz_keeps_its_answer_and_a_long_one_does_not(
     serve: Serve, pki: Path, tmp_path: Path, file: Path, clock: Clock
 ) -> None:
     kubelet = RunningKubelet()
-    settings = Kubelet(configz=configz(await serve(kubelet), pki, tmp_path), config_file=str(file))
+    settings = Kubelet(configz=configz(await serve(kubelet.configz), pki, tmp_path), config_file=str(file))
     source = Source(settings, clock=clock)
     await source.read()
     kubelet.status = 500
     clock.now += PATIENCE_S - 1
     assert (await source.read()).maxPods == 1
-    assert source.name == "configz"
-    assert len(source.problems) == 1
+    name, problems = state(source)
+    assert (name, len(problems)) == ("configz", 1)
     clock.now += 1
     assert (await source.read()).maxPods == 2
-    assert source.name == "file"
+    assert state(source)[0] == "file"
 
 
 async def test_the_last_answer_holds_for_good_if_nothing_else_can_be_read(file: Path, clock: Clock) -> None:
@@ -117,11 +121,10 @@ async def test_the_last_answer_holds_for_good_if_nothing_else_can_be_read(file: 
     file.write_text("")
     clock.now += 100 * PATIENCE_S
     assert await source.read() == first
-    assert source.name == "file"
-    assert source.problems == (f"file: {file}: is empty",)
+    assert state(source) == ("file", [f"file: {file}: is empty"])
     file.write_text(HEAD + "maxPods: 3")
     assert (await source.read()).maxPods == 3
-    assert source.problems == ()
+    assert state(source) == ("file", [])
 
 
 async def test_nothing_is_guessed_while_a_source_was_never_readable(serve: Serve, pki: Path, tmp_path: Path) -> None:
@@ -129,20 +132,20 @@ async def test_nothing_is_guessed_while_a_source_was_never_readable(serve: Serve
     kubelet.status = 500
     missing = str(tmp_path / "no.yaml")
     settings = Kubelet(
-        configz=configz(await serve(kubelet), pki, tmp_path), config_file=missing, overrides={"maxPods": 5}
+        configz=configz(await serve(kubelet.configz), pki, tmp_path), config_file=missing, overrides={"maxPods": 5}
     )
     source = Source(settings)
-    with pytest.raises(SourceError, match=f"configz: .*status 500; file: {missing}: cannot be read"):
+    with pytest.raises(SourceError, match=f"configz: .*status 500 .*; file: {missing}: cannot be read"):
         await source.read()
-    assert source.name == ""
-    assert len(source.problems) == 2
+    name, problems = state(source)
+    assert (name, len(problems)) == ("", 2)
 
 
 async def test_what_is_told_holds_over_every_source(file: Path) -> None:
     source = Source(Kubelet(config_file=str(file), overrides={"topologyManagerScope": "pod", "maxPods": 9}))
     read = await source.read()
     assert (read.topologyManagerPolicy, read.topologyManagerScope, read.maxPods) == ("best-effort", "pod", 9)
-    assert source.name == "file"
+    assert state(source)[0] == "file"
 
 
 async def test_a_told_policy_stands_in_for_a_source_that_cannot_be_read(tmp_path: Path) -> None:
@@ -152,8 +155,7 @@ async def test_a_told_policy_stands_in_for_a_source_that_cannot_be_read(tmp_path
     assert (read.topologyManagerPolicy, read.maxPods) == ("restricted", 110)
     assert read.evictionHard is not None
     assert read.evictionHard["memory.available"] == "100Mi"
-    assert source.name == "flags"
-    assert len(source.problems) == 1
+    assert state(source) == ("flags", [f"file: {settings.config_file}: cannot be read: No such file or directory"])
 
 
 @pytest.mark.parametrize(("overrides", "name"), [({}, "defaults"), ({"maxPods": 5}, "flags")])
@@ -162,7 +164,7 @@ async def test_with_no_source_at_all_the_defaults_hold(overrides: dict[str, Any]
     read = await source.read("v1.29.0")
     assert (read.topologyManagerPolicy, read.maxPods) == ("none", overrides.get("maxPods", 110))
     assert "imagefs.inodesFree" not in (read.evictionHard or {})
-    assert (source.name, source.problems) == (name, ())
+    assert state(source) == (name, [])
 
 
 def test_settings_that_cannot_work_are_found_at_the_start() -> None:
@@ -190,10 +192,11 @@ def test_the_section_is_written_as_every_other_and_every_field_has_a_default() -
         """,
     )
     assert read.kubelet.config_dir == "/etc/kubelet.conf.d"
-    assert (read.kubelet.configz.server_name, read.kubelet.configz.interval) == ("node-1", 120)
+    assert read.kubelet.configz.server_name == "node-1"
+    assert float(read.kubelet.configz.interval) == 120
     assert read.kubelet.overrides["systemReserved"] == {"cpu": 1}
     default = config.default(Example).kubelet
     assert (default.config_file, default.config_dir, default.overrides) == ("/var/lib/kubelet/config.yaml", "", {})
     assert (default.configz.enabled, default.configz.port) == (False, 10250)
-    assert (default.configz.interval, default.configz.timeout) == (60, 5)
+    assert [float(default.configz.interval), float(default.configz.timeout)] == [60, 5]
     assert '"caFile":"/var/run/secrets' in config.effective(config.default(Example))

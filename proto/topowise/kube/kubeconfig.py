@@ -1,0 +1,158 @@
+"""Kubeconfigs whose credentials are written in them: token, client certificate, password, or nobody.
+
+That is what daemons outside a pod, tests and sandboxes use, and reading it here spares them the import of the official
+client. For whatever needs a helper (exec plug-ins, auth providers such as OIDC, proxies, several merged files) `read`
+answers None, and the official client takes over.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from topowise.errors import ConfigError
+
+
+class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
+    server: str = ""
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+
+
+class User(msgspec.Struct, frozen=True):
+    token: str = ""
+    tokenFile: str = ""
+    username: str = ""
+    password: str = ""
+    client_certificate: str = msgspec.field(default="", name="client-certificate")
+    client_certificate_data: str = msgspec.field(default="", name="client-certificate-data")
+    client_key: str = msgspec.field(default="", name="client-key")
+    client_key_data: str = msgspec.field(default="", name="client-key-data")
+    impersonate: str = msgspec.field(default="", name="as")
+    exec: dict[str, Any] | None = None
+    auth_provider: dict[str, Any] | None = msgspec.field(default=None, name="auth-provider")
+
+
+class Static(msgspec.Struct, frozen=True):
+    """What the current context says. File names are absolute."""
+
+    server: str
+    cluster: Cluster
+    user: User
+    directory: Path
+
+    def context(self) -> ssl.SSLContext | None:
+        """None for plain HTTP. Raises ConfigError naming the entry that cannot be used."""
+        if not self.server.startswith("https:"):
+            return None
+        cluster, user = self.cluster, self.user
+        try:
+            context = ssl.create_default_context(
+                cafile=self._path(cluster.certificate_authority),
+                cadata=_text(cluster.certificate_authority_data) or None,
+            )
+            if cluster.insecure_skip_tls_verify:
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_NONE
+            if user.client_certificate_data:
+                _load_chain(context, user)
+            elif user.client_certificate:
+                context.load_cert_chain(self._path(user.client_certificate) or "", self._path(user.client_key))
+        except (OSError, ssl.SSLError, ValueError) as exc:
+            raise ConfigError("kubeconfig", f"certificates of {self.server} cannot be used: {exc}") from exc
+        return context
+
+    def token_file(self) -> Path | None:
+        """Where the token is, if not in the kubeconfig itself."""
+        path = self._path(self.user.tokenFile)
+        return Path(path) if path else None
+
+    def header(self) -> str:
+        """The Authorization header for credentials that never change, "" for none."""
+        if self.user.token:
+            return f"Bearer {self.user.token}"
+        if self.user.username:
+            pair = f"{self.user.username}:{self.user.password}".encode()
+            return f"Basic {base64.b64encode(pair).decode()}"
+        return ""
+
+    def _path(self, name: str) -> str | None:
+        # Relative names are relative to the kubeconfig, as for kubectl.
+        return str(self.directory / name) if name else None
+
+
+class _NamedCluster(msgspec.Struct, frozen=True):
+    name: str
+    cluster: Cluster | None = None
+
+
+class _NamedUser(msgspec.Struct, frozen=True):
+    name: str
+    user: User | None = None
+
+
+class _Context(msgspec.Struct, frozen=True):
+    cluster: str = ""
+    user: str = ""
+
+
+class _NamedContext(msgspec.Struct, frozen=True):
+    name: str
+    context: _Context | None = None
+
+
+class _Kubeconfig(msgspec.Struct, frozen=True):
+    current_context: str = msgspec.field(default="", name="current-context")
+    clusters: tuple[_NamedCluster, ...] | None = None
+    users: tuple[_NamedUser, ...] | None = None
+    contexts: tuple[_NamedContext, ...] | None = None
+
+
+def read(path: str, context: str = "") -> Static | None:
+    """The context named, or the current one; None if it needs the official client. Raises ConfigError."""
+    if ":" in path:
+        return None
+    try:
+        document = msgspec.yaml.decode(Path(path).read_bytes()) or {}
+        config = msgspec.convert(document, _Kubeconfig)
+    except OSError as exc:
+        raise ConfigError(f"kubeconfig {path}", f"cannot be read: {exc.strerror}") from exc
+    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"kubeconfig {path}", " ".join(str(exc).split())) from exc
+    wanted = context or config.current_context
+    named = next((one.context for one in config.contexts or () if one.name == wanted), None)
+    if named is None:
+        raise ConfigError(f"kubeconfig {path}", f"has no context {wanted!r}")
+    cluster = next((one.cluster for one in config.clusters or () if one.name == named.cluster), None)
+    if cluster is None or not cluster.server:
+        raise ConfigError(f"kubeconfig {path}", f"context {wanted!r} names no cluster with a server")
+    user = next((one.user for one in config.users or () if one.name == named.user), None) or User()
+    if user.exec is not None or user.auth_provider is not None or user.impersonate or cluster.proxy_url:
+        return None
+    if cluster.tls_server_name:
+        return None
+    return Static(cluster.server.rstrip("/"), cluster, user, Path(path).resolve().parent)
+
+
+def _text(data: str) -> str:
+    try:
+        return base64.b64decode(data, validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError) as exc:
+        raise ValueError(f"data that is not base64 of PEM: {exc}") from exc
+
+
+def _load_chain(context: ssl.SSLContext, user: User) -> None:
+    # OpenSSL takes a chain from files only; this one is readable by us alone and gone at once.
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+        file.write(_text(user.client_key_data) + "\n" + _text(user.client_certificate_data))
+        file.flush()
+        context.load_cert_chain(file.name)
