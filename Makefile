@@ -20,7 +20,8 @@ test: venv ## Unit, contract and integration tests (under 3 minutes on 2 cores).
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check
 
-bench: venv ## Timings, printed; never part of the tests.
+bench: venv ## Figures of whole processes and of hot paths, printed; never part of the tests.
+	@$(BIN)/python -m bench $(PART)
 	@$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-columns=min,median,max,rounds $(ARGS)
 
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.

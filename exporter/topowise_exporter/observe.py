@@ -6,7 +6,6 @@ read at its interval; the state files are read after List, because they are comp
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +15,13 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter import machine
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.kubelet import holders, state_files
-from topowise_exporter.kubelet.model import Allocations, MemoryBooks, PodAllocation
+from topowise_exporter.kubelet.model import Allocations, PodAllocation
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_exporter.kubelet.settings import Source
+from topowise_exporter.kubelet.state_files import CpuState, MemoryState, StateFile
 from topowise_exporter.publish.topology import Observation
 
-log = logging.getLogger(__name__)
+_NONE: frozenset[str] = frozenset()
 
 
 class Observer:
@@ -38,7 +38,15 @@ class Observer:
         self._podresources = podresources
         self._configuration = configuration
         self._clock = clock
-        self._state = Path(settings.kubelet_root) if settings.kubelet_root else None
+        root = Path(settings.kubelet_root) if settings.kubelet_root else None
+        self._pods_directory = None if root is None else root / "pods"
+        self._cpu_state: StateFile[CpuState] | None = None
+        self._memory_state: StateFile[MemoryState] | None = None
+        if root is not None:
+            self._cpu_state = StateFile(root / state_files.CPU_STATE, state_files.parse_cpu_state)
+            self._memory_state = StateFile(root / state_files.MEMORY_STATE, state_files.parse_memory_state)
+        self._last: Observation | None = None
+        self._last_states: tuple[CpuState | None, MemoryState | None] = None, None
         self._machine: machine.Machine | None = None
         self._machine_at = 0.0
         self._seen_listed: frozenset[str] = frozenset()
@@ -49,18 +57,34 @@ class Observer:
         self._machine = None
 
     async def look(self) -> Observation:
-        """Raises SourceError if the kubelet cannot be asked or its configuration was never readable."""
+        """The same object as the last time if nothing at all has changed.
+
+        Raises SourceError if the kubelet cannot be asked or its configuration was never readable.
+        """
         self.problems = {}
         kubelet = await self._configuration.read()
         allocatable = await self._podresources.allocatable()
         pods = await self._podresources.pods()
-        return Observation(
-            machine=self._read_machine(),
-            kubelet=kubelet,
-            allocations=Allocations(
-                allocatable, pods, unlisted=self._unlisted(kubelet, pods), books=self._books(kubelet, pods)
-            ),
-        )
+        read = self._read_machine()
+        cpu = self._read_cpu_state(kubelet)
+        memory = self._read_memory_state(kubelet)
+        last = self._last
+        if (
+            last is not None
+            and last.machine is read
+            and last.kubelet == kubelet
+            and last.allocations.allocatable is allocatable
+            and last.allocations.pods is pods
+            and self._last_states[0] is cpu
+            and self._last_states[1] is memory
+            and not last.allocations.unlisted
+        ):
+            return last
+        unlisted = {} if cpu is None else self._unlisted(cpu, pods)
+        books = None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
+        self._last_states = cpu, memory
+        self._last = Observation(read, kubelet, Allocations(allocatable, pods, unlisted, books))
+        return self._last
 
     def _read_machine(self) -> machine.Machine:
         now = self._clock()
@@ -69,37 +93,36 @@ class Observer:
             self._machine_at = now
         return self._machine
 
-    def _unlisted(self, kubelet: KubeletConfiguration, pods: tuple[PodAllocation, ...]) -> dict[str, frozenset[int]]:
-        if self._state is None or kubelet.cpuManagerPolicy != "static":
-            return {}
-        try:
-            state = state_files.read_cpu_state(self._state)
-        except SourceError as exc:
-            self.problems["CPU manager state cannot be read, CPUs of finished init containers count as free"] = str(exc)
-            return {}
-        if state is None:
-            return {}
-        listed = holders.listed_uids(state, pods)
-        # A pod that was listed with CPUs once and is not any more is dead, even if its directory lingers.
-        self._seen_listed = (self._seen_listed | listed) & frozenset(state.holders)
-        existing = (
-            _existing_pods(self._state) - self._seen_listed if listed != frozenset(state.holders) else frozenset()
-        )
-        return holders.unlisted_cpus(state, pods, listed | existing)
-
-    def _books(self, kubelet: KubeletConfiguration, pods: tuple[PodAllocation, ...]) -> MemoryBooks | None:
-        if self._state is None or kubelet.memoryManagerPolicy != "Static":
+    def _read_cpu_state(self, kubelet: KubeletConfiguration) -> CpuState | None:
+        if self._cpu_state is None or kubelet.cpuManagerPolicy != "static":
             return None
         try:
-            state = state_files.read_memory_state(self._state)
+            return self._cpu_state.read()
+        except SourceError as exc:
+            self.problems["CPU manager state cannot be read, CPUs of finished init containers count as free"] = str(exc)
+            return None
+
+    def _read_memory_state(self, kubelet: KubeletConfiguration) -> MemoryState | None:
+        if self._memory_state is None or kubelet.memoryManagerPolicy != "Static":
+            return None
+        try:
+            return self._memory_state.read()
         except SourceError as exc:
             self.problems["Memory manager state cannot be read, blocks over several nodes are guessed"] = str(exc)
             return None
-        return None if state is None else holders.exact_memory(state, holders.live_memory_holders(state, pods))
 
+    def _unlisted(self, state: CpuState, pods: tuple[PodAllocation, ...]) -> dict[str, frozenset[int]]:
+        listed = holders.listed_uids(state, pods)
+        # A pod that was listed with CPUs once and is not any more is dead, even if its directory lingers.
+        self._seen_listed = (self._seen_listed | listed) & frozenset(state.holders)
+        existing = frozenset[str]()
+        if listed != frozenset(state.holders):
+            existing = self._existing_pods() - self._seen_listed
+        return holders.unlisted_cpus(state, pods, listed | existing)
 
-def _existing_pods(kubelet_root: Path) -> frozenset[str]:
-    try:
-        return frozenset(entry.name for entry in (kubelet_root / "pods").iterdir())
-    except OSError:
-        return frozenset()
+    def _existing_pods(self) -> frozenset[str]:
+        """Uids of pods that have a directory; a dead pod's stays for a moment."""
+        try:
+            return frozenset(entry.name for entry in self._pods_directory.iterdir()) if self._pods_directory else _NONE
+        except OSError:
+            return _NONE

@@ -55,13 +55,20 @@ class Publisher:
         if settings.numatopology:
             path = f"{numatopology.PATH}/{self._node_name}"
             self._numatopology = Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND)
+        self._owner_backoff = Backoff(maximum=300.0)
+        self._owner_not_before = 0.0
         self._volcano_backoff = Backoff(maximum=300.0)
         self._volcano_not_before = 0.0
         self._foreign: dict[str, frozenset[str]] = {}
+        self._published: Observation | None = None
         self.has_published = False
 
     async def publish(self, seen: Observation) -> None:
         """Writes the objects that say something new."""
+        if seen is self._published and self._is_settled():
+            # The observer gives the same object for the same facts: there is nothing to build or to compare.
+            self._metrics.last_publish.set_to_current_time()
+            return
         self._complaints.note(_ODD_MACHINE, seen.machine.problems)
         owner = await self._own_node()
         made = topology.build(self._node_name, seen, self._settings.publish, self._settings.exclude, owner)
@@ -77,6 +84,12 @@ class Publisher:
         self._metrics.last_publish.set_to_current_time()
         if self._numatopology is not None:
             await self._publish_for_volcano(self._numatopology, self._volcano(seen, owner))
+        self._published = seen
+
+    def _is_settled(self) -> bool:
+        """Whether all that was wanted has been written, nobody has undone it since, and the owner is not due."""
+        owner_is_due = self._owner is None and self._clock() >= self._owner_not_before
+        return not owner_is_due and all(writer.has_written for _, writer in self._writers())
 
     async def _publish_for_volcano(
         self, writer: Writer[numatopology.Numatopology], wanted: numatopology.Numatopology
@@ -134,7 +147,8 @@ class Publisher:
         self._complaints.note(_OTHER_WRITER, named)
 
     async def _own_node(self) -> nrt.OwnerReference | None:
-        if self._owner is None:
+        """The owner reference; a Node that is not there (yet), or that we may not read, is asked for now and then."""
+        if self._owner is None and self._clock() >= self._owner_not_before:
             try:
                 self._owner = await owner_reference(self._api, self._node_name)
                 self._complaints.settle(_NO_OWNER)
@@ -142,6 +156,7 @@ class Publisher:
                 if exc.status not in (403, 404):
                     raise
                 self._complaints.raise_(_NO_OWNER, str(exc))
+                self._owner_not_before = self._clock() + self._owner_backoff.next_delay(at_least=exc.retry_after)
         return self._owner
 
     def _volcano(self, seen: Observation, owner: nrt.OwnerReference | None) -> numatopology.Numatopology:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final, Literal
 
 import xxhash
@@ -26,12 +27,14 @@ _VERSION = "v001"
 
 def of(pods: Iterable[tuple[str, str]]) -> str:
     """The fingerprint of (namespace, name) pairs, in any order; duplicates count."""
-    hashes = sorted(
-        xxhash.xxh64_intdigest(name.encode(), seed=xxhash.xxh64_intdigest(namespace.encode()))
-        for namespace, name in pods
-    )
+    hashes = sorted(_hash(namespace, name) for namespace, name in pods)
     digest = xxhash.xxh64_hexdigest(struct.pack(f"<{len(hashes)}Q", *hashes))
     return f"{_PREFIX}{_VERSION}{digest}"
+
+
+@lru_cache(maxsize=65536)
+def _hash(namespace: str, name: str) -> int:
+    return xxhash.xxh64_intdigest(name.encode(), seed=xxhash.xxh64_intdigest(namespace.encode()))
 
 
 def check(fingerprint: str) -> None:

@@ -17,13 +17,14 @@ from google.protobuf.message import DecodeError
 
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
+from topowise.wire.podresources_frames_pb2 import ListFrames
 from topowise_exporter.kubelet.model import Allocatable, Claim, ContainerAllocation, Device, MemoryBlock, PodAllocation
 
 DEFAULT_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 _SERVICE: Final = "/v1.PodResourcesLister/"
 
-Message = TypeVar("Message", pb.AllocatableResourcesResponse, pb.ListPodResourcesResponse)
+Message = TypeVar("Message", pb.AllocatableResourcesResponse, pb.PodResources, ListFrames)
 
 # 250 pods are 43 KB; the kubelet's own clients raise gRPC's 4 MiB to this.
 _MAX_MESSAGE = 16 << 20
@@ -38,6 +39,7 @@ class PodResources:
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, Any] = {}
         self._last_allocatable: tuple[bytes | None, Allocatable] = None, Allocatable()
+        self._pods_by_frame: dict[bytes, PodAllocation] = {}
         self._last_pods: tuple[bytes | None, tuple[PodAllocation, ...]] = None, ()
 
     async def __aenter__(self) -> Self:
@@ -56,19 +58,32 @@ class PodResources:
     async def allocatable(self) -> Allocatable:
         """One GetAllocatableResources. Raises SourceError."""
         answer = await self._call("GetAllocatableResources")
-        if answer != self._last_allocatable[0]:
-            self._last_allocatable = (
-                answer,
-                decode_allocatable(_parse(pb.AllocatableResourcesResponse, answer, self._socket)),
-            )
-        return self._last_allocatable[1]
+        held, known = self._last_allocatable
+        if answer != held:
+            read = decode_allocatable(_parse(pb.AllocatableResourcesResponse, answer, self._socket))
+            # The same value stays the same object, by which later stages know that there is nothing to do.
+            known = known if read == known else read
+            self._last_allocatable = answer, known
+        return known
 
     async def pods(self) -> tuple[PodAllocation, ...]:
         """One List, by namespace and name. Raises SourceError."""
         answer = await self._call("List")
-        if answer != self._last_pods[0]:
-            self._last_pods = answer, decode_pods(_parse(pb.ListPodResourcesResponse, answer, self._socket))
-        return self._last_pods[1]
+        held, known = self._last_pods
+        if answer != held:
+            read = self._decode_changed(answer)
+            known = known if read == known else read
+            self._last_pods = answer, known
+        return known
+
+    def _decode_changed(self, answer: bytes) -> tuple[PodAllocation, ...]:
+        """As `decode_pods`, but a pod whose bytes were there the last time is not decoded again."""
+        frames = _parse(ListFrames, answer, self._socket).pod_resources
+        known, self._pods_by_frame = self._pods_by_frame, {}
+        for frame in frames:
+            pod = known.get(frame)
+            self._pods_by_frame[frame] = _pod(_parse(pb.PodResources, frame, self._socket)) if pod is None else pod
+        return tuple(sorted(self._pods_by_frame.values(), key=_by_name))
 
     async def _call(self, method: str) -> bytes:
         """The answer as bytes: most looks find the same as the one before, and need no decoding."""
@@ -113,7 +128,11 @@ def decode_allocatable(answer: pb.AllocatableResourcesResponse) -> Allocatable:
 
 def decode_pods(answer: pb.ListPodResourcesResponse) -> tuple[PodAllocation, ...]:
     """Plain values of an answer, sorted."""
-    return tuple(sorted(map(_pod, answer.pod_resources), key=lambda pod: (pod.namespace, pod.name)))
+    return tuple(sorted(map(_pod, answer.pod_resources), key=_by_name))
+
+
+def _by_name(pod: PodAllocation) -> tuple[str, str]:
+    return pod.namespace, pod.name
 
 
 def _pod(pod: pb.PodResources) -> PodAllocation:

@@ -8,9 +8,9 @@ Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, pkg/kubelet/cm/memoryman
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ MEMORY_STATE: Final = "memory_manager_state"
 DEVICE_STATE: Final = "device-plugins/kubelet_internal_checkpoint"
 
 Checkpoint = TypeVar("Checkpoint")
+State = TypeVar("State")
 
 # Pod uid -> container name -> what it holds.
 Holders = Mapping[str, Mapping[str, frozenset[int]]]
@@ -77,32 +78,30 @@ class _MemoryCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
     entries: dict[str, dict[str, tuple[_Block, ...]]] | None = None
 
 
-def read_cpu_state(directory: Path) -> CpuState | None:
+def parse_cpu_state(text: bytes, source: str) -> CpuState | None:
     """None if the CPU manager is off. Raises SourceError."""
-    path = directory / CPU_STATE
-    checkpoint = _decode(path, _CpuCheckpoint)
+    checkpoint = _decode(text, source, _CpuCheckpoint)
     if checkpoint.policy_name != "static":
         return None
     try:
         holders = {
-            uid: {name: cpuset.parse(text) for name, text in containers.items()}
+            uid: {name: cpuset.parse(cpus) for name, cpus in containers.items()}
             for uid, containers in (checkpoint.entries or {}).items()
         }
         return CpuState(cpuset.parse(checkpoint.default_cpu_set), holders)
     except ParseError as exc:
-        raise SourceError(str(path), str(exc)) from exc
+        raise SourceError(source, str(exc)) from exc
 
 
-def read_memory_state(directory: Path) -> MemoryState | None:
+def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
     """None if the memory manager is off. Raises SourceError."""
-    path = directory / MEMORY_STATE
-    checkpoint = _decode(path, _MemoryCheckpoint)
+    checkpoint = _decode(text, source, _MemoryCheckpoint)
     if checkpoint.policy_name != "Static":
         return None
     try:
         nodes = {int(node): table for node, table in (checkpoint.machine_state or {}).items()}
     except ValueError as exc:
-        raise SourceError(str(path), f"machineState has a key that is no NUMA node: {exc}") from exc
+        raise SourceError(source, f"machineState has a key that is no NUMA node: {exc}") from exc
     holders = {
         uid: {name: tuple(map(_block, blocks)) for name, blocks in containers.items()}
         for uid, containers in (checkpoint.entries or {}).items()
@@ -110,14 +109,33 @@ def read_memory_state(directory: Path) -> MemoryState | None:
     return MemoryState(nodes, holders)
 
 
+class StateFile(Generic[State]):
+    """A state file; while its bytes are the same, so is the object that is read from it."""
+
+    def __init__(self, path: Path, parse: Callable[[bytes, str], State | None]) -> None:
+        self._path = path
+        self._parse = parse
+        self._held: bytes | None = None
+        self._state: State | None = None
+
+    def read(self) -> State | None:
+        """None if the manager is off. Raises SourceError."""
+        try:
+            text = self._path.read_bytes()
+        except OSError as exc:
+            raise SourceError(str(self._path), f"cannot be read: {exc.strerror}") from exc
+        if text != self._held:
+            self._state = self._parse(text, str(self._path))
+            self._held = text
+        return self._state
+
+
 def _block(block: _Block) -> MemoryBlock:
     return MemoryBlock(block.type, tuple(sorted(block.numaAffinity or ())), block.size)
 
 
-def _decode(path: Path, kind: type[Checkpoint]) -> Checkpoint:
+def _decode(text: bytes, source: str, kind: type[Checkpoint]) -> Checkpoint:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as exc:
-        raise SourceError(str(path), f"cannot be read: {exc.strerror}") from exc
+        return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError as exc:
-        raise SourceError(str(path), f"is not the checkpoint it should be: {exc}") from exc
+        raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc

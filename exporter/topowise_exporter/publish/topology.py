@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -14,7 +15,7 @@ from topowise.runtime.config import Section
 from topowise_exporter import exclusions, zones
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.model import Allocations, ContainerAllocation, MemoryBlock, PodAllocation
-from topowise_exporter.machine.model import Machine
+from topowise_exporter.machine.model import Cpu, Machine
 
 
 class Publishing(Section, frozen=True):
@@ -96,7 +97,7 @@ def _on_top(
         attributes.PODS_FINGERPRINT: fingerprint.of(counted),
         attributes.PODS_FINGERPRINT_METHOD: method,
         attributes.KUBELET_CONFIGURATION: kubeletconfig.encode(kubelet),
-        attributes.CORES: cores.write(_cores(seen.machine)),
+        attributes.CORES: _spell_cores(seen.machine.cpus),
         **_policy_options(kubelet),
     }
     if kubelet.reserved_cpus:
@@ -110,6 +111,11 @@ def _on_top(
     if publishing.holdings:
         named[attributes.HOLDINGS] = holdings.write(_holdings(allocations))
     return named
+
+
+@lru_cache(maxsize=2048)
+def _is_exclusive(pod: PodAllocation) -> bool:
+    return pod.is_exclusive
 
 
 def _policy_options(kubelet: KubeletConfiguration) -> dict[str, str]:
@@ -135,40 +141,39 @@ def _per_zone(machine: Machine, allocations: Allocations, accounts: zones.Accoun
     return named
 
 
-def _cores(machine: Machine) -> Iterable[cores.Core]:
+@lru_cache(maxsize=2)
+def _spell_cores(cpus: tuple[Cpu, ...]) -> str:
     """As cadvisor tells the kubelet: a core's L3 is the first its first thread reports."""
-    for cpu in machine.cpus:
-        if cpu.id == cpu.core:
-            uncore = cpu.l3_id if cpu.l3_id is not None else cpu.l3[0] if cpu.l3 else None
-            yield cores.Core(cpu.socket, uncore, cpu.threads)
+    return cores.write(
+        cores.Core(cpu.socket, cpu.l3_id if cpu.l3_id is not None else cpu.l3[0] if cpu.l3 else None, cpu.threads)
+        for cpu in cpus
+        if cpu.id == cpu.core
+    )
 
 
 def _holdings(allocations: Allocations) -> list[holdings.Pod]:
-    listed = [
-        holdings.Pod(
-            pod.namespace,
-            pod.name,
-            tuple(
-                holdings.Container(
-                    container.name,
-                    cpuset.spell(container.cpus),
-                    _blocks(container.memory),
-                    _device_ids(container),
-                )
-                for container in pod.containers
-                if container.cpus or container.memory or container.devices
-            ),
-            cpuset.spell(pod.own_cpus),
-            _blocks(pod.own_memory),
-        )
-        for pod in allocations.pods
-        if pod.is_exclusive or pod.devices
-    ]
+    listed = [held for pod in allocations.pods if (held := _held_by(pod)) is not None]
     unlisted = [
         holdings.Pod("", uid, (holdings.Container("", cpuset.spell(cpus)),))
         for uid, cpus in allocations.unlisted.items()
     ]
     return [*listed, *unlisted]
+
+
+# Pods stay the same objects while nothing about them changes, so a change costs the pods it changes.
+@lru_cache(maxsize=2048)
+def _held_by(pod: PodAllocation) -> holdings.Pod | None:
+    """None for a pod that holds nothing."""
+    if not pod.is_exclusive and not pod.devices:
+        return None
+    containers = tuple(
+        holdings.Container(
+            container.name, cpuset.spell(container.cpus), _blocks(container.memory), _device_ids(container)
+        )
+        for container in pod.containers
+        if container.cpus or container.memory or container.devices
+    )
+    return holdings.Pod(pod.namespace, pod.name, containers, cpuset.spell(pod.own_cpus), _blocks(pod.own_memory))
 
 
 def _blocks(blocks: Iterable[MemoryBlock]) -> tuple[holdings.Block, ...]:
@@ -197,6 +202,7 @@ def _add_placement(
         )
         for pod in pods
         for container in pod.containers
+        if container.cpus or container.devices or container.memory
     }
     owners = {cpu: node.id for node in machine.nodes for cpu in node.cpus}
     try:

@@ -62,13 +62,14 @@ class Writer(Generic[Object]):
         self.foreign_writers: frozenset[str] = frozenset()
         """Others that own content of the object, as of the last answer."""
 
-    def is_current(self, wanted: Object) -> bool:
-        """Whether the last object written says the same."""
-        return self._written is not None and self._same(self._written, wanted)
+    @property
+    def has_written(self) -> bool:
+        """Whether the server is believed to have what was written last."""
+        return self._written is not None
 
     async def publish(self, wanted: Object) -> bool:
         """Makes the server's object say what `wanted` says; False if it already does. Raises ApiError."""
-        if self.is_current(wanted):
+        if self._written is not None and self._same(self._written, wanted):
             return False
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         body = msgspec.json.encode(wanted)
