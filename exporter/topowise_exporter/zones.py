@@ -97,7 +97,8 @@ class _Books:
         self._nodes = machine.nodes
         self._online = frozenset(machine.online)
         self._allocatable = allocations.allocatable
-        self._pods = allocations.pods
+        # Most pods of a node hold nothing exclusively.
+        self._pods = [pod for pod in allocations.pods if pod.containers or pod.own_cpus or pod.own_memory]
         self._unlisted = allocations.unlisted
         self._books = allocations.books
         self._kubelet = kubelet

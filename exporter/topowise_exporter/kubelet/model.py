@@ -55,8 +55,8 @@ class ContainerAllocation(msgspec.Struct, frozen=True):
 
 
 class PodAllocation(msgspec.Struct, frozen=True, cache_hash=True):
-    """What one pod holds exclusively; `own_cpus` and `own_memory` are of the pod level (KEP-5526), and overlap with
-    what its containers hold."""
+    """What one pod holds exclusively. Containers that hold nothing are not listed; `own_cpus` and `own_memory` are of
+    the pod level (KEP-5526), and overlap with what its containers hold."""
 
     namespace: str
     name: str

@@ -139,7 +139,11 @@ def _pod(pod: pb.PodResources) -> PodAllocation:
     return PodAllocation(
         namespace=pod.namespace,
         name=pod.name,
-        containers=tuple(map(_container, pod.containers)),
+        containers=tuple(
+            _container(one)
+            for one in pod.containers
+            if one.cpu_ids or one.memory or one.devices or one.dynamic_resources
+        ),
         own_cpus=frozenset(pod.cpu_ids),
         own_memory=_memory(pod.memory),
     )

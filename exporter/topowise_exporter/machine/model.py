@@ -33,7 +33,7 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
     """Packages of the online CPUs."""
 
 
-class Cpu(msgspec.Struct, frozen=True, gc=False):
+class Cpu(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """One online logical CPU (a hardware thread)."""
 
     id: int
