@@ -70,6 +70,8 @@ class Exporter:
         self._trigger = trigger
         self._backoff = backoff or Backoff()
         self._limit = RateLimit(_LOOKS_PER_SECOND, _LOOKS_AT_ONCE, time.monotonic)
+        self._looked_at = time.monotonic()
+        self._stale_after = 3 * settings.interval + 30
         self._next_check = time.monotonic() + settings.drift_interval
         # The longest round: two calls to the kubelet and two to the API server time out, after the longest back-off.
         self.heartbeat = health.Heartbeat(settings.interval + 4 * 10 + 60)
@@ -78,6 +80,9 @@ class Exporter:
         """For readiness: None once the object is published and as long as it can be kept true."""
         if not self._publisher.has_published:
             return "nothing published yet"
+        age = time.monotonic() - self._looked_at
+        if age > self._stale_after:
+            return f"the node was last seen {age:.0f}s ago, at most {self._stale_after:.0f}s expected"
         return next((about for about in (_NO_KUBELET, _NO_WRITE) if about in self._complaints), None)
 
     async def run(self) -> None:
@@ -103,11 +108,13 @@ class Exporter:
             return self._backoff.next_delay()
         self._complaints.settle(_NO_KUBELET)
         self._complaints.replace(_SOURCE, self._odd_sources())
+        self._looked_at = time.monotonic()
         self._metrics.last_look.set_to_current_time()
         self._metrics.show_source(self._source.name)
         try:
             await self._check_drift()
             await self._publisher.publish(seen)
+            self._observer.kubelet_version = self._publisher.kubelet_version
         except ApiError as exc:
             self._complaints.raise_(_NO_WRITE, str(exc))
             return self._backoff.next_delay(at_least=exc.retry_after)

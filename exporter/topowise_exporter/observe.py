@@ -10,8 +10,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise.quantity import human_bytes
 from topowise_exporter import machine
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.kubelet import holders, state_files
@@ -22,6 +25,18 @@ from topowise_exporter.kubelet.state_files import CpuState, MemoryState, StateFi
 from topowise_exporter.publish.topology import Observation
 
 _NONE: frozenset[str] = frozenset()
+
+
+# Old kernels let the nodes' MemTotal exceed the machine's by up to 3 %; memory that is hot-plugged counts at once.
+_MEMORY_TOLERANCE_PERCENT = 5
+
+
+def disagreement(read: machine.Machine, total_bytes: int) -> str | None:
+    """None if the memory of the NUMA nodes sums up to `total_bytes` (psutil's word), else both amounts."""
+    sum_bytes = sum(node.memory_bytes for node in read.nodes)
+    if abs(sum_bytes - total_bytes) * 100 <= total_bytes * _MEMORY_TOLERANCE_PERCENT:
+        return None
+    return f"the nodes have {human_bytes(sum_bytes)}, the machine {human_bytes(total_bytes)}"
 
 
 class Observer:
@@ -49,8 +64,11 @@ class Observer:
         self._last_states: tuple[CpuState | None, MemoryState | None] = None, None
         self._machine: machine.Machine | None = None
         self._machine_at = 0.0
+        self._memory_doubt: str | None = None
         self._seen_listed: frozenset[str] = frozenset()
         self.problems: dict[str, str] = {}
+        self.kubelet_version: str | None = None
+        """The Node's, on which the kubelet's defaults depend; None: the newest."""
 
     def forget_machine(self) -> None:
         """The next look reads the hardware."""
@@ -62,7 +80,7 @@ class Observer:
         Raises SourceError if the kubelet cannot be asked or its configuration was never readable.
         """
         self.problems = {}
-        kubelet = await self._configuration.read()
+        kubelet = await self._configuration.read(self.kubelet_version)
         allocatable = await self._podresources.allocatable()
         pods = await self._podresources.pods()
         read = self._read_machine()
@@ -91,6 +109,14 @@ class Observer:
         if self._machine is None or now - self._machine_at >= self._settings.machine_interval:
             self._machine = machine.scan(self._settings.sysfs_root, self._settings.procfs_root)
             self._machine_at = now
+            # Only for the machine we run on; any other root is a tree without a kernel behind it.
+            self._memory_doubt = None
+            if self._settings.procfs_root == "/proc":
+                self._memory_doubt = disagreement(self._machine, psutil.virtual_memory().total)
+        if self._memory_doubt is not None:
+            self.problems["The nodes' memory does not sum up to the machine's, publishing the nodes' own"] = (
+                self._memory_doubt
+            )
         return self._machine
 
     def _read_cpu_state(self, kubelet: KubeletConfiguration) -> CpuState | None:

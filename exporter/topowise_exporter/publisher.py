@@ -21,7 +21,7 @@ from topowise_exporter.metrics import Metrics
 from topowise_exporter.publish import numatopology as volcano
 from topowise_exporter.publish import topology
 from topowise_exporter.publish.topology import Observation
-from topowise_exporter.publish.writer import Writer, owner_reference, topology_writer
+from topowise_exporter.publish.writer import OwnNode, Writer, read_own_node, topology_writer
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Publisher:
         self._complaints = complaints
         self._clock = clock
         self._node_name = settings.resolved_node_name()
-        self._owner: nrt.OwnerReference | None = None
+        self._own: OwnNode | None = None
         self._topology = topology_writer(api, self._node_name)
         self._numatopology: Writer[numatopology.Numatopology] | None = None
         if settings.numatopology:
@@ -88,7 +88,7 @@ class Publisher:
 
     def _is_settled(self) -> bool:
         """Whether all that was wanted has been written, nobody has undone it since, and the owner is not due."""
-        owner_is_due = self._owner is None and self._clock() >= self._owner_not_before
+        owner_is_due = self._own is None and self._clock() >= self._owner_not_before
         return not owner_is_due and all(writer.has_written for _, writer in self._writers())
 
     async def _publish_for_volcano(
@@ -107,7 +107,11 @@ class Publisher:
             self._volcano_backoff.reset()
 
     async def check_drift(self) -> None:
-        """Compares the objects on the server with what was written; what differs is written anew with the next look."""
+        """Compares the objects on the server with what was written; what differs is written anew with the next look.
+
+        The own Node is read anew as well: a node that was deleted and came back has another uid.
+        """
+        self._own, self._owner_not_before = None, 0.0
         for kind, writer in self._writers():
             drift = await writer.check()
             if drift is not None:
@@ -148,16 +152,21 @@ class Publisher:
 
     async def _own_node(self) -> nrt.OwnerReference | None:
         """The owner reference; a Node that is not there (yet), or that we may not read, is asked for now and then."""
-        if self._owner is None and self._clock() >= self._owner_not_before:
+        if self._own is None and self._clock() >= self._owner_not_before:
             try:
-                self._owner = await owner_reference(self._api, self._node_name)
+                self._own = await read_own_node(self._api, self._node_name)
                 self._complaints.settle(_NO_OWNER)
             except ApiError as exc:
                 if exc.status not in (403, 404):
                     raise
                 self._complaints.raise_(_NO_OWNER, str(exc))
                 self._owner_not_before = self._clock() + self._owner_backoff.next_delay(at_least=exc.retry_after)
-        return self._owner
+        return None if self._own is None else self._own.owner()
+
+    @property
+    def kubelet_version(self) -> str | None:
+        """As the Node tells it; None until it could be read."""
+        return None if self._own is None else self._own.status.nodeInfo.kubeletVersion or None
 
     def _volcano(self, seen: Observation, owner: nrt.OwnerReference | None) -> numatopology.Numatopology:
         allocations = seen.allocations

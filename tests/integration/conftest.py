@@ -1,5 +1,5 @@
-"""Fixtures of the integration tests; what they are made of is in integration_support."""
+"""Fixtures of the integration tests; what they are made of is in daemons."""
 
-from integration_support import api, server, start
+from daemons import api, server, start
 
 __all__ = ["api", "server", "start"]

@@ -13,7 +13,7 @@ import aiohttp
 import grpc
 import pytest
 
-from integration_support import CRD, Start, eventually
+from daemons import CRD, Start, eventually
 from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet import podresources

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from integration_support import CRD, eventually, plain
+from daemons import CRD, eventually, plain
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Stall
 from topowise import nrt, pods

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from integration_support import Start, eventually
+from daemons import Start, eventually
 from sandbox.apiserver import ApiServer
 
 NRT = "noderesourcetopologies.topology.node.k8s.io"

@@ -131,15 +131,27 @@ def _ours(topology: nrt.NodeResourceTopology) -> tuple[object, object]:
     return sorted(item for item in annotations.items() if item[0].startswith("topology.node.k8s.io/")), owners
 
 
-class _Owner(msgspec.Struct, frozen=True):
+class OwnNode(msgspec.Struct, frozen=True):
+    """What is used of this node's v1.Node."""
+
+    class Status(msgspec.Struct, frozen=True):
+        class Info(msgspec.Struct, frozen=True):
+            kubeletVersion: str = ""
+
+        nodeInfo: Info = Info()
+
     metadata: nrt.Metadata
+    status: Status = Status()
+
+    def owner(self) -> nrt.OwnerReference:
+        """As owner of our objects, so that they go when the node goes."""
+        return nrt.OwnerReference(apiVersion="v1", kind="Node", name=self.metadata.name, uid=self.metadata.uid)
 
 
-async def owner_reference(api: Api, node_name: str) -> nrt.OwnerReference:
-    """The Node as owner, so that the object goes when the node goes. One GET; raises ApiError."""
+async def read_own_node(api: Api, node_name: str) -> OwnNode:
+    """One GET. Raises ApiError."""
     body = await api.request("GET", f"/api/v1/nodes/{node_name}")
     try:
-        node = msgspec.json.decode(body, type=_Owner)
+        return msgspec.json.decode(body, type=OwnNode)
     except msgspec.DecodeError as exc:
         raise ApiError(0, "BadAnswer", f"the answer is not a Node: {exc}", request=f"GET node {node_name}") from exc
-    return nrt.OwnerReference(apiVersion="v1", kind="Node", name=node_name, uid=node.metadata.uid)

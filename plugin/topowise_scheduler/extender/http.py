@@ -139,7 +139,7 @@ class _Server(uvicorn.Server):
 
 async def serve(settings: Extender, application: Application) -> None:
     """Serves until cancelled; requests under way are answered first. Raises OSError if the port is taken."""
-    context = None if settings.tls is None else tls.server_context(settings.tls)
+    certificate = None if settings.tls is None else tls.Certificate(settings.tls)
     config = uvicorn.Config(
         application,
         host=settings.address,
@@ -154,12 +154,12 @@ async def serve(settings: Extender, application: Application) -> None:
         date_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
-        ssl_context_factory=None if context is None else lambda *_: context,
+        ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
     server = _Server(config)
     renewal = None
-    if settings.tls is not None and context is not None:
-        renewal = asyncio.create_task(tls.keep_current(context, settings.tls), name="certificate renewal")
+    if certificate is not None:
+        renewal = asyncio.create_task(certificate.keep_current(), name="certificate renewal")
     try:
         await server.serve()
     except SystemExit as exc:

@@ -51,7 +51,7 @@ class Logging(Section, frozen=True):
 
 
 class ServingTls(Section, frozen=True):
-    """Certificates of a port. Certificate and key are read again when they change, the CA at start."""
+    """Certificates of a port. Files are read again when they change."""
 
     cert_file: str
     key_file: str
@@ -66,6 +66,8 @@ class Serving(Section, frozen=True):
     """An IP address; "127.0.0.1" hides the port from the network."""
     port: int = 9153
     """0 turns the port off."""
+    tls: ServingTls | None = None
+    """None: plain HTTP."""
 
 
 class KubeClient(Section, frozen=True):

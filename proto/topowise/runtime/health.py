@@ -14,6 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from topowise.runtime import tls
 from topowise.runtime.config import Serving
 
 
@@ -59,7 +60,7 @@ class Health:
 
 
 async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -> None:
-    """Serves until cancelled. Raises OSError if the port is taken."""
+    """Serves until cancelled. Raises OSError if the port is taken, SourceError if a certificate cannot be used."""
     application = web.Application()
 
     def answer(checks: dict[str, Check]) -> web.Response:
@@ -77,11 +78,14 @@ async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -
 
     for path, handler in (("/livez", livez), ("/healthz", livez), ("/readyz", readyz), ("/metrics", metrics)):
         application.router.add_get(path, handler)
+    if not serving.port:
+        await asyncio.Event().wait()
+    certificate = None if serving.tls is None else tls.Certificate(serving.tls)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     try:
-        if serving.port:
-            await web.TCPSite(runner, serving.address, serving.port).start()
-        await asyncio.Event().wait()
+        context = None if certificate is None else certificate.context
+        await web.TCPSite(runner, serving.address, serving.port, ssl_context=context).start()
+        await (asyncio.Event().wait() if certificate is None else certificate.keep_current())
     finally:
         await runner.cleanup()

@@ -1,4 +1,9 @@
-"""TLS for the ports we serve: 1.2 and later, HTTP/1.1 only, client certificates if a CA for them is named."""
+"""TLS for the ports we serve: 1.2 and later, HTTP/1.1 only, client certificates if a CA for them is named.
+
+Certificates and CAs are renewed under a running process (cert-manager writes new files some weeks before the old ones
+end), so a port has to take them up without a restart. A context cannot forget a CA, so a whole new one is made, and the
+listening one hands every new connection over to it as the client says hello.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +19,55 @@ from topowise.runtime.log import kv
 log = logging.getLogger(__name__)
 
 
-def server_context(settings: ServingTls) -> ssl.SSLContext:
-    """Raises SourceError naming the file that cannot be used."""
+class Certificate:
+    """The certificate of a port. `context` is to listen with; it always serves the current files.
+
+    Raises SourceError naming the file that cannot be used.
+    """
+
+    def __init__(self, settings: ServingTls) -> None:
+        self._settings = settings
+        self._seen = _stamps(settings)
+        self._current = _context(settings)
+        self.context = _context(settings)
+        # Called for clients that name no server too.
+        self.context.sni_callback = self._hand_over
+
+    def _hand_over(
+        self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, listening: ssl.SSLContext
+    ) -> None:
+        connection.context = self._current
+
+    async def keep_current(self, interval: float = 10.0) -> None:
+        """Looks for changed files until cancelled."""
+        while True:
+            await asyncio.sleep(interval)
+            self.renew()
+
+    def renew(self) -> bool:
+        """Takes up changed files. Files that do not fit each other yet leave the old ones in use."""
+        now = _stamps(self._settings)
+        if now == self._seen:
+            return False
+        self._seen = now
+        try:
+            self._current = _context(self._settings)
+        except SourceError as exc:
+            log.warning("Renewed certificate cannot be used, keeping the old one", extra=kv(why=exc))
+            return False
+        log.info("Serving the renewed certificate", extra=kv(file=self._settings.cert_file))
+        return True
+
+
+def _context(settings: ServingTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Go takes HTTP/2 wherever it is offered, and it is the slower one here.
     context.set_alpn_protocols(["http/1.1"])
-    load_certificate(context, settings)
+    try:
+        context.load_cert_chain(settings.cert_file, settings.key_file)
+    except (OSError, ssl.SSLError) as exc:
+        raise SourceError(settings.cert_file, f"is not a usable certificate with {settings.key_file}: {exc}") from exc
     if settings.client_ca_file:
         try:
             context.load_verify_locations(settings.client_ca_file)
@@ -30,39 +77,12 @@ def server_context(settings: ServingTls) -> ssl.SSLContext:
     return context
 
 
-def load_certificate(context: ssl.SSLContext, settings: ServingTls) -> None:
-    """(Re-)reads certificate and key into a context in use; new connections get them. Raises SourceError."""
-    try:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
-    except (OSError, ssl.SSLError) as exc:
-        raise SourceError(settings.cert_file, f"is not a usable certificate with {settings.key_file}: {exc}") from exc
-
-
-async def keep_current(context: ssl.SSLContext, settings: ServingTls, *, interval: float = 10.0) -> None:
-    """Loads certificate and key again whenever a file of them changed, until cancelled.
-
-    A pair that does not fit yet, because only one file was renewed so far, leaves the old one in use.
-    """
-    seen = _stamps(settings)
-    while True:
-        await asyncio.sleep(interval)
-        now = _stamps(settings)
-        if now == seen:
-            continue
-        try:
-            load_certificate(context, settings)
-        except SourceError as exc:
-            log.warning("Renewed certificate cannot be used, keeping the old one", extra=kv(why=exc))
-        else:
-            log.info("Serving the renewed certificate", extra=kv(file=settings.cert_file))
-        seen = now
-
-
-def _stamps(settings: ServingTls) -> tuple[int, ...]:
+def _stamps(settings: ServingTls) -> tuple[tuple[int, int], ...]:
     stamps = []
-    for name in (settings.cert_file, settings.key_file):
+    for name in (settings.cert_file, settings.key_file, settings.client_ca_file):
         try:
-            stamps.append(Path(name).stat().st_mtime_ns)
+            status = Path(name).stat()
+            stamps.append((status.st_mtime_ns, status.st_ino))
         except OSError:
-            stamps.append(0)
+            stamps.append((0, 0))
     return tuple(stamps)

@@ -17,6 +17,7 @@ from topowise_exporter.kubelet.model import (
     PodAllocation,
 )
 from topowise_exporter.machine import Machine, NumaNode
+from topowise_exporter.observe import disagreement
 from topowise_exporter.zones import Accounts, Amount, account, hugepages_name, zones
 
 GIB = 1 << 30
@@ -204,6 +205,12 @@ def test_cpus_that_only_a_finished_init_container_holds_are_not_free() -> None:
     accounts = account(TWO, Allocations(ALL, (), unlisted={"uid": frozenset({2, 3})}), STATIC)
     assert accounts.amounts[0]["cpu"].available == 1000
     assert accounts.cpus_available[0] == {1}
+
+
+def test_memory_that_does_not_sum_up_is_doubted_beyond_a_tolerance() -> None:
+    assert disagreement(TWO, 16 * GIB) is None
+    assert disagreement(TWO, 16 * GIB - GIB // 2) is None
+    assert disagreement(TWO, 12 * GIB) == "the nodes have 16Gi, the machine 12Gi"
 
 
 @st.composite

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
+from pki import Authority
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Serve = Callable[..., Awaitable[int]]
-
-
-def _openssl(directory: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=directory, check=True, capture_output=True, timeout=30)
-
-
-def _new_key(name: str, subject: str) -> list[str]:
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    return ["req", *curve, "-keyout", f"{name}.key", "-subj", f"/CN={subject}"]
 
 
 @pytest.fixture(scope="session")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with `ca.crt`, `other-ca.crt`, and `<name>.crt`/`.key` for good, expired and named kubelets."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command to make certificates")
     directory = tmp_path_factory.mktemp("pki")
-    for authority in ("ca", "other-ca"):
-        _openssl(directory, *_new_key(authority, authority), "-x509", "-days", "2", "-out", f"{authority}.crt")
-    for name, names, days in (
-        ("good", "IP:127.0.0.1", "2"),
-        ("expired", "IP:127.0.0.1", "-1"),
-        ("named", "DNS:node-1", "2"),
-    ):
-        request = ["-addext", f"subjectAltName={names}", "-out", f"{name}.csr"]
-        _openssl(directory, *_new_key(name, name), *request)
-        signing = ["-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-copy_extensions", "copy"]
-        _openssl(directory, "x509", "-req", "-in", f"{name}.csr", *signing, "-days", days, "-out", f"{name}.crt")
+    Authority(directory, "other-ca")
+    authority = Authority(directory, "ca")
+    authority.issue("good")
+    authority.issue("expired", days=-1)
+    authority.issue("named", "DNS:node-1")
     return directory
 
 

@@ -1,0 +1,43 @@
+"""Certificate authorities made on the spot by the openssl command."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+class Authority:
+    """A CA in `directory`. Skips the test that asks for it where there is no openssl."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        if shutil.which("openssl") is None:
+            pytest.skip("needs the openssl command to make certificates")
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._name = name
+        self._openssl(*_new_key(name, name), "-x509", "-days", "2", "-out", f"{name}.crt")
+
+    @property
+    def certificate(self) -> Path:
+        """The CA's own certificate, to trust it by."""
+        return self._directory / f"{self._name}.crt"
+
+    def issue(self, name: str, names: str = "IP:127.0.0.1", days: int = 2) -> tuple[Path, Path]:
+        """Certificate and key for `names` (as in subjectAltName)."""
+        request = ["-addext", f"subjectAltName={names}", "-out", f"{name}.csr"]
+        self._openssl(*_new_key(name, name), *request)
+        signing = ["-CA", f"{self._name}.crt", "-CAkey", f"{self._name}.key", "-CAcreateserial"]
+        copied = ["-copy_extensions", "copy", "-days", str(days), "-out", f"{name}.crt"]
+        self._openssl("x509", "-req", "-in", f"{name}.csr", *signing, *copied)
+        return self._directory / f"{name}.crt", self._directory / f"{name}.key"
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self._directory, check=True, capture_output=True, timeout=30)
+
+
+def _new_key(name: str, subject: str) -> list[str]:
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    return ["req", *curve, "-keyout", f"{name}.key", "-subj", f"/CN={subject}"]

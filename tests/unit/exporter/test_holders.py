@@ -1,0 +1,99 @@
+"""State files of the kubelet: whose the entries are, and what the dead give back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from topowise.errors import SourceError
+from topowise_exporter.kubelet import holders
+from topowise_exporter.kubelet.model import ContainerAllocation, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.state_files import StateFile, parse_cpu_state, parse_memory_state
+
+GIB = 1 << 30
+
+CPU = b"""{"policyName":"static","defaultCpuSet":"0,7","entries":{
+ "live":{"setup":"5-6","main":"1-2"},"init-only":{"setup":"3"},"dead":{"main":"4"}},"checksum":1}"""
+
+MEMORY = b"""{"policyName":"Static","machineState":{
+ "0":{"numberOfAssignments":2,"memoryMap":{"memory":{"total":10,"systemReserved":0,"allocatable":8,"reserved":7,"free":1}},
+      "cells":[0,1]},
+ "1":{"numberOfAssignments":2,"memoryMap":{"memory":{"total":10,"systemReserved":0,"allocatable":8,"reserved":3,"free":5}},
+      "cells":[0,1]}},
+ "entries":{"live":{"main":[{"numaAffinity":[0,1],"type":"memory","size":4}]},
+            "dead":{"main":[{"numaAffinity":[0,1],"type":"memory","size":6}]}},"checksum":1}"""
+
+LIVE = PodAllocation("ns", "p", (ContainerAllocation("main", frozenset({1, 2}), (MemoryBlock("memory", (0, 1), 4),)),))
+
+
+def test_cpus_of_a_live_pods_finished_init_container_are_found() -> None:
+    state = parse_cpu_state(CPU, "x")
+    assert state is not None
+    assert state.shared == {0, 7}
+    live = holders.listed_uids(state, [LIVE])
+    assert live == {"live"}
+    assert holders.unlisted_cpus(state, [LIVE], live) == {"live": {5, 6}}
+
+
+def test_a_pod_that_holds_only_what_an_init_container_left_counts_while_it_exists() -> None:
+    state = parse_cpu_state(CPU, "x")
+    assert state is not None
+    assert holders.unlisted_cpus(state, [LIVE], frozenset({"live", "init-only"})) == {"live": {5, 6}, "init-only": {3}}
+
+
+def test_what_the_dead_held_is_given_back_as_the_kubelet_will() -> None:
+    state = parse_memory_state(MEMORY, "x")
+    assert state is not None
+    live = holders.live_memory_holders(state, [LIVE])
+    books = holders.exact_memory(state, live)
+    # Six bytes go back, from the lower node as much as is reserved there.
+    assert books.free == {(0, "memory"): 7, (1, "memory"): 5}
+    assert books.assignments == {0: 1, 1: 1}
+    assert books.cells == {0: (0, 1), 1: (0, 1)}
+
+
+def test_nodes_that_nobody_uses_any_more_leave_their_group() -> None:
+    state = parse_memory_state(MEMORY, "x")
+    assert state is not None
+    books = holders.exact_memory(state, frozenset())
+    assert books.cells == {0: (0,), 1: (1,)}
+    assert books.free == {(0, "memory"): 8, (1, "memory"): 8}
+
+
+@pytest.mark.parametrize("text", [b'{"policyName":"none","defaultCpuSet":""}', b'{"policyName":"None"}'])
+def test_a_manager_that_is_off_has_no_state(text: bytes) -> None:
+    parse = parse_cpu_state if b"defaultCpuSet" in text else parse_memory_state
+    assert parse(text, "x") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[]",
+        CPU[:60],
+        CPU.replace(b"5-6", b"5-x"),
+        MEMORY[:100],
+        MEMORY.replace(b'"1":{', b'"one":{', 1),
+    ],
+)
+def test_a_half_written_or_foreign_file_is_named(text: bytes) -> None:
+    parse = parse_memory_state if b"machineState" in text else parse_cpu_state
+    with pytest.raises(SourceError, match="/state"):
+        parse(text, "/state")
+
+
+def test_the_same_bytes_are_the_same_object(tmp_path: Path) -> None:
+    path = tmp_path / "cpu_manager_state"
+    path.write_bytes(CPU)
+    file = StateFile(path, parse_cpu_state)
+    first = file.read()
+    path.write_bytes(CPU)
+    assert file.read() is first
+    path.write_bytes(CPU.replace(b"0,7", b"0"))
+    assert file.read() is not first
+    path.unlink()
+    with pytest.raises(SourceError, match="No such file"):
+        file.read()

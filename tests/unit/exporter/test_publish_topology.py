@@ -1,0 +1,175 @@
+"""The object: attributes, fingerprint, holdings, numaplacement, exclusions, legacy policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sandbox import machines
+from topowise import attributes, fingerprint, kubeletconfig, nrt, placement
+from topowise.attributes import cores, devices, holdings
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise_exporter import machine
+from topowise_exporter.exclusions import Exclusions, PodPattern
+from topowise_exporter.kubelet.model import (
+    Allocatable,
+    Allocations,
+    ContainerAllocation,
+    Device,
+    MemoryBlock,
+    MemoryBooks,
+    PodAllocation,
+)
+from topowise_exporter.publish.topology import Observation, Publishing, build
+
+GIB = 1 << 30
+STATIC = KubeletConfiguration(
+    topologyManagerPolicy="single-numa-node",
+    topologyManagerScope="pod",
+    topologyManagerPolicyOptions={"max-allowable-numa-nodes": "16", "prefer-closest-numa-nodes": "true"},
+    cpuManagerPolicy="static",
+    memoryManagerPolicy="Static",
+    reservedSystemCPUs="0",
+)
+SMALL = machines.Machine(
+    nodes=(machines.Node(0, 4 * GIB, cores=2), machines.Node(1, 4 * GIB, socket=1, cores=2)),
+    distances=((10, 20), (20, 10)),
+)
+PODS = (
+    PodAllocation(
+        "a",
+        "one",
+        (ContainerAllocation("c", frozenset({1}), (MemoryBlock("memory", (0,), GIB),), (Device("gpu", "g0", (0,)),)),),
+    ),
+    PodAllocation("a", "shared"),
+    PodAllocation("b", "two", (ContainerAllocation("c", frozenset({2, 3})),)),
+)
+ALLOCATABLE = Allocatable(
+    frozenset(range(1, 8)),
+    (MemoryBlock("memory", (0,), 3 * GIB), MemoryBlock("memory", (1,), 3 * GIB)),
+    (Device("gpu", "g0", (0,)), Device("gpu", "g1", (1,)), Device("fpga", "f", ())),
+)
+
+
+@pytest.fixture(scope="module")
+def hardware(tmp_path_factory: pytest.TempPathFactory) -> machine.Machine:
+    sysfs, procfs = machines.write_tree(SMALL, Path(tmp_path_factory.mktemp("small")))
+    return machine.scan(str(sysfs), str(procfs))
+
+
+def made(
+    hardware: machine.Machine,
+    kubelet: KubeletConfiguration = STATIC,
+    publishing: Publishing = Publishing(),  # noqa: B008  immutable
+    excluded: Exclusions = Exclusions(),  # noqa: B008  immutable
+    books: MemoryBooks | None = None,
+) -> nrt.NodeResourceTopology:
+    seen = Observation(hardware, kubelet, Allocations(ALLOCATABLE, PODS, books=books))
+    built = build("n", seen, publishing, excluded)
+    assert not built.problems
+    return built.topology
+
+
+def named(topology: nrt.NodeResourceTopology) -> dict[str, str]:
+    return nrt.attributes_of(topology.attributes)
+
+
+def test_the_standard_attributes_are_verbatim(hardware: machine.Machine) -> None:
+    told = named(made(hardware))
+    assert told["topologyManagerPolicy"] == "single-numa-node"
+    assert told["topologyManagerScope"] == "pod"
+    assert told["topologyManagerMaxNUMANodes"] == "16"
+    assert told["topologyManagerOptionPreferClosestNumaNodes"] == "true"
+    assert (told["cpuManagerPolicy"], told["memoryManagerPolicy"]) == ("static", "Static")
+
+
+def test_our_attributes_are_read_back_by_their_codecs(hardware: machine.Machine) -> None:
+    told = named(made(hardware))
+    assert kubeletconfig.decode(told[attributes.KUBELET_CONFIGURATION]) == STATIC
+    assert [core.threads for core in cores.read(told[attributes.CORES])] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert [one.id for one in devices.read(told[attributes.DEVICES])] == ["f", "g0", "g1"]
+    one, two = holdings.read(told[attributes.HOLDINGS])
+    assert (one.name, one.containers[0].cpus, one.containers[0].devices) == ("one", "1", {"gpu": ("g0",)})
+    assert two.containers[0].cpu_ids() == {2, 3}
+
+
+def test_the_fingerprint_counts_exclusive_pods_or_all(hardware: machine.Machine) -> None:
+    exclusive = fingerprint.of([("a", "one"), ("b", "two")])
+    everyone = fingerprint.of([("a", "one"), ("a", "shared"), ("b", "two")])
+    topology = made(hardware)
+    assert named(topology)["nodeTopologyPodsFingerprint"] == exclusive
+    assert (topology.metadata.annotations or {})["topology.node.k8s.io/fingerprint"] == exclusive
+    told = named(made(hardware, publishing=Publishing(fingerprint_method="all")))
+    assert (told["nodeTopologyPodsFingerprint"], told["nodeTopologyPodsFingerprintMethod"]) == (everyone, "all")
+
+
+def test_with_the_memory_manager_off_all_pods_count() -> None:
+    from topowise_exporter.publish.topology import fingerprint_method
+
+    assert fingerprint_method(KubeletConfiguration(), Publishing()) == "all"
+    assert fingerprint_method(STATIC, Publishing()) == "with-exclusive-resources"
+
+
+def test_numaplacement_tells_the_node_of_each_container(hardware: machine.Machine) -> None:
+    topology = made(hardware)
+    metadata = named(topology)[placement.METADATA_ATTRIBUTE]
+    vectors = {
+        numa_id: told[placement.VECTOR_ATTRIBUTE]
+        for numa_id, zone in nrt.numa_zones(topology)
+        if placement.VECTOR_ATTRIBUTE in (told := nrt.attributes_of(zone.attributes))
+    }
+    read = placement.resolve(placement.decode(metadata, vectors), [("a", "one", "c"), ("b", "two", "c")])
+    assert read == {("a", "one", "c"): 0, ("b", "two", "c"): 1}
+
+
+def test_a_container_on_two_nodes_leaves_numaplacement_out_and_says_so(hardware: machine.Machine) -> None:
+    astride = PodAllocation("a", "astride", (ContainerAllocation("c", frozenset({1, 2})),))
+    seen = Observation(hardware, STATIC, Allocations(ALLOCATABLE, (astride,)))
+    built = build("n", seen, Publishing(), Exclusions())
+    assert placement.METADATA_ATTRIBUTE not in named(built.topology)
+    assert "a/astride/c" in built.problems[0]
+
+
+def test_groups_of_the_memory_manager_are_told_per_zone(hardware: machine.Machine) -> None:
+    books = MemoryBooks({(0, "memory"): GIB, (1, "memory"): GIB}, {0: 2, 1: 1}, {0: (0, 1), 1: (0, 1)})
+    zone = nrt.numa_zones(made(hardware, books=books))[0][1]
+    told = nrt.attributes_of(zone.attributes)
+    assert (told[attributes.MEMORY_CELLS], told[attributes.MEMORY_ASSIGNMENTS]) == ("0-1", "2")
+
+
+def test_an_excluded_resource_is_nowhere(hardware: machine.Machine) -> None:
+    topology = made(hardware, excluded=Exclusions(resources=("gpu", "memory")))
+    resources = {resource.name for zone in topology.zones or () for resource in zone.resources or ()}
+    assert resources == {"cpu"}
+    assert "g0" not in named(topology)[attributes.HOLDINGS]
+    assert "gpu" not in named(topology)[attributes.DEVICES]
+
+
+def test_an_excluded_pod_is_as_if_it_did_not_exist(hardware: machine.Machine) -> None:
+    excluded = Exclusions(pods=(PodPattern(namespace="b"),))
+    topology = made(hardware, excluded=excluded)
+    assert named(topology)["nodeTopologyPodsFingerprint"] == fingerprint.of([("a", "one")])
+    cpu = next(one for one in nrt.numa_zones(topology)[1][1].resources or () if one.name == "cpu")
+    assert cpu.available == cpu.allocatable
+
+
+@pytest.mark.parametrize(
+    ("policy", "scope", "legacy"),
+    [
+        ("single-numa-node", "pod", "SingleNUMANodePodLevel"),
+        ("restricted", "container", "RestrictedContainerLevel"),
+        ("none", "container", "None"),
+    ],
+)
+def test_legacy_policies_are_written_on_request(
+    hardware: machine.Machine, policy: str, scope: str, legacy: str
+) -> None:
+    kubelet = KubeletConfiguration(topologyManagerPolicy=policy, topologyManagerScope=scope)
+    assert made(hardware, kubelet, Publishing(legacy_topology_policies=True)).topologyPolicies == (legacy,)
+    assert not made(hardware, kubelet).topologyPolicies
+    assert attributes.policy_and_scope({}, [legacy]) == (policy, scope)
+
+
+def test_two_looks_at_the_same_node_are_the_same_object(hardware: machine.Machine) -> None:
+    assert made(hardware) == made(hardware)

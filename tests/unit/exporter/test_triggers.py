@@ -1,0 +1,92 @@
+"""Hints: a burst is one look, silence lasts as long as it should, and looks are limited."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
+
+
+async def test_a_burst_of_hints_is_one() -> None:
+    trigger = Trigger()
+
+    async def burst() -> None:
+        for number in range(5):
+            trigger.hint(f"event {number}")
+            await asyncio.sleep(0.005)
+
+    task = asyncio.create_task(burst())
+    reasons = await trigger.wait(5, quiet=0.02)
+    assert reasons == {f"event {number}" for number in range(5)}
+    await task
+    assert await trigger.wait(0.05, quiet=0.01) == frozenset()
+
+
+async def test_a_storm_does_not_put_a_look_off_for_ever() -> None:
+    trigger = Trigger()
+
+    async def storm() -> None:
+        while True:
+            trigger.hint("again")
+            await asyncio.sleep(0.002)
+
+    task = asyncio.create_task(storm())
+    started = time.monotonic()
+    assert await trigger.wait(5, quiet=0.01)
+    assert time.monotonic() - started < 1
+    task.cancel()
+
+
+async def test_without_a_hint_only_time_passes() -> None:
+    started = time.monotonic()
+    assert await Trigger().wait(0.05, quiet=0.01) == frozenset()
+    assert time.monotonic() - started >= 0.05
+
+
+def test_looks_come_at_once_up_to_a_burst_and_then_at_a_rate() -> None:
+    now = [0.0]
+    limit = RateLimit(10, 3, lambda: now[0])
+    assert [limit.delay() for _ in range(3)] == [0, 0, 0]
+    assert limit.delay() == pytest.approx(0.1)
+    assert limit.delay() == pytest.approx(0.2)
+    now[0] = 10
+    assert limit.delay() == 0
+
+
+async def test_files_are_noticed_in_directories_that_come_and_go(tmp_path: Path) -> None:
+    trigger = Trigger()
+    directory = tmp_path / "later"
+    watch = asyncio.create_task(FileWatch(trigger, {directory: frozenset({"state"})}, retry=0.02).run())
+    await asyncio.sleep(0.05)
+    directory.mkdir()
+    assert await trigger.wait(2, quiet=0.01)
+    (directory / "other").write_text("x")
+    assert await trigger.wait(0.1, quiet=0.01) == frozenset()
+    (directory / "scratch").write_text("x")
+    (directory / "scratch").rename(directory / "state")
+    assert await trigger.wait(2, quiet=0.01) == {"state"}
+    (directory / "state").unlink()
+    (directory / "other").unlink()
+    await trigger.wait(2, quiet=0.01)
+    directory.rmdir()
+    assert any("gone" in reason for reason in await trigger.wait(2, quiet=0.01))
+    directory.mkdir()
+    await trigger.wait(2, quiet=0.01)
+    (directory / "state").write_text("x")
+    assert "state" in await trigger.wait(2, quiet=0.01)
+    watch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watch
+
+
+async def test_uevents_can_be_cancelled_with_and_without_libudev() -> None:
+    task = asyncio.create_task(Uevents(Trigger()).run())
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

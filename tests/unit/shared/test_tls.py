@@ -1,0 +1,149 @@
+"""Ports with TLS: who may come in, and what happens when certificates are renewed under them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from pki import Authority
+from topowise.errors import SourceError
+from topowise.runtime import health
+from topowise.runtime.config import Serving, ServingTls
+from topowise.runtime.tls import Certificate
+
+
+class Files:
+    """The files a port is configured with; tests put other content into them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.settings = ServingTls(
+            cert_file=str(directory / "tls.crt"),
+            key_file=str(directory / "tls.key"),
+            client_ca_file=str(directory / "ca.crt"),
+        )
+
+    def put(self, pair: tuple[Path, Path], client_authority: Authority) -> None:
+        shutil.copy(pair[0], self.settings.cert_file)
+        shutil.copy(pair[1], self.settings.key_file)
+        shutil.copy(client_authority.certificate, self.settings.client_ca_file)
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
+    directory = tmp_path_factory.mktemp("authorities")
+    return Authority(directory / "one", "one"), Authority(directory / "two", "two")
+
+
+@asynccontextmanager
+async def listening(certificate: Certificate) -> AsyncIterator[int]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"ok\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=certificate.context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def ask(port: int, trusted: Authority, client: tuple[Path, Path] | None, newest: bool = True) -> bytes:
+    context = ssl.create_default_context(cafile=str(trusted.certificate))
+    if client is not None:
+        context.load_cert_chain(*client)
+    if not newest:
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    try:
+        writer.write(b"hello\n")
+        return await reader.readline()
+    finally:
+        writer.close()
+
+
+REFUSED = (ssl.SSLError, ConnectionError)
+
+
+async def refused(port: int, trusted: Authority, client: tuple[Path, Path] | None, newest: bool = True) -> bool:
+    try:
+        return await ask(port, trusted, client, newest) == b""
+    except REFUSED:
+        return True
+
+
+async def test_only_clients_of_the_right_authority_come_in(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    one, two = authorities
+    files = Files(tmp_path)
+    files.put(one.issue("server"), one)
+    async with listening(Certificate(files.settings)) as port:
+        assert await ask(port, one, one.issue("client")) == b"ok\n"
+        assert await refused(port, one, None)
+        assert await refused(port, one, two.issue("stranger"))
+        assert await refused(port, one, one.issue("late", days=-1))
+        assert await refused(port, one, one.issue("client"), newest=False)
+
+
+async def test_renewed_certificate_and_client_authority_hold_at_once(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    one, two = authorities
+    files = Files(tmp_path)
+    files.put(one.issue("server"), one)
+    certificate = Certificate(files.settings)
+    async with listening(certificate) as port:
+        assert not certificate.renew()
+        files.put(two.issue("server"), two)
+        assert certificate.renew()
+        assert await ask(port, two, two.issue("client")) == b"ok\n"
+        assert await refused(port, two, one.issue("client"))
+        assert await refused(port, one, two.issue("client"))
+
+
+async def test_a_half_renewed_pair_leaves_the_old_one_in_use(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    one, _ = authorities
+    files = Files(tmp_path)
+    files.put(one.issue("server"), one)
+    certificate = Certificate(files.settings)
+    Path(files.settings.key_file).write_text("not a key")
+    assert not certificate.renew()
+    async with listening(certificate) as port:
+        assert await ask(port, one, one.issue("client")) == b"ok\n"
+
+
+def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"tls\.crt"):
+        Certificate(Files(tmp_path).settings)
+
+
+async def test_metrics_are_served_to_clients_with_a_certificate_only(
+    tmp_path: Path, authorities: tuple[Authority, Authority], unused_tcp_port: int
+) -> None:
+    one, _ = authorities
+    files = Files(tmp_path)
+    files.put(one.issue("server"), one)
+    serving = Serving(address="127.0.0.1", port=unused_tcp_port, tls=files.settings)
+    task = asyncio.create_task(health.serve(serving, health.Health(), CollectorRegistry()))
+    await asyncio.sleep(0.1)
+    context = ssl.create_default_context(cafile=str(one.certificate))
+    url = f"https://127.0.0.1:{unused_tcp_port}/metrics"
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(url, ssl=context)
+        context.load_cert_chain(*one.issue("scraper"))
+        async with session.get(url, ssl=context) as answer:
+            assert answer.status == 200
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
