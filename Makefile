@@ -24,6 +24,9 @@ bench: venv ## Figures of whole processes and of hot paths, printed; never part 
 	@$(BIN)/python -m bench $(PART)
 	@$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-columns=min,median,max,rounds $(ARGS)
 
+e2e: venv ## Slow proofs on real processes, some minutes; not part of the tests.
+	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
 	@$(BIN)/python hack/gen-proto
 

@@ -1,5 +1,6 @@
-"""Fixtures of the integration tests; what they are made of is in daemons."""
+"""Fixtures of the integration tests; what they are made of is in tests/support."""
 
 from daemons import api, server, start
+from exporter_setup import config, kubelet
 
-__all__ = ["api", "server", "start"]
+__all__ = ["api", "config", "kubelet", "server", "start"]

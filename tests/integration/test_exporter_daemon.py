@@ -5,94 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import grpc
 import pytest
 
 from daemons import CRD, Start, eventually
-from sandbox import machines
+from exporter_setup import FakeKubelet, available, published
 from sandbox.apiserver import ApiServer
-from sandbox.kubelet import podresources
-from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
+from sandbox.kubelet.holdings import ContainerHoldings, PodHoldings
 from sandbox.kubelet.state_files import StateFiles
 from topowise import fingerprint
-
-NRT = "noderesourcetopologies.topology.node.k8s.io"
-MACHINE = machines.Machine(
-    nodes=(machines.Node(0, 1 << 30, cores=2), machines.Node(4, 1 << 30, socket=1, cores=2)),
-    distances=((10, 20), (20, 10)),
-)
-
-
-class FakeKubelet:
-    """A podresources socket whose holdings a test changes."""
-
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
-        self.pods: tuple[PodHoldings, ...] = ()
-        self._server: grpc.aio.Server | None = None
-
-    def holdings(self) -> NodeHoldings:
-        memory = (Block("memory", (0,), 1 << 29), Block("memory", (4,), 1 << 30))
-        return NodeHoldings(frozenset(range(1, 8)), memory, frozenset({0}), {}, self.pods)
-
-    def give(self, name: str, *cpus: int) -> None:
-        self.pods += (PodHoldings(name, "default", name, (ContainerHoldings("c", "app", frozenset(cpus)),)),)
-
-    async def start(self) -> None:
-        self._server = await podresources.start(self.socket, self.holdings)
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            await self._server.stop(None)
-        self.socket.unlink(missing_ok=True)
-
-
-@pytest.fixture
-async def kubelet(tmp_path: Path) -> AsyncIterator[FakeKubelet]:
-    made = FakeKubelet(tmp_path / "pod-resources/kubelet.sock")
-    await made.start()
-    yield made
-    await made.stop()
-
-
-@pytest.fixture
-def config(tmp_path: Path, server: ApiServer, kubelet: FakeKubelet) -> dict[str, Any]:
-    sysfs, procfs = machines.write_tree(MACHINE, tmp_path / "machine")
-    kubelet_config = tmp_path / "kubelet.yaml"
-    kubelet_config.write_text(
-        "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\nmemoryManagerPolicy: Static\n"
-    )
-    return {
-        "apiVersion": "topowise.io/v1alpha1",
-        "kind": "ExporterConfiguration",
-        "client": {"kubeconfig": str(server.kubeconfig(tmp_path / "kubeconfig")), "timeout": "2s"},
-        "nodeName": "n1",
-        "sysfsRoot": str(sysfs),
-        "procfsRoot": str(procfs),
-        "podresourcesSocket": str(kubelet.socket),
-        "kubeletRoot": "",
-        "kubelet": {"configFile": str(kubelet_config)},
-        "interval": "200ms",
-        "serving": {"port": 0},
-    }
-
-
-def published(server: ApiServer) -> dict[str, Any] | None:
-    found = (one for one in server.store.objects(NRT) if one["metadata"]["name"] == "n1")
-    return next(found, None)
-
-
-def available(server: ApiServer, zone: str = "node-0", resource: str = "cpu") -> str | None:
-    topology = published(server)
-    if topology is None:
-        return None
-    (found,) = [one for one in topology["zones"] if one["name"] == zone]
-    return next(one["available"] for one in found["resources"] if one["name"] == resource)
 
 
 async def test_it_publishes_at_once_and_says_everything(
