@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from topowise import __version__
-from topowise.errors import SourceError, TopowiseError
+from topowise.errors import SourceError
+from topowise.runtime import cli
 from topowise.runtime.config import API_VERSION
 
 if TYPE_CHECKING:
@@ -22,17 +23,7 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; its exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        status: int = options.command(options)
-    except TopowiseError as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        sys.stderr.close()
-        return 0
-    return status
+    return cli.run(_parser(), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,18 +7,12 @@ import asyncio
 import sys
 
 from topowise import __version__
-from topowise.errors import TopowiseError
+from topowise.runtime import cli
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; its exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        status: int = options.command(options)
-    except TopowiseError as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
-    return status
+    return cli.run(_parser(), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:

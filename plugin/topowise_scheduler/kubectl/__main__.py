@@ -8,23 +8,12 @@ import sys
 import msgspec
 
 from topowise import __version__
-from topowise.errors import TopowiseError
+from topowise.runtime import cli
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; its exit status."""
-    options = _parser().parse_args(arguments)
-    try:
-        status: int = options.command(options)
-        sys.stdout.flush()
-    except TopowiseError as exc:
-        print(f"error: {exc}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
-        # `| head` has seen enough.
-        sys.stderr.close()
-        return 0
-    return status
+    return cli.run(_parser(), arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
