@@ -44,6 +44,8 @@ _QUIET_S = 0.001
 # Of the hundred podresources calls a second that all clients of a kubelet share, at most twenty are ours.
 _LOOKS_PER_SECOND = 10.0
 _LOOKS_AT_ONCE = 5
+# A wait that was asked for is no silence.
+_BEAT_S = 10.0
 
 
 class Exporter:
@@ -73,8 +75,10 @@ class Exporter:
         self._looked_at = time.monotonic()
         self._stale_after = 3 * settings.interval + 30
         self._next_check = time.monotonic() + settings.drift_interval
-        # The longest round: two calls to the kubelet and two to the API server time out, after the longest back-off.
-        self.heartbeat = health.Heartbeat(settings.interval + 4 * 10 + 60)
+        # The longest round: two calls to the kubelet and two to its configz, the owner, the drift of two objects and
+        # two writes; the rest is for a machine that is busy.
+        longest = 2 * 10 + 2 * settings.kubelet.configz.timeout + 5 * settings.client.timeout
+        self.heartbeat = health.Heartbeat(settings.interval + longest + 60)
 
     def problem(self) -> str | None:
         """For readiness: None once the object is published and as long as it can be kept true."""
@@ -94,7 +98,14 @@ class Exporter:
             if delay is None:
                 await self._wait(self._settings.interval)
             else:
-                await asyncio.sleep(delay)
+                await self._sit_out(delay)
+
+    async def _sit_out(self, seconds: float) -> None:
+        """Sleeps, and shows that it is no more than that."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, _BEAT_S))
+            self.heartbeat.beat()
 
     async def round(self) -> float | None:
         """One look and, if it shows something new, one write. None if all went well, else how long to wait."""
@@ -102,8 +113,7 @@ class Exporter:
             with self._metrics.scan_seconds.time():
                 seen = await self._observer.look()
         except SourceError as exc:
-            is_kubelet = exc.source == self._settings.podresources_socket.removeprefix("unix://")
-            self._metrics.source_errors.labels("podresources" if is_kubelet else "kubelet-config").inc()
+            self._metrics.source_errors.labels(self._kind_of(exc.source)).inc()
             self._complaints.raise_(_NO_KUBELET, str(exc))
             return self._backoff.next_delay()
         self._complaints.settle(_NO_KUBELET)
@@ -121,6 +131,11 @@ class Exporter:
         self._complaints.settle(_NO_WRITE)
         self._backoff.reset()
         return None
+
+    def _kind_of(self, source: str) -> str:
+        if source == self._settings.podresources_socket.removeprefix("unix://"):
+            return "podresources"
+        return "machine" if source.startswith(self._settings.sysfs_root.rstrip("/") + "/") else "kubelet-config"
 
     def _odd_sources(self) -> Mapping[str, str]:
         problems = dict(self._observer.problems)

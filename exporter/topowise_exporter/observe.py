@@ -87,6 +87,7 @@ class Observer:
         cpu = self._read_cpu_state(kubelet)
         memory = self._read_memory_state(kubelet)
         last = self._last
+        unlisted = {} if cpu is None else self._unlisted(cpu, pods)
         if (
             last is not None
             and last.machine is read
@@ -95,10 +96,10 @@ class Observer:
             and last.allocations.pods is pods
             and self._last_states[0] is cpu
             and self._last_states[1] is memory
-            and not last.allocations.unlisted
+            # By directories of pods, which come later than the state file and go without any other change.
+            and last.allocations.unlisted == unlisted
         ):
             return last
-        unlisted = {} if cpu is None else self._unlisted(cpu, pods)
         books = None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
         self._last_states = cpu, memory
         self._last = Observation(read, kubelet, Allocations(allocatable, pods, unlisted, books))

@@ -15,6 +15,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.quantity import from_milli
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
+from topowise_exporter import exclusions
 from topowise_exporter.complaints import Complaints
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.metrics import Metrics
@@ -42,12 +43,15 @@ class Publisher:
         metrics: Metrics,
         complaints: Complaints,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` is for people, `monotonic` for waiting: the time of a node may be set back by years at boot."""
         self._settings = settings
         self._api = api
         self._metrics = metrics
         self._complaints = complaints
         self._clock = clock
+        self._monotonic = monotonic
         self._node_name = settings.resolved_node_name()
         self._own: OwnNode | None = None
         self._topology = topology_writer(api, self._node_name)
@@ -75,36 +79,39 @@ class Publisher:
         self._complaints.note(_ODD_NUMBERS, made.problems)
         if made.problems:
             self._metrics.clamped.inc()
+        self._metrics.pods.set(len(seen.allocations.pods))
+        self._metrics.show_claims(_claims(seen))
         if await self._write(nrt.KIND, self._topology, made.topology):
             self._metrics.show_accounts(made.accounts)
-            pods = seen.allocations.pods
-            self._metrics.pods.set(len(pods))
-            self._metrics.show_claims(_claims(seen))
         self.has_published = True
         self._metrics.last_publish.set_to_current_time()
-        if self._numatopology is not None:
-            await self._publish_for_volcano(self._numatopology, self._volcano(seen, owner))
-        self._published = seen
+        self._published = None
+        if self._numatopology is None or await self._publish_for_volcano(
+            self._numatopology, self._volcano(seen, owner)
+        ):
+            self._published = seen
 
     def _is_settled(self) -> bool:
         """Whether all that was wanted has been written, nobody has undone it since, and the owner is not due."""
-        owner_is_due = self._own is None and self._clock() >= self._owner_not_before
+        owner_is_due = self._own is None and self._monotonic() >= self._owner_not_before
         return not owner_is_due and all(writer.has_written for _, writer in self._writers())
 
     async def _publish_for_volcano(
         self, writer: Writer[numatopology.Numatopology], wanted: numatopology.Numatopology
-    ) -> None:
-        """The second object must not hold up the first: its failures are its own, and are retried at their own pace."""
-        if self._clock() < self._volcano_not_before:
-            return
+    ) -> bool:
+        """Whether the object says what is wanted. It must not hold up the first: its failures are its own, and are
+        retried at their own pace."""
+        if self._monotonic() < self._volcano_not_before:
+            return False
         try:
             await self._write(numatopology.KIND, writer, numatopology.stamped(wanted, int(self._clock())))
         except ApiError as exc:
             self._complaints.raise_(_NO_NUMATOPOLOGY, str(exc))
-            self._volcano_not_before = self._clock() + self._volcano_backoff.next_delay(at_least=exc.retry_after)
-        else:
-            self._complaints.settle(_NO_NUMATOPOLOGY)
-            self._volcano_backoff.reset()
+            self._volcano_not_before = self._monotonic() + self._volcano_backoff.next_delay(at_least=exc.retry_after)
+            return False
+        self._complaints.settle(_NO_NUMATOPOLOGY)
+        self._volcano_backoff.reset()
+        return True
 
     async def check_drift(self) -> None:
         """Compares the objects on the server with what was written; what differs is written anew with the next look.
@@ -113,7 +120,16 @@ class Publisher:
         """
         self._own, self._owner_not_before = None, 0.0
         for kind, writer in self._writers():
-            drift = await writer.check()
+            about = f"Cannot compare the {kind} with what was written, trusting that nobody changed it"
+            try:
+                drift = await writer.check()
+            except ApiError as exc:
+                # Nobody may be allowed to read, and the second object must not hold up the first.
+                if exc.status != 403 and writer is self._topology:
+                    raise
+                self._complaints.raise_(about, str(exc))
+                continue
+            self._complaints.settle(about)
             if drift is not None:
                 self._metrics.drifts.labels(kind).inc()
                 log.warning("Published object is not as it was left, writing it anew", extra=kv(kind=kind, why=drift))
@@ -152,15 +168,16 @@ class Publisher:
 
     async def _own_node(self) -> nrt.OwnerReference | None:
         """The owner reference; a Node that is not there (yet), or that we may not read, is asked for now and then."""
-        if self._own is None and self._clock() >= self._owner_not_before:
+        if self._own is None and self._monotonic() >= self._owner_not_before:
             try:
                 self._own = await read_own_node(self._api, self._node_name)
                 self._complaints.settle(_NO_OWNER)
+                self._owner_backoff.reset()
             except ApiError as exc:
                 if exc.status not in (403, 404):
                     raise
                 self._complaints.raise_(_NO_OWNER, str(exc))
-                self._owner_not_before = self._clock() + self._owner_backoff.next_delay(at_least=exc.retry_after)
+                self._owner_not_before = self._monotonic() + self._owner_backoff.next_delay(at_least=exc.retry_after)
         return None if self._own is None else self._own.owner()
 
     @property
@@ -169,7 +186,7 @@ class Publisher:
         return None if self._own is None else self._own.status.nodeInfo.kubeletVersion or None
 
     def _volcano(self, seen: Observation, owner: nrt.OwnerReference | None) -> numatopology.Numatopology:
-        allocations = seen.allocations
+        allocations = exclusions.apply(self._settings.exclude, seen.allocations)
         kubelet = seen.kubelet
         unlisted = frozenset[int]().union(*allocations.unlisted.values())
         return volcano.build(
@@ -187,6 +204,7 @@ class Publisher:
                 for container in pod.containers
             },
             owner=owner,
+            with_cpus=not self._settings.exclude.has_resource(numatopology.CPU),
         )
 
 

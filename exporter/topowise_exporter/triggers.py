@@ -89,7 +89,7 @@ class FileWatch:
 
     async def run(self) -> None:
         """Hints until cancelled."""
-        inotify = INotify(nonblocking=True)
+        inotify = await self._instance()
         loop = asyncio.get_running_loop()
         loop.add_reader(inotify.fileno(), self._on_readable, inotify)
         try:
@@ -100,6 +100,18 @@ class FileWatch:
         finally:
             loop.remove_reader(inotify.fileno())
             inotify.close()
+
+    async def _instance(self) -> Any:
+        """The kernel gives a user 128 of them by default, and other daemons of a node may have taken all."""
+        problem = ""
+        while True:
+            try:
+                return INotify(nonblocking=True)
+            except OSError as exc:
+                if str(exc) != problem:
+                    problem = str(exc)
+                    log.warning("Cannot watch files, changes are found by the interval only", extra=kv(why=exc))
+            await asyncio.sleep(self._retry)
 
     def _missing(self) -> list[Path]:
         held = set(self._watched.values())

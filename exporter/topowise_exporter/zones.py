@@ -61,7 +61,8 @@ def without(accounts: Accounts, is_excluded: Callable[[str], bool]) -> Accounts:
         for node_id, mine in accounts.amounts.items()
     }
     derived = frozenset(resource for resource in accounts.derived if not is_excluded(resource))
-    return msgspec.structs.replace(accounts, amounts=amounts, derived=derived)
+    free = {} if is_excluded("cpu") else accounts.cpus_available
+    return msgspec.structs.replace(accounts, amounts=amounts, cpus_available=free, derived=derived)
 
 
 def zones(machine: Machine, accounts: Accounts, named: Mapping[int, Mapping[str, str]]) -> list[nrt.Zone]:

@@ -151,7 +151,8 @@ def document(text: bytes, *, source: str) -> dict[str, Any]:
     """The fields in a text, nulls included. Raises SourceError unless it is a mapping of the right kind, or empty."""
     try:
         read = msgspec.yaml.decode(text)
-    except msgspec.DecodeError as exc:
+    # PyYAML makes dates of what looks like one, and says ValueError of the 99th of May.
+    except (msgspec.DecodeError, ValueError) as exc:
         raise SourceError(source, f"is not YAML: {' '.join(str(exc).split())}") from exc
     if read is None:
         return {}

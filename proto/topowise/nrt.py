@@ -121,7 +121,9 @@ def zone_name(numa_id: int) -> str:
 def zone_id(name: str) -> int | None:
     """The NUMA node id of a canonical zone name, None for any other name. "node-007" is not canonical."""
     digits = name.removeprefix("node-")
-    if digits == name or not (digits.isascii() and digits.isdigit()) or (len(digits) > 1 and digits[0] == "0"):
+    if digits == name or not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
+        return None
+    if len(digits) > 1 and digits[0] == "0":
         return None
     return int(digits)
 

@@ -19,13 +19,16 @@ _GRAMMAR = re.compile(
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
+# int() refuses thousands of digits, and no amount has hundreds.
+_MAX_TEXT = 1000
+
 INT64_MAX = (1 << 63) - 1
 
 
 @lru_cache(maxsize=65536)
 def _ratio(text: str) -> tuple[int, int]:
     """(numerator, denominator), the denominator a positive power of ten."""
-    match = _GRAMMAR.fullmatch(text)
+    match = _GRAMMAR.fullmatch(text) if len(text) <= _MAX_TEXT else None
     if match is None:
         raise ParseError("quantity", text, 'a number with an optional suffix, such as "500m", "1k" or "2Gi"')
     sign, digits, binary, decimal, exponent = match.groups()

@@ -206,3 +206,20 @@ async def test_a_request_that_is_not_answered_is_given_up(server: ApiServer, api
     with pytest.raises(ApiError) as caught:
         await api.request("GET", PODS, timeout=0.3)
     assert caught.value.status == 0
+
+
+async def test_an_object_that_is_deleted_when_it_does_not_decode_any_more_is_gone(server: ApiServer, api: Api) -> None:
+    def decode(raw: bytes | msgspec.Raw) -> pods.Pod:
+        read = pods.decode(raw)
+        if (read.metadata.labels or {}).get("odd"):
+            raise ValueError("odd")
+        return read
+
+    server.create("pods", pod("a"))
+    async with running(api, decode=decode) as (_, copy):
+        await eventually(lambda: copy.names == {"a"})
+        path = "/api/v1/namespaces/default/pods/a"
+        body = b'{"metadata":{"labels":{"odd":"yes"}}}'
+        await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+        await api.request("DELETE", path)
+        await eventually(lambda: copy.names == set())

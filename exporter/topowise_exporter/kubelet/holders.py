@@ -14,6 +14,10 @@ from collections.abc import Collection, Iterable, Mapping
 from topowise_exporter.kubelet.model import MemoryBlock, MemoryBooks, PodAllocation
 from topowise_exporter.kubelet.state_files import CpuState, MemoryNode, MemoryState
 
+# What one container of a pod holds, and what all of them do.
+_Entry = tuple[str, tuple[MemoryBlock, ...]]
+_Shape = frozenset[_Entry]
+
 
 def listed_uids(state: CpuState, pods: Iterable[PodAllocation]) -> frozenset[str]:
     """Uids of pods that List shows with CPUs."""
@@ -38,13 +42,26 @@ def is_listed(containers: Mapping[str, object], shown: Collection[tuple[str, obj
 
 
 def live_memory_holders(state: MemoryState, pods: Iterable[PodAllocation]) -> frozenset[str]:
-    """Uids of live pods. Finished init containers have given memory back, so a live pod is listed with what it has."""
-    shown = {(container.name, container.memory) for pod in pods for container in pod.containers if container.memory}
-    return frozenset(
-        uid
-        for uid, containers in state.holders.items()
-        if is_listed({name: _shown(blocks) for name, blocks in containers.items()}, shown)
-    )
+    """Uids of live pods. Finished init containers have given memory back, so a live pod is listed with what it has.
+
+    Replicas hold alike, a dead one and the one that took its place too: each listed pod stands for one uid only, of
+    several the one with the most entries.
+    """
+    alike: dict[_Shape, list[str]] = {}
+    for uid, containers in sorted(state.holders.items(), reverse=True):
+        alike.setdefault(frozenset((name, _shown(blocks)) for name, blocks in containers.items()), []).append(uid)
+    with_entry: dict[_Entry, list[_Shape]] = {}
+    for shape in alike:
+        for entry in shape:
+            with_entry.setdefault(entry, []).append(shape)
+    live: list[str] = []
+    listed = [{(one.name, one.memory) for one in pod.containers if one.memory} for pod in pods]
+    for shown in sorted(listed, key=len, reverse=True):
+        candidates = {shape for entry in shown for shape in with_entry.get(entry, ()) if alike[shape]}
+        if candidates:
+            best = max(candidates, key=lambda shape: (len(shape & shown), len(shape), alike[shape][-1]))
+            live.append(alike[best].pop())
+    return frozenset(live)
 
 
 def exact_memory(state: MemoryState, live: frozenset[str]) -> MemoryBooks:

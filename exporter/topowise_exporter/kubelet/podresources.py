@@ -88,7 +88,12 @@ class PodResources:
     async def _call(self, method: str) -> bytes:
         """The answer as bytes: most looks find the same as the one before, and need no decoding."""
         # gRPC reports a missing file as an unreachable address after its own back-off; say what is the matter at once.
-        if not Path(self._socket).exists():
+        try:
+            exists = Path(self._socket).exists()
+        except OSError as exc:
+            await self._drop()
+            raise SourceError(self._socket, f"cannot be looked for: {exc.strerror}") from exc
+        if not exists:
             await self._drop()
             raise SourceError(self._socket, "no such socket (is the kubelet running, is the directory mounted?)")
         if self._channel is None:

@@ -137,5 +137,5 @@ def _block(block: _Block) -> MemoryBlock:
 def _decode(text: bytes, source: str, kind: type[Checkpoint]) -> Checkpoint:
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc

@@ -29,13 +29,15 @@ def build(
     used: frozenset[int],
     containers: Mapping[Container, frozenset[int]],
     owner: nrt.OwnerReference | None = None,
+    with_cpus: bool = True,
 ) -> numatopology.Numatopology:
     """The object to publish.
 
     `reserved_cpu` is the quantity that kubeReserved and systemReserved take together, `reserved_cpus` what
     reservedSystemCPUs names. `allocatable` (without reserved ones) and `used` are the kubelet's CPU ids, `containers`
     the exclusive ones of each. Without allocatable CPUs (CPU manager `none`) all online ones but the named count, and
-    the quantity is left to the reader. No timestamp is set: the writer does that, if it writes.
+    the quantity is left to the reader; `with_cpus=False` says nothing of free ones at all. No timestamp is set: the
+    writer does that, if it writes.
     """
     online = frozenset(machine.online)
     free = ((allocatable or online) & online) - reserved_cpus - used.union(*containers.values())
@@ -46,7 +48,7 @@ def build(
             numatopology.TOPOLOGY_MANAGER_POLICY: topology_policy,
         },
         reserved={numatopology.CPU: "0" if allocatable or reserved_cpus else reserved_cpu},
-        resources={numatopology.CPU: numatopology.ResourceInfo(cpuset.spell(free), len(online))},
+        resources={numatopology.CPU: numatopology.ResourceInfo(cpuset.spell(free), len(online))} if with_cpus else {},
         cpus={cpu.id: _info(cpu) for cpu in machine.cpus},
         pods=_pods(containers, online),
         owner=owner,

@@ -132,9 +132,10 @@ def _per_zone(machine: Machine, allocations: Allocations, accounts: zones.Accoun
     for node in machine.nodes:
         mine = named[node.id] = {
             attributes.ZONE_CPUS: attributes.write_ids(node.cpus),
-            attributes.ZONE_CPUS_AVAILABLE: attributes.write_ids(accounts.cpus_available[node.id]),
             attributes.ZONE_SOCKETS: attributes.write_ids(socket for socket in node.sockets if socket >= 0),
         }
+        if node.id in accounts.cpus_available:
+            mine[attributes.ZONE_CPUS_AVAILABLE] = attributes.write_ids(accounts.cpus_available[node.id])
         if allocations.books is not None and node.id in allocations.books.cells:
             mine[attributes.MEMORY_CELLS] = attributes.write_ids(allocations.books.cells[node.id])
             mine[attributes.MEMORY_ASSIGNMENTS] = str(allocations.books.assignments[node.id])

@@ -76,6 +76,9 @@ class Writer(Generic[Object]):
         try:
             answer = await self._api.request("PATCH", self._path, query=query, body=body, content_type=APPLY_PATCH)
         except ApiError as exc:
+            if not exc.status or exc.status >= 500:
+                # The answer is lost, perhaps not the write: what the server has is not known any more.
+                self._written = None
             if exc.status == 404:
                 message = f"the {self._kind} CRD is not installed; the chart's crds folder has it"
                 raise ApiError(404, exc.reason, message, request=exc.request) from exc
@@ -99,10 +102,11 @@ class Writer(Generic[Object]):
         self._note(answer)
         try:
             found = self._decode(answer)
+            is_same = self._same(found, self._written)
         except (msgspec.DecodeError, ValueError) as exc:
             self._written = None
             return f"it does not decode any more: {exc}"
-        if self._same(found, self._written):
+        if is_same:
             return None
         self._written = None
         return f"it was changed by {', '.join(sorted(self.foreign_writers)) or 'another writer'}"
@@ -110,7 +114,7 @@ class Writer(Generic[Object]):
     def _note(self, answer: bytes) -> None:
         try:
             self.foreign_writers = msgspec.json.decode(answer, type=Answer).foreign_writers()
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, ValueError):
             # The write was taken; that its answer cannot be read harms nobody.
             self.foreign_writers = frozenset()
 
@@ -153,5 +157,5 @@ async def read_own_node(api: Api, node_name: str) -> OwnNode:
     body = await api.request("GET", f"/api/v1/nodes/{node_name}")
     try:
         return msgspec.json.decode(body, type=OwnNode)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, ValueError) as exc:
         raise ApiError(0, "BadAnswer", f"the answer is not a Node: {exc}", request=f"GET node {node_name}") from exc

@@ -87,7 +87,7 @@ class Verbs:
             if args.Nodes is None:
                 raise BadRequestError("request has neither NodeNames nor Nodes, expected one of them")
             return args, [wire.decode_node_name(raw).metadata.name for raw in args.Nodes.items or ()]
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise BadRequestError(f"request is not ExtenderArgs: {exc}") from exc
 
 

@@ -18,7 +18,7 @@ import msgspec
 from yarl import URL
 
 from topowise import __version__
-from topowise.errors import ApiError
+from topowise.errors import ApiError, ConfigError, SourceError
 from topowise.kube.credentials import Credentials
 
 JSON = "application/json"
@@ -140,7 +140,13 @@ class Api:
         headers = {"Accept": accept, "User-Agent": self._agent}
         if body is not None:
             headers["Content-Type"] = content_type
-        authorization = await self._credentials.authorization(renew)
+        try:
+            authorization = await self._credentials.authorization(renew)
+        except (ConfigError, SourceError) as exc:
+            # A file that is being rotated, a plug-in that fails: as passing as a server that does not answer.
+            raise ApiError(0, "NoCredentials", str(exc), request=name) from exc
+        if authorization and not authorization.isprintable():
+            raise ApiError(0, "NoCredentials", "the token has line breaks or other odd characters in it", request=name)
         if authorization:
             headers["Authorization"] = authorization
         options: dict[str, Any] = {} if self._credentials.tls is None else {"ssl": self._credentials.tls}
@@ -174,8 +180,8 @@ def _socket(address: Any) -> socket.socket:
 def _refusal(name: str, response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     try:
         status = _decode_status(body)
-    except msgspec.DecodeError:
-        # Proxies and unknown paths answer in plain text.
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Proxies and unknown paths answer in plain text, of any encoding.
         status = Status(message=body[:200].decode(errors="replace").strip())
     after = response.headers.get("Retry-After", "")
     return ApiError(
@@ -183,5 +189,5 @@ def _refusal(name: str, response: aiohttp.ClientResponse, body: bytes) -> ApiErr
         status.reason or response.reason or "",
         status.message or "no message",
         request=name,
-        retry_after=float(after) if after.isdigit() else None,
+        retry_after=float(after) if after.isascii() and after.isdigit() else None,
     )

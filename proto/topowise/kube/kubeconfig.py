@@ -126,7 +126,7 @@ def read(path: str, context: str = "") -> Static | None:
         config = msgspec.convert(document, _Kubeconfig)
     except OSError as exc:
         raise ConfigError(f"kubeconfig {path}", f"cannot be read: {exc.strerror}") from exc
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as exc:
         raise ConfigError(f"kubeconfig {path}", " ".join(str(exc).split())) from exc
     wanted = context or config.current_context
     named = next((one.context for one in config.contexts or () if one.name == wanted), None)

@@ -223,7 +223,7 @@ class Reflector(Generic[Object]):
         try:
             event = _decode_event(line)
             envelope = _decode_envelope(event.object)
-        except msgspec.DecodeError as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise HistoryLostError(f"an event is not JSON of an object: {exc}") from exc
         if self._complaint:
             log.info("Watching again", extra=kv(resource=self.name, version=self._version))
@@ -244,6 +244,8 @@ class Reflector(Generic[Object]):
         try:
             item = self._decode(raw)
         except (msgspec.DecodeError, ValueError) as exc:
+            if event == "DELETED" and key in self._held:
+                raise HistoryLostError(f"{meta.name} was deleted and does not decode any more: {exc}") from exc
             self._skip(raw, exc)
             return
         if event == "DELETED":
@@ -276,7 +278,7 @@ class Reflector(Generic[Object]):
 def _page(body: bytes, path: str) -> _Page:
     try:
         return _decode_page(body)
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise ApiError(0, "BadAnswer", f"the answer is not a list: {exc}", request=f"GET {path}") from exc
 
 

@@ -107,7 +107,7 @@ def parse(kind: type[Kind], text: bytes, *, source: str = "configuration") -> Ki
         return msgspec.yaml.decode(text, type=kind, dec_hook=_decode_other)
     except msgspec.ValidationError as exc:
         raise ConfigError(source, str(exc)) from exc
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, ValueError) as exc:
         raise ConfigError(source, f"is not YAML: {' '.join(str(exc).split())}") from exc
 
 

@@ -22,7 +22,7 @@ class Heartbeat:
     """A loop's sign of life. `limit` is in seconds; the clock is monotonic."""
 
     def __init__(self, limit: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit = limit
+        self.limit = limit
         self._clock = clock
         self._last = clock()
 
@@ -33,7 +33,7 @@ class Heartbeat:
     def silence(self) -> str | None:
         """None while alive, else what is wrong."""
         silent = self._clock() - self._last
-        return f"no round for {silent:.0f}s, at most {self._limit:.0f}s expected" if silent > self._limit else None
+        return f"no round for {silent:.0f}s, at most {self.limit:.0f}s expected" if silent > self.limit else None
 
 
 Check = Callable[[], str | None]

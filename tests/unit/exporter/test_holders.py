@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,3 +98,25 @@ def test_the_same_bytes_are_the_same_object(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(SourceError, match="No such file"):
         file.read()
+
+
+def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
+    # Replicas on one node hold the same amounts, and the kubelet keeps the dead one's until the next admission.
+    text = b"""{"policyName":"Static","machineState":{"0":{"numberOfAssignments":2,"memoryMap":{
+     "memory":{"allocatable":8,"reserved":8,"free":0}},"cells":[0]}},
+     "entries":{"a":{"main":[{"numaAffinity":[0],"type":"memory","size":4}]},
+                "b":{"main":[{"numaAffinity":[0],"type":"memory","size":4}]}},"checksum":1}"""
+    state = parse_memory_state(text, "x")
+    assert state is not None
+    pod = PodAllocation("ns", "r-1", (ContainerAllocation("main", memory=(MemoryBlock("memory", (0,), 4),)),))
+    one = holders.exact_memory(state, holders.live_memory_holders(state, [pod]))
+    assert one.free == {(0, "memory"): 4}
+    twin = PodAllocation("ns", "r-2", pod.containers)
+    both = holders.exact_memory(state, holders.live_memory_holders(state, [pod, twin]))
+    assert both.free == {(0, "memory"): 0}
+
+
+@pytest.mark.parametrize("parse", [parse_cpu_state, parse_memory_state])
+def test_a_damaged_file_is_named(parse: Any) -> None:
+    with pytest.raises(SourceError, match="/state"):
+        parse(b'{"policyName":"\xff","defaultCpuSet":""}', "/state")

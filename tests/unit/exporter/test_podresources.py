@@ -146,3 +146,10 @@ async def test_a_socket_that_never_answers_is_given_up_in_time(tmp_path: Path) -
         async with asyncio.timeout(3):
             with pytest.raises(SourceError, match=r"DEADLINE_EXCEEDED|UNAVAILABLE"):
                 await client.pods()
+
+
+async def test_a_socket_that_cannot_even_be_looked_for_is_named(tmp_path: Path) -> None:
+    # As root a name that is too long; for anybody else a directory that may not be searched is the same.
+    async with PodResources(str(tmp_path / ("s" * 300))) as client:
+        with pytest.raises(SourceError, match="File name too long"):
+            await client.pods()

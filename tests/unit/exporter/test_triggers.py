@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from topowise_exporter import triggers
 from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
 
 
@@ -90,3 +93,25 @@ async def test_uevents_can_be_cancelled_with_and_without_libudev() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_machine_without_inotify_instances_to_spare_has_timed_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = triggers.INotify
+    left = [OSError(errno.EMFILE, "Too many open files")]
+
+    def scarce(**options: Any) -> Any:
+        if left:
+            raise left.pop()
+        return real(**options)
+
+    monkeypatch.setattr(triggers, "INotify", scarce)
+    trigger = Trigger()
+    watch = asyncio.create_task(FileWatch(trigger, {tmp_path: frozenset({"state"})}, retry=0.02).run())
+    await trigger.wait(2, quiet=0.01)
+    (tmp_path / "state").write_text("x")
+    assert "state" in await trigger.wait(2, quiet=0.01)
+    watch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await watch

@@ -145,3 +145,8 @@ def test_explain_tells_a_verdict_a_score_and_words_for_each_node(answering: Verb
     answer = msgspec.json.decode(answering.explain(body("4", ["empty", "full"])))
     assert [(one["Host"], one["Fits"]) for one in answer] == [("empty", True), ("full", False)]
     assert "node 0 has cpu 0" in answer[1]["Detail"]
+
+
+def test_a_request_nested_without_end_is_refused(answering: Verbs) -> None:
+    with pytest.raises(BadRequestError, match="not ExtenderArgs"):
+        answering.filter(b'{"Pod":{"metadata":{},"spec":{},"x":' + b"[" * 200_000)

@@ -130,3 +130,9 @@ def test_a_token_file_that_vanishes_leaves_the_old_token_in_use(tmp_path: Path) 
     token.read()
     path.unlink()
     assert token.read(renew=True) == "one"
+
+
+async def test_a_kubeconfig_with_a_date_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("users: 2001-99-99\n")
+    with pytest.raises(ConfigError, match="kubeconfig"):
+        await credentials.load(str(tmp_path / "config"))

@@ -289,3 +289,8 @@ def test_order_of_keys_does_not_change_the_text(config: KubeletConfiguration) ->
 def test_a_text_that_is_no_configuration_is_refused(text: str, named: str) -> None:
     with pytest.raises(ParseError, match=named):
         kubeletconfig.decode(text)
+
+
+def test_a_date_that_is_none_is_named() -> None:
+    with pytest.raises(SourceError, match="x: is not YAML"):
+        kubeletconfig.document(b"reservedSystemCPUs: 2001-99-99", source="x")

@@ -200,3 +200,8 @@ async def test_sigterm_ends_everything_with_success() -> None:
     asyncio.get_running_loop().call_later(0.05, os.kill, os.getpid(), signal.SIGTERM)
     assert await tasks.run_until_stopped({"steady": works()}) == 0
     assert cancelled == ["works"]
+
+
+def test_a_configuration_with_a_date_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match="is not YAML"):
+        config.parse(config.Configuration, b"apiVersion: 2001-99-99")

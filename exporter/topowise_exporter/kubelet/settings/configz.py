@@ -103,7 +103,7 @@ def decode(body: bytes, *, source: str) -> KubeletConfiguration:
     """The configuration in an answer. Raises SourceError."""
     try:
         answer = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise SourceError(source, f"answer is not a JSON object: {exc}") from exc
     given = answer.get("kubeletconfig")
     if not isinstance(given, dict):

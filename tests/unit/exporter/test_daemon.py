@@ -1,0 +1,70 @@
+"""The loop's own promises: alive while it waits as long as it was told to."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from topowise.errors import ApiError, SourceError
+from topowise.runtime.backoff import Backoff
+from topowise.runtime.config import API_VERSION, Duration, KubeClient
+from topowise_exporter import daemon
+from topowise_exporter.complaints import Complaints
+from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.daemon import Exporter
+from topowise_exporter.metrics import Metrics
+from topowise_exporter.triggers import Trigger
+
+
+class Stub:
+    """Observer, publisher and source: the look fails with what it is given, or else the write."""
+
+    name = "file"
+    has_published = True
+    kubelet_version = None
+
+    def __init__(self, look: Exception | None = None, write: Exception | None = None) -> None:
+        self._look, self._write = look, write
+        self.problems: dict[str, str] = {}
+
+    async def look(self) -> None:
+        if self._look:
+            raise self._look
+
+    async def publish(self, seen: object) -> None:
+        if self._write:
+            raise self._write
+
+
+def exporter(stub: Any, metrics: Metrics | None = None, **settings: Any) -> Exporter:
+    configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", **settings)
+    return Exporter(
+        configuration, stub, stub, stub, metrics or Metrics(), Complaints(), Trigger(), backoff=Backoff(0.01, 0.01)
+    )
+
+
+async def test_a_server_that_wants_us_to_wait_long_does_not_make_us_look_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "_BEAT_S", 0.01)
+    waiting = exporter(Stub(write=ApiError(429, "", "later", request="PATCH", retry_after=3600)))
+    beats = []
+    monkeypatch.setattr(waiting.heartbeat, "beat", lambda: beats.append(1))
+    task = asyncio.create_task(waiting.run())
+    await asyncio.sleep(0.2)
+    task.cancel()
+    assert len(beats) > 3
+
+
+def test_longer_timeouts_make_a_longer_round() -> None:
+    slow = exporter(Stub(), client=KubeClient(timeout=Duration(60)))
+    # The owner, the drift of two objects and two writes may each take as long as that.
+    assert slow.heartbeat.limit >= 5 * 60
+
+
+async def test_an_unreadable_machine_is_not_laid_to_the_kubelets_configuration() -> None:
+    metrics = Metrics()
+    await exporter(Stub(look=SourceError("/sys/devices/system/cpu", "names no CPU")), metrics).round()
+    name = "topowise_exporter_source_errors_total"
+    assert metrics.registry.get_sample_value(name, {"source": "machine"}) == 1
+    assert metrics.registry.get_sample_value(name, {"source": "kubelet-config"}) is None

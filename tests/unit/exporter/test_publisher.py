@@ -1,0 +1,168 @@
+"""What was seen ends up on the API server, whatever becomes of single requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from topowise import nrt, numatopology
+from topowise.errors import ApiError
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise.runtime.config import API_VERSION
+from topowise_exporter.complaints import Complaints
+from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.exclusions import Exclusions, PodPattern
+from topowise_exporter.kubelet.model import Allocatable, Allocations, ContainerAllocation, PodAllocation
+from topowise_exporter.machine.model import Cpu, Machine, NumaNode
+from topowise_exporter.metrics import Metrics
+from topowise_exporter.publish.topology import Observation, Publishing
+from topowise_exporter.publisher import Publisher
+
+CPUS = tuple(Cpu(i, 0, 0, 0, i, i, (i,), None, None, "") for i in range(4))
+NODE = NumaNode(0, (0, 1, 2, 3), (0, 1, 2, 3), 1 << 30, {}, {}, {}, {0: 10}, (0,))
+MACHINE = Machine((NODE,), CPUS, (), (0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2, 3), (), ())
+KUBELET = KubeletConfiguration(cpuManagerPolicy="static", topologyManagerPolicy="single-numa-node")
+
+
+class FakeApi:
+    """Keeps what is applied; `refuse` may raise for a request, before or after it took effect."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.refuse: Callable[[str, str], None] = lambda method, path: None
+        self.refuse_late = self.refuse
+
+    async def request(self, method: str, path: str, *, body: bytes = b"", **_: object) -> bytes:
+        self.refuse(method, path)
+        if "/nodes/" in path:
+            return b'{"metadata":{"name":"n","uid":"u"}}'
+        if method == "PATCH":
+            self.objects[path] = msgspec.json.decode(body)
+        self.refuse_late(method, path)
+        if path not in self.objects:
+            raise ApiError(404, "NotFound", "none", request=path)
+        return msgspec.json.encode(self.objects[path])
+
+
+NRT = f"{nrt.PATH}/n"
+VOLCANO = f"{numatopology.PATH}/n"
+
+
+def seen(*cpus: int, others: tuple[PodAllocation, ...] = ()) -> Observation:
+    pods = (PodAllocation("ns", "p", (ContainerAllocation("c", frozenset(cpus)),)), *others)
+    return Observation(MACHINE, KUBELET, Allocations(Allocatable(frozenset({1, 2, 3})), pods))
+
+
+def make(api: FakeApi, **settings: Any) -> Publisher:
+    configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", **settings)
+    return Publisher(configuration, api, Metrics(), Complaints())  # type: ignore[arg-type]
+
+
+def free(api: FakeApi) -> str:
+    resources = api.objects[NRT]["zones"][0]["resources"]
+    return str(next(one["available"] for one in resources if one["name"] == "cpu"))
+
+
+def failing(on: str, status: int) -> Callable[[str, str], None]:
+    def refuse(method: str, path: str) -> None:
+        if f"{method} {path}" == on:
+            raise ApiError(status, "", "no", request=on)
+
+    return refuse
+
+
+async def test_a_change_that_volcanos_object_missed_is_written_once_it_can_be() -> None:
+    api, now = FakeApi(), [0.0]
+    publisher = make(api, numatopology=True)
+    publisher._monotonic = lambda: now[0]
+    await publisher.publish(seen(1))
+    api.refuse = failing(f"PATCH {VOLCANO}", 429)
+    change = seen(1, 2)
+    await publisher.publish(change)
+    assert free(api) == "1"
+    api.refuse = lambda method, path: None
+    now[0] = 1000.0
+    await publisher.publish(change)
+    assert api.objects[VOLCANO]["spec"]["numares"]["cpu"]["allocatable"] == "3"
+
+
+@pytest.mark.parametrize("status", [0, 504])
+async def test_a_write_whose_answer_was_lost_is_not_taken_for_one_that_was_refused(status: int) -> None:
+    api = FakeApi()
+    publisher = make(api)
+    await publisher.publish(seen(1))
+    api.refuse_late = failing(f"PATCH {NRT}", status)
+    with pytest.raises(ApiError):
+        await publisher.publish(seen(1, 2))
+    api.refuse_late = lambda method, path: None
+    await publisher.publish(seen(1))
+    assert free(api) == "2"
+
+
+async def test_an_object_with_amounts_that_are_none_is_written_anew() -> None:
+    api = FakeApi()
+    publisher = make(api)
+    facts = seen(1)
+    await publisher.publish(facts)
+    api.objects[NRT]["zones"][0]["resources"][0]["available"] = "1e12345"
+    await publisher.check_drift()
+    await publisher.publish(facts)
+    assert free(api) == "2"
+
+
+@pytest.mark.parametrize(("path", "status"), [(VOLCANO, 500), (NRT, 403)])
+async def test_a_drift_check_that_cannot_be_made_holds_up_no_write(path: str, status: int) -> None:
+    api = FakeApi()
+    publisher = make(api, numatopology=True)
+    await publisher.publish(seen(1))
+    api.refuse = failing(f"GET {path}", status)
+    await publisher.check_drift()
+    await publisher.publish(seen(1, 2))
+    assert free(api) == "1"
+
+
+async def test_a_clock_that_is_set_back_puts_nothing_off() -> None:
+    api, ticking, wall = FakeApi(), [0.0], [2e9]
+    publisher = make(api)
+    publisher._clock, publisher._monotonic = lambda: wall[0], lambda: ticking[0]
+    api.refuse = failing("GET /api/v1/nodes/n", 403)
+    facts = seen(1)
+    await publisher.publish(facts)
+    assert "ownerReferences" not in api.objects[NRT]["metadata"]
+    api.refuse = lambda method, path: None
+    ticking[0], wall[0] = 1000.0, 1e9
+    await publisher.publish(facts)
+    assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "u"
+
+
+async def test_what_is_left_out_is_left_out_of_volcanos_object_too() -> None:
+    other = PodAllocation("dpdk", "q", (ContainerAllocation("c", frozenset({2})),))
+    for exclusions, allocatable in (
+        (Exclusions(pods=(PodPattern(namespace="dpdk"),)), "2-3"),
+        (Exclusions(resources=("cpu",)), None),
+    ):
+        api = FakeApi()
+        await make(api, numatopology=True, exclude=exclusions).publish(seen(1, others=(other,)))
+        spec = api.objects[VOLCANO]["spec"]
+        assert spec["numares"].get("cpu", {}).get("allocatable") == allocatable
+        assert not any(pod["namespace"] == "dpdk" for pod in spec.get("podAllocations", ()))
+
+
+async def test_pods_are_counted_though_the_object_stays_as_it_is() -> None:
+    api, metrics = FakeApi(), Metrics()
+    publishing = Publishing(fingerprint_method="with-exclusive-resources")
+    configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", publish=publishing)
+    publisher = Publisher(configuration, api, metrics, Complaints())  # type: ignore[arg-type]
+    await publisher.publish(seen(1))
+    await publisher.publish(seen(1, others=(PodAllocation("ns", "web"),)))
+    assert metrics.registry.get_sample_value("topowise_exporter_listed_pods") == 2
+
+
+async def test_free_cpus_are_not_told_where_cpus_are_left_out() -> None:
+    api = FakeApi()
+    await make(api, exclude=Exclusions(resources=("cpu",))).publish(seen(1))
+    (zone,) = api.objects[NRT]["zones"]
+    assert "topowise.io/cpus-available" not in {one["name"] for one in zone["attributes"]}

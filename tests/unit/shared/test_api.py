@@ -1,0 +1,66 @@
+"""Whatever goes wrong with a request is an ApiError."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from topowise.errors import ApiError, ConfigError, SourceError
+from topowise.kube import reflector
+from topowise.kube.api import Api
+from topowise.kube.credentials import Credentials
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[str]:
+    async def refuse(_: web.Request) -> web.Response:
+        headers = {"Retry-After": "\u00b2", "Content-Type": "application/json"}
+        return web.Response(status=503, body=b'{"message":"\xfcberlastet"}', headers=headers)
+
+    application = web.Application()
+    application.router.add_get("/garbage", refuse)
+    server = TestServer(application)
+    await server.start_server()
+    yield str(server.make_url("")).rstrip("/")
+    await server.close()
+
+
+async def anonymous(renew: bool) -> str:
+    return ""
+
+
+async def test_a_refusal_in_another_encoding_is_a_refusal(address: str) -> None:
+    async with Api(Credentials(address, None, anonymous), "test") as api:
+        with pytest.raises(ApiError, match="berlastet") as caught:
+            await api.request("GET", "/garbage")
+    assert caught.value.status == 503
+    assert caught.value.retry_after is None
+
+
+@pytest.mark.parametrize("problem", [SourceError("/token", "gone"), ConfigError("kubeconfig", "half written")])
+async def test_credentials_that_cannot_be_read_now_are_no_answer(address: str, problem: Exception) -> None:
+    async def authorization(renew: bool) -> str:
+        raise problem
+
+    async with Api(Credentials(address, None, authorization), "test") as api:
+        with pytest.raises(ApiError, match=str(problem)) as caught:
+            await api.request("GET", "/garbage")
+    assert caught.value.status == 0
+
+
+async def test_a_token_of_two_lines_is_no_answer_and_not_in_the_error(address: str) -> None:
+    async def authorization(renew: bool) -> str:
+        return "Bearer sec\nret"
+
+    async with Api(Credentials(address, None, authorization), "test") as api:
+        with pytest.raises(ApiError) as caught:
+            await api.request("GET", "/garbage")
+    assert "sec" not in str(caught.value)
+
+
+def test_a_list_that_is_no_text_is_no_list() -> None:
+    with pytest.raises(ApiError, match="not a list"):
+        reflector._page(b'{"metadata":{"resourceVersion":"\xff"}}', "/x")
