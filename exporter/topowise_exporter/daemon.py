@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from topowise import __version__
 from topowise.errors import ApiError, SourceError
@@ -48,6 +49,13 @@ _LOOKS_AT_ONCE = 5
 _BEAT_S = 10.0
 
 
+class Pause(NamedTuple):
+    """What follows a round: seconds to wait, and whether a hint ends the wait (not one that an API server asks for)."""
+
+    seconds: float
+    ends_with_hint: bool
+
+
 class Exporter:
     """The loop. `run` is its task; `round` is one turn of it."""
 
@@ -71,6 +79,8 @@ class Exporter:
         self._complaints = complaints
         self._trigger = trigger
         self._backoff = backoff or Backoff()
+        # Asking the kubelet costs nobody but this node anything.
+        self._source_backoff = Backoff(0.2, 5.0)
         self._limit = RateLimit(_LOOKS_PER_SECOND, _LOOKS_AT_ONCE, time.monotonic)
         self._looked_at = time.monotonic()
         self._stale_after = 3 * settings.interval + 30
@@ -92,13 +102,12 @@ class Exporter:
     async def run(self) -> None:
         """Rounds until cancelled."""
         while True:
-            delay = await self.round()
+            pause = await self.round()
             self.heartbeat.beat()
-            # A hint ends a wait for the next look at once, but not one that a failure asks for.
-            if delay is None:
-                await self._wait(self._settings.interval)
+            if pause.ends_with_hint:
+                await self._wait(pause.seconds)
             else:
-                await self._sit_out(delay)
+                await self._sit_out(pause.seconds)
 
     async def _sit_out(self, seconds: float) -> None:
         """Sleeps, and shows that it is no more than that."""
@@ -107,15 +116,17 @@ class Exporter:
             await asyncio.sleep(min(left, _BEAT_S))
             self.heartbeat.beat()
 
-    async def round(self) -> float | None:
-        """One look and, if it shows something new, one write. None if all went well, else how long to wait."""
+    async def round(self) -> Pause:
+        """One look and, if it shows something new, one write; what to do until the next."""
         try:
             with self._metrics.scan_seconds.time():
                 seen = await self._observer.look()
         except SourceError as exc:
             self._metrics.source_errors.labels(self._kind_of(exc.source)).inc()
             self._complaints.raise_(_NO_KUBELET, str(exc))
-            return self._backoff.next_delay()
+            # A kubelet that comes back makes its socket anew, which is a hint.
+            return Pause(self._source_backoff.next_delay(), ends_with_hint=True)
+        self._source_backoff.reset()
         self._complaints.settle(_NO_KUBELET)
         self._complaints.replace(_SOURCE, self._odd_sources())
         self._looked_at = time.monotonic()
@@ -127,10 +138,10 @@ class Exporter:
             self._observer.kubelet_version = self._publisher.kubelet_version
         except ApiError as exc:
             self._complaints.raise_(_NO_WRITE, str(exc))
-            return self._backoff.next_delay(at_least=exc.retry_after)
+            return Pause(self._backoff.next_delay(at_least=exc.retry_after), ends_with_hint=False)
         self._complaints.settle(_NO_WRITE)
         self._backoff.reset()
-        return None
+        return Pause(self._settings.interval * random.uniform(0.95, 1.05), ends_with_hint=True)
 
     def _kind_of(self, source: str) -> str:
         if source == self._settings.podresources_socket.removeprefix("unix://"):
@@ -145,7 +156,7 @@ class Exporter:
         return problems
 
     async def _wait(self, seconds: float) -> None:
-        reasons = await self._trigger.wait(seconds * random.uniform(0.95, 1.05), quiet=_QUIET_S)
+        reasons = await self._trigger.wait(seconds, quiet=_QUIET_S)
         for reason in reasons or ("interval",):
             self._metrics.hints.labels(reason.partition(":")[0]).inc()
         if any(reason.startswith(triggers.MACHINE) for reason in reasons):

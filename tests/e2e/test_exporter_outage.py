@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from daemons import Start, eventually
+from daemons import Start, assert_eventually
 from exporter_setup import FakeKubelet, available
 from sandbox.apiserver import ApiServer
 
@@ -14,7 +14,7 @@ async def test_a_minute_without_api_server_loses_nothing(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     exporter = await start("topowise_exporter", "run", config=config)
-    await eventually(lambda: available(server) == "3")
+    await assert_eventually(lambda: available(server) == "3")
     server.levers.down()
     kubelet.give("p", 1)
     await asyncio.sleep(30)
@@ -22,7 +22,7 @@ async def test_a_minute_without_api_server_loses_nothing(
     await asyncio.sleep(30)
     writes = server.writes()
     server.levers.up()
-    await eventually(lambda: available(server) == "1", within=35)
+    await assert_eventually(lambda: available(server) == "1", within=35)
     assert server.writes() - writes == 1
     assert exporter.process.returncode is None
     # One line for the outage, one for each way in which it showed, and one for its end; not one a second.
@@ -35,9 +35,9 @@ async def test_hung_requests_do_not_hold_it_up_for_ever(
     from sandbox.apiserver.levers import Stall
 
     exporter = await start("topowise_exporter", "run", config=config)
-    await eventually(lambda: available(server) == "3")
+    await assert_eventually(lambda: available(server) == "3")
     stalled = server.levers.pull(Stall(), method="PATCH")
     kubelet.give("p", 1)
-    await eventually(lambda: exporter.lines("no answer"), within=20)
+    await assert_eventually(lambda: exporter.lines("no answer"), within=20)
     server.levers.release(stalled.id)
-    await eventually(lambda: available(server) == "2", within=35)
+    await assert_eventually(lambda: available(server) == "2", within=35)

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from daemons import CRD, Start, eventually
+from daemons import CRD, Start, assert_eventually
 from exporter_setup import FakeKubelet, available, published
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import ContainerHoldings, PodHoldings
@@ -24,7 +24,7 @@ async def test_it_publishes_at_once_and_says_everything(
 ) -> None:
     server.create("nodes", {"metadata": {"name": "n1"}})
     exporter = await start("topowise_exporter", "run", config=config)
-    await eventually(lambda: published(server))
+    await assert_eventually(lambda: published(server))
     topology = published(server)
     assert topology is not None
     assert topology["apiVersion"] == "topology.node.k8s.io/v1alpha2"
@@ -44,7 +44,7 @@ async def test_a_node_on_which_nothing_changes_makes_no_call(
     if has_node:
         server.create("nodes", {"metadata": {"name": "n1"}})
     await start("topowise_exporter", "run", config=config)
-    await eventually(lambda: published(server))
+    await assert_eventually(lambda: published(server))
     # Without a Node the owner is asked for a few times more, ever less often.
     await asyncio.sleep(0 if has_node else 2)
     server.journal.clear()
@@ -56,23 +56,25 @@ async def test_an_allocation_is_published_and_a_release_too(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     await start("topowise_exporter", "run", config=config)
-    await eventually(lambda: available(server) == "3")
+    await assert_eventually(lambda: available(server) == "3")
     kubelet.give("p", 1, 4)
-    await eventually(lambda: available(server) == "1")
+    await assert_eventually(lambda: available(server) == "1")
     kubelet.pods = ()
-    await eventually(lambda: available(server) == "3")
+    await assert_eventually(lambda: available(server) == "3")
 
 
 async def test_a_kubelet_restart_is_survived_with_one_line(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     exporter = await start("topowise_exporter", "run", config=config)
-    await eventually(lambda: available(server) == "3")
+    await assert_eventually(lambda: available(server) == "3")
     await kubelet.stop()
-    await eventually(lambda: exporter.lines("no such socket"))
+    await assert_eventually(lambda: exporter.lines("no such socket"))
+    # Long enough for the back-off to have grown: it is the new socket that ends the wait.
+    await asyncio.sleep(3)
     kubelet.give("p", 1)
     await kubelet.start()
-    await eventually(lambda: available(server) == "2")
+    await assert_eventually(lambda: available(server) == "2", within=1.5)
     assert len(exporter.lines("no such socket")) == 1
     assert len(exporter.lines("Recovered")) == 1
 
@@ -83,7 +85,7 @@ async def test_a_refused_write_is_tried_again_with_one_line(
 ) -> None:
     server.levers.answer(status, path="*noderesourcetopologies*", count=2)
     exporter = await start("topowise_exporter", "run", config=config)
-    await eventually(lambda: published(server))
+    await assert_eventually(lambda: published(server))
     (line,) = (one for one in exporter.lines("Cannot publish") if "Recovered" not in one)
     assert str(status) in line
     assert exporter.process.returncode is None
@@ -94,9 +96,9 @@ async def test_an_api_server_that_is_down_is_waited_for(
 ) -> None:
     server.levers.down()
     exporter = await start("topowise_exporter", "run", config=config)
-    await eventually(lambda: exporter.lines("Cannot publish"))
+    await assert_eventually(lambda: exporter.lines("Cannot publish"))
     server.levers.up()
-    await eventually(lambda: published(server))
+    await assert_eventually(lambda: published(server))
 
 
 async def test_a_crd_that_is_installed_later_is_named_and_waited_for(
@@ -105,21 +107,21 @@ async def test_a_crd_that_is_installed_later_is_named_and_waited_for(
     async with ApiServer() as bare:
         config["client"]["kubeconfig"] = str(bare.kubeconfig(tmp_path / "bare"))
         exporter = await start("topowise_exporter", "run", config=config)
-        await eventually(lambda: exporter.lines("CRD is not installed"))
+        await assert_eventually(lambda: exporter.lines("CRD is not installed"))
         bare.install_crds(CRD)
-        await eventually(lambda: published(bare))
+        await assert_eventually(lambda: published(bare))
 
 
 async def test_a_changed_policy_is_published(server: ApiServer, start: Start, config: dict[str, Any]) -> None:
     await start("topowise_exporter", "run", config=config)
-    await eventually(lambda: published(server))
+    await assert_eventually(lambda: published(server))
     Path(config["kubelet"]["configFile"]).write_text("topologyManagerPolicy: restricted\n")
 
     def policy() -> bool:
         topology = published(server) or {}
         return {"name": "topologyManagerPolicy", "value": "restricted"} in topology.get("attributes", [])
 
-    await eventually(policy)
+    await assert_eventually(policy)
 
 
 async def test_a_state_file_is_a_hint_and_its_finished_init_containers_count(
@@ -130,16 +132,16 @@ async def test_a_state_file_is_a_hint_and_its_finished_init_containers_count(
     exporter = await start(
         "topowise_exporter", "run", config={**config, "interval": "1h", "kubeletRoot": str(tmp_path / "root")}
     )
-    await eventually(lambda: available(server) == "3")
+    await assert_eventually(lambda: available(server) == "3")
     init = ContainerHoldings("setup", "init", frozenset({4}))
     app = ContainerHoldings("c", "app", frozenset({1}))
     kubelet.pods = (PodHoldings("u1", "default", "p", (init, app)),)
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
     # CPU 4 is in the state file alone, because List does not show init containers.
-    await eventually(lambda: available(server) == "1")
+    await assert_eventually(lambda: available(server) == "1")
     kubelet.pods = ()
     (tmp_path / "root/device-plugins/kubelet_internal_checkpoint").touch()
-    await eventually(lambda: available(server) == "3")
+    await assert_eventually(lambda: available(server) == "3")
     assert exporter.process.returncode is None
 
 
@@ -150,16 +152,16 @@ async def test_a_touched_notify_file_is_a_hint(
     notify.parent.mkdir()
     notify.touch()
     await start("topowise_exporter", "run", config={**config, "interval": "1h", "notifyFile": str(notify)})
-    await eventually(lambda: available(server) == "3")
+    await assert_eventually(lambda: available(server) == "3")
     await asyncio.sleep(0.2)
     kubelet.give("p", 1)
     notify.touch()
-    await eventually(lambda: available(server) == "2")
+    await assert_eventually(lambda: available(server) == "2")
 
 
 async def test_sighup_reads_the_machine_anew(server: ApiServer, start: Start, config: dict[str, Any]) -> None:
     exporter = await start("topowise_exporter", "run", config={**config, "interval": "1h", "machineInterval": "1h"})
-    await eventually(lambda: published(server))
+    await assert_eventually(lambda: published(server))
     pages = Path(config["sysfsRoot"]) / "devices/system/node/node0/hugepages/hugepages-2048kB"
     pages.mkdir(parents=True)
     (pages / "nr_hugepages").write_text("8\n")
@@ -169,27 +171,27 @@ async def test_sighup_reads_the_machine_anew(server: ApiServer, start: Start, co
         zone = (published(server) or {"zones": [{"resources": []}]})["zones"][0]
         return {"hugepages-2Mi", str(8 * 2 << 20)} <= {text for one in zone["resources"] for text in one.values()}
 
-    await eventually(has_pages)
+    await assert_eventually(has_pages)
 
 
 async def test_an_object_that_is_deleted_or_changed_is_written_anew(
     server: ApiServer, start: Start, config: dict[str, Any]
 ) -> None:
     exporter = await start("topowise_exporter", "run", config={**config, "driftInterval": "300ms"})
-    await eventually(lambda: published(server))
+    await assert_eventually(lambda: published(server))
     url = f"{server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1"
     async with aiohttp.ClientSession() as session:
         await session.delete(url)
-        await eventually(lambda: exporter.lines("it was deleted"))
-        await eventually(lambda: published(server))
+        await assert_eventually(lambda: exporter.lines("it was deleted"))
+        await assert_eventually(lambda: published(server))
         other = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": []}
         query = {"fieldManager": "resource-topology-exporter", "force": "true"}
         headers = {"Content-Type": "application/apply-patch+yaml"}
         async with session.patch(url, params=query, data=json.dumps(other), headers=headers) as answer:
             assert answer.status == 200
-    await eventually(lambda: exporter.lines("Somebody else writes"))
+    await assert_eventually(lambda: exporter.lines("Somebody else writes"))
     assert "resource-topology-exporter" in exporter.lines("Somebody else writes")[0]
-    await eventually(lambda: len((published(server) or {"zones": []})["zones"]) == 2)
+    await assert_eventually(lambda: len((published(server) or {"zones": []})["zones"]) == 2)
 
 
 async def test_exclusions_hold_for_zones_and_fingerprint_alike(
@@ -199,7 +201,7 @@ async def test_exclusions_hold_for_zones_and_fingerprint_alike(
     kubelet.give("seen", 4)
     exclude = {"resources": ["hugepages-*"], "pods": [{"namespace": "default", "name": "hid*"}]}
     await start("topowise_exporter", "run", config={**config, "exclude": exclude})
-    await eventually(lambda: available(server) == "2")
+    await assert_eventually(lambda: available(server) == "2")
     topology = published(server) or {}
     named = {one["name"]: one["value"] for one in topology["attributes"]}
     assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("default", "seen")])
@@ -217,7 +219,7 @@ async def test_volcanos_object_is_published_from_the_same_look(
         found = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
         return found[0]["spec"]["numares"]["cpu"]["allocatable"] if found else None
 
-    await eventually(lambda: free() == "2-7")
+    await assert_eventually(lambda: free() == "2-7")
     before = server.writes()
     await asyncio.sleep(0.6)
     assert server.writes() == before
@@ -227,9 +229,9 @@ async def test_volcanos_crd_that_is_missing_holds_up_nothing_else(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
 ) -> None:
     exporter = await start("topowise_exporter", "run", config={**config, "numatopology": True})
-    await eventually(lambda: exporter.lines("Cannot publish for Volcano"))
+    await assert_eventually(lambda: exporter.lines("Cannot publish for Volcano"))
     kubelet.give("p", 1)
-    await eventually(lambda: available(server) == "2")
+    await assert_eventually(lambda: available(server) == "2")
     assert len(exporter.lines("Cannot publish")) == 1
 
 

@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from daemons import CRD, eventually, plain
+from daemons import CRD, assert_eventually, plain
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Stall
 from topowise import nrt, pods
@@ -62,12 +62,12 @@ async def running(
 async def test_it_lists_what_is_there_and_follows_what_changes(server: ApiServer, api: Api) -> None:
     server.create("pods", pod("a"))
     async with running(api) as (reflector, copy):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
         assert copy.names == {"a"}
         server.create("pods", pod("b"))
-        await eventually(lambda: copy.names == {"a", "b"})
+        await assert_eventually(lambda: copy.names == {"a", "b"})
         await api.request("DELETE", "/api/v1/namespaces/default/pods/a")
-        await eventually(lambda: copy.names == {"b"})
+        await assert_eventually(lambda: copy.names == {"b"})
     assert reflector.lists == 1
 
 
@@ -75,7 +75,7 @@ async def test_a_long_list_comes_in_pages(server: ApiServer, api: Api) -> None:
     for number in range(1201):
         server.create("pods", pod(f"p{number}"))
     async with running(api) as (reflector, copy):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
         assert len(copy.names) == 1201
     lists = [entry for entry in server.log() if entry.asked.verb == "list"]
     assert len(lists) == 3
@@ -83,37 +83,37 @@ async def test_a_long_list_comes_in_pages(server: ApiServer, api: Api) -> None:
 
 async def test_a_closed_watch_is_resumed_without_a_list_and_without_a_gap(server: ApiServer, api: Api) -> None:
     async with running(api) as (reflector, copy):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
         for number, abort in enumerate((False, True, False, True)):
-            await eventually(lambda: server.levers.close_watches(abort=abort))  # noqa: B023
+            await assert_eventually(lambda: server.levers.close_watches(abort=abort))  # noqa: B023
             server.create("pods", pod(f"p{number}"))
-            await eventually(lambda: f"p{number}" in copy.names)  # noqa: B023
+            await assert_eventually(lambda: f"p{number}" in copy.names)  # noqa: B023
         assert reflector.lists == 1
 
 
 async def test_an_outage_is_outlasted_and_nothing_is_lost(server: ApiServer, api: Api) -> None:
     async with running(api) as (reflector, copy):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
         server.levers.down()
         server.create("pods", pod("meanwhile"))
         await asyncio.sleep(0.3)
         assert copy.names == set()
         server.levers.up()
-        await eventually(lambda: copy.names == {"meanwhile"})
+        await assert_eventually(lambda: copy.names == {"meanwhile"})
     assert reflector.failures > 0
     assert reflector.lists == 1
 
 
 async def test_lost_history_leads_to_a_new_list(server: ApiServer, api: Api) -> None:
     async with running(api) as (reflector, copy):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
         server.create("pods", pod("a"))
-        await eventually(lambda: copy.names == {"a"})
+        await assert_eventually(lambda: copy.names == {"a"})
         server.levers.down()
         await api_delete_behind_its_back(server, "a")
         server.levers.expire_window()
         server.levers.up()
-        await eventually(lambda: reflector.lists == 2)
+        await assert_eventually(lambda: reflector.lists == 2)
         assert copy.names == set()
 
 
@@ -130,19 +130,19 @@ async def api_delete_behind_its_back(server: ApiServer, name: str) -> None:
 
 async def test_a_peer_that_falls_silent_is_left_in_time(server: ApiServer, api: Api) -> None:
     async with running(api, silence=1.0) as (reflector, copy):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
         stalled = server.levers.pull(Stall(), method="watch")
         server.levers.close_watches()
-        await eventually(lambda: stalled.hits == 1)
+        await assert_eventually(lambda: stalled.hits == 1)
         server.create("pods", pod("unseen"))
         server.levers.release(stalled.id)
-        await eventually(lambda: copy.names == {"unseen"}, within=5)
+        await assert_eventually(lambda: copy.names == {"unseen"}, within=5)
         assert reflector.lists == 1
 
 
 async def test_bookmarks_keep_a_quiet_watch_alive(server: ApiServer, api: Api) -> None:
     async with running(api, silence=1.5) as (reflector, _):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
         await asyncio.sleep(2.2)
     watches = [entry for entry in server.log() if entry.asked.verb == "watch"]
     assert len(watches) == 1
@@ -153,14 +153,14 @@ async def test_retry_after_is_honoured(server: ApiServer, api: Api) -> None:
     async with running(api) as (reflector, _):
         await asyncio.sleep(0.7)
         assert not reflector.synced
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
 
 
 @pytest.mark.parametrize("status", [403, 404, 500, 503])
 async def test_a_refused_list_is_tried_again_until_it_works(server: ApiServer, api: Api, status: int) -> None:
     server.levers.answer(status, method="list", count=3)
     async with running(api) as (reflector, _):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
     assert reflector.failures == 3
 
 
@@ -175,9 +175,9 @@ async def test_an_object_that_does_not_decode_is_left_out_alone(server: ApiServe
     server.create("pods", pod("bad"))
     server.create("pods", pod("good"))
     async with running(api, decode=msgspec.json.Decoder(Strict).decode) as (reflector, copy):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
         server.create("pods", pod("better"))
-        await eventually(lambda: copy.names == {"good", "better"})
+        await assert_eventually(lambda: copy.names == {"good", "better"})
 
 
 async def test_a_collection_whose_crd_comes_later_counts_as_empty_until_then() -> None:
@@ -186,10 +186,10 @@ async def test_a_collection_whose_crd_comes_later_counts_as_empty_until_then() -
         Api(plain(bare), "test") as other,
         running(other, nrt.PATH, nrt.decode, missing_is_empty=True) as (reflector, copy),
     ):
-        await eventually(lambda: reflector.synced)
+        await assert_eventually(lambda: reflector.synced)
         bare.install_crds(CRD)
         bare.create("noderesourcetopologies.topology.node.k8s.io", {"metadata": {"name": "n"}, "zones": []})
-        await eventually(lambda: copy.names == {"n"})
+        await assert_eventually(lambda: copy.names == {"n"})
 
 
 async def test_requests_fail_with_the_request_and_the_servers_words(api: Api) -> None:
@@ -217,9 +217,9 @@ async def test_an_object_that_is_deleted_when_it_does_not_decode_any_more_is_gon
 
     server.create("pods", pod("a"))
     async with running(api, decode=decode) as (_, copy):
-        await eventually(lambda: copy.names == {"a"})
+        await assert_eventually(lambda: copy.names == {"a"})
         path = "/api/v1/namespaces/default/pods/a"
         body = b'{"metadata":{"labels":{"odd":"yes"}}}'
         await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
         await api.request("DELETE", path)
-        await eventually(lambda: copy.names == set())
+        await assert_eventually(lambda: copy.names == set())

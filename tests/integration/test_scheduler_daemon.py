@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from daemons import Start, eventually
+from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 
 NRT = "noderesourcetopologies.topology.node.k8s.io"
@@ -90,7 +90,7 @@ def pod(cpu: str, name: str = "p") -> dict[str, Any]:
 
 async def test_filter_and_prioritize_answer_as_go_expects(start: Start, service: Service) -> None:
     process = await start("topowise_scheduler", "serve", config=service.config)
-    await eventually(service.is_ready)
+    await assert_eventually(service.is_ready)
     async with aiohttp.ClientSession() as session:
         told = await service.ask("filter", pod("6"), ["n1", "n2", "unknown"], session)
         assert told["NodeNames"] == ["n2", "unknown"]
@@ -106,7 +106,7 @@ async def test_filter_and_prioritize_answer_as_go_expects(start: Start, service:
 @pytest.mark.parametrize("body", [b"", b"nonsense", b"{}", b'{"Pod":5,"NodeNames":["n1"]}', b" " * (2 << 20)])
 async def test_a_bad_request_is_200_with_an_error_and_one_log_line(start: Start, service: Service, body: bytes) -> None:
     process = await start("topowise_scheduler", "serve", config=service.config)
-    await eventually(service.is_ready)
+    await assert_eventually(service.is_ready)
     async with aiohttp.ClientSession() as session:
         for _ in range(3):
             status, _, text = await service.post("filter", body, session)
@@ -134,10 +134,10 @@ async def test_before_the_first_list_it_is_not_ready_and_says_so(
             assert told["NodeNames"] is None
             return str(told["Error"]) == "not ready: not yet listed: pods"
 
-        await eventually(listed_all_but_pods)
+        await assert_eventually(listed_all_but_pods)
         assert not await service.is_ready()
         server.levers.release(refusal.id)
-        await eventually(service.is_ready)
+        await assert_eventually(service.is_ready)
         assert (await service.ask("filter", pod("1"), ["n1"], session))["Error"] == ""
 
 
@@ -145,7 +145,7 @@ async def test_a_bound_pod_is_booked_before_any_exporter_reports_it(
     start: Start, server: ApiServer, service: Service
 ) -> None:
     await start("topowise_scheduler", "serve", config=service.config)
-    await eventually(service.is_ready)
+    await assert_eventually(service.is_ready)
     async with aiohttp.ClientSession() as session:
         bound = pod("3", "other")
         bound["spec"]["nodeName"] = "n1"
@@ -154,14 +154,14 @@ async def test_a_bound_pod_is_booked_before_any_exporter_reports_it(
         async def is_booked() -> bool:
             return (await service.ask("filter", pod("2"), ["n1"], session))["NodeNames"] == []
 
-        await eventually(is_booked)
+        await assert_eventually(is_booked)
 
 
 async def test_it_answers_on_from_what_it_knows_while_the_api_server_is_away(
     start: Start, server: ApiServer, service: Service
 ) -> None:
     await start("topowise_scheduler", "serve", config=service.config)
-    await eventually(service.is_ready)
+    await assert_eventually(service.is_ready)
     server.levers.down()
     async with aiohttp.ClientSession() as session:
         await asyncio.sleep(0.5)
@@ -173,7 +173,7 @@ async def test_it_answers_on_from_what_it_knows_while_the_api_server_is_away(
         async def knows_n3() -> bool:
             return (await service.ask("filter", pod("6"), ["n3"], session))["NodeNames"] == []
 
-        await eventually(knows_n3, within=30)
+        await assert_eventually(knows_n3, within=30)
 
 
 async def test_a_port_that_is_taken_ends_it_with_the_tasks_name(start: Start, service: Service) -> None:

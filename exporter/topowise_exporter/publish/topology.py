@@ -88,7 +88,7 @@ def _on_top(
 ) -> dict[str, str]:
     kubelet = seen.kubelet
     method = fingerprint_method(kubelet, publishing)
-    counted = [(pod.namespace, pod.name) for pod in allocations.pods if method == fingerprint.ALL or pod.is_exclusive]
+    counted = [(pod.namespace, pod.name) for pod in allocations.pods if method == fingerprint.ALL or _is_exclusive(pod)]
     named = {
         attributes.TOPOLOGY_MANAGER_POLICY: kubelet.topologyManagerPolicy,
         attributes.TOPOLOGY_MANAGER_SCOPE: kubelet.topologyManagerScope,

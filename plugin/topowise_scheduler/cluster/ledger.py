@@ -37,6 +37,7 @@ class _Booked(msgspec.Struct):
 
 class _Node(msgspec.Struct):
     topology: NodeTopology | None = None
+    version: str = ""
     pods: dict[str, _Booked] = {}
     books: NodeTopology | None = None
 
@@ -73,10 +74,12 @@ class Ledger:
             log.warning("Parts of an NRT cannot be used", extra=kv(node=read.name, why=problem))
         node = self._nodes.setdefault(read.name, _Node(pods={}))
         node.topology = read
-        if not read.fingerprint:
-            # Without a digest there is no telling; the report is newer than what was booked before it.
+        version = reported.metadata.resourceVersion
+        if not read.fingerprint and (version != node.version or not version):
+            # Without a digest there is no telling; a new report is newer than what was booked before it.
             for booked in node.pods.values():
                 booked.is_reported = True
+        node.version = version
         self._touch(node)
 
     def drop_topology(self, name: str) -> None:
@@ -85,8 +88,11 @@ class Ledger:
             node.topology = None
             self._touch(node)
 
-    def put_pod(self, pod: pods.Pod) -> None:
-        """A pod came or changed; it is booked while it is assigned and has not ended."""
+    def put_pod(self, pod: pods.Pod, *, is_news: bool = True) -> None:
+        """A pod came or changed; it is booked while it is assigned and has not ended.
+
+        `is_news` is False for pods that were there before us: a report without a digest is taken to include them.
+        """
         uid = pod.metadata.uid
         where = "" if pod.is_terminal else pod.spec.nodeName
         held = self._node_of_pod.get(uid)
@@ -100,7 +106,8 @@ class Ledger:
             log.warning("Pod cannot be booked", extra=kv(pod=f"{pod.metadata.namespace}/{pod.metadata.name}", why=exc))
             return
         node = self._nodes.setdefault(where, _Node(pods={}))
-        node.pods[uid] = _Booked(pod.metadata.namespace, pod.metadata.name, needs)
+        is_reported = not is_news and node.topology is not None and not node.topology.fingerprint
+        node.pods[uid] = _Booked(pod.metadata.namespace, pod.metadata.name, needs, is_reported)
         self._node_of_pod[uid] = where
         self._touch(node)
 

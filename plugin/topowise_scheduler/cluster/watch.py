@@ -57,6 +57,7 @@ class _Pods:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._held: set[str] = set()
+        self._is_first = True
 
     def replace(self, items: list[pods.Pod]) -> None:
         listed = {item.metadata.uid for item in items}
@@ -64,7 +65,8 @@ class _Pods:
             self._ledger.drop_pod(uid)
         self._held = listed
         for item in items:
-            self._ledger.put_pod(item)
+            self._ledger.put_pod(item, is_news=not self._is_first)
+        self._is_first = False
 
     def apply(self, event: EventType, item: pods.Pod) -> None:
         uid = item.metadata.uid

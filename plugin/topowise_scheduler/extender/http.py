@@ -138,7 +138,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(settings: Extender, application: Application) -> None:
-    """Serves until cancelled; requests under way are answered first. Raises OSError if the port is taken."""
+    """Serves until cancelled; an answer is made in one go, so none is cut. Raises OSError if the port is taken."""
     certificate = None if settings.tls is None else tls.Certificate(settings.tls)
     config = uvicorn.Config(
         application,

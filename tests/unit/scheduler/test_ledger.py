@@ -112,6 +112,21 @@ def test_without_a_fingerprint_the_next_report_is_believed() -> None:
     assert free(ledger) == 5000
 
 
+def test_without_a_fingerprint_pods_that_ran_before_us_are_in_the_report() -> None:
+    ledger = ledger_with(report("4", print_=""))
+    ledger.put_pod(pod("a", "4"), is_news=False)
+    assert free(ledger) == 4000
+
+
+def test_without_a_fingerprint_the_same_report_listed_again_confirms_nothing() -> None:
+    old = report("8", print_="")
+    old = msgspec.structs.replace(old, metadata=msgspec.structs.replace(old.metadata, resourceVersion="7"))
+    ledger = ledger_with(old)
+    ledger.put_pod(pod("a", "3"))
+    ledger.put_topology(old)
+    assert free(ledger) == 5000
+
+
 def test_pods_seen_before_the_first_report_are_kept_for_it() -> None:
     ledger = Ledger(fit.judge)
     ledger.put_pod(pod("a", "3"))
