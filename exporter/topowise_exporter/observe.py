@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -39,6 +40,15 @@ def disagreement(read: machine.Machine, total_bytes: int) -> str | None:
     return f"the nodes have {human_bytes(sum_bytes)}, the machine {human_bytes(total_bytes)}"
 
 
+class _Matched(NamedTuple):
+    """What was found by comparing a state file with a List; holds as long as both are the same objects."""
+
+    state: CpuState
+    pods: tuple[PodAllocation, ...]
+    listed: frozenset[str]
+    unlisted: dict[str, frozenset[int]]
+
+
 class Observer:
     """Looks at one node. `problems` has what the last look found odd, by what it is about."""
 
@@ -66,6 +76,7 @@ class Observer:
         self._machine_at = 0.0
         self._memory_doubt: str | None = None
         self._seen_listed: frozenset[str] = frozenset()
+        self._matched: _Matched | None = None
         self.problems: dict[str, str] = {}
         self.kubelet_version: str | None = None
         """The Node's, on which the kubelet's defaults depend; None: the newest."""
@@ -139,13 +150,16 @@ class Observer:
             return None
 
     def _unlisted(self, state: CpuState, pods: tuple[PodAllocation, ...]) -> dict[str, frozenset[int]]:
-        listed = holders.listed_uids(state, pods)
-        # A pod that was listed with CPUs once and is not any more is dead, even if its directory lingers.
-        self._seen_listed = (self._seen_listed | listed) & frozenset(state.holders)
-        existing = frozenset[str]()
-        if listed != frozenset(state.holders):
-            existing = self._existing_pods() - self._seen_listed
-        return holders.unlisted_cpus(state, pods, listed | existing)
+        if self._matched is None or self._matched.state is not state or self._matched.pods is not pods:
+            listed = holders.listed_uids(state, pods)
+            self._matched = _Matched(state, pods, listed, holders.unlisted_cpus(state, pods, listed))
+            # A pod that was listed with CPUs once and is not any more is dead, even if its directory lingers.
+            self._seen_listed = (self._seen_listed | listed) & frozenset(state.holders)
+        if len(self._matched.listed) == len(state.holders):
+            return self._matched.unlisted
+        # Nothing of the others' is listed: whether they exist is told by their directories, which change by themselves.
+        existing = self._existing_pods() - self._seen_listed
+        return holders.unlisted_cpus(state, pods, self._matched.listed | existing)
 
     def _existing_pods(self) -> frozenset[str]:
         """Uids of pods that have a directory; a dead pod's stays for a moment."""
