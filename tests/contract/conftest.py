@@ -84,7 +84,7 @@ class Kubectl:
 
     async def __call__(self, *arguments: str, stdin: str = "") -> str:
         process = await self._start(arguments)
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 30)
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
         assert process.returncode == 0, err.decode()
         return out.decode()
 
@@ -96,7 +96,7 @@ class Kubectl:
         stdout = process.stdout
 
         async def line() -> str:
-            return (await asyncio.wait_for(stdout.readline(), 10)).decode()
+            return (await asyncio.wait_for(stdout.readline(), 30)).decode()
 
         try:
             yield line

@@ -89,7 +89,7 @@ async def test_create_label_annotate_patch_and_delete(api: Client, kubectl: Any)
 async def test_a_watching_get_prints_changes(api: Client, kubectl: Any) -> None:
     name = api.name()
     await api.ok("POST", NRT, nrt(name, "7"))
-    # A list is watched from its own version. kubectl watches a single object from 0 and leaves out the first event, which
+    # A list is watched from its own version. A single object is watched from 0 and its first event left out, which
     # would be the change itself if that came before the watch was open.
     only = f"--field-selector=metadata.name={name}"
     async with kubectl.lines("get", "node-res-topo", only, "-w", "--no-headers") as line:
