@@ -291,7 +291,7 @@ async def _exporter(root: Path) -> AsyncIterator[psutil.Process]:
 
 @contextlib.asynccontextmanager
 async def _process(log: Path, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    # gRPC's threads would have an arena of the allocator each; the container image sets this too.
+    # gRPC's threads would have an arena of the allocator each; a container image has to set this too.
     environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
     with log.open("wb") as out:
         process = await asyncio.create_subprocess_exec(

@@ -39,8 +39,7 @@ class PodResources:
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, Any] = {}
         self._last_allocatable: tuple[bytes | None, Allocatable] = None, Allocatable()
-        self._pods_by_frame: dict[bytes, PodAllocation] = {}
-        self._last_pods: tuple[bytes | None, tuple[PodAllocation, ...]] = None, ()
+        self._decoder = PodDecoder(self._socket)
 
     async def __aenter__(self) -> Self:
         return self
@@ -68,22 +67,7 @@ class PodResources:
 
     async def pods(self) -> tuple[PodAllocation, ...]:
         """One List, by namespace and name. Raises SourceError."""
-        answer = await self._call("List")
-        held, known = self._last_pods
-        if answer != held:
-            read = self._decode_changed(answer)
-            known = known if read == known else read
-            self._last_pods = answer, known
-        return known
-
-    def _decode_changed(self, answer: bytes) -> tuple[PodAllocation, ...]:
-        """As `decode_pods`, but a pod whose bytes were there the last time is not decoded again."""
-        frames = _parse(ListFrames, answer, self._socket).pod_resources
-        known, self._pods_by_frame = self._pods_by_frame, {}
-        for frame in frames:
-            pod = known.get(frame)
-            self._pods_by_frame[frame] = _pod(_parse(pb.PodResources, frame, self._socket)) if pod is None else pod
-        return tuple(sorted(self._pods_by_frame.values(), key=_by_name))
+        return self._decoder.decode(await self._call("List"))
 
     async def _call(self, method: str) -> bytes:
         """The answer as bytes: most looks find the same as the one before, and need no decoding."""
@@ -131,9 +115,31 @@ def decode_allocatable(answer: pb.AllocatableResourcesResponse) -> Allocatable:
     return Allocatable(cpus=frozenset(answer.cpu_ids), memory=_memory(answer.memory), devices=_devices(answer.devices))
 
 
-def decode_pods(answer: pb.ListPodResourcesResponse) -> tuple[PodAllocation, ...]:
-    """Plain values of an answer, sorted."""
-    return tuple(sorted(map(_pod, answer.pod_resources), key=_by_name))
+class PodDecoder:
+    """List answers of one kubelet as plain values.
+
+    What has not changed since the last one stays the same object, pod by pod and as a whole: it is not decoded again,
+    and later stages know by it that there is nothing to do.
+    """
+
+    def __init__(self, socket: str) -> None:
+        self._socket = socket
+        self._answer: bytes | None = None
+        self._by_frame: dict[bytes, PodAllocation] = {}
+        self._pods: tuple[PodAllocation, ...] = ()
+
+    def decode(self, answer: bytes) -> tuple[PodAllocation, ...]:
+        """All pods by namespace and name, duplicates kept. Raises SourceError."""
+        if answer != self._answer:
+            frames = _parse(ListFrames, answer, self._socket).pod_resources
+            self._by_frame = {frame: self._by_frame.get(frame) or self._decode_pod(frame) for frame in frames}
+            pods = tuple(sorted((self._by_frame[frame] for frame in frames), key=_by_name))
+            self._pods = self._pods if pods == self._pods else pods
+            self._answer = answer
+        return self._pods
+
+    def _decode_pod(self, frame: bytes) -> PodAllocation:
+        return _pod(_parse(pb.PodResources, frame, self._socket))
 
 
 def _by_name(pod: PodAllocation) -> tuple[str, str]:

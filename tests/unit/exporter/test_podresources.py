@@ -9,12 +9,37 @@ from sandbox.kubelet import podresources as server
 from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
-from topowise_exporter.kubelet.model import Device, MemoryBlock
-from topowise_exporter.kubelet.podresources import PodResources, decode_allocatable, decode_pods
+from topowise_exporter.kubelet.model import Device, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.podresources import PodDecoder, PodResources, decode_allocatable
 
 
 def topology(*nodes: int) -> pb.TopologyInfo:
     return pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in nodes])
+
+
+def decode_pods(answer: pb.ListPodResourcesResponse) -> tuple[PodAllocation, ...]:
+    return PodDecoder("/socket").decode(answer.SerializeToString())
+
+
+def test_two_pods_of_one_name_are_two_even_if_they_hold_alike() -> None:
+    twin = pb.PodResources(namespace="a", name="p")
+    assert len(decode_pods(pb.ListPodResourcesResponse(pod_resources=[twin, twin]))) == 2
+
+
+def test_what_has_not_changed_stays_the_same_object() -> None:
+    decoder = PodDecoder("/socket")
+    one, two = pb.PodResources(namespace="a", name="one"), pb.PodResources(namespace="a", name="two")
+    before = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[two, one]).SerializeToString())
+    assert decoder.decode(pb.ListPodResourcesResponse(pod_resources=[one, two]).SerializeToString()) is before
+    two.containers.add(name="c", cpu_ids=[1])
+    after = decoder.decode(pb.ListPodResourcesResponse(pod_resources=[one, two]).SerializeToString())
+    assert after[0] is before[0]
+    assert after[1].cpus == {1}
+
+
+def test_an_answer_that_is_no_list_is_named() -> None:
+    with pytest.raises(SourceError, match="/socket"):
+        PodDecoder("/socket").decode(b"\xff\xff")
 
 
 def test_a_device_listed_once_a_node_is_one_device_with_both() -> None:
