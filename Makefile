@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: venv demo test check bench e2e gen-proto fix clean
+.PHONY: venv demo test check bench e2e gen-proto gen-reference fix clean
 
 venv: .venv/stamp
 
@@ -29,6 +29,9 @@ e2e: venv ## Slow proofs on real processes, some minutes; not part of the tests.
 
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
 	@$(BIN)/python hack/gen-proto
+
+gen-reference: venv ## Write docs/reference from the code.
+	@$(BIN)/python hack/gen-reference
 
 fix: venv ## Format and repair what ruff can.
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import sys
 
-from bench import exporter, figures
+from bench import engine, exporter, figures
 
-PARTS = {"exporter": exporter.measure}
+PARTS = {"exporter": exporter.measure, "engine": engine.measure}
 
 
 def main() -> int:

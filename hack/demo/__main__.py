@@ -21,7 +21,6 @@ from topowise import cpuset, nrt, quantity
 from topowise.errors import TopowiseError
 from topowise.kube.api import TABLE, Api
 from topowise_exporter.kubelet.podresources import PodResources
-from topowise_scheduler.engine.node import read
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.nodes import table
 
@@ -159,8 +158,13 @@ async def _what_is_left(cluster: Cluster, api: Api) -> str:
     async def all_accounted_for() -> bool:
         listed = msgspec.json.decode(await api.request("GET", nrt.PATH), type=_Reports)
         reports[:] = listed.items
-        zones = [zone for one in reports for zone in read(one)[0].zones]
-        used = sum(zone.allocatable["cpu"] - zone.available["cpu"] for zone in zones)
+        zones = [zone for one in reports for _, zone in nrt.numa_zones(one)]
+        used = sum(
+            quantity.for_resource("cpu", amount.allocatable) - quantity.for_resource("cpu", amount.available)
+            for zone in zones
+            for amount in zone.resources or ()
+            if amount.name == "cpu"
+        )
         return used == 1000 * held
 
     await cluster.until(all_accounted_for, "reports of all exporters that account for every pod")

@@ -63,7 +63,7 @@ class KubeScheduler:
         scores: dict[str, int | None] = dict.fromkeys(fits)
         if len(fits) > 1:
             scores = {one["Host"]: one["Score"] for one in await self._call("prioritize", made, fits)}
-        told = {one["Host"]: one["Detail"] for one in await self._call("explain", made, asked)} if asked else {}
+        told = await self._explain(made, asked) if asked else {}
         opinions = tuple(
             Opinion(node, node in asked, node in fits, scores.get(node), told.get(node) or lacking[node])
             for node in nodes
@@ -113,6 +113,12 @@ class KubeScheduler:
         async with self._session.post(url, data=body, headers=_HEADERS) as response:
             response.raise_for_status()
             return msgspec.json.decode(await response.read())
+
+    async def _explain(self, pod: Json, nodes: list[str]) -> dict[str, str]:
+        """By node, why the service would say yes or no; kube-scheduler does not ask this."""
+        query = [("node", name) for name in nodes]
+        async with self._session.post(f"{self._prefix}/explain", params=query, json=pod) as response:
+            return {one["node"]: one["text"] for one in msgspec.json.decode(await response.read())}
 
     async def _bind(self, path: str, pod: Json, node: str) -> None:
         meta = pod["metadata"]

@@ -1,81 +1,225 @@
 """The answers themselves, whatever protocol asked: one pod, some nodes, a verdict and a score for each.
 
-A view over the ledger without I/O. The last pod's verdicts are kept, because kube-scheduler asks to filter and right
-afterwards to score the nodes that passed.
+A view over the ledger and the engine without I/O. Most nodes are answered from the engine's arrays; a node whose state
+is another for this very pod (it is nominated there, or a lesser pod is) is asked of the one-node model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from topowise import pods
-from topowise_scheduler import explain
+from topowise.errors import ParseError
+from topowise_scheduler import explain, policies, refusals
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.engine import fit, score
-from topowise_scheduler.engine.verdict import FITS_ANYWHERE, Verdict
-from topowise_scheduler.strategies import least_allocated
+from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.engine import Outcome
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.strategies import Strategy, scale
 
-_MAX_STRANGERS = 1000
+_MAX_STRANGERS: Final = 1000
+_FITS: Final = int(Outcome.FITS)
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One pod and the nodes that are asked about; `rows` are the engine's, -1 for a node nobody has reported.
+
+    A simulation leaves no trace: it claims nothing.
+    """
+
+    record: PodRecord
+    needs: pods.Needs
+    demand: policies.Demand
+    names: Sequence[str]
+    rows: NDArray[np.int32]
+    is_simulation: bool
+
+
+class Verdicts(msgspec.Struct, frozen=True):
+    """Per node of the question: the outcome, and the index of the words for it in `texts`."""
+
+    outcomes: NDArray[np.int8]
+    words: NDArray[np.int16]
+    texts: Sequence[str]
+
+    def text(self, index: int) -> str:
+        """Why the node is refused, "" if it is not."""
+        return self.texts[int(self.words[index])]
+
+
+class _Texts:
+    """Refusals by number; there are a few dozen, so they are only ever added."""
+
+    def __init__(self) -> None:
+        self.texts = [""]
+        self._numbers = {"": 0}
+
+    def number(self, text: str) -> int:
+        found = self._numbers.get(text)
+        if found is None:
+            found = self._numbers[text] = len(self.texts)
+            self.texts.append(text)
+        return found
 
 
 class Answers:
-    """What callers are told. Raises ParseError for a pod whose quantities cannot be read."""
+    """What callers are told. Raises ParseError for a pod whose quantities or annotations cannot be read."""
 
-    def __init__(self, ledger: Ledger, weights: Mapping[str, int]) -> None:
+    def __init__(self, ledger: Ledger, records: Records, strategy: Strategy, *, top_score: int = 10) -> None:
         self._ledger = ledger
-        self._weights = weights
-        self._kept_for: tuple[str, str, int] = ("", "", -1)
-        self._kept: dict[str, Verdict] = {}
+        self._engine = ledger.engine
+        self._records = records
+        self._strategy = strategy
+        self._top_score = top_score
+        self._texts = _Texts()
+        self.told: Counter[str] = Counter()
+        """Verdicts by their words; "" for nodes that fit."""
         self._strangers: set[str] = set()
         self._new_strangers: list[str] = []
 
-    def verdicts(self, pod: pods.Pod, names: Iterable[str]) -> dict[str, Verdict]:
-        """By name, in order. A node nobody has reported fits: we know nothing against it."""
-        needs = pods.needs(pod)
-        kept = self._memory(pod)
-        told = {}
-        for name in names:
-            verdict = kept.get(name)
-            if verdict is None:
-                node = self._ledger.topology_of(name)
-                verdict = kept[name] = FITS_ANYWHERE if node is None else fit.judge(node, needs)
-                if node is None and name not in self._ledger.known:
-                    self._meet(name)
-            told[name] = verdict
-        return told
+    def question(self, pod: pods.Pod, names: Sequence[str], *, is_simulation: bool = False) -> Question:
+        """The question as the engine understands it. Raises ParseError."""
+        record = self._records.record(pod)
+        if record.needs is None:
+            raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
+        demand = policies.demand(pod.metadata.annotations or {})
+        if not is_simulation:
+            # kube-scheduler decides one pod after the other: asking again means that the last answer came to nothing.
+            self._ledger.unclaim(record.uid)
+            if record.uid:
+                self._ledger.remember(record)
+        rows = self._engine.rows(names)
+        if not is_simulation and rows.size and int(rows.min()) < 0:
+            self._meet([names[at] for at in np.flatnonzero(rows < 0).tolist()])
+        return Question(record, record.needs, demand, names, rows, is_simulation)
+
+    def verdicts(self, asked: Question) -> Verdicts:
+        """Per node. A node nobody has reported fits: we know nothing against it."""
+        count = len(asked.names)
+        outcomes = np.full(count, _FITS, np.int8)
+        words = np.zeros(count, np.int16)
+        known = np.flatnonzero(asked.rows >= 0)
+        if known.size:
+            judged = self._engine.judge(asked.needs, asked.rows[known])
+            outcomes[known] = judged.outcome
+            words[known] = self._words(judged.outcome, judged.reason)
+        for name, others in self._ledger.exceptions(asked.record.uid, asked.record.priority).items():
+            self._judge_apart(asked, name, others, outcomes, words)
+        for name in self._ledger.quarantined(asked.record.shape):
+            if name in asked.names:
+                at = asked.names.index(name)
+                outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(refusals.QUARANTINED)
+        self._apply_policy(asked, outcomes, words)
+        for word, times in enumerate(np.bincount(words).tolist()):
+            if times:
+                self.told[self._texts.texts[word]] += times
+        return Verdicts(outcomes, words, self._texts.texts)
+
+    def scores(self, asked: Question) -> NDArray[np.int64]:
+        """Per node, 0 to the top score; a node nobody has reported, or that does not fit, has 0."""
+        raw = np.zeros(len(asked.names), np.int64)
+        known = np.flatnonzero(asked.rows >= 0)
+        if known.size:
+            for positions, room in self._engine.rooms(asked.needs, asked.rows[known]):
+                raw[known[positions]] = self._strategy.raw(room)
+            raw[known] = self._strategy.finish(raw[known])
+        return scale.spread(raw, self._top_score)
+
+    def explanations(self, asked: Question) -> list[explain.NodeExplanation]:
+        """Per node, in order: what its kubelet would do and why. Asks the one-node model; for people, not for speed."""
+        verdicts = self.verdicts(asked)
+        scores = self.scores(asked)
+        found = []
+        for at, name in enumerate(asked.names):
+            state = self.state_for(asked, name)
+            books = self._ledger.books(name)
+            if state is None or books is None or books.report is None:
+                found.append(explain.not_reported(name))
+                continue
+            found.append(
+                explain.explain(
+                    name,
+                    state,
+                    state.view(asked.record.uid, asked.needs),
+                    precision=books.report.precision,
+                    refusal=verdicts.text(at),
+                    never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE),
+                    score=int(scores[at]) if verdicts.outcomes[at] == _FITS else 0,
+                )
+            )
+        return found
+
+    def expect(self, asked: Question, at: int) -> None:
+        """The pod will most likely go to this node of the question."""
+        if not asked.is_simulation:
+            self._ledger.claim(asked.record, asked.needs, asked.names[at])
 
     def take_strangers(self) -> list[str]:
         """Names that were asked about and that the cluster does not have, each once; for the log, after the answer."""
         taken, self._new_strangers = self._new_strangers, []
         return taken
 
-    def scores(self, pod: pods.Pod, names: Iterable[str]) -> dict[str, int]:
-        """By name, in order, 0..10; a node the pod does not fit on has 0."""
-        verdicts = self.verdicts(pod, names)
-        raw = []
-        for name, verdict in verdicts.items():
-            node = self._ledger.topology_of(name)
-            raw.append(0 if node is None else least_allocated.score(node, verdict, self._weights))
-        return dict(zip(verdicts, score.spread(raw), strict=True))
+    def state_for(self, asked: Question, name: str) -> Kubelet | None:
+        """A copy of a node's state as it is for this pod; None if nobody has reported the node."""
+        books = self._ledger.books(name)
+        if books is None:
+            return None
+        record = asked.record
+        return books.without({record.uid, *self._ledger.rivals(record.uid, record.priority, name)})
 
-    def explanations(self, pod: pods.Pod, names: Iterable[str]) -> dict[str, str]:
-        """By name, in order: a sentence each."""
-        needs = pods.needs(pod)
-        return {
-            name: explain.in_words(name, self._ledger.topology_of(name), needs, verdict)
-            for name, verdict in self.verdicts(pod, names).items()
-        }
+    def _words(self, outcomes: NDArray[np.int8], reasons: NDArray[np.int8]) -> NDArray[np.int16]:
+        """The words of every pair of outcome and reason that occurs."""
+        pairs = outcomes.astype(np.int16) << 8 | reasons
+        words = np.zeros(len(pairs), np.int16)
+        for pair in np.unique(pairs):
+            outcome, reason = int(pair) >> 8, int(pair) & 255
+            if outcome != _FITS:
+                text = refusals.of(self._engine.reasons[reason], ever=outcome == Outcome.UNRESOLVABLE)
+                words[pairs == pair] = self._texts.number(text)
+        return words
 
-    def _meet(self, name: str) -> None:
-        # Bounded: whoever makes up names must not make us remember all of them.
-        if name not in self._strangers and len(self._strangers) < _MAX_STRANGERS:
-            self._strangers.add(name)
-            self._new_strangers.append(name)
+    def _judge_apart(
+        self, asked: Question, name: str, others: set[str], outcomes: NDArray[np.int8], words: NDArray[np.int16]
+    ) -> None:
+        if name not in asked.names:
+            return
+        at = asked.names.index(name)
+        books = self._ledger.books(name)
+        state = None if books is None else books.without(others)
+        if state is None:
+            return
+        admission = state.admit_view(state.view(asked.record.uid, asked.needs))
+        if admission.admitted:
+            outcomes[at], words[at] = Outcome.FITS, 0
+        else:
+            # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
+            outcomes[at] = Outcome.UNSCHEDULABLE
+            words[at] = self._texts.number(refusals.of(admission.reason, ever=False))
 
-    def _memory(self, pod: pods.Pod) -> dict[str, Verdict]:
-        # A pod without uid is a question about a pod that does not exist yet; its name proves nothing.
-        meta = pod.metadata
-        key = (meta.uid, meta.resourceVersion, self._ledger.revision)
-        if key != self._kept_for or not meta.uid:
-            self._kept_for, self._kept = key, {}
-        return self._kept
+    def _apply_policy(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+        """Nodes whose Topology Manager cannot give what the pod's annotations ask for."""
+        for accepted, refusal in asked.demand.rules():
+            suits = np.zeros(len(asked.names), np.bool_)
+            known = asked.rows >= 0
+            suits[known] = np.isin(self._engine.policies[asked.rows[known]], accepted)
+            outcomes[~suits] = Outcome.UNRESOLVABLE
+            words[~suits] = self._texts.number(refusal)
+
+    def _meet(self, names: Sequence[str]) -> None:
+        for name in names:
+            # Bounded: whoever makes up names must not make us remember all of them.
+            is_new = name not in self._ledger.known and name not in self._strangers
+            if is_new and len(self._strangers) < _MAX_STRANGERS:
+                self._strangers.add(name)
+                self._new_strangers.append(name)
+
+
+def by_name(names: Sequence[str], verdicts: Verdicts, outcome: Outcome) -> dict[str, str]:
+    """The refused nodes of one outcome, each with the words for it."""
+    return {names[at]: verdicts.text(at) for at in np.flatnonzero(verdicts.outcomes == outcome).tolist()}

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from topowise.runtime.config import Configuration, Section, Serving, ServingTls
+from topowise.runtime.config import Configuration, Duration, Section, Serving, ServingTls
 
 
 class Extender(Section, frozen=True):
@@ -20,6 +20,22 @@ class Extender(Section, frozen=True):
     """None: plain HTTP."""
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1 << 16)] = 64 << 20
     """A larger request is refused: 5,000 full Node objects are about 40 MB."""
+    score_scale: Literal[10, 100] = 10
+    """The best score. kube-scheduler multiplies an extender's 0..10 by ten times its weight; with 100 every step of a
+    hundred counts, and the extender's weight in kube-scheduler's configuration should be a tenth."""
+
+
+class Grpc(Section, frozen=True):
+    """The `Scoring` service (proto/scoring.proto), off unless a socket or a port is named."""
+
+    socket: str = ""
+    """Path of a unix socket; empty: none. Whoever may open it may ask."""
+    address: str = "127.0.0.1"
+    """An IP address for `port`."""
+    port: int = 0
+    """0: no TCP."""
+    tls: ServingTls | None = None
+    """For the TCP port. None: plaintext."""
 
 
 class ResourceWeight(Section, frozen=True):
@@ -32,16 +48,61 @@ class ResourceWeight(Section, frozen=True):
 class Scoring(Section, frozen=True):
     """Which of the nodes that fit is better."""
 
-    strategy: Literal["LeastAllocated"] = "LeastAllocated"
-    """`LeastAllocated` spreads: the emptier the NUMA node the pod will take, the better (KEP-119)."""
+    strategy: Literal[
+        "TightFit", "LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware"
+    ] = "TightFit"
+    """`TightFit` keeps the largest holes whole, so that large pods find room later; `LeastAllocated` spreads and
+    `MostAllocated` packs by the NUMA nodes' load, `BalancedAllocation` keeps resources in step (KEP-119);
+    `LeastNUMANodes` and `NUMAAware` (Volcano's) prefer placements on few NUMA nodes."""
     resources: tuple[ResourceWeight, ...] = (ResourceWeight(name="cpu"), ResourceWeight(name="memory"))
     """Resources that count, if the pod asks for them."""
+    tie_break: Literal["spread", "pack"] = "pack"
+    """`TightFit` only: of equally tight nodes the emptier, or the fuller one."""
+    max_numa_nodes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
+    """`LeastNUMANodes` only: the number of NUMA nodes that scores 0."""
+
+
+class Claims(Section, frozen=True):
+    """Pods are expected on the node that looked best until they are bound, so that the next one finds it taken."""
+
+    enabled: bool = True
+    """Off: two pods decided within one bind may be sent to the same room; then let kube-scheduler bind through us."""
+    ttl: Duration = Duration(30)
+    """For how long a pod is expected that nobody binds."""
+
+
+class Waking(Section, frozen=True):
+    """kube-scheduler does not see that a NUMA node has got room, so a pod refused for it is woken by an annotation."""
+
+    enabled: bool = True
+    """Needs the right to patch pods."""
+    interval: Duration = Duration(0.1)
+    """How often changed nodes are tried against the pods that wait."""
+    per_second: Annotated[float, msgspec.Meta(gt=0)] = 20.0
+    """At most so many pods are woken in a second, the most important first."""
+
+
+class LeaderElection(Section, frozen=True):
+    """Every replica answers; only the leader wakes pods."""
+
+    enabled: bool = False
+    """With one replica there is nothing to elect."""
+    lease_name: str = "topowise-scheduler"
+    """Name of the Lease."""
+    lease_namespace: str = ""
+    """Empty: the pod's own namespace."""
+    identity: str = ""
+    """Who this replica is; empty: the host name with a random end."""
 
 
 class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfiguration"):
     """One replica beside each kube-scheduler; all may answer."""
 
     extender: Extender = msgspec.field(default_factory=Extender)
+    grpc: Grpc = msgspec.field(default_factory=Grpc)
     scoring: Scoring = msgspec.field(default_factory=Scoring)
+    claims: Claims = msgspec.field(default_factory=Claims)
+    waking: Waking = msgspec.field(default_factory=Waking)
+    leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     serving: Serving = msgspec.field(default_factory=Serving)
     """Metrics and health."""

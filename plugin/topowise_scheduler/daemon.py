@@ -1,50 +1,69 @@
-"""The scheduler service as a daemon: reflectors fill the ledger, the extender answers from it."""
+"""The scheduler service as a daemon: reflectors fill the ledger, the extender and gRPC answer from it."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
-
-from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
 
 from topowise import __version__
+from topowise.errors import ConfigError
 from topowise.kube import credentials
 from topowise.kube.api import Api
+from topowise.kube.lease import Elector
 from topowise.runtime import config, health, tasks
 from topowise.runtime.log import kv
+from topowise_scheduler import grpc_api, metrics, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.watch import reflectors
-from topowise_scheduler.configuration import SchedulerConfiguration
-from topowise_scheduler.engine import fit
+from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.cluster.waking import Waker
+from topowise_scheduler.cluster.watch import Budgets, reflectors
+from topowise_scheduler.configuration import LeaderElection, SchedulerConfiguration
+from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender import http
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.evictions import Evictions
+from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.verbs import Verbs
 
 log = logging.getLogger(__name__)
+
+_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_EXPIRY_INTERVAL_S: Final = 1.0
 
 
 async def run(settings: SchedulerConfiguration) -> int:
     """The daemon until it is told to stop; its exit status. Raises ConfigError or SourceError if it cannot start."""
     log.info("Starting topowise-scheduler", extra=kv(version=__version__))
     log.info("Effective configuration", extra=kv(configuration=config.effective(settings)))
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    PlatformCollector(registry=registry)
     access = await credentials.load(settings.client.kubeconfig, settings.client.context)
     async with Api(access, "topowise-scheduler", timeout=settings.client.timeout) as api:
-        ledger = Ledger(fit.judge)
-        sources = reflectors(api, ledger)
-        _count_nodes(registry, ledger)
+        ledger = Ledger(Engine(), time.monotonic, claim_s=settings.claims.ttl if settings.claims.enabled else 0.0)
+        records, budgets = Records(), Budgets()
+        sources = reflectors(api, ledger, records, budgets)
 
         def not_synced() -> str | None:
             waiting = [source.name for source in sources if not source.synced]
             return f"not yet listed: {', '.join(waiting)}" if waiting else None
 
+        answers = Answers(ledger, records, _strategy(settings), top_score=settings.extender.score_scale)
+        registry = metrics.registry(ledger, answers)
+        metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         probes = health.Health()
         probes.ready["synced"] = not_synced
-        weights = {resource.name: resource.weight for resource in settings.scoring.resources}
         application = http.Application(
-            Verbs(Answers(ledger, weights), not_synced), http.Metrics(registry), settings.extender.max_body_bytes
+            Verbs(answers, Evictions(ledger, answers, budgets), not_synced),
+            Binder(api, ledger, records, not_synced),
+            Explainer(api, ledger, answers, not_synced),
+            http.Metrics(registry),
+            settings.extender.max_body_bytes,
         )
         # 81,000 objects from the imports never die; keeping them out of collections saves 20 ms in each full one.
         gc.freeze()
@@ -52,14 +71,48 @@ async def run(settings: SchedulerConfiguration) -> int:
             {
                 **{f"watch {source.name}": source.run() for source in sources},
                 "extender": http.serve(settings.extender, application),
+                "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, not_synced)),
+                "claims": _expire_claims(ledger),
+                "waking": _lead(settings.leader_election, api, _waking(settings, api, ledger)),
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
 
 
-def _count_nodes(registry: CollectorRegistry, ledger: Ledger) -> None:
-    name = "topowise_scheduler_"
-    nodes = Gauge(name + "nodes", "Nodes of the cluster.", registry=registry)
-    nodes.set_function(lambda: len(ledger.known))
-    reported = Gauge(name + "reported_nodes", "Nodes that an exporter has reported.", registry=registry)
-    reported.set_function(lambda: len(ledger.nodes()))
+def _strategy(settings: SchedulerConfiguration) -> strategies.Strategy:
+    scoring = settings.scoring
+    weights = {resource.name: resource.weight for resource in scoring.resources}
+    return strategies.make(scoring.strategy, weights, scoring)
+
+
+async def _expire_claims(ledger: Ledger) -> None:
+    while True:
+        await asyncio.sleep(_EXPIRY_INTERVAL_S)
+        ledger.expire()
+
+
+def _waking(settings: SchedulerConfiguration, api: Api, ledger: Ledger) -> Callable[[], Awaitable[None]]:
+    waking = settings.waking
+    waker = Waker(api, ledger, interval=waking.interval, per_second=waking.per_second)
+
+    async def nobody() -> None:
+        await asyncio.Event().wait()
+
+    return waker.run if waking.enabled else nobody
+
+
+async def _lead(settings: LeaderElection, api: Api, work: Callable[[], Awaitable[None]]) -> None:
+    if not settings.enabled:
+        await work()
+        return
+    namespace = settings.lease_namespace or _own_namespace()
+    identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+    await Elector(api, namespace, settings.lease_name, identity).run(work)
+
+
+def _own_namespace() -> str:
+    try:
+        return _OWN_NAMESPACE.read_text().strip()
+    except OSError as exc:
+        problem = "is empty, and outside a pod there is no own namespace to take"
+        raise ConfigError("leaderElection.leaseNamespace", problem) from exc

@@ -1,69 +1,226 @@
-"""Verdicts in words a person understands: where a pod would go, or what is lacking and where the most of it is."""
+"""Why a node's kubelet would admit a pod or not: per container and resource, which zones it saw and what they lack.
+
+The one-node model decides the pod once more and is watched while it merges hints, so what is told is what was decided,
+not a second opinion.
+"""
 
 from __future__ import annotations
 
-from topowise import pods, quantity
-from topowise_scheduler.engine.fit import aligned_requests
-from topowise_scheduler.engine.node import NodeTopology
-from topowise_scheduler.engine.verdict import Outcome, Placement, Verdict
+from collections.abc import Sequence
+from typing import Literal
 
+import msgspec
+
+from topowise import quantity
+from topowise.pods import HUGEPAGES
+from topowise_scheduler.kubelet import Admission, Kubelet
+from topowise_scheduler.kubelet.hints import Hint, Hints
+from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
+
+Verdict = Literal["fits", "not now", "never", "not reported"]
 _ZONES_TOLD = 2
 
 
-def in_words(name: str, node: NodeTopology | None, needs: pods.Needs, verdict: Verdict) -> str:
-    """One sentence on one node."""
-    if node is None:
-        return f"no exporter has reported {name}; it is left to the other plug-ins"
-    if not verdict.placements and verdict.fits:
-        return _not_aligned(node, needs)
-    if verdict.fits:
-        return "; ".join(map(_placed, verdict.placements))
-    want = next(one for one in aligned_requests(node, needs) if one.container == verdict.lacking)
-    return _lacking(node, want, even_empty=verdict.outcome is Outcome.UNRESOLVABLE)
+class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
+    """One zone and one resource: cores, bytes or devices. `fits`: by the kubelet's rules this zone alone will do."""
+
+    numa: int
+    available: int
+    allocatable: int
+    fits: bool
 
 
-def _not_aligned(node: NodeTopology, needs: pods.Needs) -> str:
-    if node.policy == "none":
-        return "fits: the node's Topology Manager has policy none and aligns nothing"
-    if not aligned_requests(node, needs):
-        return f"fits: nothing this {needs.qos} pod asks for is aligned on this node"
-    return f"fits: policy {node.policy} is not predicted, the kubelet decides"
+class ResourceRoom(msgspec.Struct, frozen=True, rename="camel"):
+    """What one resource's manager said: every zone, and whether any set of zones has enough."""
+
+    resource: str
+    asked: int
+    fits: bool
+    zones: tuple[ZoneRoom, ...]
 
 
-def _placed(placement: Placement) -> str:
-    return f"{_who(placement)} goes to NUMA node {placement.zone} ({_spell(placement)})"
+class Step(msgspec.Struct, frozen=True, rename="camel"):
+    """One merge of hints: of a container, or with `container` "" of the whole pod (scope pod).
+
+    `chosen` are NUMA node ids, None for no affinity; `preferred` as in the kubelet's hint.
+    """
+
+    container: str
+    chosen: tuple[int, ...] | None
+    preferred: bool
+    resources: tuple[ResourceRoom, ...]
 
 
-def _who(placement: Placement) -> str:
-    return f"container {placement.container}" if placement.container else "the pod"
+class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """One node. `reason` and `message` are what the kubelet would write into the pod's status.
+
+    `precision` is "exact" if the node's exporter tells all that decides, "counts" if only amounts are known.
+    """
+
+    node: str
+    verdict: Verdict
+    score: int
+    precision: str
+    policy: str
+    scope: str
+    reason: str
+    message: str
+    steps: tuple[Step, ...]
+    text: str
 
 
-def _spell(placement: Placement) -> str:
-    return ", ".join(f"{resource} {human(resource, amount)}" for resource, amount in sorted(placement.amounts.items()))
+def not_reported(name: str) -> NodeExplanation:
+    """A node of which nothing is known."""
+    text = "no exporter has reported it; it is left to the other plug-ins"
+    return NodeExplanation(name, "not reported", 0, "", "", "", "", "", (), text)
 
 
-def _lacking(node: NodeTopology, want: Placement, *, even_empty: bool) -> str:
-    """What the zones have too little of; the zone that comes closest first, and no more than tell the tale."""
-    lacks: list[tuple[int, int, list[str]]] = []
-    for zone in node.zones:
-        have = zone.allocatable if even_empty else zone.available
-        short = [resource for resource, amount in sorted(want.amounts.items()) if have.get(resource, 0) < amount]
-        told = [f"{resource} {human(resource, have.get(resource, 0))}" for resource in short]
-        if told:
-            lacks.append((len(told), zone.id, told))
-    if not lacks:
-        return f"{_who(want)} finds no NUMA node with {_spell(want)} once the containers before it are placed"
-    lacks.sort()
-    shown = [f"node {zone} has {' and '.join(told)}" for _, zone, told in lacks[:_ZONES_TOLD]]
-    more = [f"{len(lacks) - _ZONES_TOLD} more lack as much"] if len(lacks) > _ZONES_TOLD else []
-    when = "even empty, " if even_empty else "free now: "
-    return f"{_who(want)} needs {_spell(want)} on one NUMA node; {when}{', '.join([*shown, *more])}"
+def explain(
+    name: str, node: Kubelet, pod: PodView, *, precision: str, refusal: str = "", never: bool = False, score: int = 0
+) -> NodeExplanation:
+    """What happens to the pod on the node, which is changed by it: give a fork.
+
+    `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
+    """
+    steps: list[Step] = []
+
+    def watch(
+        kubelet: Kubelet, container: ContainerView | None, groups: Sequence[tuple[str, Hints]], merged: Hint
+    ) -> None:
+        rooms = tuple(_room(kubelet, pod, container, resource, hints) for resource, hints in groups)
+        chosen = None if merged.mask is None else kubelet.ids(merged.mask)
+        steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms))
+
+    admission = node.admit_view(pod, watch)
+    settings = node.settings.topology
+    verdict: Verdict = "fits"
+    text = refusal
+    if not admission.admitted:
+        verdict = "never" if never else "not now"
+        text = _refused(steps, admission) + ("; not even the empty node would do" if never else "")
+    elif refusal:
+        verdict = "never" if never else "not now"
+    else:
+        text = _placed(node, pod, steps, admission)
+    return NodeExplanation(
+        node=name,
+        verdict=verdict,
+        score=score,
+        precision=precision,
+        policy=settings.policy,
+        scope=settings.scope,
+        reason=admission.reason,
+        message=admission.message,
+        steps=tuple(steps),
+        text=text,
+    )
 
 
 def human(resource: str, amount: int) -> str:
     """An amount for people: cores, binary bytes, pieces."""
-    if resource == "cpu":
-        return quantity.from_milli(amount)
-    if resource == "memory" or resource.startswith("hugepages-"):
+    if resource == "memory" or resource.startswith(HUGEPAGES):
         return quantity.human_bytes(amount)
     return str(amount)
+
+
+def _room(kubelet: Kubelet, pod: PodView, container: ContainerView | None, resource: str, hints: Hints) -> ResourceRoom:
+    zones = tuple(
+        ZoneRoom(numa, *_amounts(kubelet, resource, position), bool(hints.fits >> (1 << position) & 1))
+        for position, numa in enumerate(kubelet.node_ids)
+    )
+    return ResourceRoom(resource, _asked(pod, container, resource), bool(hints.fits), zones)
+
+
+def _asked(pod: PodView, container: ContainerView | None, resource: str) -> int:
+    memory = pod.memory if container is None else container.memory
+    if resource == "cpu":
+        return pod.cpus if container is None else container.cpus
+    if memory and resource in memory:
+        return memory[resource]
+    return (device_requests(pod, resource) or 0) if container is None else container.limits.get(resource, 0)
+
+
+def _amounts(kubelet: Kubelet, resource: str, position: int) -> tuple[int, int]:
+    """(available, allocatable) of a zone."""
+    if resource == "cpu" and kubelet.cpu is not None:
+        mine = kubelet.topology.numa_cpus[position]
+        return (mine & kubelet.cpu.available).bit_count(), (mine & ~kubelet.cpu.policy.reserved).bit_count()
+    if kubelet.memory is not None and resource in kubelet.memory.tables.free:
+        tables = kubelet.memory.tables
+        return tables.free[resource][position], tables.policy.allocatable[resource][position]
+    near = kubelet.devices.tables[resource].near[position]
+    return (near & kubelet.devices.free(resource)).bit_count(), (
+        near & kubelet.devices.tables[resource].healthy
+    ).bit_count()
+
+
+def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission) -> str:
+    if node.settings.topology.policy == "none":
+        return "fits: the node's Topology Manager has policy none and aligns nothing"
+    aligned = [step for step in steps if step.resources]
+    if not aligned:
+        return f"fits: nothing this {pod.qos} pod asks for is aligned on this node"
+    return "; ".join(_where(step) for step in aligned)
+
+
+def _where(step: Step) -> str:
+    asked = _asked_for(step)
+    if step.chosen is None:
+        return f"{_who(step)} goes anywhere ({asked})"
+    nodes = "NUMA node" if len(step.chosen) == 1 else "NUMA nodes"
+    spread = "" if step.preferred else ", not aligned"
+    return f"{_who(step)} goes to {nodes} {', '.join(map(str, step.chosen))} ({asked}{spread})"
+
+
+def _who(step: Step) -> str:
+    return f"container {step.container}" if step.container else "the pod"
+
+
+def _refused(steps: Sequence[Step], admission: Admission) -> str:
+    if admission.shortages:
+        worst = max(admission.shortages, key=lambda one: (one.requested + one.used) / max(1, one.capacity))
+        asked, used, capacity = (
+            _spell(worst.resource, amount) for amount in (worst.requested, worst.used, worst.capacity)
+        )
+        return f"{worst.reason}: asks for {asked}, {used} of {capacity} are in use"
+    if admission.reason != "TopologyAffinityError" or not steps:
+        return f"{admission.reason}: {admission.message}"
+    step = steps[-1]
+    asked = _asked_for(step)
+    if not asked:
+        return f"{admission.reason}: {_who(step)} cannot be aligned"
+    zones = sorted(
+        (sum(not room.zones[at].fits for room in step.resources), at) for at in range(len(step.resources[0].zones))
+    )
+    # The zone that comes closest first, and no more than tell the tale.
+    told = [_lack(step, at) for lacking, at in zones[:_ZONES_TOLD] if lacking]
+    if len(told) < min(len(zones), _ZONES_TOLD):
+        return f"{_who(step)} needs {asked}; no set of NUMA nodes is the best for all of it"
+    rest = f"; {len(zones) - _ZONES_TOLD} more lack as much" if len(zones) > _ZONES_TOLD else ""
+    return f"{_who(step)} needs {asked} together; {'; '.join(told)}{rest}"
+
+
+def _lack(step: Step, at: int) -> str:
+    """What one zone has too little of, the worst lack first."""
+    short = sorted(
+        (room for room in _ordered(step) if not room.zones[at].fits),
+        key=lambda room: room.zones[at].available / max(1, room.asked),
+    )
+    told = ", ".join(f"{room.resource} {human(room.resource, max(0, room.zones[at].available))}" for room in short)
+    return f"node {step.resources[0].zones[at].numa} has only {told}"
+
+
+def _ordered(step: Step) -> list[ResourceRoom]:
+    """CPUs and memory before the rest, as people write them."""
+    first = ("cpu", "memory")
+    return sorted(
+        step.resources, key=lambda room: (first.index(room.resource) if room.resource in first else 2, room.resource)
+    )
+
+
+def _asked_for(step: Step) -> str:
+    return ", ".join(f"{room.resource} {human(room.resource, room.asked)}" for room in _ordered(step))
+
+
+def _spell(resource: str, amount: int) -> str:
+    return quantity.from_milli(amount) if resource == "cpu" else human(resource, amount)

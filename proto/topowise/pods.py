@@ -48,6 +48,7 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     namespace: str = ""
     uid: str = ""
     resourceVersion: str = ""
+    creationTimestamp: str | None = None
     deletionTimestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
@@ -63,10 +64,20 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     priority: int | None = None
 
 
+class Condition(msgspec.Struct, frozen=True, gc=False):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
 class Status(msgspec.Struct, frozen=True, gc=False):
     phase: str = ""
+    reason: str = ""
     qosClass: str = ""
     nominatedNodeName: str = ""
+    startTime: str | None = None
+    conditions: tuple[Condition, ...] | None = ()
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ import pytest
 from kubernetes import aio
 
 from sandbox.apiserver.client import NRT, PODS, Client, nrt, pod
+from sandbox.apiserver.errors import Json
 
 GROUP = ("topology.node.k8s.io", "v1alpha2", "noderesourcetopologies")
 
@@ -65,17 +66,32 @@ async def test_typed_pods_are_read(api: Client, library: Any) -> None:
     await core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
 
 
-async def test_leases_are_created_and_replaced(api: Client, library: Any) -> None:
-    name = api.name()
-    leases = aio.client.CoordinationV1Api(library)
-    body = {
+def lease(name: str, renewed: str) -> Json:
+    return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": name},
-        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z"},
+        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": renewed},
     }
+
+
+async def test_the_library_cannot_renew_a_lease_at_a_full_second(api: Client, library: Any) -> None:
+    """It leaves the microseconds out when there are none, and a MicroTime without them is refused."""
+    leases = aio.client.CoordinationV1Api(library)
+    body = lease(api.name(), "2026-01-01T00:00:00.000000Z")
     reply = await leases.create_namespaced_lease_without_preload_content("default", body)
+    assert (reply.status, (await reply.json())["reason"]) == (400, "BadRequest")
+
+
+async def test_leases_are_created_and_replaced(api: Client, library: Any) -> None:
+    name = api.name()
+    leases = aio.client.CoordinationV1Api(library)
+    body = lease(name, "2026-01-01T00:00:00.000001Z")
+    reply = await leases.create_namespaced_lease_without_preload_content("default", body)
+    assert reply.status == 201
     held = json.loads(await reply.read())
+    # The library sends the time as +00:00, the server keeps moments and spells them in one way.
+    assert held["spec"]["renewTime"] == "2026-01-01T00:00:00.000001Z"
     held["spec"]["holderIdentity"] = "b"
     reply = await leases.replace_namespaced_lease_without_preload_content(name, "default", held)
     assert (await reply.json())["spec"]["holderIdentity"] == "b"

@@ -67,6 +67,23 @@ async def test_a_resource_version_from_the_future_times_out(api: Client) -> None
 
 
 @pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"resourceVersionMatch": "Exact"}, "resourceVersionMatch"),
+        ({"resourceVersionMatch": "Exact", "resourceVersion": "0"}, "resourceVersionMatch"),
+        ({"resourceVersionMatch": "Newest", "resourceVersion": "1"}, "resourceVersionMatch"),
+        ({"sendInitialEvents": "true"}, "sendInitialEvents"),
+        ({"watch": "true", "sendInitialEvents": "true"}, "resourceVersionMatch"),
+        ({"watch": "true", "resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"}, "resourceVersionMatch"),
+    ],
+)
+async def test_options_that_do_not_go_together_are_invalid(api: Client, query: dict[str, str], field: str) -> None:
+    reply = await api.call("GET", CONFIGMAPS, **query)
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    assert {cause["field"] for cause in reply.body["details"]["causes"]} == {field}
+
+
+@pytest.mark.parametrize(
     ("selector", "chosen"),
     [
         ("tier=a", {"both"}),

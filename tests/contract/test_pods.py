@@ -136,11 +136,138 @@ async def test_a_binding_of_a_missing_pod_is_not_found(api: Client) -> None:
     assert (await api.call("POST", f"{PODS}/{name}/binding", binding(name, "a"))).status == 404
 
 
-async def test_a_binding_without_a_node_is_invalid(api: Client, pods: Any) -> None:
+async def test_a_binding_of_an_older_version_is_a_conflict(api: Client, pods: Any) -> None:
     name = api.name()
-    await pods(pod(name))
-    body = binding(name, "a") | {"target": {"kind": "Node", "name": ""}}
-    assert (await api.call("POST", f"{PODS}/{name}/binding", body)).status == 422
+    made = await pods(pod(name))
+    await api.ok("PATCH", f"{PODS}/{name}", {"metadata": {"labels": {"a": "b"}}}, MERGE)
+    body = binding(name, "a", resourceVersion=made["metadata"]["resourceVersion"])
+    reply = await api.call("POST", f"{PODS}/{name}/binding", body)
+    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    assert reply.body["details"]["kind"] == "pods"
+    assert "Precondition failed: ResourceVersion in precondition" in reply.body["message"]
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"kind": "Node", "name": ""}, "target.name: Required value"),
+        (
+            {"kind": "Pod", "name": "a"},
+            'target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>"',
+        ),
+        (
+            {"kind": "Pod"},
+            '[target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>", target.name: Required value]',
+        ),
+    ],
+    ids=["no-name", "no-node", "neither"],
+)
+async def test_a_binding_to_what_is_no_node_is_a_server_error_without_a_reason(
+    api: Client, target: Json, message: str
+) -> None:
+    """Before anybody looks for the pod. Not a 422, as every other field that is wrong."""
+    name = api.name()
+    reply = await api.call("POST", f"{PODS}/{name}/binding", binding(name, "") | {"target": target})
+    assert (reply.status, reply.body.get("reason"), reply.body["message"]) == (500, None, message)
+    assert "details" not in reply.body
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"name": "other"}, "name in URL does not match name in Binding object"),
+        ({}, "name in URL does not match name in Binding object"),
+        (
+            {"namespace": "kube-system"},
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ),
+    ],
+    ids=["name", "no-name", "namespace"],
+)
+async def test_a_binding_of_another_pod_is_a_bad_request(api: Client, metadata: Json, message: str) -> None:
+    name = api.name()
+    reply = await api.call("POST", f"{PODS}/{name}/binding", binding(name, "a") | {"metadata": metadata})
+    assert (reply.status, reply.body["reason"], reply.body["message"]) == (400, "BadRequest", message)
+
+
+async def test_a_gated_pod_says_so_and_is_not_bound(api: Client, pods: Any) -> None:
+    body = pod(api.name())
+    body["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    made = await pods(body)
+    (condition,) = made["status"]["conditions"]
+    assert (condition["type"], condition["status"], condition["reason"]) == ("PodScheduled", "False", "SchedulingGated")
+    name = made["metadata"]["name"]
+    assert (await api.call("POST", f"{PODS}/{name}/binding", binding(name, "a"))).status == 409
+
+
+async def test_a_text_that_is_no_quantity_is_a_bad_request(api: Client) -> None:
+    reply = await api.call("POST", PODS, pod(api.name(), requests={"cpu": "two"}))
+    assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
+    assert reply.body["message"].startswith('Pod in version "v1" cannot be handled as a Pod: quantities must match')
+
+
+async def bound(api: Client, pods: Any, **metadata: Any) -> str:
+    """The name of a pod on a node."""
+    body = pod(api.name())
+    body["metadata"] |= metadata
+    body["spec"]["nodeName"] = "a"
+    made = await pods(body)
+    name: str = made["metadata"]["name"]
+    return name
+
+
+async def test_a_deleted_pod_stays_on_its_node_until_the_kubelet_is_done(api: Client, pods: Any) -> None:
+    name = await bound(api, pods)
+    told = await api.ok("DELETE", f"{PODS}/{name}")
+    held = await api.ok("GET", f"{PODS}/{name}")
+    assert told == held
+    assert held["metadata"]["deletionTimestamp"] > held["metadata"]["creationTimestamp"]
+    assert (held["metadata"]["deletionGracePeriodSeconds"], held["metadata"]["generation"]) == (30, 2)
+    status = {"status": {"phase": "Failed"}}
+    await api.ok("PATCH", f"{PODS}/{name}/status", status, MERGE)
+    assert (await api.call("GET", f"{PODS}/{name}")).status == 200
+    reply = await api.call("POST", f"{PODS}/{name}/binding", binding(name, "b"))
+    assert reply.body["message"].endswith(f"pod {name} is being deleted, cannot be assigned to a host")
+    await api.ok("DELETE", f"{PODS}/{name}", {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0})
+    assert (await api.call("GET", f"{PODS}/{name}")).status == 404
+
+
+async def test_the_time_left_to_a_pod_only_gets_shorter(api: Client, pods: Any) -> None:
+    name = await bound(api, pods)
+    first = await api.ok("DELETE", f"{PODS}/{name}", gracePeriodSeconds=20)
+    assert await api.ok("DELETE", f"{PODS}/{name}", gracePeriodSeconds=60) == first
+    assert await api.ok("DELETE", f"{PODS}/{name}") == first
+    shorter = await api.ok("DELETE", f"{PODS}/{name}", gracePeriodSeconds=1)
+    assert (shorter["metadata"]["deletionGracePeriodSeconds"], shorter["metadata"]["generation"]) == (1, 2)
+
+
+async def test_a_pod_that_is_not_bound_or_has_ended_is_deleted_at_once(api: Client, pods: Any) -> None:
+    waiting = (await pods(pod(api.name())))["metadata"]["name"]
+    ended = await bound(api, pods)
+    await api.ok("PATCH", f"{PODS}/{ended}/status", {"status": {"phase": "Succeeded"}}, MERGE)
+    for name in (waiting, ended):
+        last = await api.ok("DELETE", f"{PODS}/{name}")
+        assert last["metadata"]["deletionGracePeriodSeconds"] == 0
+        assert (await api.call("GET", f"{PODS}/{name}")).status == 404
+
+
+async def test_a_finalizer_outlasts_the_grace_of_a_pod(api: Client, pods: Any) -> None:
+    name = await bound(api, pods, finalizers=["example.com/hold"])
+    await api.ok("DELETE", f"{PODS}/{name}")
+    await api.ok("DELETE", f"{PODS}/{name}", gracePeriodSeconds=0)
+    assert (await api.ok("GET", f"{PODS}/{name}"))["metadata"]["deletionGracePeriodSeconds"] == 0
+    await api.ok("PATCH", f"{PODS}/{name}", {"metadata": {"finalizers": None}}, MERGE)
+    assert (await api.call("GET", f"{PODS}/{name}")).status == 404
+
+
+async def test_every_deleted_pod_is_seen_terminating_before_it_is_gone(api: Client, pods: Any) -> None:
+    made = await pods(pod(api.name()))
+    name = made["metadata"]["name"]
+    async with api.watch(PODS, resourceVersion=made["metadata"]["resourceVersion"]) as watch:
+        await api.ok("DELETE", f"{PODS}/{name}")
+        seen = [await watch.about(name), await watch.about(name)]
+    assert [kind for kind, _ in seen] == ["MODIFIED", "DELETED"]
+    assert all(last["metadata"]["deletionTimestamp"] for _, last in seen)
 
 
 async def test_a_node_name_cannot_be_written_past_the_binding(api: Client, pods: Any) -> None:
@@ -175,6 +302,13 @@ async def test_an_eviction_deletes_the_pod(api: Client, pods: Any) -> None:
     assert (await api.call("POST", f"{PODS}/{name}/eviction", body)).status == 201
     reply = await api.call("GET", f"{PODS}/{name}")
     assert reply.status == 404 or reply.body["metadata"]["uid"] != made["metadata"]["uid"]
+
+
+async def test_an_eviction_leaves_a_pod_on_a_node_its_grace(api: Client, pods: Any) -> None:
+    name = await bound(api, pods)
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    assert (await api.call("POST", f"{PODS}/{name}/eviction", body)).status == 201
+    assert (await api.ok("GET", f"{PODS}/{name}"))["metadata"]["deletionGracePeriodSeconds"] == 30
 
 
 async def test_a_node_registers_with_its_status(api: Client) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.apiserver.client import CONFIGMAPS, LEASES, MERGE, NODES, NRT, Client, configmap, nrt
+from sandbox.apiserver.client import CONFIGMAPS, MERGE, NODES, NRT, Client, configmap, nrt
 
 
 async def test_create_answers_201_with_the_metadata_the_server_gives(api: Client) -> None:
@@ -85,6 +85,19 @@ async def test_a_name_that_differs_from_the_path_is_a_bad_request(api: Client) -
     assert reply.body["message"] == f"the name of the object (other) does not match the name on the URL ({name})"
 
 
+async def test_a_body_without_a_name_is_a_bad_request_even_where_the_path_has_it(api: Client) -> None:
+    name = api.name()
+    body = {**configmap(name), "metadata": {}}
+    for reply in (
+        await api.call("PUT", f"{CONFIGMAPS}/{name}", body),
+        await api.apply(f"{CONFIGMAPS}/{name}", body, "test"),
+    ):
+        assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
+        assert reply.body["message"] == (
+            f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )
+
+
 async def test_a_stale_resource_version_is_a_conflict(api: Client) -> None:
     name = api.name()
     first = await api.ok("POST", NRT, nrt(name))
@@ -102,9 +115,11 @@ async def test_a_custom_object_cannot_be_put_without_a_resource_version(api: Cli
     name = api.name()
     await api.ok("POST", NRT, nrt(name))
     reply = await api.call("PUT", f"{NRT}/{name}", nrt(name, "3"))
-    assert reply.status == 422
-    assert "metadata.resourceVersion: Invalid value: 0" in reply.body["message"]
-    assert "must be specified for an update" in reply.body["message"]
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    assert reply.body["message"] == (
+        f'noderesourcetopologies.topology.node.k8s.io "{name}" is invalid: metadata.resourceVersion: '
+        "Invalid value: 0: must be specified for an update"
+    )
 
 
 async def test_a_builtin_object_can_be_put_without_a_resource_version(api: Client) -> None:
@@ -121,7 +136,12 @@ async def test_a_put_over_another_uid_is_a_conflict(api: Client) -> None:
     body["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
     reply = await api.call("PUT", f"{CONFIGMAPS}/{name}", body)
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
-    assert "Precondition failed: UID in precondition" in reply.body["message"]
+    uid = (await api.ok("GET", f"{CONFIGMAPS}/{name}"))["metadata"]["uid"]
+    assert reply.body["message"] == (
+        f'Operation cannot be fulfilled on configmaps "{name}": StorageError: invalid object, Code: 4, Key: '
+        f"/registry/configmaps/default/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in "
+        f"precondition: 00000000-0000-0000-0000-000000000000, UID in object meta: {uid}"
+    )
 
 
 async def test_a_put_of_a_missing_object_is_not_found(api: Client) -> None:
@@ -164,13 +184,20 @@ async def test_delete_of_a_custom_object_answers_a_status_with_its_uid(api: Clie
     assert (await api.call("GET", f"{NRT}/{name}")).status == 404
 
 
-@pytest.mark.parametrize("field", ["uid", "resourceVersion"])
-async def test_delete_honours_preconditions(api: Client, field: str) -> None:
+@pytest.mark.parametrize(
+    ("field", "word", "fate"),
+    [("uid", "UID", "deleted and then recreated"), ("resourceVersion", "ResourceVersion", "modified")],
+)
+async def test_delete_honours_preconditions(api: Client, field: str, word: str, fate: str) -> None:
     name = api.name()
     created = await api.ok("POST", CONFIGMAPS, configmap(name))
     options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {field: "1"}}
     reply = await api.call("DELETE", f"{CONFIGMAPS}/{name}", options)
     assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    assert reply.body["message"] == (
+        f'Operation cannot be fulfilled on ConfigMap "{name}": the {word} in the precondition (1) does not match the '
+        f"{word} in record ({created['metadata'][field]}). The object might have been {fate}"
+    )
     options["preconditions"] = {field: created["metadata"][field]}
     await api.ok("DELETE", f"{CONFIGMAPS}/{name}", options)
 
@@ -209,22 +236,47 @@ async def test_a_dry_run_changes_nothing(api: Client) -> None:
     assert await api.ok("GET", f"{NRT}/{name}") == created
 
 
-async def test_a_lease_is_created_by_put_and_then_guarded_by_its_resource_version(api: Client) -> None:
+@pytest.mark.parametrize(
+    ("size", "status", "message"),
+    [
+        (1_400_000, 200, ""),
+        (1_600_000, 500, "etcdserver: request is too large"),
+        (3_200_000, 413, "Request entity too large: limit is 3145728"),
+    ],
+)
+async def test_an_object_has_to_fit_into_a_request_of_etcd(api: Client, size: int, status: int, message: str) -> None:
     name = api.name()
-    lease = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": name},
-        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15},
-    }
-    reply = await api.call("PUT", f"{LEASES}/{name}", lease)
-    assert reply.status == 201
-    held = reply.body
-    held["spec"]["holderIdentity"] = "b"
-    assert (await api.call("PUT", f"{LEASES}/{name}", held)).status == 200
-    # The first holder renews with what it knew.
-    held["spec"]["holderIdentity"] = "a"
-    assert (await api.call("PUT", f"{LEASES}/{name}", held)).status == 409
+    await api.ok("POST", NRT, nrt(name))
+    patch = {"attributes": [{"name": "a", "value": "x" * size}]}
+    reply = await api.call("PATCH", f"{NRT}/{name}", patch, MERGE)
+    assert (reply.status, reply.body.get("message", "")) == (status, message)
+    await api.ok("DELETE", f"{NRT}/{name}")
+
+
+async def test_annotations_are_bounded_all_together(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", NRT, nrt(name))
+    for size, status in ((128 * 1024 - 1, 200), (128 * 1024, 422)):
+        patch = {"metadata": {"annotations": dict.fromkeys("ab", "x" * size)}}
+        reply = await api.call("PATCH", f"{NRT}/{name}", patch, MERGE)
+        assert reply.status == status
+    cause = reply.body["details"]["causes"][0]
+    assert (cause["reason"], cause["field"]) == ("FieldValueTooLong", "metadata.annotations")
+
+
+async def test_an_owner_is_named_in_full(api: Client) -> None:
+    body = nrt(api.name())
+    body["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": ""}]
+    reply = await api.call("POST", NRT, body)
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    assert reply.body["message"].endswith('metadata.ownerReferences.uid: Invalid value: "": must not be empty')
+
+
+async def test_a_field_managers_name_is_bounded(api: Client) -> None:
+    name = api.name()
+    reply = await api.apply(f"{NRT}/{name}", nrt(name), "x" * 129)
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    assert reply.body["details"]["causes"][0]["field"] == "fieldManager"
 
 
 async def test_a_body_that_is_no_json_is_a_bad_request(api: Client) -> None:

@@ -1,4 +1,7 @@
-"""Deleting, and what goes with it: finalizers, owned objects, a namespace's contents, a definition's kind.
+"""Deleting, and what goes with it: grace, finalizers, owned objects, a namespace's contents, a definition's kind.
+
+A pod on a node is only marked: its kubelet deletes it for good, with a grace period of 0, when its containers have
+ended, and until then it is there and holds its room. Nothing here does that for the kubelet.
 
 Garbage collection is a controller in a real cluster and takes its time; here it is part of the delete, so a test sees
 one state. An object goes when an owner is deleted and none of its owners exists any more.
@@ -6,9 +9,11 @@ one state. An object goes when an owner is deleted and none of its owners exists
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from typing import Final
 
+from sandbox.apiserver import pods
 from sandbox.apiserver.errors import Json, conflict, not_found
 from sandbox.apiserver.resources import Catalog, Resource
 from sandbox.apiserver.store import Revision, Store
@@ -26,25 +31,48 @@ class Remover:
         self._now = now
 
     def delete(self, site: Site, asked: Json, *, dry_run: bool = False) -> tuple[Revision, bool]:
-        """The last state and whether the object is gone (finalizers keep it). `asked` is the DeleteOptions."""
+        """The last state and whether the object is gone (grace and finalizers keep it). `asked`: the DeleteOptions."""
         revision = self._store.get(site.resource, site.key)
         if revision is None:
             raise not_found(site.resource.key, site.name)
         wanted = asked.get("preconditions") or {}
-        for field, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        for field, word, fate in (
+            ("uid", "UID", "deleted and then recreated"),
+            ("resourceVersion", "ResourceVersion", "modified"),
+        ):
             held = revision.metadata[field]
             if wanted.get(field) and wanted[field] != held:
-                why = f"Precondition failed: {word} in precondition: {wanted[field]}, {word} in object meta: {held}"
-                raise conflict(site.resource.key, site.name, why)
+                differs = (
+                    f"the {word} in the precondition ({wanted[field]}) does not match the {word} in record ({held})"
+                )
+                why = f"{differs}. The object might have been {fate}"
+                raise conflict(site.resource.qualified_kind, site.name, why)
         if dry_run or "All" in (asked.get("dryRun") or ()):
             return revision, True
-        if revision.metadata.get("finalizers"):
+        if site.resource.key == "pods":
+            revision = self._terminating(site.resource, revision, asked)
+            if revision.metadata["deletionGracePeriodSeconds"] or revision.metadata.get("finalizers"):
+                return revision, False
+        elif revision.metadata.get("finalizers"):
             if revision.metadata.get("deletionTimestamp"):
                 return revision, False
             metadata = {**revision.metadata, "deletionTimestamp": self._now(), "deletionGracePeriodSeconds": 0}
             return self._store.put(site.resource, {**revision.object, "metadata": metadata}), False
         orphan = asked.get("propagationPolicy") == "Orphan" or asked.get("orphanDependents") is True
         return self.remove(site.resource, revision, collect=not orphan), True
+
+    def _terminating(self, resource: Resource, revision: Revision, asked: Json) -> Revision:
+        """The pod marked as being deleted. A second delete can only shorten the time that is left to it."""
+        metadata = revision.metadata
+        seconds = pods.grace_seconds(revision.object, asked.get("gracePeriodSeconds"))
+        if metadata.get("deletionTimestamp"):
+            if seconds >= metadata["deletionGracePeriodSeconds"]:
+                return revision
+        else:
+            metadata = {**metadata, "generation": metadata.get("generation", 0) + 1}
+        end = datetime.datetime.fromisoformat(self._now()) + datetime.timedelta(seconds=seconds)
+        marks = {"deletionTimestamp": end.strftime("%Y-%m-%dT%H:%M:%SZ"), "deletionGracePeriodSeconds": seconds}
+        return self._store.put(resource, {**revision.object, "metadata": {**metadata, **marks}})
 
     def remove(self, resource: Resource, revision: Revision, *, collect: bool = True) -> Revision:
         """Takes the object away now, and what depends on it. The answer is its last state."""
@@ -63,7 +91,8 @@ class Remover:
         for resource in [resource for resource in self._catalog if resource.namespaced]:
             for revision in list(self._store.collection(resource.key).ordered()):
                 if revision.key[0] == namespace and self._store.get(resource, revision.key) is not None:
-                    self.delete(Site(resource, resource.versions[0].name, *revision.key), {})
+                    # The real namespace lives on until the kubelets are done; this one goes at once.
+                    self.delete(Site(resource, resource.versions[0].name, *revision.key), {"gracePeriodSeconds": 0})
 
     def _undefine(self, crd: Json) -> None:
         key = crd["metadata"]["name"]

@@ -38,11 +38,9 @@ class StatusError(Exception):
         }
         if self.reason:
             body["reason"] = self.reason
-        details = dict(self.details or {})
-        if self.retry_after is not None:
-            details["retryAfterSeconds"] = self.retry_after
-        if details:
-            body["details"] = details
+        retry = {} if self.retry_after is None else {"retryAfterSeconds": self.retry_after}
+        if retry or self.details is not None:
+            body["details"] = {**(self.details or {}), **retry}
         body["code"] = self.code
         return body
 
@@ -92,6 +90,18 @@ def conflict(resource: str, name: str, why: str = LOCK_MESSAGE) -> StatusError:
     return StatusError(409, "Conflict", message, _details(resource, name))
 
 
+def aggregate(causes: Sequence[Json]) -> StatusError:
+    """The 500 that becomes of validation errors nobody made a proper refusal of, as in the binding of pods."""
+    return StatusError(500, "", _joined(causes))
+
+
+def precondition_failed(resource: str, name: str, key: str, word: str, asked: str, held: str) -> StatusError:
+    """409 of a write that is meant for another object or state, in the words of the storage. `key` is etcd's."""
+    why = f"Precondition failed: {word} in precondition: {asked}, {word} in object meta: {held}"
+    storage = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: "
+    return conflict(resource, name, storage + why)
+
+
 def expired(message: str) -> StatusError:
     return StatusError(410, "Expired", message)
 
@@ -104,10 +114,18 @@ def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
 def invalid(kind: str, name: str, causes: Sequence[Json]) -> StatusError:
     """422 for an object that breaks rules. `kind` is `Kind.group`, or `Kind` alone for the core group."""
     bare, _, group = kind.partition(".")
-    lines = [f"{c['field']}: {c['message']}" for c in causes]
-    text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     details: Json = {"name": name} | ({"group": group} if group else {}) | {"kind": bare, "causes": list(causes)}
-    return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details)
+    return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {_joined(causes)}', details)
+
+
+def _joined(causes: Sequence[Json]) -> str:
+    lines = [f"{c['field']}: {c['message']}" for c in causes]
+    return lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
+
+
+def too_large_for_etcd() -> StatusError:
+    """More than etcd takes; the API server passes its words on as they are."""
+    return StatusError(500, "", "etcdserver: request is too large")
 
 
 def unprocessable(message: str) -> StatusError:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from sandbox.apiserver import answers, discovery, documents, openapi, patches, routing, selectors
+from sandbox.apiserver import answers, discovery, documents, openapi, options, patches, routing, selectors
 from sandbox.apiserver.control import PREFIX, Control
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, invalid, success, unsupported_media_type
 from sandbox.apiserver.journal import Asked, Journal
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _HEALTH: Final = frozenset({"/healthz", "/livez", "/readyz"})
 # The real server picks a random time between 30 and 60 minutes.
 _WATCH_SECONDS: Final = 1800.0
+# The real server's limit of a request body.
+MAX_BODY: Final = 3 * 1024 * 1024
 _REASONS: Final = {
     400: "BadRequest", 401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired",
     413: "RequestEntityTooLarge", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable",
@@ -111,8 +113,9 @@ class Front:
             return answers.refusal(failure)
         except routing.NoSuchGroupError:
             return answers.text("404 page not found\n", 404)
-        except web.HTTPRequestEntityTooLarge as exc:
-            return answers.refusal(StatusError(413, "RequestEntityTooLarge", f"Request entity too large: {exc.reason}"))
+        except web.HTTPRequestEntityTooLarge:
+            message = f"Request entity too large: limit is {MAX_BODY}"
+            return answers.refusal(StatusError(413, "RequestEntityTooLarge", message))
         except (AttributeError, KeyError, TypeError, ValueError) as exc:
             # A body of a shape no rule foresaw: a real server has typed decoders to refuse it.
             log.exception("Cannot make sense of %s %s", request.method, request.path)
@@ -165,15 +168,15 @@ class Front:
             case _ if site.subresource in site.resource.subresources:
                 return await self._act(request, site)
         body, media_type = await _body(request, verb)
-        options = _write_options(request)
+        how = _write_options(request)
         if verb == "patch":
             if media_type == patches.APPLY and "fieldManager" not in request.query:
                 why = cause("FieldValueRequired", "Required value: is required for apply patch", "fieldManager")
                 raise invalid("PatchOptions.meta.k8s.io", "", [why])
-            written = self._registry.patch(site, media_type, body, options)
+            written = self._registry.patch(site, media_type, body, how)
         else:
             write = self._registry.create if verb == "create" else self._registry.update
-            written = write(site, body, options)
+            written = write(site, body, how)
         code = 201 if written.created else 200
         return answers.of_revision(site, written.revision, form, include, code, written.warnings)
 
@@ -183,6 +186,8 @@ class Front:
         for name in ("propagationPolicy", "orphanDependents"):
             if name in query:
                 asked.setdefault(name, query[name])
+        if "gracePeriodSeconds" in query:
+            asked.setdefault("gracePeriodSeconds", _number(query, "gracePeriodSeconds"))
         dry_run = query.get("dryRun") == "All"
         if verb == "deletecollection":
             page = self._registry.page(site, ListOptions(_test(site, query)))
@@ -213,6 +218,7 @@ class Front:
 
     def _watch_options(self, request: web.Request, site: Site) -> WatchOptions:
         query = request.query
+        options.check_list(query, watch=True)
         version = query.get("resourceVersion", "")
         initial = query.get("sendInitialEvents") == "true"
         return WatchOptions(
@@ -254,6 +260,7 @@ def _test(site: Site, query: Mapping[str, str]) -> selectors.Predicate | None:
 
 
 def _list_options(site: Site, query: Mapping[str, str]) -> ListOptions:
+    options.check_list(query, watch=False)
     return ListOptions(
         test=_test(site, query),
         limit=_number(query, "limit"),
@@ -272,6 +279,7 @@ def _number(query: Mapping[str, str], name: str) -> int:
 
 def _write_options(request: web.Request) -> WriteOptions:
     query = request.query
+    options.check_manager(query, request.method)
     agent = request.headers.get("User-Agent", "unknown").partition("/")[0]
     return WriteOptions(
         manager=query.get("fieldManager") or agent or "unknown",

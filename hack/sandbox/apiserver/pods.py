@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sandbox.apiserver.errors import Json, cause, conflict, invalid
+from sandbox.apiserver.errors import Json, aggregate, bad_request, cause, conflict, invalid, precondition_failed
 from sandbox.apiserver.quantities import canonical_list
 
 # The Priority admission plug-in resolves these two without any PriorityClass object.
@@ -18,14 +18,19 @@ _QOS_RESOURCES: Final = ("cpu", "memory")
 _MUTABLE: Final = frozenset({"activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations"})
 
 
-def with_defaults(pod: Json) -> Json:
+def with_defaults(pod: Json, now: str) -> Json:
     """A new pod as it is stored: defaulted and pending. Raises StatusError 422 when it has no containers."""
     spec = defaulted_spec(pod)
-    return {**pod, "spec": spec, "status": {"phase": "Pending", "qosClass": qos_class(spec)}}
+    status: Json = {"phase": "Pending", "qosClass": qos_class(spec)}
+    if spec.get("schedulingGates"):
+        message = "Scheduling is blocked due to non-empty scheduling gates"
+        condition = {"status": "False", "reason": "SchedulingGated", "message": message}
+        status["conditions"] = [{"type": "PodScheduled", "lastProbeTime": None, "lastTransitionTime": now, **condition}]
+    return {**pod, "spec": spec, "status": status}
 
 
 def defaulted_spec(pod: Json) -> Json:
-    """A pod's spec with its defaults, as every write is decoded. Raises StatusError 422."""
+    """A pod's spec with its defaults, as every write is decoded. Raises StatusError 400 or 422."""
     spec = dict(pod.get("spec") or {})
     name = pod["metadata"].get("name", "")
     if not spec.get("containers"):
@@ -35,7 +40,7 @@ def defaulted_spec(pod: Json) -> Json:
             spec[group] = [_container(container, f"spec.{group}[{i}]", name) for i, container in enumerate(spec[group])]
     _fill(spec)
     if spec.get("resources"):
-        spec["resources"] = _requirements(spec, "spec", name)
+        spec["resources"] = _requirements(spec)
     if spec.get("overhead"):
         spec["overhead"] = canonical_list(spec["overhead"])
     return spec
@@ -67,7 +72,7 @@ def _tolerates_no_execute(toleration: Json, key: str) -> bool:
 def _container(container: Json, path: str, pod: str) -> Json:
     if not container.get("name"):
         raise invalid("Pod", pod, [cause("FieldValueRequired", "Required value", f"{path}.name")])
-    filled = {**container, "resources": _requirements(container, path, pod)}
+    filled = {**container, "resources": _requirements(container)}
     image = filled.get("image", "")
     latest = ":" not in image.rpartition("/")[2] or image.endswith(":latest")
     filled.setdefault("imagePullPolicy", "Always" if latest else "IfNotPresent")
@@ -76,14 +81,14 @@ def _container(container: Json, path: str, pod: str) -> Json:
     return filled
 
 
-def _requirements(holder: Json, path: str, pod: str) -> Json:
-    """The `resources` of a container (or pod) with requests defaulted from limits. Raises StatusError 422."""
+def _requirements(holder: Json) -> Json:
+    """The `resources` of a container (or pod) with requests defaulted from limits. Raises StatusError 400."""
     resources = dict(holder.get("resources") or {})
     try:
         limits = canonical_list(resources.get("limits") or {})
         requests = canonical_list(resources.get("requests") or {})
     except ValueError as exc:
-        raise invalid("Pod", pod, [cause("FieldValueInvalid", f"Invalid value: {exc}", f"{path}.resources")]) from exc
+        raise bad_request(f'Pod in version "v1" cannot be handled as a Pod: {exc}') from exc
     if limits:
         resources["limits"] = limits
     if limits or requests:
@@ -131,16 +136,39 @@ def _fixed_part(spec: Json) -> Json:
     return fixed
 
 
+def grace_seconds(pod: Json, asked: int | None) -> int:
+    """How long a deleted pod is left to its kubelet: not at all before it is bound and after it has ended."""
+    spec = pod["spec"]
+    if not spec.get("nodeName") or is_terminal(pod):
+        return 0
+    seconds: int = spec.get("terminationGracePeriodSeconds", 0) if asked is None else asked
+    return 1 if seconds < 0 else seconds
+
+
+def check_binding(binding: Json, namespace: str, name: str) -> None:
+    """What is looked at before the pod. Raises StatusError 400, and 500 for a target that is no node."""
+    metadata, target = binding.get("metadata") or {}, binding.get("target") or {}
+    if binding.get("kind") not in (None, "", "Binding"):
+        kind = binding["kind"]
+        problem = f"converting (v1.{kind}) to (core.Binding): unknown conversion"
+        raise bad_request(f'{kind} in version "v1" cannot be handled as a Binding: {problem}')
+    if metadata.get("namespace") not in (None, "", namespace):
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if metadata.get("name") != name:
+        raise bad_request("name in URL does not match name in Binding object")
+    causes = []
+    if target.get("kind") not in (None, "", "Node"):
+        message = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
+        causes.append(cause("FieldValueNotSupported", message, "target.kind"))
+    if not target.get("name"):
+        causes.append(cause("FieldValueRequired", "Required value", "target.name"))
+    if causes:
+        raise aggregate(causes)
+
+
 def bound(pod: Json, binding: Json, now: str) -> Json:
-    """The pod assigned to the binding's target. Raises StatusError 409 (or 422 when the target is no node)."""
-    name = pod["metadata"]["name"]
-    target: Json = binding.get("target") or {}
-    if target.get("kind") not in (None, "", "Node") or not target.get("name"):
-        problem = cause("FieldValueRequired", "Required value", "target.name")
-        if target.get("name"):
-            message = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
-            problem = cause("FieldValueNotSupported", message, "target.kind")
-        raise invalid("Binding", name, [problem])
+    """The pod assigned to the target of a binding that was checked. Raises StatusError 409."""
+    name, target = pod["metadata"]["name"], binding["target"]
     _check_bindable(pod, binding, name)
     metadata = dict(pod["metadata"])
     for field in ("annotations", "labels"):
@@ -162,8 +190,8 @@ def _check_bindable(pod: Json, binding: Json, name: str) -> None:
     for field, word in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         held = pod["metadata"][field]
         if asked.get(field) and asked[field] != held:
-            why = f"Precondition failed: {word} in precondition: {asked[field]}, {word} in object meta: {held}"
-            raise conflict("pods/binding", name, why)
+            key = f"/registry/pods/{pod['metadata']['namespace']}/{name}"
+            raise precondition_failed("pods", name, key, word, asked[field], held)
     if pod["metadata"].get("deletionTimestamp"):
         raise conflict("pods/binding", name, f"pod {name} is being deleted, cannot be assigned to a host")
     node = pod["spec"].get("nodeName")

@@ -9,7 +9,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from sandbox.apiserver import crds, ownership, paging, patches, pods, selectors, strategy
 from sandbox.apiserver.deletion import CRDS, Remover
@@ -20,6 +22,8 @@ from sandbox.apiserver.errors import (
     bad_request,
     conflict,
     not_found,
+    precondition_failed,
+    too_large_for_etcd,
     unsupported_media_type,
 )
 from sandbox.apiserver.listkeys import STRATEGIC
@@ -27,6 +31,10 @@ from sandbox.apiserver.paging import ListOptions, Page
 from sandbox.apiserver.resources import Catalog
 from sandbox.apiserver.store import Revision, Store
 from sandbox.apiserver.strategy import Site
+
+# etcd's --max-request-bytes, as it is when nobody sets it.
+_ETCD_BYTES: Final = 1536 * 1024
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True)
@@ -84,17 +92,20 @@ class Registry:
 
     def update(self, site: Site, obj: Json, options: WriteOptions) -> Written:
         """PUT. Kinds that allow it are created when absent."""
+        _check_named(site, obj)
         obj = strategy.check_identity(site, obj)
         revision = self.store.get(site.resource, site.key)
+        asked = obj["metadata"].get("uid")
         if revision is None:
-            if not site.resource.create_on_update or obj["metadata"].get("uid"):
+            if not site.resource.create_on_update:
                 raise not_found(site.resource.key, site.name)
-            return self.create(site.named(""), obj, options)
-        old, asked = revision.object, obj["metadata"].get("uid")
-        if asked and asked != revision.metadata["uid"]:
-            held = revision.metadata["uid"]
-            why = f"Precondition failed: UID in precondition: {asked}, UID in object meta: {held}"
-            raise conflict(site.resource.key, site.name, why)
+            if asked:
+                raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", asked, "")
+            metadata = {name: value for name, value in obj["metadata"].items() if name != "resourceVersion"}
+            return self.create(site.named(""), {**obj, "metadata": metadata}, options)
+        old, held = revision.object, revision.metadata["uid"]
+        if asked and asked != held:
+            raise precondition_failed(site.resource.key, site.name, site.storage_key, "UID", asked, held)
         obj, warnings = self._pruned(site, obj, options)
         return self._replace(site, old, obj, options, warnings)
 
@@ -128,6 +139,7 @@ class Registry:
         writer, rules = self._writer(site, options, "Apply"), strategy.rules_of(site)
         revision = self.store.get(site.resource, site.key)
         if revision is None:
+            _check_named(site, body)
             uid = config["metadata"].get("uid")
             if uid:
                 why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
@@ -162,6 +174,7 @@ class Registry:
         site = site.named(prepared["metadata"]["name"])
         if self.store.get(site.resource, site.key) is not None:
             raise already_exists(site.resource.key, site.name)
+        _check_size(prepared)
         if options.dry_run:
             return Written(Revision(site.resource.kind, self.store.number, prepared), True, warnings)
         revision = self.store.put(site.resource, prepared)
@@ -180,9 +193,12 @@ class Registry:
         resource = site.resource
         if _same_but_version(old, new):
             return Written(self.get(site), False, warnings)
+        _check_size(new)
         if options.dry_run:
             return Written(Revision(resource.kind, self.store.number, new), False, warnings)
-        if new["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+        metadata = new["metadata"]
+        waits = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
+        if metadata.get("deletionTimestamp") and not waits:
             # Taking the last finalizer away is the delete.
             return Written(self._remover.remove(resource, self.get(site)), False, warnings)
         revision = self.store.put(resource, new)
@@ -197,6 +213,7 @@ class Registry:
     # Subresources of pods
 
     def bind(self, site: Site, binding: Json, options: WriteOptions) -> None:
+        pods.check_binding(binding, site.namespace, site.name)
         old = self.get(site).object
         new = pods.bound(old, binding, self._now())
         recorded = ownership.record_update(old, new, self._writer(site, options), strategy.rules_of(site))
@@ -222,10 +239,13 @@ class Registry:
             message = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
             raise StatusError(500, "InternalError", message)
         for budget in budgets:
-            allowed = (budget.get("status") or {}).get("disruptionsAllowed", 0)
+            status = budget.get("status") or {}
+            allowed = status.get("disruptionsAllowed", 0)
             if allowed <= 0:
                 name = budget["metadata"]["name"]
-                why = {"reason": "DisruptionBudget", "message": f"The disruption budget {name} allows no disruption"}
+                needs, has = status.get("desiredHealthy", 0), status.get("currentHealthy", 0)
+                text = f"The disruption budget {name} needs {needs} healthy pods and has {has} currently"
+                why = {"reason": "DisruptionBudget", "message": text}
                 message = "Cannot evict pod as it would violate the pod's disruption budget."
                 raise StatusError(429, "TooManyRequests", message, {"causes": [why]})
             resource = self.catalog["poddisruptionbudgets.policy"]
@@ -243,6 +263,18 @@ def _comparable(obj: Json) -> Json:
         for name, value in obj["metadata"].items()
     }
     return {**obj, "metadata": metadata, "apiVersion": None, "kind": None}
+
+
+def _check_named(site: Site, body: Json) -> None:
+    """A body that is to be an object of its own names it, even where the path does."""
+    if not (body.get("metadata") or {}).get("name"):
+        why = "was undeterminable: name must be provided"
+        raise bad_request(f"the name of the object ({site.name} based on URL) {why}")
+
+
+def _check_size(obj: Json) -> None:
+    if len(_encode(obj)) > _ETCD_BYTES:
+        raise too_large_for_etcd()
 
 
 def _an_object(body: Any) -> Json:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from sandbox.apiserver import builtin, documents, kubeconfig
 from sandbox.apiserver.errors import Json
-from sandbox.apiserver.http import Front
+from sandbox.apiserver.http import MAX_BODY, Front
 from sandbox.apiserver.journal import Entry, Journal
 from sandbox.apiserver.levers import Levers
 from sandbox.apiserver.registry import Registry, WriteOptions
@@ -19,8 +19,6 @@ from sandbox.apiserver.store import Store
 from sandbox.apiserver.strategy import Site
 from sandbox.apiserver.watches import OpenStreams
 
-# The real server's limit of a request body.
-_MAX_BODY: Final = 3 * 1024 * 1024
 _NAMESPACES: Final = ("default", "kube-system")
 
 
@@ -61,7 +59,7 @@ class ApiServer:
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        app = web.Application(client_max_size=_MAX_BODY)
+        app = web.Application(client_max_size=MAX_BODY)
         app.router.add_route("*", "/{path:.*}", self._front.handle)
         # A watch whose client has gone is cancelled, or stalled ones would pile up.
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

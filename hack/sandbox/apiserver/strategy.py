@@ -11,7 +11,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import Final
 
-from sandbox.apiserver import crds, fields, pods, schema
+from sandbox.apiserver import crds, fields, pods, schema, typed
 from sandbox.apiserver.errors import Json, bad_request, cause, conflict, invalid
 from sandbox.apiserver.quantities import canonical_list
 from sandbox.apiserver.resources import Resource
@@ -24,7 +24,12 @@ _SUBDOMAIN_MESSAGE: Final = (
 )
 _LABEL_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME_LIMIT: Final = 253
-_SERVER_FIELDS: Final = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "selfLink")
+# Of all annotations of an object together, keys and values.
+_ANNOTATIONS_LIMIT: Final = 256 * 1024
+_SERVER_FIELDS: Final = (
+    "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
+    "selfLink",
+)  # fmt: skip
 _BUILTIN_RULES: Final = fields.BuiltinRules()
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -46,6 +51,12 @@ class Site:
     @property
     def key(self) -> tuple[str, str]:
         return (self.namespace, self.name)
+
+    @property
+    def storage_key(self) -> str:
+        """Where etcd has the object, as messages show it."""
+        steps = (self.resource.group if self.resource.is_custom else "", self.resource.plural, *self.key)
+        return "/".join(["/registry", *(step for step in steps if step)])
 
     @property
     def is_preferred(self) -> bool:
@@ -128,7 +139,7 @@ def _defaulted(site: Site, obj: Json, now: str) -> Json:
     """A new object with what its kind fills in."""
     match site.resource.key:
         case "pods":
-            return pods.with_defaults(obj)
+            return pods.with_defaults(obj, now)
         case "nodes":
             return _canonical_node(obj)
         case "namespaces":
@@ -146,14 +157,24 @@ def _canonical_node(node: Json) -> Json:
     status = node.get("status")
     if not status:
         return node
-    amounts = {name: canonical_list(status[name]) for name in ("capacity", "allocatable") if status.get(name)}
+    try:
+        amounts = {name: canonical_list(status[name]) for name in ("capacity", "allocatable") if status.get(name)}
+    except ValueError as exc:
+        raise bad_request(f'Node in version "v1" cannot be handled as a Node: {exc}') from exc
     return {**node, "status": {**status, **amounts}}
 
 
 def pruned(site: Site, obj: Json) -> tuple[Json, list[str]]:
-    """A custom object without fields its schema does not know, and their paths; others as they are."""
-    spec = site.resource.version(site.version).schema
-    return schema.prune(obj, spec) if spec is not None else (obj, [])
+    """The object as its kind is decoded: without fields that are not known, and their paths. Raises StatusError 400.
+
+    Built-in kinds are decoded as far as `typed` goes, and otherwise left as they are.
+    """
+    resource = site.resource
+    spec = resource.version(site.version).schema
+    if spec is not None:
+        return schema.prune(obj, spec)
+    what = f'{resource.kind} in version "{site.version}" cannot be handled as a {resource.kind}'
+    return typed.decoded(resource.key, what, obj)
 
 
 def in_version(site: Site, obj: Json) -> Json:
@@ -178,6 +199,8 @@ def _check(site: Site, obj: Json) -> None:
     spec = site.resource.version(site.version).schema
     if spec is not None:
         causes += schema.validate(obj, spec)
+    if site.resource.key == typed.LEASES:
+        causes += typed.lease_causes(obj)
     if causes:
         raise invalid(site.resource.qualified_kind, obj["metadata"]["name"], causes)
 
@@ -199,7 +222,26 @@ def _metadata_causes(metadata: Json) -> list[Json]:
         if not _is_qualified(key.lower()):
             message = f"Invalid value: \"{key}\": name part must consist of alphanumeric characters, '-', '_' or '.'"
             causes.append(cause("FieldValueInvalid", message, "metadata.annotations"))
+    pairs = (metadata.get("annotations") or {}).items()
+    if sum(len(key.encode()) + len(value.encode()) for key, value in pairs) > _ANNOTATIONS_LIMIT:
+        message = f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes"
+        causes.append(cause("FieldValueTooLong", message, "metadata.annotations"))
+    for owner in metadata.get("ownerReferences") or ():
+        causes += _owner_causes(owner)
     return causes
+
+
+def _owner_causes(owner: Json) -> list[Json]:
+    words = {"apiVersion": "version must not be empty"}
+    return [
+        cause(
+            "FieldValueInvalid",
+            f'Invalid value: "": {words.get(name, "must not be empty")}',
+            f"metadata.ownerReferences.{name}",
+        )
+        for name in ("apiVersion", "kind", "name", "uid")
+        if not owner.get(name)
+    ]
 
 
 def _is_qualified(key: str) -> bool:
@@ -217,7 +259,7 @@ def prepare_update(site: Site, old: Json, new: Json) -> Json:
         raise invalid(
             resource.qualified_kind, old["metadata"]["name"], [cause("FieldValueInvalid", message, "metadata.uid")]
         )
-    for name in ("uid", "creationTimestamp", "generation", "deletionTimestamp", "name", "namespace"):
+    for name in (*_SERVER_FIELDS, "name", "namespace"):
         if name in old["metadata"]:
             metadata[name] = old["metadata"][name]
         else:
@@ -242,8 +284,9 @@ def _check_version(site: Site, old: Json, asked: Json) -> None:
         if version != old["metadata"]["resourceVersion"]:
             raise conflict(resource.key, name)
     elif not resource.unconditional_update:
-        message = "Invalid value: 0x0: must be specified for an update"
-        raise invalid(resource.qualified_kind, name, [cause("FieldValueInvalid", message, "metadata.resourceVersion")])
+        # Worded with the resource where other refusals have the kind.
+        message = "Invalid value: 0: must be specified for an update"
+        raise invalid(resource.key, name, [cause("FieldValueInvalid", message, "metadata.resourceVersion")])
 
 
 def _within_subresource(site: Site, old: Json, new: Json) -> Json:

@@ -4,12 +4,14 @@ Semantics of kube-apiserver's watch cache (apiserver/pkg/storage/cacher): withou
 present is sent as ADDED events first; with one, whatever came after it; one that fell out of the window is an HTTP 200
 stream with a single ERROR event (410 Expired); one from the future waits until the revision counter is past it. An
 object that a change takes out of the selection is DELETED with its last selected state, one that comes in is ADDED.
-Bookmarks come periodically and right before the stream's own end.
+Bookmarks come periodically and two seconds before the stream's own end. The real server leaves one out that says no
+more than the watch started with; in a cluster something always happens, so here they always say something.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final
@@ -25,6 +27,8 @@ from sandbox.apiserver.strategy import Site
 
 _encode = msgspec.json.Encoder().encode
 _CHUNK: Final = 100
+# Before the deadline: early enough that the client has it when the stream ends.
+_LAST_BOOKMARK_SECONDS: Final = 2.0
 _INITIAL_EVENTS_END: Final = {"k8s.io/initial-events-end": "true"}
 
 
@@ -93,8 +97,8 @@ class Stream:
         return [b"".join(lines[i : i + _CHUNK]) for i in range(0, len(lines), _CHUNK)]
 
     async def _live(self, watch: Watch, since: int, deadline: float) -> AsyncGenerator[bytes, None]:
-        loop, options = asyncio.get_running_loop(), self._options
-        bookmark_at = loop.time() + options.bookmark_every
+        loop = asyncio.get_running_loop()
+        bookmark_at = self._next_bookmark(loop.time(), deadline)
         while not self.is_ended:
             # Events and the number a bookmark may claim are of one moment: what happens during a send is not sent yet.
             events, number = watch.take(), self._store.number
@@ -104,16 +108,24 @@ class Stream:
             now = loop.time()
             if watch.closed:
                 return
-            if options.bookmarks and number >= since and (now >= bookmark_at or now >= deadline):
-                bookmark_at = now + options.bookmark_every
-                yield self._bookmark(number)
+            if now >= bookmark_at:
+                bookmark_at = self._next_bookmark(now, deadline)
+                if number >= since:
+                    yield self._bookmark(number)
             if now >= deadline:
                 return
             try:
-                async with asyncio.timeout_at(min(deadline, bookmark_at) if options.bookmarks else deadline):
+                async with asyncio.timeout_at(min(deadline, bookmark_at)):
                     await watch.wait()
             except TimeoutError:
                 continue
+
+    def _next_bookmark(self, now: float, deadline: float) -> float:
+        """When, by the loop's clock; never after the last one before the deadline."""
+        if not self._options.bookmarks:
+            return math.inf
+        at = min(now + self._options.bookmark_every, deadline - _LAST_BOOKMARK_SECONDS)
+        return at if at > now else math.inf
 
     def _chooses(self, revision: Revision) -> bool:
         namespace, name = revision.key

@@ -20,13 +20,18 @@ from topowise_scheduler.kubelet.masks import members
 class EmulatedNode:
     """Raises KubeletStartError if a real kubelet would not start like this."""
 
-    def __init__(self, sysfs_root: Path, procfs_root: Path, config_file: Path) -> None:
-        self._config = msgspec.yaml.decode(config_file.read_bytes(), type=KubeletConfiguration)
-        scanned = hardware.scan(str(sysfs_root), str(procfs_root))
+    def __init__(self, scanned: hardware.Machine, config: KubeletConfiguration) -> None:
+        self._config = config
         self._machine = _machine(scanned)
         self._kubelet = Kubelet(self._machine, self._config)
         self._pods: dict[str, pods.Pod] = {}
         self._capacity_cpus = len(scanned.online)
+
+    @classmethod
+    def from_files(cls, sysfs_root: Path, procfs_root: Path, config_file: Path) -> EmulatedNode:
+        """The machine of a tree as the exporter reads it, the configuration as it is written."""
+        config = msgspec.yaml.decode(config_file.read_bytes(), type=KubeletConfiguration)
+        return cls(hardware.scan(str(sysfs_root), str(procfs_root)), config)
 
     @property
     def cpu_policy(self) -> str:
@@ -40,9 +45,16 @@ class EmulatedNode:
         """The kubelet's decision; an admitted pod holds what it was given."""
         decision = self._kubelet.admit(pod)
         if decision.admitted:
-            self._kubelet.start(pod.metadata.uid)
             self._pods[pod.metadata.uid] = pod
         return decision
+
+    def start(self, uid: str) -> bool:
+        """The pod's containers run, its init containers are done; False if the pod is not here."""
+        return self._kubelet.start(uid)
+
+    def would_admit(self, pod: pods.Pod) -> Admission:
+        """What would become of a pod, which is left no trace of."""
+        return self._kubelet.fork().admit(pod)
 
     def remove(self, uid: str) -> bool:
         """The pod is gone; False if it was never admitted."""

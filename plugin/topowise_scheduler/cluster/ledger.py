@@ -1,189 +1,323 @@
-"""The ledger: what each node can still give, now and not only at its exporter's last report.
+"""The ledger: what every node can still give, now and not only at its exporter's last report.
 
-An NRT is a report of the past. Every assigned pod that the report cannot know of is booked on top of it, on the zones
-the kubelet will take, from the moment the pod's assignment is seen until a report accounts for it. Whether it does is
-told by the pods fingerprint: if the digest of the pods we know of equals the report's, all are in its numbers.
-The books of a node are made when somebody asks, and kept until one of the node's facts changes.
+It knows reports, assigned pods of any scheduler, pods we expect (claimed by an answer of ours, or nominated by
+kube-scheduler while it evicts others), and refusals of kubelets. Each change of a node goes into the engine at once, so
+that a question costs no bookkeeping. Everything comes from the API; a new process builds the same ledger again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Final
 
-import msgspec
-
-from topowise import fingerprint, pods
-from topowise.errors import ParseError
-from topowise.nrt import NodeResourceTopology
-from topowise.runtime.log import V4, kv
-from topowise_scheduler.engine import node as node_model
-from topowise_scheduler.engine.node import NodeTopology, Zone, is_native
-from topowise_scheduler.engine.verdict import Placement, Verdict
+from topowise import pods
+from topowise.runtime.log import V2, kv
+from topowise_scheduler.cluster.books import Booking, Books, Standing
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.report import Report
 
 log = logging.getLogger(__name__)
 
-Predict = Callable[[NodeTopology, pods.Needs], Verdict]
-
-
-class _Booked(msgspec.Struct):
-    """An assigned pod. `placements` is None until it was needed; `is_reported` once the NRT's numbers include it."""
-
-    namespace: str
-    name: str
-    needs: pods.Needs
-    is_reported: bool = False
-
-
-class _Node(msgspec.Struct):
-    topology: NodeTopology | None = None
-    version: str = ""
-    pods: dict[str, _Booked] = {}
-    books: NodeTopology | None = None
+_MAX_ASKED: Final = 10_000
 
 
 class Ledger:
-    """All nodes. Not thread-safe: it lives in the event loop, and every call returns at once."""
+    """All nodes. Not thread-safe: it lives in the event loop, and every call returns at once.
 
-    def __init__(self, predict: Predict) -> None:
-        self._predict = predict
-        self._nodes: dict[str, _Node] = {}
-        self._node_of_pod: dict[str, str] = {}
+    `clock` gives seconds, monotonic. `claim_s` is for how long a pod is expected on the node it was claimed for, 0 for
+    not at all.
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], float], *, claim_s: float = 30.0) -> None:
+        self.engine = engine
+        self._clock = clock
+        self._claim_s = claim_s
+        self._nodes: dict[str, Books] = {}
+        self._assigned: dict[str, str] = {}
+        self._claims: dict[str, tuple[str, float]] = {}
+        self._nominated: dict[str, str] = {}
+        self._quarantine: dict[bytes, set[str]] = {}
+        self._seen_refusals: set[str] = set()
+        self._asked: dict[str, PodRecord] = {}
+        self.waiting: dict[str, PodRecord] = {}
+        """Pending pods that were refused here, by uid."""
         self.known: set[str] = set()
         """Names of the Node objects."""
-        self.revision = 0
-        """Moves with every change, so that answers can be remembered."""
+        self.improved: set[str] = set()
+        """Nodes that may have more room than before; whoever wakes pods takes them out."""
+        self.events: Counter[str] = Counter()
+        """What happened, for the metrics: see `metrics`."""
 
-    def topology_of(self, name: str) -> NodeTopology | None:
-        """The node with every booking taken off its zones; None if no exporter has reported it."""
-        node = self._nodes.get(name)
-        if node is None or node.topology is None:
-            return None
-        if node.books is None:
-            node.books = self._make_books(node, node.topology)
-        return node.books
+    # Reports
 
-    def nodes(self) -> list[str]:
-        """Names of all nodes that have been reported, sorted."""
-        return sorted(name for name, node in self._nodes.items() if node.topology is not None)
-
-    def put_topology(self, reported: NodeResourceTopology) -> None:
+    def put_report(self, report: Report) -> None:
         """A new report of a node."""
-        read, problems = node_model.read(reported)
-        for problem in problems:
-            log.warning("Parts of an NRT cannot be used", extra=kv(node=read.name, why=problem))
-        node = self._nodes.setdefault(read.name, _Node(pods={}))
-        node.topology = read
-        version = reported.metadata.resourceVersion
-        if not read.fingerprint and (version != node.version or not version):
-            # Without a digest there is no telling; a new report is newer than what was booked before it.
-            for booked in node.pods.values():
-                booked.is_reported = True
-        node.version = version
-        self._touch(node)
+        books = self._nodes.setdefault(report.name, Books())
+        problems = () if books.report is None else books.report.problems
+        if report.problems != problems:
+            for problem in report.problems:
+                log.warning("Parts of an NRT cannot be used", extra=kv(node=report.name, why=problem))
+        if books.report is None or books.report.version != report.version:
+            self._release(report.name)
+        comparison = books.put_report(report, self._clock())
+        self.events["prediction_hit"] += comparison.hits
+        self.events["prediction_miss"] += len(comparison.misses)
+        for namespace, name in comparison.misses:
+            log.info(
+                "Pod lies on other NUMA nodes than predicted", extra=kv(node=report.name, pod=f"{namespace}/{name}")
+            )
+        self.events[f"report_{report.precision}"] += 1
+        self._publish(report.name, books)
 
-    def drop_topology(self, name: str) -> None:
+    def drop_report(self, name: str) -> None:
         """The report is gone."""
-        if node := self._nodes.get(name):
-            node.topology = None
-            self._touch(node)
+        books = self._nodes.get(name)
+        if books is not None and books.report is not None:
+            books.drop_report()
+            self._release(name)
+            self.engine.drop(name)
+            self._forget_if_empty(name, books)
 
-    def put_pod(self, pod: pods.Pod, *, is_news: bool = True) -> None:
+    def reported(self) -> list[str]:
+        """Names of all nodes that have been reported, sorted."""
+        return sorted(name for name, books in self._nodes.items() if books.report is not None)
+
+    def books(self, name: str) -> Books | None:
+        """The books of a node, None if neither a report nor a pod has named it."""
+        return self._nodes.get(name)
+
+    # Pods
+
+    def put_pod(self, record: PodRecord, *, is_news: bool = True) -> None:
         """A pod came or changed; it is booked while it is assigned and has not ended.
 
-        `is_news` is False for pods that were there before us: a report without a digest is taken to include them.
+        `is_news` is False for pods that were there before us.
         """
-        uid = pod.metadata.uid
-        where = "" if pod.is_terminal else pod.spec.nodeName
-        held = self._node_of_pod.get(uid)
-        if held is not None and held != where:
+        uid = record.uid
+        if record.stage == "pending":
+            self._put_pending(record)
+            return
+        self.waiting.pop(uid, None)
+        self._nominate(uid, "", record)
+        if record.stage == "ended":
+            if record.refusal and uid not in self._seen_refusals:
+                self._put_refusal(record)
+            self.drop_pod(uid, keep_refusal=True)
+            return
+        if self._assigned.get(uid, record.node) != record.node:
             self.drop_pod(uid)
-        if not where or held == where:
+        if record.needs is None:
+            if uid not in self._assigned:
+                log.warning(
+                    "Pod cannot be booked",
+                    extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, why=record.problem),
+                )
             return
-        try:
-            needs = pods.needs(pod)
-        except ParseError as exc:
-            log.warning("Pod cannot be booked", extra=kv(pod=f"{pod.metadata.namespace}/{pod.metadata.name}", why=exc))
+        if self._assigned.get(uid) == record.node:
+            books = self._nodes[record.node]
+            if books.update(record):
+                self._publish(record.node, books)
             return
-        node = self._nodes.setdefault(where, _Node(pods={}))
-        is_reported = not is_news and node.topology is not None and not node.topology.fingerprint
-        node.pods[uid] = _Booked(pod.metadata.namespace, pod.metadata.name, needs, is_reported)
-        self._node_of_pod[uid] = where
-        self._touch(node)
+        self._assign(record, record.node, record.needs, is_news=is_news)
 
-    def drop_pod(self, uid: str) -> None:
+    def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
-        where = self._node_of_pod.pop(uid, None)
-        if where is not None:
-            node = self._nodes[where]
-            del node.pods[uid]
-            self._touch(node)
+        self.waiting.pop(uid, None)
+        if not keep_refusal:
+            self._seen_refusals.discard(uid)
+        self.unclaim(uid)
+        where = {self._assigned.pop(uid, ""), self._nominated.pop(uid, "")} - {""}
+        for name in where:
+            self._drop_booking(uid, name)
 
-    def _touch(self, node: _Node) -> None:
-        node.books = None
-        self.revision += 1
-        self._reconcile(node)
+    def pods_on(self, name: str) -> list[PodRecord]:
+        """The pods assigned to a node."""
+        books = self._nodes.get(name)
+        if books is None:
+            return []
+        return [one.record for one in books.bookings.values() if one.standing is Standing.ASSIGNED]
 
-    def _reconcile(self, node: _Node) -> None:
-        """Marks the pods that the report's numbers include: all, if its digest is that of the pods we know of."""
-        reported = node.topology
-        if reported is None or not reported.fingerprint:
+    def remember(self, record: PodRecord) -> None:
+        """A pod that a question was about: its bind will only name it."""
+        self._asked[record.uid] = record
+        if len(self._asked) > _MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
+
+    def remembered(self, uid: str) -> PodRecord | None:
+        """A pod that is waiting, or was asked about lately."""
+        return self._asked.get(uid) or self.waiting.get(uid)
+
+    # Pods we expect
+
+    def claim(self, record: PodRecord, needs: pods.Needs, name: str) -> None:
+        """Expect a pod on a node, and on no other, until it is bound, claimed anew, or `claim_s` are over."""
+        self.unclaim(record.uid)
+        books = self._nodes.get(name)
+        if (
+            not self._claim_s
+            or not record.uid
+            or record.uid in self._assigned
+            or books is None
+            or books.kubelet is None
+        ):
             return
-        counted = [
-            (booked.namespace, booked.name)
-            for booked in node.pods.values()
-            if reported.fingerprint_method == fingerprint.ALL or _is_exclusive(reported, booked.needs)
-        ]
-        if fingerprint.of(counted) == reported.fingerprint:
-            for booked in node.pods.values():
-                booked.is_reported = True
+        self._claims[record.uid] = (name, self._clock() + self._claim_s)
+        books.put(_booking(record, needs, Standing.CLAIMED))
+        self._publish(name, books, better=False)
 
-    def _make_books(self, node: _Node, reported: NodeTopology) -> NodeTopology:
-        books = reported
-        for booked in node.pods.values():
-            if not booked.is_reported:
-                verdict = self._predict(books, booked.needs)
-                log.log(V4, "Booked", extra=kv(node=reported.name, pod=booked.name, fits=verdict.fits))
-                books = book(books, verdict.placements)
-        return books
+    def unclaim(self, uid: str) -> None:
+        """The pod is not expected any more where it was claimed."""
+        claim = self._claims.pop(uid, None)
+        if claim is None or self._assigned.get(uid) == claim[0]:
+            return
+        if self._nominated.get(uid) == claim[0]:
+            self._nodes[claim[0]].lower(uid, Standing.NOMINATED)
+        else:
+            self._drop_booking(uid, claim[0], ended=False)
+
+    def expire(self) -> int:
+        """Drop claims that nobody has fulfilled in time; how many they were."""
+        now = self._clock()
+        late = [uid for uid, (_, until) in self._claims.items() if until <= now]
+        for uid in late:
+            self.unclaim(uid)
+        self.events["claim_expired"] += len(late)
+        return len(late)
+
+    @property
+    def open_claims(self) -> int:
+        """Pods that are expected somewhere by an answer of ours."""
+        return len(self._claims)
+
+    def assume(self, record: PodRecord, needs: pods.Needs, name: str) -> str:
+        """Assign a pod that is about to be bound, if its kubelet will take it. Why not, "" if it is booked."""
+        books = self._nodes.setdefault(name, Books())
+        others = self.rivals(record.uid, record.priority, name)
+        self.unclaim(record.uid)
+        free = books.without({record.uid, *others})
+        if free is not None:
+            admission = free.admit_view(free.view(record.uid, needs))
+            if not admission.admitted:
+                self.events["bind_conflict"] += 1
+                return admission.reason
+        self._assign(record, name, needs)
+        return ""
+
+    def forget(self, uid: str) -> None:
+        """The bind of an assumed pod has failed."""
+        name = self._assigned.pop(uid, None)
+        if name is not None:
+            self._drop_booking(uid, name, ended=False)
+
+    # What a question has to know beside the engine
+
+    def exceptions(self, uid: str, priority: int) -> dict[str, set[str]]:
+        """Nodes whose state for this pod is another than the engine's, with the pods that do not count there.
+
+        They are the pod itself where it is expected, and nominated pods of lower priority.
+        """
+        found: dict[str, set[str]] = {}
+        if uid in self._claims:
+            found[self._claims[uid][0]] = {uid}
+        for other, name in self._nominated.items():
+            if other == uid or self._priority_on(name, other) < priority:
+                found.setdefault(name, set()).add(other)
+        return found
+
+    def rivals(self, uid: str, priority: int, name: str) -> set[str]:
+        """Pods expected on a node that do not stand in the way of this one: itself, and lesser nominated ones."""
+        return self.exceptions(uid, priority).get(name, set())
+
+    def quarantined(self, shape: bytes) -> Collection[str]:
+        """Nodes whose kubelet has refused a pod of this shape since their last report."""
+        return self._quarantine.get(shape, ())
+
+    @property
+    def quarantines(self) -> int:
+        """Pairs of node and shape."""
+        return sum(map(len, self._quarantine.values()))
+
+    # Inside
+
+    def _put_pending(self, record: PodRecord) -> None:
+        if record.uid in self._assigned:
+            # Our own bind, which this event does not know of yet.
+            return
+        if record.waits and record.needs is not None:
+            self.waiting[record.uid] = record
+        else:
+            self.waiting.pop(record.uid, None)
+        self._nominate(record.uid, record.nominated, record)
+
+    def _nominate(self, uid: str, name: str, record: PodRecord) -> None:
+        before = self._nominated.get(uid, "")
+        if before == name:
+            return
+        if before:
+            del self._nominated[uid]
+            if self._claims.get(uid, ("",))[0] != before and self._assigned.get(uid) != before:
+                self._drop_booking(uid, before, ended=False)
+        if name and record.needs is not None:
+            self._nominated[uid] = name
+            books = self._nodes.setdefault(name, Books())
+            books.put(_booking(record, record.needs, Standing.NOMINATED))
+            self._publish(name, books, better=False)
+
+    def _assign(self, record: PodRecord, name: str, needs: pods.Needs, *, is_news: bool = True) -> None:
+        claim = self._claims.get(record.uid)
+        if claim is not None and claim[0] != name:
+            self.unclaim(record.uid)
+        self._claims.pop(record.uid, None)
+        self._asked.pop(record.uid, None)
+        self._assigned[record.uid] = name
+        books = self._nodes.setdefault(name, Books())
+        books.put(_booking(record, needs, Standing.ASSIGNED), is_news=is_news)
+        self._publish(name, books, better=False)
+
+    def _put_refusal(self, record: PodRecord) -> None:
+        self._seen_refusals.add(record.uid)
+        self.events[f"refusal_{record.refusal}"] += 1
+        books = self._nodes.get(record.node)
+        log.warning(
+            "Kubelet refused a pod",
+            extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, reason=record.refusal),
+        )
+        if books is not None and books.report is not None and record.shape:
+            self._quarantine.setdefault(record.shape, set()).add(record.node)
+
+    def _release(self, name: str) -> None:
+        for shape in [shape for shape, names in self._quarantine.items() if name in names]:
+            self._quarantine[shape].discard(name)
+            if not self._quarantine[shape]:
+                del self._quarantine[shape]
+
+    def _drop_booking(self, uid: str, name: str, *, ended: bool = True) -> None:
+        books = self._nodes.get(name)
+        if books is None:
+            return
+        books.drop(uid, self._clock() if ended else None)
+        self._publish(name, books)
+        self._forget_if_empty(name, books)
+
+    def _forget_if_empty(self, name: str, books: Books) -> None:
+        if books.report is None and not books.bookings:
+            self._nodes.pop(name, None)
+
+    def _publish(self, name: str, books: Books, *, better: bool = True) -> None:
+        if books.kubelet is None:
+            return
+        self.engine.put(name, books.kubelet)
+        if better:
+            self.improved.add(name)
+        log.log(V2, "Node changed", extra=kv(node=name, pods=len(books.bookings)))
+
+    def _priority_on(self, name: str, uid: str) -> int:
+        booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None
+        return 0 if booking is None else booking.record.priority
 
 
-def book(node: NodeTopology, placements: tuple[Placement, ...]) -> NodeTopology:
-    """The node with the placements taken off what its zones can still give."""
-    taken: dict[int, dict[str, int]] = {}
-    for placement in placements:
-        if placement.is_kept:
-            zone = taken.setdefault(placement.zone, {})
-            for resource, amount in placement.amounts.items():
-                zone[resource] = zone.get(resource, 0) + amount
-    if not taken:
-        return node
-    zones = tuple(_less(zone, taken[zone.id]) if zone.id in taken else zone for zone in node.zones)
-    return msgspec.structs.replace(node, zones=zones)
-
-
-def _less(zone: Zone, taken: dict[str, int]) -> Zone:
-    available = {resource: max(0, amount - taken.get(resource, 0)) for resource, amount in zone.available.items()}
-    return Zone(zone.id, zone.allocatable, available)
-
-
-def _is_exclusive(node: NodeTopology, needs: pods.Needs) -> bool:
-    """Whether method `with-exclusive-resources` counts the pod; init containers that end do not matter for it.
-
-    Source: scheduler-plugins, pkg/noderesourcetopology/resourcerequests (IncludeNonNative, AreExclusiveForPod).
-    """
-    return any(
-        _is_exclusive_amount(node, resource, amount, guaranteed=needs.qos == "Guaranteed")
-        for container in needs.containers
-        if container.kind != "init"
-        for resource, amount in {**container.limits, **container.requests}.items()
-        if amount > 0
-    )
-
-
-def _is_exclusive_amount(node: NodeTopology, resource: str, amount: int, *, guaranteed: bool) -> bool:
-    if resource == "cpu":
-        return guaranteed and amount % 1000 == 0
-    if is_native(resource):
-        return guaranteed
-    return any(resource in zone.allocatable for zone in node.zones)
+def _booking(record: PodRecord, needs: pods.Needs, standing: Standing) -> Booking:
+    return Booking(record, needs, standing)

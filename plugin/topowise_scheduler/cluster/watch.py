@@ -1,13 +1,20 @@
-"""Reflectors that keep the ledger true: NRTs, nodes and pods, each its own task."""
+"""Reflectors that keep the ledger true: NRTs, nodes, pods and disruption budgets, each its own task."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from topowise import nrt, pods
+from topowise import nrt
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
+from topowise_scheduler import report
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.preemption import Budget, decode_budget
+
+BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
 
 
 class _Named(msgspec.Struct, frozen=True, gc=False):
@@ -20,23 +27,23 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     metadata: _Named
 
 
-class _Topologies:
+class _Reports:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    def replace(self, items: list[nrt.NodeResourceTopology]) -> None:
-        listed = {item.metadata.name for item in items}
-        for name in self._ledger.nodes():
+    def replace(self, items: list[report.Report]) -> None:
+        listed = {item.name for item in items}
+        for name in self._ledger.reported():
             if name not in listed:
-                self._ledger.drop_topology(name)
+                self._ledger.drop_report(name)
         for item in items:
-            self._ledger.put_topology(item)
+            self._ledger.put_report(item)
 
-    def apply(self, event: EventType, item: nrt.NodeResourceTopology) -> None:
+    def apply(self, event: EventType, item: report.Report) -> None:
         if event == "DELETED":
-            self._ledger.drop_topology(item.metadata.name)
+            self._ledger.drop_report(item.name)
         else:
-            self._ledger.put_topology(item)
+            self._ledger.put_report(item)
 
 
 class _Nodes:
@@ -59,32 +66,61 @@ class _Pods:
         self._held: set[str] = set()
         self._is_first = True
 
-    def replace(self, items: list[pods.Pod]) -> None:
-        listed = {item.metadata.uid for item in items}
+    def replace(self, items: list[PodRecord]) -> None:
+        listed = {item.uid for item in items}
         for uid in self._held - listed:
             self._ledger.drop_pod(uid)
         self._held = listed
-        for item in items:
+        # In the order in which they came to their nodes, as far as that can be told afterwards.
+        for item in sorted(items, key=lambda one: one.started):
             self._ledger.put_pod(item, is_news=not self._is_first)
         self._is_first = False
 
-    def apply(self, event: EventType, item: pods.Pod) -> None:
-        uid = item.metadata.uid
+    def apply(self, event: EventType, item: PodRecord) -> None:
         if event == "DELETED":
-            self._held.discard(uid)
-            self._ledger.drop_pod(uid)
+            self._held.discard(item.uid)
+            self._ledger.drop_pod(item.uid)
         else:
-            self._held.add(uid)
+            self._held.add(item.uid)
             self._ledger.put_pod(item)
 
 
-def reflectors(
-    api: Api, ledger: Ledger
-) -> list[Reflector[nrt.NodeResourceTopology] | Reflector[Node] | Reflector[pods.Pod]]:
-    """One for each collection. A cluster without the NRT CRD is one in which no node has been reported yet."""
+class Budgets:
+    """The PodDisruptionBudgets there are, by namespace and name."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Budget] = {}
+
+    def all(self) -> list[Budget]:
+        """In no particular order."""
+        return list(self._held.values())
+
+    def replace(self, items: list[Budget]) -> None:
+        """The collection is exactly this."""
+        self._held = {item.key: item for item in items}
+
+    def apply(self, event: EventType, item: Budget) -> None:
+        """One budget came, changed or went."""
+        if event == "DELETED":
+            self._held.pop(item.key, None)
+        else:
+            self._held[item.key] = item
+
+
+def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets) -> list[Reflector[Any]]:
+    """One for each collection, in the order in which they are best listed: pods before the reports that tell of them.
+
+    A cluster without the NRT CRD is one in which no node has been reported yet.
+    """
     decode_node = msgspec.json.Decoder(Node).decode
+    decode_topology = nrt.decode
+
+    def decode_report(raw: bytes | msgspec.Raw) -> report.Report:
+        return report.read(decode_topology(raw))
+
     return [
-        Reflector(api, nrt.PATH, nrt.decode, _Topologies(ledger), missing_is_empty=True),
+        Reflector(api, "/api/v1/pods", records.decode, _Pods(ledger)),
         Reflector(api, "/api/v1/nodes", decode_node, _Nodes(ledger)),
-        Reflector(api, "/api/v1/pods", pods.decode, _Pods(ledger)),
+        Reflector(api, nrt.PATH, decode_report, _Reports(ledger), missing_is_empty=True),
+        Reflector(api, BUDGETS_PATH, decode_budget, budgets),
     ]

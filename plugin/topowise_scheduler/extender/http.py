@@ -12,7 +12,8 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -20,7 +21,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from topowise.runtime import tls
 from topowise.runtime.log import kv
 from topowise_scheduler.configuration import Extender
-from topowise_scheduler.extender import verbs
+from topowise_scheduler.extender import binding, explaining, verbs
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.verbs import Verbs
 
 log = logging.getLogger(__name__)
@@ -28,11 +31,18 @@ log = logging.getLogger(__name__)
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Handler = tuple[Callable[[bytes], bytes], Callable[[str], bytes]]
 
 # Longer than the 90 s after which Go closes an idle connection, so that it is always the client who closes.
 _KEEP_ALIVE_S = 120
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
+
+
+class Verb(NamedTuple):
+    """How a verb is answered, at once or after waiting for others, and how it is refused."""
+
+    refuse: Callable[[str], bytes]
+    now: Callable[[bytes], bytes] | None = None
+    later: Callable[[bytes], Awaitable[bytes]] | None = None
 
 
 class Metrics:
@@ -42,7 +52,7 @@ class Metrics:
         name = "topowise_scheduler_extender_"
         self.seconds = Histogram(
             name + "request_duration_seconds",
-            "From the whole request read to the answer made.",
+            "From the whole request read to the answer made; of bind with the API server's part.",
             ["verb"],
             buckets=_BUCKETS,
             registry=registry,
@@ -58,47 +68,70 @@ class Metrics:
 class Application:
     """ASGI. Paths end in the verb, so `urlPrefix` may have any path of its own."""
 
-    def __init__(self, answering: Verbs, metrics: Metrics, max_body_bytes: int) -> None:
-        self._handlers: dict[str, Handler] = {
-            "filter": (answering.filter, verbs.refuse_filter),
-            "prioritize": (answering.prioritize, verbs.refuse_prioritize),
-            "explain": (answering.explain, verbs.refuse_explain),
+    def __init__(
+        self, answering: Verbs, binder: Binder, explainer: Explainer, metrics: Metrics, max_body_bytes: int
+    ) -> None:
+        self._verbs = {
+            "filter": Verb(verbs.refuse_filter, now=answering.filter),
+            "prioritize": Verb(verbs.refuse_prioritize, now=answering.prioritize),
+            "preempt": Verb(verbs.refuse_preempt, now=answering.preempt),
+            "bind": Verb(binding.refuse_bind, later=binder.bind),
+            "explain": Verb(explaining.refuse_explain),
         }
         self._answering = answering
-        self._seconds = {verb: metrics.seconds.labels(verb) for verb in self._handlers}
-        self._refused = {verb: metrics.refused.labels(verb) for verb in self._handlers}
+        self._explainer = explainer
+        self._seconds = {name: metrics.seconds.labels(name) for name in self._verbs}
+        self._refused = {name: metrics.refused.labels(name) for name in self._verbs}
         self._max_body_bytes = max_body_bytes
         self._complaint = ""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        verb = scope["path"].rpartition("/")[2]
-        handler = self._handlers.get(verb)
-        if handler is None:
-            await _send(send, 404, f"no verb {verb!r}, expected one of {', '.join(self._handlers)}\n".encode())
+        name = scope["path"].rpartition("/")[2]
+        verb = self._verbs.get(name)
+        if verb is None:
+            await _send(send, 404, f"no verb {name!r}, expected one of {', '.join(self._verbs)}\n".encode())
             return
-        if scope["method"] != "POST":
+        if name == "explain":
+            verb = verb._replace(later=self._explaining(scope))
+        elif scope["method"] != "POST":
             await _send(send, 405, b"expected POST\n")
             return
         body = await self._read(receive)
         started = time.perf_counter()
-        answer, problem = self._answer(handler, body)
-        self._seconds[verb].observe(time.perf_counter() - started)
+        answer, problem = await self._answer(verb, body)
+        expected = self._answering.expected()
+        self._seconds[name].observe(time.perf_counter() - started)
         await _send(send, 200, answer, b"application/json")
-        for name in self._answering.take_notes():
-            log.warning("Asked about a node that the cluster does not have, letting it pass", extra=kv(node=name))
+        if expected is not None:
+            self._answering.settle(expected)
+        for stranger in self._answering.take_strangers():
+            log.warning("Asked about a node that the cluster does not have, letting it pass", extra=kv(node=stranger))
         if problem:
-            self._refused[verb].inc()
-            self._note(verb, problem)
+            self._refused[name].inc()
+            self._note(name, problem)
 
-    def _answer(self, handler: Handler, body: bytes | None) -> tuple[bytes, str]:
-        answer, refuse = handler
+    def _explaining(self, scope: Message) -> Callable[[bytes], Awaitable[bytes]]:
+        query = parse_qs(scope["query_string"].decode("ascii", "replace"))
+        nodes = query.get("node", [])
+
+        async def explain(body: bytes) -> bytes:
+            if scope["method"] == "POST":
+                return self._explainer.manifest(body, nodes)
+            return await self._explainer.named(query.get("pod", [""])[0], nodes)
+
+        return explain
+
+    async def _answer(self, verb: Verb, body: bytes | None) -> tuple[bytes, str]:
         if body is None:
             problem = f"request is larger than {self._max_body_bytes} bytes"
-            return refuse(problem), problem
+            return verb.refuse(problem), problem
         try:
-            return answer(body), ""
+            if verb.later is not None:
+                return await verb.later(body), ""
+            assert verb.now is not None
+            return verb.now(body), ""
         except verbs.REFUSED_BECAUSE as exc:
-            return refuse(str(exc)), str(exc)
+            return verb.refuse(str(exc)), str(exc)
 
     async def _read(self, receive: Receive) -> bytes | None:
         """The whole body, None if it is too large; the rest is read all the same, or the client would not listen."""

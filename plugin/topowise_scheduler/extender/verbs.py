@@ -7,88 +7,132 @@ question gets an answer that names every node, and what is wrong with a question
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import compress
 
 import msgspec
 
 from topowise.errors import ParseError, TopowiseError
-from topowise_scheduler.answers import Answers
-from topowise_scheduler.engine.verdict import Outcome
+from topowise_scheduler.answers import Answers, Question, by_name
+from topowise_scheduler.engine import Outcome
 from topowise_scheduler.extender import wire
+from topowise_scheduler.extender.evictions import Evictions
 
 
 class BadRequestError(TopowiseError):
     """The request is not what kube-scheduler sends."""
 
 
-class Verbs:
-    """`not_ready` says why no answer can be given yet, None once it can."""
+Expectation = tuple[Question, int]
+"""A question, and the place of the node in it that looked best."""
 
-    def __init__(self, answers: Answers, not_ready: Callable[[], str | None]) -> None:
+NotReady = Callable[[], str | None]
+"""Why no answer can be given yet, None once it can."""
+
+
+class Verbs:
+    """filter, prioritize and preempt. What an answer leads to (`settle`) is done after it has been sent."""
+
+    def __init__(self, answers: Answers, evictions: Evictions, not_ready: NotReady) -> None:
         self._answers = answers
+        self._evictions = evictions
         self._not_ready = not_ready
+        self._expected: Expectation | None = None
 
     def filter(self, body: bytes) -> bytes:
         """ExtenderArgs -> ExtenderFilterResult."""
-        args, names = self._read(body)
-        fits: list[str] = []
-        failed: dict[str, str] = {}
-        unresolvable: dict[str, str] = {}
-        for name, verdict in self._answers.verdicts(args.Pod, names).items():
-            if verdict.outcome is Outcome.FITS:
-                fits.append(name)
-            elif verdict.outcome is Outcome.UNSCHEDULABLE:
-                failed[name] = verdict.reason
-            else:
-                unresolvable[name] = verdict.reason
+        args, asked = self._read(body)
+        names = asked.names
+        verdicts = self._answers.verdicts(asked)
+        fitting = verdicts.outcomes == Outcome.FITS
+        kept: list[str] | None = None
+        nodes: wire.NodeList | None = None
         if args.NodeNames is None and args.Nodes is not None:
-            kept = set(fits)
-            nodes = [raw for raw, name in zip(args.Nodes.items or (), names, strict=True) if name in kept]
-            result = wire.ExtenderFilterResult(
-                Nodes=wire.NodeList(nodes), FailedNodes=failed, FailedAndUnresolvableNodes=unresolvable
-            )
+            nodes = wire.NodeList(list(compress(args.Nodes.items or (), fitting.tolist())))
         else:
-            result = wire.ExtenderFilterResult(
-                NodeNames=fits, FailedNodes=failed, FailedAndUnresolvableNodes=unresolvable
+            kept = list(names) if fitting.all() else list(compress(names, fitting.tolist()))
+            if len(kept) == 1:
+                # Nothing is left to score, so nobody will ask.
+                self._expected = asked, int(fitting.argmax())
+        return wire.encode(
+            wire.ExtenderFilterResult(
+                Nodes=nodes,
+                NodeNames=kept,
+                FailedNodes=by_name(names, verdicts, Outcome.UNSCHEDULABLE),
+                FailedAndUnresolvableNodes=by_name(names, verdicts, Outcome.UNRESOLVABLE),
             )
-        return wire.encode(result)
+        )
 
     def prioritize(self, body: bytes) -> bytes:
         """ExtenderArgs -> HostPriorityList."""
-        args, names = self._read(body)
-        scores = self._answers.scores(args.Pod, names)
-        return wire.encode(list(map(wire.HostPriority, scores.keys(), scores.values())))
+        _, asked = self._read(body)
+        scores = self._answers.scores(asked)
+        if len(asked.names):
+            self._expected = asked, int(scores.argmax())
+        return wire.encode(list(map(wire.HostPriority, asked.names, scores.tolist())))
 
-    def explain(self, body: bytes) -> bytes:
-        """ExtenderArgs -> what would be answered on each node, and why in words; ours, for people."""
-        args, names = self._read(body)
-        verdicts = self._answers.verdicts(args.Pod, names)
-        scores = self._answers.scores(args.Pod, names)
-        words = self._answers.explanations(args.Pod, names)
+    def preempt(self, body: bytes) -> bytes:
+        """ExtenderPreemptionArgs -> ExtenderPreemptionResult."""
+        self._check_ready()
+        try:
+            args = wire.decode_preemption(body)
+        except _UNREADABLE as exc:
+            raise BadRequestError(f"request is not ExtenderPreemptionArgs: {exc}") from exc
+        if args.NodeNameToMetaVictims is not None:
+            proposed = {
+                name: [] if victims is None else [pod.UID for pod in victims.Pods or ()]
+                for name, victims in args.NodeNameToMetaVictims.items()
+            }
+        elif args.NodeNameToVictims is not None:
+            proposed = {
+                name: [] if victims is None else [pod.metadata.uid for pod in victims.Pods or ()]
+                for name, victims in args.NodeNameToVictims.items()
+            }
+        else:
+            raise BadRequestError(
+                "request has neither NodeNameToMetaVictims nor NodeNameToVictims, expected one of them"
+            )
+        asked = self._answers.question(args.Pod, list(proposed), is_simulation=True)
+        chosen = self._evictions.choose(asked, proposed)
         return wire.encode(
-            [
-                wire.NodeExplanation(name, verdict.fits, scores[name], verdict.reason, words[name])
-                for name, verdict in verdicts.items()
-            ]
+            wire.ExtenderPreemptionResult(
+                {
+                    name: wire.MetaVictims([wire.MetaPod(uid) for uid in choice.victims], choice.violations)
+                    for name, choice in chosen.items()
+                }
+            )
         )
 
-    def take_notes(self) -> list[str]:
+    def expected(self) -> Expectation | None:
+        """Where the pod of the last answer will most likely go; to be taken at once and settled later."""
+        expected, self._expected = self._expected, None
+        return expected
+
+    def settle(self, expected: Expectation) -> None:
+        """Book the pod where it is expected."""
+        self._answers.expect(*expected)
+
+    def take_strangers(self) -> list[str]:
         """Names of nodes that callers asked about and the cluster does not have, each once."""
         return self._answers.take_strangers()
 
-    def _read(self, body: bytes) -> tuple[wire.ExtenderArgs, list[str]]:
-        """The request and the names of its nodes, in order. Raises BadRequestError."""
+    def _check_ready(self) -> None:
         problem = self._not_ready()
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
+
+    def _read(self, body: bytes) -> tuple[wire.ExtenderArgs, Question]:
+        """The request, and the question in it. Raises BadRequestError, and ParseError."""
+        self._check_ready()
         try:
             args = wire.decode_args(body)
             if args.NodeNames is not None:
-                return args, args.NodeNames
+                return args, self._answers.question(args.Pod, args.NodeNames)
             if args.Nodes is None:
                 raise BadRequestError("request has neither NodeNames nor Nodes, expected one of them")
-            return args, [wire.decode_node_name(raw).metadata.name for raw in args.Nodes.items or ()]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            names = [wire.decode_node_name(raw).metadata.name for raw in args.Nodes.items or ()]
+        except _UNREADABLE as exc:
             raise BadRequestError(f"request is not ExtenderArgs: {exc}") from exc
+        return args, self._answers.question(args.Pod, names, is_simulation=True)
 
 
 def refuse_filter(problem: str) -> bytes:
@@ -102,9 +146,11 @@ def refuse_prioritize(problem: str) -> bytes:
     return b"[]"
 
 
-def refuse_explain(problem: str) -> bytes:
-    """Ours: an object instead of the list."""
-    return wire.encode({"Error": problem})
+def refuse_preempt(problem: str) -> bytes:
+    """preempt has no field for an error: no node is a candidate, so nobody is evicted for nothing."""
+    del problem
+    return b'{"NodeNameToMetaVictims":{}}'
 
 
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 REFUSED_BECAUSE = (BadRequestError, ParseError)

@@ -50,16 +50,57 @@ class HostPriority(msgspec.Struct, frozen=True, gc=False):
     Score: int
 
 
-class NodeExplanation(msgspec.Struct, frozen=True, gc=False):
-    """One entry of explain's answer (our own verb)."""
+class MetaPod(msgspec.Struct, frozen=True, gc=False):
+    """A victim by its uid."""
 
-    Host: str
-    Fits: bool
-    Score: int
-    Reason: str
-    Detail: str
+    UID: str
+
+
+class MetaVictims(msgspec.Struct, frozen=True):
+    """The victims on one node; Go sends null for no pods."""
+
+    Pods: list[MetaPod] | None = None
+    NumPDBViolations: int = 0
+
+
+class Victims(msgspec.Struct, frozen=True):
+    """The same with whole pods, sent with `nodeCacheCapable: false`."""
+
+    Pods: list[pods.Pod] | None = None
+    NumPDBViolations: int = 0
+
+
+class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
+    """Request of preempt; exactly one of the maps is set."""
+
+    Pod: pods.Pod
+    NodeNameToVictims: dict[str, Victims | None] | None = None
+    NodeNameToMetaVictims: dict[str, MetaVictims | None] | None = None
+
+
+class ExtenderPreemptionResult(msgspec.Struct, frozen=True):
+    """Answer of preempt, always in the meta form."""
+
+    NodeNameToMetaVictims: dict[str, MetaVictims] = {}
+
+
+class ExtenderBindingArgs(msgspec.Struct, frozen=True):
+    """Request of bind."""
+
+    PodName: str
+    PodNamespace: str
+    PodUID: str
+    Node: str
+
+
+class ExtenderBindingResult(msgspec.Struct, frozen=True):
+    """Answer of bind; an error sends the pod back into the queue."""
+
+    Error: str = ""
 
 
 decode_args = msgspec.json.Decoder(ExtenderArgs).decode
+decode_preemption = msgspec.json.Decoder(ExtenderPreemptionArgs).decode
+decode_binding = msgspec.json.Decoder(ExtenderBindingArgs).decode
 decode_node_name = msgspec.json.Decoder(_NodeName).decode
 encode = msgspec.json.Encoder().encode

@@ -161,6 +161,10 @@ class CpuManager:
         self.held[uid] = {**self.held.get(uid, {}), container: cpus}
         self.default &= ~cpus
 
+    def correct(self, available: CpuSet) -> None:
+        """The kubelet's own word on what can still be taken, whatever is known of the holders."""
+        self.default = self.default & self.policy.reserved | available & self.policy.topology.cpus
+
     def release(self, uid: str) -> None:
         """Give back all the pod has (RemoveContainer, for each of its containers)."""
         for cpus in self.held.pop(uid, {}).values():

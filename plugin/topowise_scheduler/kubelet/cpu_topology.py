@@ -8,6 +8,7 @@ purpose.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from topowise_scheduler.kubelet.machine import Machine
@@ -51,6 +52,13 @@ class CpuTopology:
         self.uncores_of = _contained(self.numas, self.uncores)
         self.cores_of = _contained((*self.numas, *self.sockets), self.cores)
         self.capacity_by_size = _largest(self.numa_cpus)
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether no core and no socket has more CPUs than the averages say, so that only free CPUs are ever taken."""
+        return all(core.cpus.bit_count() <= self.cpus_per_core for core in self.cores) and all(
+            socket.cpus.bit_count() <= self.cpus_per_socket for socket in self.sockets
+        )
 
     def cpus_in(self, mask: Mask) -> CpuSet:
         """The CPUs of the NUMA nodes in the mask."""

@@ -135,8 +135,10 @@ class DeviceManager:
     def hold(self, uid: str, container: str, resource: str, ids: tuple[str, ...]) -> None:
         """Book devices that a container is known to have, on the plugin's list or not."""
         table = self.tables.get(resource) or DeviceTable((), self.positions)
-        self.report(resource, table.with_ids(ids))
-        devices = self.tables[resource].select(ids)
+        known = table.with_ids(ids)
+        if known is not self.tables.get(resource):
+            self.report(resource, known)
+        devices = known.select(ids)
         mine = self.held.get(uid, {})
         self.held[uid] = {**mine, container: {**mine.get(container, {}), resource: devices}}
         self.allocated[resource] |= devices

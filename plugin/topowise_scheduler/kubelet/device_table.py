@@ -49,6 +49,16 @@ class DeviceTable:
             most[size] = max(most[size], touching.bit_count())
         return tuple(most)
 
+    @cached_property
+    def near(self) -> tuple[DeviceSet, ...]:
+        """At index p the devices with the NUMA node at position p."""
+        return tuple(self._near.get(position, 0) for position in range(len(self._positions)))
+
+    @property
+    def of_one_node(self) -> bool:
+        """Whether no device is near several NUMA nodes."""
+        return self._of_one_node
+
     @property
     def sizes(self) -> tuple[MaskSet, ...]:
         """At index k the masks of k nodes of the machine."""
@@ -85,7 +95,7 @@ class DeviceTable:
 
     def select(self, ids: Iterable[str]) -> DeviceSet:
         """The set of these ids, all of which the table must have."""
-        return mask_of(self.index[device_id] for device_id in ids)
+        return mask_of([self.index[device_id] for device_id in ids])
 
     def with_ids(self, ids: Iterable[str]) -> DeviceTable:
         """This table with numbers for these ids too."""

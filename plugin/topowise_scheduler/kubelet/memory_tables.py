@@ -93,6 +93,22 @@ class MemoryTables:
         copy.free = {name: values.copy() for name, values in self.free.items()}
         return copy
 
+    def correct(
+        self,
+        free: Mapping[str, Sequence[int | None]],
+        assignments: Sequence[int] | None,
+        cells: Sequence[Mask] | None,
+    ) -> None:
+        """The kubelet's own books by position, whatever is known of the holders; None where they are not known."""
+        for name, values in free.items():
+            mine = self.free[name]
+            for position, value in enumerate(values):
+                if value is not None:
+                    mine[position] = value
+        if assignments is not None and cells is not None:
+            self.assignments = list(assignments)
+            self.cells = list(cells)
+
     def reserved(self, name: str, position: int) -> int:
         """What containers hold of a type on a node."""
         return self.policy.allocatable[name][position] - self.free[name][position]

@@ -10,7 +10,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -32,7 +32,7 @@ from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
 from topowise_scheduler.kubelet.most_allocated import MostAllocated
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, finished, view
-from topowise_scheduler.kubelet.predicates import Shortage, allocatable, shortages
+from topowise_scheduler.kubelet.predicates import Shortage, node_allocatable, shortages
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 
 _NOT_ALIGNED = "Resources cannot be allocated with Topology locality"
@@ -47,6 +47,10 @@ class _Rejected(Exception):  # noqa: N818 - a decision, not an error
         self.rejection = rejection
 
 
+Observer = Callable[["Kubelet", ContainerView | None, Sequence[tuple[str, Hints]], Hint], None]
+"""Told of a merge: the node as it is then, the container (None: the whole pod), every resource's hints, the result."""
+
+
 class _Active(msgspec.Struct, frozen=True, gc=False):
     """A pod the kubelet runs; `pod` is None for one that was only reported to hold something."""
 
@@ -59,13 +63,17 @@ class Kubelet:
     """The model of one node.
 
     Raises KubeletStartError if the kubelet would not start, ConfigError for too many NUMA nodes (masks.MAX_NODES),
-    and ParseError for a malformed quantity.
+    and ParseError for a malformed quantity. `Settings` instead of a configuration are taken as they are: for a node of
+    which only a part is known, and no configuration that a kubelet starts with.
 
     `predicates` False leaves the predicates out; `integer_scores` is the arithmetic of KEP-6007 (most_allocated.py).
+    `allocatable` is what the predicates compare with, instead of what follows from machine and settings; a resource
+    that is neither in it nor a device's is then unknown, and not checked.
     """
 
     __slots__ = (
         "_fixed",
+        "_knows_all",
         "_used",
         "active",
         "cpu",
@@ -82,12 +90,15 @@ class Kubelet:
     def __init__(
         self,
         machine: Machine,
-        configuration: KubeletConfiguration,
+        configuration: KubeletConfiguration | Settings,
         *,
         predicates: bool = True,
         integer_scores: bool = True,
+        allocatable: Amounts | None = None,
     ) -> None:
-        self.settings: Settings = settle(configuration, machine)
+        self.settings: Settings = (
+            configuration if isinstance(configuration, Settings) else settle(configuration, machine)
+        )
         nodes = machine.nodes()
         self.node_ids = tuple(node.id for node in nodes)
         if len(nodes) > MAX_NODES and (self.settings.topology.policy != "none" or self.settings.reserved_memory):
@@ -105,7 +116,11 @@ class Kubelet:
             self.memory = MemoryManager(MemoryPolicy(nodes, self.settings.reserved_memory))
         self.active: dict[str, _Active] = {}
         self._used: Amounts = {}
-        self._fixed = allocatable(machine, self.settings)
+        self._knows_all = allocatable is None
+        if allocatable is None:
+            self._fixed = node_allocatable(machine, self.settings)
+        else:
+            self._fixed = {"pods": self.settings.max_pods, **allocatable}
 
     def fork(self) -> Kubelet:
         """An independent copy: pods can be tried on it without a trace here."""
@@ -122,6 +137,7 @@ class Kubelet:
         copy.active = self.active.copy()
         copy._used = self._used.copy()
         copy._fixed = self._fixed
+        copy._knows_all = self._knows_all
         return copy
 
     def admit(self, pod: pods.Pod) -> Admission:
@@ -133,8 +149,8 @@ class Kubelet:
         """The pod under the feature gates of this kubelet; it may be kept for all nodes whose gates are the same."""
         return view(uid, needs, pod_level_resource_managers=self.settings.pod_level_resource_managers)
 
-    def admit_view(self, seen: PodView) -> Admission:
-        """Decide a pod that was looked at before.
+    def admit_view(self, seen: PodView, observe: Observer | None = None) -> Admission:
+        """Decide a pod that was looked at before; `observe` is told of every merge on the way.
 
         A pod that is active already is admitted once more, as after a restart of the kubelet: it keeps what it holds.
         """
@@ -143,7 +159,7 @@ class Kubelet:
             if manager is not None:
                 manager.begin()
         try:
-            hints = self._allocate(seen)
+            hints = self._allocate(seen, observe)
         except _Rejected as rejected:
             self._release(seen.uid)
             return Admission(
@@ -203,15 +219,14 @@ class Kubelet:
         `requests` are its effective requests (topowise.pods.needs). CPUs are taken out of the shared pool, memory
         joins nodes to groups just as an allocation does.
         """
-        self._forget(uid)
-        self._release(uid)
+        self.remove(uid)
         positions = self.devices.positions
         for name, placement in placements.items():
             if self.cpu is not None and placement.cpus is not None:
                 self.cpu.hold(uid, name, placement.cpus)
             if self.memory is not None and placement.memory:
                 blocks = [
-                    Block(block.type, mask_of(positions[node] for node in block.numa), block.size)
+                    Block(block.type, mask_of([positions[node] for node in block.numa]), block.size)
                     for block in placement.memory
                 ]
                 self.memory.hold(uid, name, tuple(blocks))
@@ -255,7 +270,7 @@ class Kubelet:
         healthy = {name: table.healthy.bit_count() for name, table in self.devices.tables.items()}
         return {**self._fixed, **healthy}
 
-    def _allocate(self, pod: PodView) -> dict[str, Hint]:
+    def _allocate(self, pod: PodView, observe: Observer | None) -> dict[str, Hint]:
         """scope_none.go, scope_container.go and scope_pod.go: the hint of every container, all of them allocated."""
         settings = self.settings.topology
         if settings.policy == "none":
@@ -265,16 +280,16 @@ class Kubelet:
                 hints[container.name] = NO_AFFINITY
             return hints
         if settings.scope == "pod":
-            return self._allocate_pod(pod)
+            return self._allocate_pod(pod, observe)
         hints = {}
         for container in pod.containers:
-            hint = self._decide(pod, container)
+            hint = self._decide(pod, container, observe)
             hints[container.name] = hint
             self._allocate_container(pod, container, hint)
         return hints
 
-    def _allocate_pod(self, pod: PodView) -> dict[str, Hint]:
-        hint = self._decide(pod, None)
+    def _allocate_pod(self, pod: PodView, observe: Observer | None) -> dict[str, Hint]:
+        hint = self._decide(pod, None, observe)
         if not pod.by_pod_level:
             for container in pod.containers:
                 self._allocate_container(pod, container, hint)
@@ -292,21 +307,23 @@ class Kubelet:
                 raise _Rejected(refused.reason, refused.message, Rejection("", provider, refused.error)) from refused
         return {container.name: hint for container in pod.containers}
 
-    def _decide(self, pod: PodView, container: ContainerView | None) -> Hint:
+    def _decide(self, pod: PodView, container: ContainerView | None, observe: Observer | None) -> Hint:
         """Ask device, CPU and memory manager, in this order, and merge. Raises _Rejected."""
-        groups: list[Hints] = []
+        groups: list[tuple[str, Hints]] = []
         name = "" if container is None else container.name
         try:
             for provider in (self.devices, self.cpu, self.memory):
                 if provider is not None:
                     found = provider.pod_hints(pod) if container is None else provider.hints(pod, container)
-                    groups += found.values()
+                    groups += found.items()
         except Refused as refused:
             raise _Rejected(refused.reason, refused.message, Rejection(name, "memory", refused.error)) from refused
         vote = None
         if self.settings.topology.prefer_most_allocated:
             vote = MostAllocated(self.cpu, self.memory, self.integer_scores)
-        hint, admitted = self.topology_manager.decide(groups, vote)
+        hint, admitted = self.topology_manager.decide([hints for _, hints in groups], vote)
+        if observe is not None:
+            observe(self, container, groups, hint)
         if not admitted:
             raise _Rejected(reasons.TOPOLOGY_AFFINITY, self._not_aligned(pod), Rejection(name, merged=hint))
         return hint
@@ -341,7 +358,12 @@ class Kubelet:
                 # A pod that got devices is not refused for those that turned unhealthy (sanitizeNodeAllocatable).
                 count = max(count, self.devices.allocated[resource].bit_count())
             devices[resource] = count
-        return shortages(pod.requests, self._used, len(self.active), self._fixed, devices)
+        requests = pod.requests
+        if not self._knows_all:
+            requests = {
+                name: amount for name, amount in requests.items() if name in self._fixed or name in self.devices.tables
+            }
+        return shortages(requests, self._used, len(self.active), self._fixed, devices)
 
     def _activate(self, uid: str, active: _Active) -> None:
         self.active[uid] = active

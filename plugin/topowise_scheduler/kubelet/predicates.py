@@ -37,7 +37,7 @@ class Shortage(NamedTuple):
         )
 
 
-def allocatable(machine: Machine, settings: Settings) -> Amounts:
+def node_allocatable(machine: Machine, settings: Settings) -> Amounts:
     """Node allocatable without devices: capacity less what is reserved (cm/node_container_manager_linux.go).
 
     Memory is less all hugepages of the machine as well. `ephemeral-storage` is left out where the capacity is not
@@ -62,8 +62,8 @@ def shortages(
 ) -> list[Shortage]:
     """What is not enough for a pod beside `pods` others that request `used`, in the kubelet's order (fitsRequest).
 
-    `fixed` is `allocatable`, `devices` the number per registered resource. A resource the node does not know is not
-    checked, except for hugepages: a device whose plugin is not registered does not keep a pod out.
+    `fixed` is `node_allocatable`, `devices` the number per registered resource. A resource the node does not know is
+    not checked, except for hugepages: a device whose plugin is not registered does not keep a pod out.
     """
     found = []
     if pods + 1 > fixed["pods"]:

@@ -33,7 +33,9 @@ class TopologyManager:
         self.count = len(nodes)
         self.default: Mask = (1 << self.count) - 1
         closest = settings.prefer_closest and settings.policy != "single-numa-node"
-        self._distances = _distances(nodes) if closest else None
+        # Between positions, None if a node does not tell; they rank masks only if the option says so.
+        self.distances = _distances(nodes) if all(node.distances for node in nodes) else None
+        self._distances = self.distances if closest else None
         self._sequences: dict[int, tuple[Mask, ...]] = {}
 
     def decide(self, groups: Sequence[Hints], fitter: Fitter | None = None) -> tuple[Hint, bool]:

@@ -1,35 +1,33 @@
-"""LeastAllocated: the emptier the NUMA nodes that the pod will take, the better.
+"""LeastAllocated: the emptier the NUMA nodes stay, the better (KEP-119 of scheduler-plugins).
 
-The formula is NodeResourcesFit's, applied to the zone instead of the node (KEP-119, sig-scheduling): the weighted mean
-over resources of what is left of the zone once the pod is on it. Where scheduler-plugins take the minimum over all
-zones, this takes the zone the kubelet will choose. A pod of several placements scores their mean.
+The weighted mean over resources of what is left of the zone's available amount (least_allocated.go). zones.py tells
+which zone counts and where this differs from upstream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from topowise_scheduler.engine.node import NodeTopology
-from topowise_scheduler.engine.score import RAW_MAX
-from topowise_scheduler.engine.verdict import Verdict
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine.room import Room
+from topowise_scheduler.strategies import zones
 
 
-def score(node: NodeTopology, verdict: Verdict, weights: Mapping[str, int]) -> int:
-    """0 if nothing is aligned: a node that will align the pod is better than one that will not."""
-    free = {zone.id: dict(zone.available) for zone in node.zones}
-    whole = {zone.id: zone.allocatable for zone in node.zones}
-    total = 0
-    for placement in verdict.placements:
-        left = free[placement.zone]
-        weighted = parts = 0
-        for resource, amount in placement.amounts.items():
-            after = max(0, left.get(resource, 0) - amount)
-            if placement.is_kept:
-                left[resource] = after
-            weight = weights.get(resource, 0)
-            allocatable = whole[placement.zone].get(resource, 0)
-            if weight and allocatable:
-                weighted += weight * (after * RAW_MAX // allocatable)
-                parts += weight
-        total += weighted // parts if parts else 0
-    return total // len(verdict.placements) if verdict.placements else 0
+class LeastAllocated:
+    """`weights` of resources; one that is missing has 1."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self._weights = weights
+
+    def raw(self, room: Room) -> NDArray[np.int64]:
+        """(nodes,) 0 to RAW_MAX."""
+        return zones.raw(room, self._left)
+
+    def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As it is."""
+        return raw
+
+    def _left(self, shares: Sequence[zones.Share]) -> zones.Scores:
+        return 1 - zones.mean_used(shares, self._weights)

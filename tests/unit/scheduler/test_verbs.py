@@ -5,104 +5,125 @@ from typing import Any
 import msgspec
 import pytest
 
-from topowise import nrt
-from topowise_scheduler.answers import Answers
-from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.engine import fit, verdict
+from scheduling import Service, counts, pod
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.extender import verbs
+from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.verbs import BadRequestError, Verbs
 
 
-def topology(name: str, available: str) -> nrt.NodeResourceTopology:
-    cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": available}
-    document = {
-        "metadata": {"name": name},
-        "attributes": [{"name": "topologyManagerPolicy", "value": "single-numa-node"}],
-        "zones": [{"name": "node-0", "type": "Node", "resources": [cpu]}],
-    }
-    return nrt.decode(msgspec.json.encode(document))
-
-
-def pod(cpu: str, **meta: str) -> dict[str, Any]:
-    amounts = {"cpu": cpu, "memory": "1Gi"}
-    return {
-        "metadata": {"name": "p", "namespace": "default", "uid": "u", **meta},
-        "spec": {"containers": [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}]},
-        "status": {"phase": "Pending", "qosClass": "Guaranteed"},
-    }
-
-
 @pytest.fixture
-def ledger() -> Ledger:
-    made = Ledger(fit.judge)
+def service() -> Service:
+    made = Service()
     for name, available in (("empty", "8"), ("half", "4"), ("full", "0")):
-        made.put_topology(topology(name, available))
+        made.report(counts(name, available, included=()))
     return made
 
 
 @pytest.fixture
-def answering(ledger: Ledger) -> Verbs:
-    return Verbs(Answers(ledger, {"cpu": 1, "memory": 1}), lambda: None)
+def answering(service: Service) -> Verbs:
+    return Verbs(service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: None)
 
 
-def body(cpu: str, names: list[str] | None, nodes: Any = None, **meta: str) -> bytes:
-    return msgspec.json.encode({"Pod": pod(cpu, **meta), "Nodes": nodes, "NodeNames": names})
+def body(document: dict[str, Any], names: list[str] | None, nodes: Any = None) -> bytes:
+    return msgspec.json.encode({"Pod": document, "Nodes": nodes, "NodeNames": names})
+
+
+_OTHER = refusals.OTHER_POLICY
+
+
+def settle(answering: Verbs) -> None:
+    expected = answering.expected()
+    if expected is not None:
+        answering.settle(expected)
 
 
 def test_filter_keeps_the_order_and_names_every_node(answering: Verbs) -> None:
-    answer = msgspec.json.decode(answering.filter(body("4", ["half", "full", "stranger", "empty"])))
+    answer = msgspec.json.decode(answering.filter(body(pod("p", "4"), ["half", "full", "stranger", "empty"])))
     assert answer == {
         "Nodes": None,
         "NodeNames": ["half", "stranger", "empty"],
-        "FailedNodes": {"full": verdict.NO_ZONE_FOR_CONTAINER},
+        "FailedNodes": {"full": refusals.NOT_NOW},
         "FailedAndUnresolvableNodes": {},
         "Error": "",
     }
 
 
-def test_a_node_that_the_cluster_does_not_have_is_noted_once(answering: Verbs, ledger: Ledger) -> None:
-    ledger.known = {"new"}
+def test_a_node_that_the_cluster_does_not_have_is_noted_once(answering: Verbs, service: Service) -> None:
+    service.ledger.known = {"new"}
     for _ in range(2):
-        answering.filter(body("4", ["empty", "new", "stranger"], uid=""))
-    assert answering.take_notes() == ["stranger"]
-    assert answering.take_notes() == []
+        answering.filter(body(pod("p"), ["empty", "new", "stranger"]))
+    assert answering.take_strangers() == ["stranger"]
+    assert answering.take_strangers() == []
 
 
 def test_what_no_empty_node_could_hold_is_unresolvable(answering: Verbs) -> None:
-    answer = msgspec.json.decode(answering.filter(body("9", ["empty", "full"])))
+    answer = msgspec.json.decode(answering.filter(body(pod("p", "9"), ["empty", "full"])))
     assert answer["NodeNames"] == []
     assert answer["FailedNodes"] == {}
-    assert set(answer["FailedAndUnresolvableNodes"]) == {"empty", "full"}
+    assert answer["FailedAndUnresolvableNodes"] == {"empty": refusals.NEVER, "full": refusals.NEVER}
 
 
-def test_refusals_do_not_change_when_amounts_do(answering: Verbs, ledger: Ledger) -> None:
-    before = answering.filter(body("4", ["full"]))
-    ledger.put_topology(topology("full", "3"))
-    assert answering.filter(body("4", ["full"])) == before
+def test_refusals_do_not_change_when_amounts_do(answering: Verbs, service: Service) -> None:
+    before = answering.filter(body(pod("p", "4"), ["full"]))
+    service.report(counts("full", "3", included=()))
+    assert answering.filter(body(pod("p", "4"), ["full"])) == before
 
 
-def test_whole_nodes_come_back_as_they_came(answering: Verbs) -> None:
+def test_whole_nodes_come_back_as_they_came_and_leave_no_trace(answering: Verbs, service: Service) -> None:
     items = [{"metadata": {"name": name, "labels": {"x": "y"}}, "unknown": 1} for name in ("full", "empty")]
-    answer = msgspec.json.decode(answering.filter(body("4", None, {"metadata": {}, "items": items})))
+    answer = msgspec.json.decode(answering.filter(body(pod("p", "4"), None, {"metadata": {}, "items": items})))
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == [items[1]]
+    assert answering.expected() is None
+    assert service.ledger.open_claims == 0
 
 
 def test_no_names_is_not_everything(answering: Verbs) -> None:
-    assert msgspec.json.decode(answering.filter(body("4", [])))["NodeNames"] == []
+    assert msgspec.json.decode(answering.filter(body(pod("p"), [])))["NodeNames"] == []
 
 
 def test_prioritize_answers_a_bare_array_of_integers(answering: Verbs) -> None:
-    answer = msgspec.json.decode(answering.prioritize(body("2", ["empty", "half", "stranger"])))
-    assert answer == [{"Host": "empty", "Score": 10}, {"Host": "half", "Score": 3}, {"Host": "stranger", "Score": 0}]
-    assert all(type(one["Score"]) is int for one in answer)
+    answer = msgspec.json.decode(answering.prioritize(body(pod("p", "2"), ["empty", "half", "stranger"])))
+    assert [one["Host"] for one in answer] == ["empty", "half", "stranger"]
+    assert all(type(one["Score"]) is int and 0 <= one["Score"] <= 10 for one in answer)
+    assert answer[0]["Score"] > answer[1]["Score"] > answer[2]["Score"]
 
 
-def test_verdicts_are_kept_for_the_pod_only_while_nothing_changes(answering: Verbs, ledger: Ledger) -> None:
-    ask = body("4", ["half"], resourceVersion="7")
-    assert msgspec.json.decode(answering.filter(ask))["NodeNames"] == ["half"]
-    ledger.put_topology(topology("half", "1"))
-    assert msgspec.json.decode(answering.filter(ask))["NodeNames"] == []
+def test_the_best_node_is_claimed_until_the_pod_is_asked_about_again(answering: Verbs, service: Service) -> None:
+    answering.prioritize(body(pod("a", "4"), ["empty", "half"]))
+    settle(answering)
+    assert service.free("empty") == [4]
+    answer = msgspec.json.decode(answering.filter(body(pod("b", "8"), ["empty"])))
+    assert list(answer["FailedNodes"]) == ["empty"]
+    answering.filter(body(pod("a", "4"), ["empty", "half"]))
+    assert service.free("empty") == [8]
+
+
+def test_a_single_node_that_is_left_is_claimed_as_nobody_will_ask_for_scores(
+    answering: Verbs, service: Service
+) -> None:
+    answering.filter(body(pod("a", "8"), ["empty", "half"]))
+    settle(answering)
+    assert service.free("empty") == [0]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "kept", "refused"),
+    [
+        ({"topowise.io/numa-policy": "restricted"}, ["empty"], {"none": refusals.WEAKER_POLICY}),
+        ({"volcano.sh/numa-topology-policy": "restricted"}, [], {"empty": _OTHER, "none": _OTHER}),
+        ({"volcano.sh/numa-topology-policy": "none"}, ["empty", "none"], {}),
+    ],
+)  # fmt: skip
+def test_a_node_whose_policy_is_not_what_the_pod_asks_for_is_refused(
+    answering: Verbs, service: Service, annotations: dict[str, str], kept: list[str], refused: dict[str, str]
+) -> None:
+    service.report(counts("none", "8", policy="none", included=()))
+    answer = msgspec.json.decode(answering.filter(body(pod("p", annotations=annotations), ["empty", "none"])))
+    assert answer["NodeNames"] == kept
+    assert answer["FailedAndUnresolvableNodes"] == refused
 
 
 @pytest.mark.parametrize(
@@ -115,6 +136,7 @@ def test_verdicts_are_kept_for_the_pod_only_while_nothing_changes(answering: Ver
         (b'{"Pod": {"metadata": {}, "spec": {}}}', "neither NodeNames nor Nodes"),
         (b'{"Pod": {"metadata": {}, "spec": {}}, "NodeNames": [1]}', "NodeNames"),
         (b'{"Pod": {"metadata": {}, "spec": {}}, "NodeNames": ["\xff"]}', "ExtenderArgs"),
+        (b'{"Pod":{"metadata":{},"spec":{},"x":' + b"[" * 200_000, "ExtenderArgs"),
     ],
 )
 def test_a_malformed_request_is_named(answering: Verbs, sent: bytes, named: str) -> None:
@@ -122,10 +144,13 @@ def test_a_malformed_request_is_named(answering: Verbs, sent: bytes, named: str)
         answering.filter(sent)
 
 
-def test_before_the_first_sync_there_is_no_answer(ledger: Ledger) -> None:
-    waiting = Verbs(Answers(ledger, {}), lambda: "not yet listed: nodes")
-    with pytest.raises(BadRequestError, match="not yet listed"):
-        waiting.filter(body("4", ["empty"]))
+def test_before_the_first_sync_there_is_no_answer(service: Service) -> None:
+    waiting = Verbs(
+        service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: "not yet listed: nodes"
+    )
+    for verb in (waiting.filter, waiting.prioritize, waiting.preempt):
+        with pytest.raises(BadRequestError, match="not yet listed"):
+            verb(body(pod("p"), ["empty"]))
     assert msgspec.json.decode(verbs.refuse_filter("x")) == {
         "Nodes": None,
         "NodeNames": None,
@@ -135,18 +160,44 @@ def test_before_the_first_sync_there_is_no_answer(ledger: Ledger) -> None:
     }
 
 
-def test_a_pod_with_an_impossible_quantity_is_an_error_not_a_crash(answering: Verbs) -> None:
-    broken = body("4 cores", ["empty"])
-    with pytest.raises(verbs.REFUSED_BECAUSE, match="4 cores"):
-        answering.filter(broken)
+@pytest.mark.parametrize("broken", [pod("p", "4 cores"), pod("p", annotations={"topowise.io/numa-policy": "strict"})])
+def test_a_pod_that_cannot_be_read_is_an_error_not_a_crash(answering: Verbs, broken: dict[str, Any]) -> None:
+    with pytest.raises(verbs.REFUSED_BECAUSE, match=r"4 cores|strict"):
+        answering.filter(body(broken, ["empty"]))
 
 
-def test_explain_tells_a_verdict_a_score_and_words_for_each_node(answering: Verbs) -> None:
-    answer = msgspec.json.decode(answering.explain(body("4", ["empty", "full"])))
-    assert [(one["Host"], one["Fits"]) for one in answer] == [("empty", True), ("full", False)]
-    assert "node 0 has cpu 0" in answer[1]["Detail"]
+class TestPreempt:
+    @pytest.fixture(autouse=True)
+    def _occupied(self, service: Service) -> None:
+        service.report(counts("n1", ("8", "8"), included=()))
+        for name, cpu, priority in (("low", "6", 1), ("small", "3", 1), ("high", "5", 9)):
+            service.put(pod(name, cpu, node="n1", priority=priority))
 
+    def ask(self, answering: Verbs, document: dict[str, Any], proposed: dict[str, Any]) -> Any:
+        return msgspec.json.decode(
+            answering.preempt(
+                msgspec.json.encode({"Pod": document, "NodeNameToVictims": None, "NodeNameToMetaVictims": proposed})
+            )
+        )["NodeNameToMetaVictims"]
 
-def test_a_request_nested_without_end_is_refused(answering: Verbs) -> None:
-    with pytest.raises(BadRequestError, match="not ExtenderArgs"):
-        answering.filter(b'{"Pod":{"metadata":{},"spec":{},"x":' + b"[" * 200_000)
+    def test_victims_are_chosen_where_none_are_proposed(self, answering: Verbs, service: Service) -> None:
+        assert service.free("n1") == [2, 0]
+        answer = self.ask(answering, pod("p", "5", priority=5), {"n1": {"Pods": None, "NumPDBViolations": 0}})
+        assert answer == {"n1": {"Pods": [{"UID": "uid-low"}], "NumPDBViolations": 0}}
+
+    def test_a_victim_is_added_where_the_proposed_one_frees_the_wrong_zone(self, answering: Verbs) -> None:
+        answer = self.ask(answering, pod("p", "8", priority=5), {"n1": {"Pods": [{"UID": "uid-small"}]}})
+        assert {one["UID"] for one in answer.get("n1", {"Pods": []})["Pods"]} >= {"uid-small", "uid-low"}
+
+    def test_a_node_where_no_eviction_helps_is_dropped(self, answering: Verbs) -> None:
+        assert self.ask(answering, pod("p", "9", priority=5), {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
+        assert self.ask(answering, pod("p", "8", priority=0), {"n1": {"Pods": []}}) == {}
+
+    def test_a_node_nobody_has_reported_is_kept_as_proposed(self, answering: Verbs) -> None:
+        answer = self.ask(answering, pod("p", priority=5), {"x": {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}})
+        assert answer["x"]["Pods"] == [{"UID": "u"}]
+
+    def test_whole_pods_are_answered_by_uid(self, answering: Verbs) -> None:
+        sent = {"Pod": pod("p", "5", priority=5), "NodeNameToVictims": {"n1": {"Pods": [pod("low", "6")]}}}
+        answer = msgspec.json.decode(answering.preempt(msgspec.json.encode(sent)))
+        assert answer["NodeNameToMetaVictims"]["n1"]["Pods"] == [{"UID": "uid-low"}]

@@ -1,0 +1,117 @@
+"""Typed decoding of the built-in kinds whose fields clients get wrong: leases, and the times of events.
+
+Go decodes a body into a struct, so a text where a number belongs, or a time in any but one spelling, is a 400 before
+anything else is looked at. A MicroTime is the trap: it has exactly six digits after the point, and
+`datetime.isoformat()`, which the official Python client uses, leaves them out in one of a million moments.
+Source: k8s.io/apimachinery/pkg/apis/meta/v1/micro_time.go, pkg/apis/coordination/validation.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from typing import Any, Final
+
+from sandbox.apiserver.errors import Json, bad_request, cause
+
+LEASES: Final = "leases.coordination.k8s.io"
+
+# Where, and as what: the Go struct that holds the field (as messages name it) and the types of its fields.
+_LEASE_SPEC: Final = {
+    "holderIdentity": "string",
+    "leaseDurationSeconds": "int32",
+    "acquireTime": "MicroTime",
+    "renewTime": "MicroTime",
+    "leaseTransitions": "int32",
+    "strategy": "string",
+    "preferredHolder": "string",
+}
+# Dropped while the feature gate CoordinatedLeaderElection is off, which it is by default.
+_GATED: Final = ("strategy", "preferredHolder")
+_EVENTS: Final = ("events", "events.events.k8s.io")
+
+_LAYOUT: Final = "2006-01-02T15:04:05.000000Z07:00"
+_DIGITS: Final = r"\d\d"
+_ELEMENTS: Final = (
+    (r"\d{4}", "2006"), ("-", "-"), (_DIGITS, "01"), ("-", "-"), (_DIGITS, "02"), ("T", "T"),
+    (_DIGITS, "15"), (":", ":"), (_DIGITS, "04"), (":", ":"), (_DIGITS, "05"),
+    (r"\.\d{6}", ".000000"), (r"Z|[+-]\d\d:\d\d", "Z07:00"),
+)  # fmt: skip
+
+
+def decoded(resource_key: str, what: str, obj: Json) -> tuple[Json, list[str]]:
+    """The object as Go would hold it, and the paths of fields it does not know. Raises StatusError 400.
+
+    `what` is how messages name the kind: `Lease in version "v1" cannot be handled as a Lease`.
+    """
+    try:
+        if resource_key == LEASES:
+            return _lease(obj)
+        if resource_key in _EVENTS and obj.get("eventTime") is not None:
+            return {**obj, "eventTime": _micro_time(obj["eventTime"], "Event.eventTime")}, []
+    except ValueError as exc:
+        raise bad_request(f"{what}: {exc}") from exc
+    return obj, []
+
+
+def _lease(obj: Json) -> tuple[Json, list[str]]:
+    spec = obj.get("spec") or {}
+    if not isinstance(spec, dict):
+        raise ValueError(
+            f"json: cannot unmarshal {_go_kind(spec)} into Go struct field Lease.spec of type v1.LeaseSpec"
+        )
+    known = {name: _field(name, value) for name, value in spec.items() if name in _LEASE_SPEC and value is not None}
+    kept = {name: value for name, value in known.items() if name not in _GATED}
+    return {**obj, "spec": kept}, [f"spec.{name}" for name in spec if name not in _LEASE_SPEC]
+
+
+def _field(name: str, value: Any) -> Any:
+    place, expected = f"LeaseSpec.spec.{name}", _LEASE_SPEC[name]
+    if expected == "MicroTime":
+        return _micro_time(value, place)
+    wanted = int if expected == "int32" else str
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        shown = f"number {json.dumps(value)}" if isinstance(value, float) else _go_kind(value)
+        raise ValueError(f"json: cannot unmarshal {shown} into Go struct field {place} of type {expected}")
+    return value
+
+
+def _micro_time(value: Any, place: str) -> str:
+    """A MicroTime in the one spelling the server answers with. Raises ValueError in Go's words."""
+    if not isinstance(value, str):
+        raise ValueError(f"json: cannot unmarshal {_go_kind(value)} into Go struct field {place} of type string")
+    at = 0
+    for pattern, element in _ELEMENTS:
+        match = re.compile(pattern, re.ASCII).match(value, at)
+        if match is None:
+            problem = f"cannot parse {json.dumps(value[at:])} as {json.dumps(element)}"
+            raise ValueError(f"parsing time {json.dumps(value)} as {json.dumps(_LAYOUT)}: {problem}")
+        at = match.end()
+    if at < len(value):
+        raise ValueError(f"parsing time {json.dumps(value)}: extra text: {json.dumps(value[at:])}")
+    try:
+        moment = datetime.datetime.fromisoformat(value).astimezone(datetime.UTC)
+    except (ValueError, OverflowError) as exc:
+        # "month must be in 1..12", "day is out of range for month"
+        raise ValueError(f"parsing time {json.dumps(value)}: {str(exc).split()[0]} out of range") from exc
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _go_kind(value: Any) -> str:
+    kinds = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
+    return kinds.get(type(value), "null")
+
+
+def lease_causes(lease: Json) -> list[Json]:
+    """What is wrong with a lease, as causes of a 422."""
+    spec = lease["spec"]
+    causes = []
+    seconds, transitions = spec.get("leaseDurationSeconds"), spec.get("leaseTransitions")
+    if seconds is not None and seconds <= 0:
+        message = f"Invalid value: {seconds}: must be greater than 0"
+        causes.append(cause("FieldValueInvalid", message, "spec.leaseDurationSeconds"))
+    if transitions is not None and transitions < 0:
+        message = f"Invalid value: {transitions}: must be greater than or equal to 0"
+        causes.append(cause("FieldValueInvalid", message, "spec.leaseTransitions"))
+    return causes

@@ -1,0 +1,129 @@
+"""Many hollow nodes behind one watch of all pods."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from sandbox import machines
+from sandbox.hollow.hardware import Hardware
+from sandbox.hollow.node import HollowNode
+from sandbox.hollow.reporter import Reporting
+from sandbox.kubelet.lifecycle import Pace
+from topowise import pods
+from topowise.kube.api import Api
+from topowise.kube.reflector import EventType, Reflector
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise_scheduler.kubelet import Admission
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A pod that a kubelet would not have; `at` is monotonic."""
+
+    node: str
+    pod: pods.Pod
+    decision: Admission
+    at: float
+
+
+class Fleet:
+    """The nodes by name. `add` them, then keep the block open: `async with fleet: ...`. `refused` is told at once."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        pace: Pace | None = None,
+        reporting: Reporting | None = None,
+        refused: Callable[[Refusal], None] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._api = api
+        self._pace = pace or Pace()
+        self._reporting = reporting or Reporting()
+        self._refused = refused
+        self._seed = seed
+        self._hardware = Hardware()
+        self._directory = tempfile.TemporaryDirectory(prefix="topowise-fleet-")
+        self._running: asyncio.Task[None] | None = None
+        self.nodes: dict[str, HollowNode] = {}
+        self.refusals: list[Refusal] = []
+
+    def add(self, name: str, machine: machines.Machine, config: KubeletConfiguration) -> HollowNode:
+        """A node more. Raises KubeletStartError if a kubelet would not start like this."""
+        directory = Path(self._directory.name) / name
+        directory.mkdir()
+        node = self.nodes[name] = HollowNode(
+            self._api,
+            name,
+            self._hardware.read(machine),
+            config,
+            directory,
+            pace=self._pace,
+            reporting=self._reporting,
+            refused=lambda pod, decision: self._note(Refusal(name, pod, decision, time.monotonic())),
+            seed=self._seed,
+        )
+        return node
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no pod comes or goes anywhere, and everything is published."""
+        return all(node.is_quiet for node in self.nodes.values())
+
+    async def __aenter__(self) -> Self:
+        """Returns when every node is registered and has reported once."""
+        for node in self.nodes.values():
+            await node.register()
+        self._running = asyncio.create_task(self._run(), name="fleet")
+        while not all(node.reporter.written for node in self.nodes.values()):
+            self.check()
+            await asyncio.sleep(0.01)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        self._directory.cleanup()
+
+    def check(self) -> None:
+        """Raises what ended the fleet, if anything did."""
+        if self._running is not None and self._running.done():
+            self._running.result()
+
+    # As Consumer of all pods
+
+    def replace(self, items: list[pods.Pod]) -> None:
+        """Everything there is."""
+        there = {item.metadata.uid for item in items}
+        for node in self.nodes.values():
+            node.lifecycle.keep(there)
+        for item in items:
+            self.apply("ADDED", item)
+
+    def apply(self, event: EventType, item: pods.Pod) -> None:
+        """One change, told to the node it is about."""
+        node = self.nodes.get(item.spec.nodeName)
+        if node is not None:
+            node.lifecycle.put(event, item)
+
+    def _note(self, refusal: Refusal) -> None:
+        self.refusals.append(refusal)
+        if self._refused is not None:
+            self._refused(refusal)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(Reflector(self._api, "/api/v1/pods", pods.decode, self).run(), name="fleet watch")
+            for node in self.nodes.values():
+                tasks.create_task(node.run(), name=node.name)

@@ -1,0 +1,60 @@
+"""One hollow node: machine, kubelet and exporter."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+from sandbox.hollow.reporter import Reporter, Reporting
+from sandbox.kubelet.lifecycle import Change, Lifecycle, Pace, Refused
+from sandbox.kubelet.node import EmulatedNode
+from sandbox.kubelet.registration import register
+from topowise.kube.api import Api
+from topowise.kubeletconfig import KubeletConfiguration, with_defaults
+from topowise_exporter.machine import Machine
+
+
+class HollowNode:
+    """`directory` is for the kubelet's state files. Raises KubeletStartError if a kubelet would not start like this."""
+
+    def __init__(
+        self,
+        api: Api,
+        name: str,
+        machine: Machine,
+        config: KubeletConfiguration,
+        directory: Path,
+        *,
+        pace: Pace,
+        reporting: Reporting,
+        refused: Refused | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._api = api
+        self.name = name
+        self.config = with_defaults(config)
+        self.kubelet = EmulatedNode(machine, self.config)
+        random = Random(f"{name} {seed}")
+        self.reporter = Reporter(
+            api, name, machine, self.config, self.kubelet, directory, reporting=reporting, random=random
+        )
+        self.lifecycle = Lifecycle(api, name, self.kubelet, self._changed, pace=pace, refused=refused, random=random)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no pod comes or goes, and everything is published."""
+        return not self.lifecycle.is_busy and self.reporter.is_current
+
+    async def register(self) -> None:
+        """Makes the Node object."""
+        await register(self._api, self.name, self.kubelet)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.lifecycle.run(), name=f"{self.name} kubelet")
+            tasks.create_task(self.reporter.run(), name=f"{self.name} exporter")
+
+    def _changed(self, change: Change) -> None:
+        self.reporter.note(change)

@@ -1,0 +1,31 @@
+"""A node's own object, as a kubelet registers it and keeps its status."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sandbox.kubelet.node import EmulatedNode
+from topowise.errors import ApiError
+from topowise.kube.api import MERGE_PATCH, Api
+
+
+async def register(api: Api, name: str, node: EmulatedNode) -> None:
+    """Creates the Node, or brings the status of the one that is there up to date. Raises ApiError."""
+    wanted = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {
+            "capacity": node.capacity(),
+            "allocatable": node.allocatable(),
+            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+            "nodeInfo": {"kubeletVersion": "v1.36.2", "operatingSystem": "linux", "architecture": "amd64"},
+        },
+    }
+    try:
+        await api.request("POST", "/api/v1/nodes", body=msgspec.json.encode(wanted))
+    except ApiError as exc:
+        if exc.status != 409:
+            raise
+    body = msgspec.json.encode({"status": wanted["status"]})
+    await api.request("PATCH", f"/api/v1/nodes/{name}/status", body=body, content_type=MERGE_PATCH)

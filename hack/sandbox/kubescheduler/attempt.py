@@ -1,0 +1,48 @@
+"""One scheduling attempt and what is said of it (pkg/scheduler/framework/types.go, FitError and NodeToStatus)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A node that will not do. `ever`: UnschedulableAndUnresolvable, so evicting pods from it would not help."""
+
+    reasons: tuple[str, ...]
+    plugin: str
+    ever: bool = False
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """One cycle for one pod. `scores` are the extender's; empty if it was not asked. `error` failed the whole attempt.
+
+    `nominated` is where preemption makes room; `message` is what the pod's condition says.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    refused: Mapping[str, Refused] = {}
+    feasible: tuple[str, ...] = ()
+    scores: Mapping[str, int] = {}
+    chosen: str | None = None
+    nominated: str | None = None
+    message: str = ""
+    error: str = ""
+
+
+def fit_error(nodes: int, reasons: Iterable[str], after: str = "") -> str:
+    """FitError.Error: reasons with their counts, sorted as text; `after` is PostFilter's message."""
+    counted = sorted(f"{count} {reason}" for reason, count in Counter(reasons).items())
+    text = f"0/{nodes} nodes are available:"
+    if counted:
+        text += f" {', '.join(counted)}."
+    return f"{text} {after}" if after else text
+
+
+def said(refused: Mapping[str, Refused]) -> list[str]:
+    """Every reason of every node."""
+    return [reason for one in refused.values() for reason in one.reasons]

@@ -1,0 +1,128 @@
+"""Nodes with the pods on them, those included that are assumed there while their bind is under way.
+
+Source: pkg/scheduler/backend/cache/cache.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from sandbox.kubescheduler.pod import PodInfo
+from topowise import pods
+
+# pkg/scheduler/util/pod_resources.go: what a pod without requests counts as, for scores only.
+_NON_ZERO: Final = {"cpu": 100, "memory": 200 << 20}
+
+
+class Node(msgspec.Struct, frozen=True):
+    """What is used of a v1.Node."""
+
+    class Metadata(msgspec.Struct, frozen=True):
+        name: str = ""
+
+    class Status(msgspec.Struct, frozen=True):
+        allocatable: pods.Quantities | None = None
+
+    class Spec(msgspec.Struct, frozen=True):
+        unschedulable: bool = False
+
+    metadata: Metadata
+    spec: Spec = Spec()
+    status: Status = Status()
+
+    def amounts(self) -> pods.Amounts:
+        """Allocatable as integers."""
+        return {name: pods.amount_of(name, given) for name, given in (self.status.allocatable or {}).items()}
+
+
+class NodeInfo:
+    """A node. `used` and `scored` are sums over `pods`, exact and with defaults for what pods do not request."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.allocatable: pods.Amounts = {}
+        self.is_known = False
+        self.pods: dict[str, PodInfo] = {}
+        self.used: pods.Amounts = {}
+        self.scored: pods.Amounts = dict.fromkeys(_NON_ZERO, 0)
+
+    def add(self, info: PodInfo) -> None:
+        """The pod is here."""
+        self.pods[info.uid] = info
+        self._count(info, 1)
+
+    def remove(self, uid: str) -> None:
+        """The pod is not."""
+        info = self.pods.pop(uid, None)
+        if info is not None:
+            self._count(info, -1)
+
+    def _count(self, info: PodInfo, sign: int) -> None:
+        for name, amount in info.requests.items():
+            self.used[name] = self.used.get(name, 0) + sign * amount
+        for name, amount in non_zero(info).items():
+            self.scored[name] += sign * amount
+
+
+def non_zero(info: PodInfo) -> pods.Amounts:
+    """CPU and memory of a pod for scores."""
+    return {name: info.requests.get(name, 0) or default for name, default in _NON_ZERO.items()}
+
+
+class Cache:
+    """All nodes, by name."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, NodeInfo] = {}
+        self._places: dict[str, str] = {}
+        self.assumed: set[str] = set()
+
+    def nodes(self) -> Iterator[NodeInfo]:
+        """Those with a Node object."""
+        return (node for node in self._nodes.values() if node.is_known)
+
+    def get(self, name: str) -> NodeInfo | None:
+        """None if there is no such Node object."""
+        node = self._nodes.get(name)
+        return node if node is not None and node.is_known else None
+
+    def put_node(self, node: Node) -> bool:
+        """A Node came or changed. True if that may matter to pods that wait."""
+        info = self._nodes.setdefault(node.metadata.name, NodeInfo(node.metadata.name))
+        amounts = node.amounts()
+        matters = not info.is_known or info.allocatable != amounts
+        info.allocatable, info.is_known = amounts, True
+        return matters
+
+    def drop_node(self, name: str) -> None:
+        """The Node is gone; its pods are still there until they are deleted."""
+        if name in self._nodes:
+            self._nodes[name].is_known = False
+
+    def put_pod(self, info: PodInfo) -> None:
+        """An assigned pod came or changed; an assumed one is confirmed by it."""
+        self.drop_pod(info.uid)
+        self._place(info, info.node)
+
+    def drop_pod(self, uid: str) -> None:
+        """An assigned pod has ended, or an assumed one will not come."""
+        self.assumed.discard(uid)
+        place = self._places.pop(uid, None)
+        if place is not None:
+            self._nodes[place].remove(uid)
+
+    def assume(self, info: PodInfo, node: str) -> None:
+        """The pod will be bound to the node."""
+        self._place(info, node)
+        self.assumed.add(info.uid)
+
+    def place_of(self, uid: str) -> str | None:
+        """The node of a pod that is assigned or assumed."""
+        return self._places.get(uid)
+
+    def _place(self, info: PodInfo, node: str) -> None:
+        self._places[info.uid] = node
+        self._nodes.setdefault(node, NodeInfo(node)).add(info)

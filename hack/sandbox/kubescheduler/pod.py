@@ -1,0 +1,74 @@
+"""A pod as the informer keeps it: its JSON as it came, which is what an extender is sent, and what is used of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from topowise import pods
+
+
+class _Spec(msgspec.Struct, frozen=True, gc=False):
+    preemptionPolicy: str = ""
+
+
+class _Extra(msgspec.Struct, frozen=True, gc=False):
+    spec: _Spec = _Spec()
+
+
+class PodInfo(msgspec.Struct, frozen=True, gc=False):
+    """`requests` are the effective ones, milli-CPU for cpu."""
+
+    raw: bytes
+    pod: pods.Pod
+    requests: pods.Amounts
+    preempts: Literal["PreemptLowerPriority", "Never"]
+
+    @property
+    def uid(self) -> str:
+        return self.pod.metadata.uid
+
+    @property
+    def key(self) -> str:
+        """namespace/name"""
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+    @property
+    def path(self) -> str:
+        """Of the object in the API."""
+        return f"/api/v1/namespaces/{self.pod.metadata.namespace}/pods/{self.pod.metadata.name}"
+
+    @property
+    def node(self) -> str:
+        """Where it is assigned, "" if nowhere."""
+        return self.pod.spec.nodeName
+
+    @property
+    def priority(self) -> int:
+        return self.pod.spec.priority or 0
+
+    @property
+    def nominated(self) -> str:
+        """Where preemption makes room for it, "" if nowhere."""
+        return "" if self.pod.status is None else self.pod.status.nominatedNodeName
+
+    @property
+    def started(self) -> str:
+        """RFC 3339; for whom to evict among equals."""
+        return ("" if self.pod.status is None else self.pod.status.startTime) or ""
+
+    def condition(self) -> pods.Condition | None:
+        """PodScheduled."""
+        conditions = () if self.pod.status is None else self.pod.status.conditions or ()
+        return next((one for one in conditions if one.type == "PodScheduled"), None)
+
+
+_decode_extra = msgspec.json.Decoder(_Extra).decode
+
+
+def decode(raw: bytes | msgspec.Raw) -> PodInfo:
+    """Raises msgspec.DecodeError, and ParseError for a malformed quantity."""
+    pod = pods.decode(raw)
+    never = _decode_extra(raw).spec.preemptionPolicy == "Never"
+    return PodInfo(bytes(raw), pod, pods.needs(pod).requests, "Never" if never else "PreemptLowerPriority")

@@ -1,0 +1,137 @@
+"""DefaultPreemption: which pods of lower priority would have to go, on which node; the extender has the last word.
+
+The dry run knows in-tree filters only: a node that is refused by the extender alone has room without any eviction,
+which is an error to it ("expected at least one victim pod"). PodDisruptionBudgets are left out.
+Sources: pkg/scheduler/framework/preemption/preemption.go, plugins/defaultpreemption/default_preemption.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Final
+
+import msgspec
+
+from sandbox.kubescheduler import fit
+from sandbox.kubescheduler.attempt import Refused, fit_error
+from sandbox.kubescheduler.cache import Cache, NodeInfo
+from sandbox.kubescheduler.extender import Extender, ExtenderError
+from sandbox.kubescheduler.pod import PodInfo
+
+_NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
+_NO_VICTIMS: Final = "No preemption victims found for incoming pod"
+_PREFIX: Final = "preemption: "
+
+NominatedOn = Callable[[str, PodInfo], list[PodInfo]]
+"""Pods nominated on a node that count for a pod."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """`node` is where to evict `victims`; None with `message`, PostFilter's text, if that helps nowhere."""
+
+    node: str | None = None
+    victims: tuple[PodInfo, ...] = ()
+    message: str = ""
+
+
+class Preemption:
+    """Chooses; evicting is done by the caller."""
+
+    def __init__(self, cache: Cache, nominated_on: NominatedOn, extender: Extender | None, random: Random) -> None:
+        self._cache = cache
+        self._nominated_on = nominated_on
+        self._extender = extender
+        self._random = random
+
+    async def choose(self, info: PodInfo, refused: Mapping[str, Refused]) -> Outcome:
+        """Where the pod may make room for itself."""
+        why_not = self._why_not(info)
+        if why_not:
+            return Outcome(message=f"{_PREFIX}{why_not}")
+        candidates, reasons, problems = self._dry_run(info, refused)
+        if not candidates and problems:
+            told = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
+            return Outcome(message=f"{_PREFIX}{told}")
+        if candidates and self._extender is not None:
+            try:
+                candidates = await self._ask(self._extender, info, candidates)
+            except ExtenderError as exc:
+                return Outcome(message=f"{_PREFIX}{exc}")
+        if not candidates:
+            return Outcome(message=f"{_PREFIX}{fit_error(len(refused), reasons)}")
+        node = min(candidates, key=lambda name: _rank(candidates[name]))
+        return Outcome(node, tuple(candidates[node]))
+
+    def _why_not(self, info: PodInfo) -> str:
+        """PodEligibleToPreemptOthers."""
+        if info.preempts == "Never":
+            return "not eligible due to preemptionPolicy=Never."
+        node = self._cache.get(info.nominated) if info.nominated else None
+        if node is not None and any(
+            one.priority < info.priority and one.pod.metadata.deletionTimestamp for one in node.pods.values()
+        ):
+            return "not eligible due to a terminating pod on the nominated node."
+        return ""
+
+    def _dry_run(
+        self, info: PodInfo, refused: Mapping[str, Refused]
+    ) -> tuple[dict[str, list[PodInfo]], list[str], list[str]]:
+        """Victims by node, the words for the other nodes, and errors. The first node is any, as upstream."""
+        candidates: dict[str, list[PodInfo]] = {}
+        reasons, problems = [], []
+        names = list(refused)
+        self._random.shuffle(names)
+        for name in names:
+            node = self._cache.get(name)
+            if refused[name].ever or node is None:
+                reasons.append(_NOT_HELPFUL)
+                continue
+            lower = [one for one in node.pods.values() if one.priority < info.priority]
+            if not lower:
+                reasons.append(_NO_VICTIMS)
+                continue
+            victims = self._victims(info, node, lower)
+            if victims is None:
+                found = fit.check(info, node, self._nominated_on(name, info), lower)
+                reasons += found.reasons if found is not None else ()
+            elif not victims:
+                problems.append(f'expected at least one victim pod on node "{name}"')
+            else:
+                candidates[name] = victims
+        return candidates, reasons, problems
+
+    def _victims(self, info: PodInfo, node: NodeInfo, lower: Sequence[PodInfo]) -> list[PodInfo] | None:
+        """The fewest of the least important; None if not even all of them would be enough (SelectVictimsOnNode)."""
+        beside = self._nominated_on(node.name, info)
+        if fit.check(info, node, beside, lower) is not None:
+            return None
+        victims = list(lower)
+        for one in sorted(lower, key=lambda pod: (-pod.priority, pod.started)):
+            rest = [other for other in victims if other is not one]
+            if fit.check(info, node, beside, rest) is None:
+                victims = rest
+        return victims
+
+    async def _ask(
+        self, extender: Extender, info: PodInfo, candidates: Mapping[str, list[PodInfo]]
+    ) -> dict[str, list[PodInfo]]:
+        """callExtenders: a node without victims, or with one that is not on it, fails the call."""
+        proposed = {name: [one.uid for one in victims] for name, victims in candidates.items()}
+        chosen = {}
+        for name, (uids, _) in (await extender.preempt(info, proposed)).items():
+            node = self._cache.get(name)
+            if node is None or any(uid not in node.pods for uid in uids):
+                raise ExtenderError(f"extender: {extender.prefix} claims to preempt pods that are not on node: {name}")
+            if not uids:
+                raise ExtenderError(f'expected at least one victim pod on node "{name}"')
+            chosen[name] = [node.pods[uid] for uid in uids]
+        return chosen
+
+
+def _rank(victims: Sequence[PodInfo]) -> tuple[int, int, int, tuple[int, ...]]:
+    """pickOneNodeForPreemption: lowest highest priority, smallest sum, fewest, and those that started last."""
+    highest = max(one.priority for one in victims)
+    first = min(one.started for one in victims if one.priority == highest)
+    # Later is better: the text of a time, turned round.
+    return highest, sum(one.priority for one in victims), len(victims), tuple(-ord(letter) for letter in first)

@@ -1,0 +1,85 @@
+"""Servers as child processes on loopback: free ports, a log file each, waiting for readiness, an end with the block."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+_START_SECONDS: Final = 60.0
+_STOP_SECONDS: Final = 10.0
+
+
+class Process:
+    """A child that is ended with the block: asked first, then killed. Its output goes to `log`."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path) -> None:
+        self.name = name
+        self.log = log
+        self._arguments = arguments
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Process:
+        with self.log.open("wb") as log:
+            self._child = subprocess.Popen(
+                self._arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._child is None:
+            return
+        self._child.terminate()
+        try:
+            # Whatever the status: kube-scheduler, asked to stop, ends with 1.
+            self._child.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+    def wait_until_ready(self, url: str, *, token: str = "") -> None:
+        """Polls until the URL answers 200. Raises RuntimeError when it does not in time, or the process ends."""
+        context = ssl.create_default_context()
+        # Self-signed, on loopback.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
+        # No proxy from the environment: this is loopback.
+        handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+        opener = urllib.request.build_opener(*handlers)
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            self._check()
+            try:
+                with opener.open(request, timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise RuntimeError(f"{self.name} is not ready after {_START_SECONDS:.0f} s:\n{self.tail()}")
+
+    def tail(self) -> str:
+        """The end of the log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+
+    def _check(self) -> None:
+        if self._child is not None and self._child.poll() is not None:
+            raise RuntimeError(f"{self.name} ended with status {self._child.returncode}:\n{self.tail()}")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now. Held together while choosing, so that they differ."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

@@ -1,0 +1,289 @@
+"""The books of one node: what its kubelet holds for every pod, those of its last report and those after it.
+
+A report is a past. Pods assigned since are placed by the model, in the order in which they were assigned, where the
+kubelet will place them; claims and nominations are placed like them, and can be taken away again. When a report
+arrives, what it confirms replaces the prediction, the rest is placed anew on top of it.
+
+What confirms a pod:
+- a report of precision "exact" lists each pod's CPUs, memory and devices, so each pod is confirmed for itself;
+- a report of counts only tells by its fingerprint which pods are in its numbers: all that we know of, or all but the
+  newest few, with or without those that have ended. One without a fingerprint is believed to include all pods that
+  were there before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from topowise import fingerprint, pods
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.kubelet import Kubelet, Placement
+from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.report import PodName, Report, kubelet_of
+
+# For so long a report that still lists an ended pod is taken for an old one; later, for the kubelet's truth.
+ENDED_KEPT_S: Final = 120.0
+# How many of the newest pods may be missing in the numbers of a counts report, to be found by its fingerprint.
+_MAX_MISSING: Final = 16
+
+
+class Standing(IntEnum):
+    """How sure a booking is; a later one replaces an earlier one."""
+
+    NOMINATED = 1
+    """kube-scheduler evicts others for it here."""
+    CLAIMED = 2
+    """We said yes, and expect it here."""
+    ASSIGNED = 3
+    """It is bound to the node."""
+
+
+class Booking(msgspec.Struct):
+    """A pod on the node. `reported`: the report's numbers include it. `placed`: the books hold it for itself."""
+
+    record: PodRecord
+    needs: pods.Needs
+    standing: Standing
+    reported: bool = False
+    placed: bool = False
+
+    @property
+    def uid(self) -> str:
+        """The pod's."""
+        return self.record.uid
+
+    @property
+    def name(self) -> PodName:
+        """Namespace and name of the pod."""
+        return self.record.namespace, self.record.name
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Predictions that a report has confirmed: how many lie on the predicted NUMA nodes, and the pods that do not."""
+
+    hits: int = 0
+    misses: tuple[PodName, ...] = ()
+
+
+class Books:
+    """One node. `kubelet` is its present state, None until it has been reported."""
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.kubelet: Kubelet | None = None
+        self.bookings: dict[str, Booking] = {}
+        self._ended: dict[PodName, float] = {}
+
+    def put_report(self, report: Report, now: float) -> Comparison:
+        """A new report; `now` (seconds, monotonic) ages what is remembered of ended pods."""
+        is_newer = self.report is None or not report.version or report.version != self.report.version
+        self._ended = {name: at for name, at in self._ended.items() if now - at < ENDED_KEPT_S}
+        comparison = Comparison()
+        if report.precision == "exact":
+            comparison = self._compare(report)
+            for booking in self._assigned():
+                booking.reported = booking.name in report.held
+        else:
+            self._mark_counted(report, believes=is_newer)
+        self.report = report
+        self._rebuild(report)
+        return comparison
+
+    def drop_report(self) -> None:
+        """Nobody reports the node any more."""
+        self.report = self.kubelet = None
+        for booking in self.bookings.values():
+            booking.reported = booking.placed = False
+
+    def put(self, booking: Booking, *, is_news: bool = True) -> None:
+        """Book a pod, or raise the standing of its booking.
+
+        `is_news` is False for a pod that was there before us: a report without a fingerprint is taken to include it.
+        """
+        held = self.bookings.get(booking.uid)
+        report = self.report
+        if held is not None:
+            held.record = booking.record
+            if booking.standing <= held.standing:
+                return
+            held.standing = booking.standing
+            if report is None or booking.standing is not Standing.ASSIGNED or not self._is_told_of(report, held):
+                return
+        else:
+            self.bookings[booking.uid] = booking
+            if not is_news and report is not None and report.precision == "counts" and not report.fingerprint:
+                booking.reported = True
+                return
+            if report is None or booking.standing is not Standing.ASSIGNED or not self._is_told_of(report, booking):
+                self._place(booking)
+                return
+        self._rebuild(report)
+
+    def update(self, record: PodRecord) -> bool:
+        """A booked pod has changed. True if that changes the books: its init containers are done."""
+        booking = self.bookings.get(record.uid)
+        if booking is None:
+            return False
+        has_started = record.runs and not booking.record.runs
+        booking.record = record
+        return has_started and self.kubelet is not None and booking.placed and self.kubelet.start(record.uid)
+
+    def lower(self, uid: str, standing: Standing) -> None:
+        """The pod is less sure to come than it was."""
+        if uid in self.bookings:
+            self.bookings[uid].standing = standing
+
+    def drop(self, uid: str, ended_at: float | None) -> None:
+        """A pod has ended (seconds, monotonic), or is not expected any more (None)."""
+        booking = self.bookings.pop(uid, None)
+        if booking is None:
+            return
+        if booking.standing is Standing.ASSIGNED and ended_at is not None:
+            self._ended[booking.name] = ended_at
+        if self.kubelet is None or self.report is None:
+            return
+        if self.report.precision == "counts" and self._mark_counted(self.report, believes=False):
+            self._rebuild(self.report)
+            return
+        # A pod that the numbers of a counts report include stays in them until the next one.
+        self.kubelet.remove(uid)
+        # What found no room may find some now: a pod is often seen before the end of the one it follows.
+        for other in self.bookings.values():
+            if not other.placed and not other.reported:
+                self._place(other)
+
+    def without(self, uids: Collection[str]) -> Kubelet | None:
+        """A copy of the present state in which these pods are gone."""
+        if self.kubelet is None:
+            return None
+        kubelet = self.kubelet.fork()
+        for uid in uids:
+            kubelet.remove(uid)
+        return kubelet
+
+    def _assigned(self) -> Iterator[Booking]:
+        return (booking for booking in self.bookings.values() if booking.standing is Standing.ASSIGNED)
+
+    def _is_told_of(self, report: Report, booking: Booking) -> bool:
+        """Whether the report we have includes a pod whose assignment we only hear of now: watches are not in step."""
+        if report.precision == "counts":
+            return self._mark_counted(report, believes=False)
+        # A pod of this name that has ended: the report means that one.
+        booking.reported = booking.name in report.held and self._ended.pop(booking.name, None) is None
+        return booking.reported
+
+    def _compare(self, report: Report) -> Comparison:
+        before = self.kubelet
+        if before is None:
+            return Comparison()
+        hits = 0
+        misses = []
+        for booking in self._assigned():
+            held = report.held.get(booking.name)
+            if held is None or booking.reported or not booking.placed:
+                continue
+            predicted = before.placements(booking.uid)
+            # Plain init containers are in no report, and "" is the pod itself.
+            if all(
+                name in predicted and numa_nodes(predicted[name], before) == numa_nodes(placement, before)
+                for name, placement in held.items()
+                if name
+            ):
+                hits += 1
+            else:
+                misses.append(booking.name)
+        return Comparison(hits, tuple(misses))
+
+    def _mark_counted(self, report: Report, *, believes: bool) -> bool:
+        """Mark the pods that the numbers of a counts report include. True if there are new marks."""
+        unmarked = [booking for booking in self._assigned() if not booking.reported]
+        if not unmarked:
+            return False
+        if not report.fingerprint:
+            for booking in unmarked if believes else ():
+                booking.reported = True
+            return believes
+        counts_all = report.fingerprint_method == fingerprint.ALL
+        counted = [one for one in self._assigned() if counts_all or is_exclusive(report.empty, one.needs)]
+        for missing in range(min(len(counted), _MAX_MISSING) + 1):
+            names = [booking.name for booking in counted[: len(counted) - missing]]
+            if report.fingerprint not in (fingerprint.of(names), fingerprint.of([*names, *self._ended])):
+                continue
+            newest = {booking.uid for booking in counted[len(counted) - missing :]}
+            included = [booking for booking in unmarked if booking.uid not in newest]
+            for booking in included:
+                booking.reported = True
+            return bool(included)
+        return False
+
+    def _rebuild(self, report: Report) -> None:
+        """The report's state, with what it does not include placed on top, the surest first."""
+        is_exact = report.precision == "exact"
+        known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
+        gone = set(self._ended)
+        for booking in self._assigned():
+            # A pod that its kubelet has not started yet is in the report by its uid alone.
+            names = (booking.name, ("", booking.uid))
+            if booking.reported:
+                known.update(dict.fromkeys(names, (booking.uid, booking.needs.requests)))
+                gone.difference_update(names)
+            else:
+                gone.update(names)
+        self.kubelet = kubelet_of(report, known.get, without=gone)
+        for booking in sorted(self.bookings.values(), key=lambda one: -one.standing):
+            booking.placed = is_exact and booking.reported
+            if not booking.reported:
+                self._place(booking)
+
+    def _place(self, booking: Booking) -> None:
+        if self.kubelet is None:
+            return
+        booking.placed = self.kubelet.admit_view(self.kubelet.view(booking.uid, booking.needs)).admitted
+        if booking.placed and booking.record.runs:
+            self.kubelet.start(booking.uid)
+
+
+def numa_nodes(placement: Placement, node: Kubelet) -> list[object]:
+    """The NUMA nodes of what a container holds: of its CPUs, of its memory, and of each of its devices."""
+    cpus = [numa.id for numa in node.topology.numas if numa.cpus & (placement.cpus or 0)]
+    memory = {block.type: block.numa for block in placement.memory if block.size}
+    devices = {
+        resource: sorted(_nodes_of(node.devices.tables.get(resource), device) for device in ids)
+        for resource, ids in placement.devices.items()
+        if ids
+    }
+    return [cpus, memory, devices]
+
+
+def _nodes_of(table: DeviceTable | None, device: str) -> tuple[int, ...]:
+    number = None if table is None else table.index.get(device)
+    if table is None or number is None:
+        return ()
+    return tuple(position for position, near in enumerate(table.near) if near >> number & 1)
+
+
+def is_exclusive(node: Kubelet, needs: pods.Needs) -> bool:
+    """Whether fingerprint method `with-exclusive-resources` counts the pod; plain init containers do not matter.
+
+    Source: scheduler-plugins, pkg/noderesourcetopology/resourcerequests (IncludeNonNative, AreExclusiveForPod).
+    """
+    guaranteed = needs.qos == "Guaranteed"
+    return any(
+        _is_exclusive_amount(node, resource, amount, guaranteed=guaranteed)
+        for container in needs.containers
+        if container.kind != "init"
+        for resource, amount in {**container.limits, **container.requests}.items()
+        if amount > 0
+    )
+
+
+def _is_exclusive_amount(node: Kubelet, resource: str, amount: int, *, guaranteed: bool) -> bool:
+    if resource == "cpu":
+        return guaranteed and amount % 1000 == 0
+    if resource == "memory" or resource.startswith(pods.HUGEPAGES):
+        return guaranteed
+    return resource in node.devices.tables

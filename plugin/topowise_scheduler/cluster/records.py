@@ -1,0 +1,122 @@
+"""What is kept of a pod, an object of a few kilobytes: some two hundred bytes, most of them shared with its like.
+
+Pods of one ReplicaSet ask for the same and carry the same labels, so both are kept once for all of them; a cluster of
+150,000 pods has a few thousand shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from topowise import pods
+from topowise.errors import ParseError
+from topowise_scheduler.refusals import PREFIX
+
+# status.reason of a pod its kubelet would not place (pkg/kubelet/lifecycle, cm/admission).
+KUBELET_REFUSALS: Final = frozenset(("TopologyAffinityError", "UnexpectedAdmissionError", "SMTAlignmentError"))
+_MAX_SHARED: Final = 20_000
+
+Stage = Literal["pending", "assigned", "ended"]
+Kept = TypeVar("Kept", bound=Hashable | object)
+
+
+class PodRecord(msgspec.Struct, frozen=True, gc=False):
+    """A pod as the ledger needs it.
+
+    `needs` is None with `problem` saying why, if its quantities cannot be read. `shape` is equal for pods that ask for
+    the same. `refusal` is the kubelet's reason for a pod it did not place. `waits` tells a pending pod that an extender
+    of this project has refused; `runs` one whose containers have started. `started` is RFC 3339.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    stage: Stage
+    node: str
+    nominated: str
+    needs: pods.Needs | None
+    shape: bytes
+    priority: int
+    started: str
+    labels: dict[str, str]
+    version: str
+    runs: bool = False
+    waits: bool = False
+    refusal: str = ""
+    problem: str = ""
+
+
+class Records:
+    """Makes records, and keeps what they share. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._needs: dict[bytes, pods.Needs] = {}
+        self._labels: dict[bytes, dict[str, str]] = {}
+
+    def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
+        """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
+        return self.record(pods.decode(raw))
+
+    def record(self, pod: pods.Pod) -> PodRecord:
+        """The record of a pod."""
+        meta, spec, status = pod.metadata, pod.spec, pod.status or pods.Status()
+        problem = ""
+        needs, shape = None, b""
+        try:
+            needs, shape = self.needs(pod)
+        except ParseError as exc:
+            problem = str(exc)
+        stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
+        return PodRecord(
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            stage=stage,
+            node=spec.nodeName,
+            nominated=status.nominatedNodeName,
+            needs=needs,
+            shape=shape,
+            priority=spec.priority or 0,
+            started=status.startTime or meta.creationTimestamp or "",
+            labels=self._shared_labels(meta.labels),
+            version=meta.resourceVersion,
+            runs=status.phase == "Running",
+            waits=stage == "pending" and _was_refused(status),
+            refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",
+            problem=problem,
+        )
+
+    def needs(self, pod: pods.Pod) -> tuple[pods.Needs, bytes]:
+        """What the pod asks for, and a text that is equal for equal needs. Raises ParseError."""
+        computed = pods.needs(pod)
+        shape = _encode(computed)
+        return _share(self._needs, shape, lambda: computed), shape
+
+    def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
+        if not labels:
+            return {}
+        return _share(self._labels, _encode(labels), lambda: labels)
+
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+def _share(shared: dict[bytes, Kept], key: bytes, make: Callable[[], Kept]) -> Kept:
+    kept = shared.get(key)
+    if kept is None:
+        if len(shared) >= _MAX_SHARED:
+            # Bounded; who holds one keeps it, later ones are shared anew.
+            shared.clear()
+        kept = shared[key] = make()
+    return kept
+
+
+def _was_refused(status: pods.Status) -> bool:
+    """Whether kube-scheduler's own words about the pod quote one of our refusals."""
+    return any(
+        one.type == "PodScheduled" and one.status == "False" and PREFIX in one.message
+        for one in status.conditions or ()
+    )

@@ -1,0 +1,127 @@
+"""The device manager of many nodes at once (kubelet/device_manager.py), by numbers of devices per NUMA node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise.pods import Kind
+from topowise_scheduler.engine.claims import Claim, CountClaim, chosen
+from topowise_scheduler.engine.decisions import FAILED, Decisions
+from topowise_scheduler.engine.lattice import LOWEST, Bits, Flags, bits, popcounts
+from topowise_scheduler.engine.sheet import Sheet
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Resource:
+    """One resource. `free` (zones, nodes), `free_all` (nodes,) with those near no NUMA node; `healthy`, `held`,
+    `requested` by pods, `registered`, `aligned` (it has topology) and `crossing` (a device is near several NUMA
+    nodes) as the node has them.
+
+    `reusable` devices of init containers, on every node the same number, all on `zone`; `taken` for this pod anew.
+    `unknown`: where it is not known from which NUMA nodes devices were taken.
+    """
+
+    free: Numbers
+    free_all: Numbers
+    healthy: Numbers
+    held: Numbers
+    requested: Numbers
+    registered: Flags
+    aligned: Flags
+    crossing: Flags
+    reusable: int = 0
+    zone: Bits | None = None
+    taken: int = 0
+    unknown: Flags | None = None
+    mine: bool = False
+
+
+class Devices:
+    """The state of all resources the pod asks for."""
+
+    def __init__(self, sheet: Sheet, decisions: Decisions) -> None:
+        self.sheet = sheet
+        self.decisions = decisions
+        self._resources: dict[str, _Resource | None] = {}
+
+    def claim(self, name: str, count: int) -> Claim | None:
+        """The hints for so many devices, None if no node has any."""
+        resource = self._resource(name)
+        if resource is None or not resource.aligned.any():
+            return None
+        self.decisions.doubt(resource.aligned & resource.crossing, "devices-near-several-nodes")
+        if resource.unknown is not None:
+            self.decisions.doubt(resource.aligned & resource.unknown, "devices-over-several-nodes")
+        wanted = count - resource.reusable
+        singles = bits(resource.free >= wanted)
+        bound = resource.zone if resource.reusable else None
+        if bound is not None:
+            singles = singles & bound
+        sizes = self.sheet.each(self.sheet.kinds.device_sizes(name, count))
+        active = None if resource.aligned.all() else resource.aligned
+        return CountClaim(resource.free, wanted, singles, sizes, active, bound)
+
+    def allocate(self, name: str, count: int, kind: Kind, hint: Bits, *, more: bool) -> None:
+        """Allocate; `more`: a later container asks for the resource too."""
+        resource = self._resource(name)
+        if resource is None:
+            return
+        self.decisions.refuse(resource.registered & (resource.healthy == 0), FAILED)
+        if count <= 0:
+            return
+        anew = max(0, count - resource.reusable)
+        self.decisions.refuse(resource.registered & (resource.free_all < anew), FAILED)
+        resource.taken += anew
+        if more:
+            if anew:
+                self._take(resource, anew, hint)
+            before = resource.reusable
+            resource.reusable = max(before, count) if kind == "init" else max(0, before - count)
+            if not before:
+                resource.zone = hint if self.sheet.zones > 1 else np.ones_like(hint)
+
+    def short(self, name: str, requested: int, holding: Flags) -> Flags | None:
+        """Whether the predicates miss devices. `holding`: the pod was given some of any resource."""
+        resource = self._resource(name)
+        if resource is None:
+            return None
+        capacity = np.where(holding, np.maximum(resource.healthy, resource.held + resource.taken), resource.healthy)
+        short: Flags = resource.registered & (requested > capacity - resource.requested)
+        return short
+
+    def registered(self, name: str) -> Flags | None:
+        """Where there is a plugin for the resource, None if nowhere."""
+        resource = self._resource(name)
+        return None if resource is None else resource.registered
+
+    def _take(self, resource: _Resource, anew: int, hint: Bits) -> None:
+        zones = self.sheet.zones
+        if not resource.mine:
+            resource.free, resource.mine = resource.free.copy(), True
+        zone = LOWEST[hint]
+        have = chosen(resource.free, zone)
+        within = (popcounts(zones)[hint] == 1) & (have >= anew)
+        if resource.reusable and resource.zone is not None:
+            within &= hint == resource.zone
+        if zones == 1:
+            # Without affinity any devices are taken, also those near no NUMA node.
+            within = (have >= anew) & ((hint != 0) | (have == resource.free_all))
+        resource.unknown = ~within if resource.unknown is None else resource.unknown | ~within
+        resource.free[zone, np.arange(len(zone))] -= anew
+        resource.free_all = resource.free_all - anew
+
+    def _resource(self, name: str) -> _Resource | None:
+        if name in self._resources:
+            return self._resources[name]
+        found = None
+        if ("device", name) in self.sheet:
+            section, zones = self.sheet.section(("device", name)), self.sheet.zones
+            rest = section[zones:]
+            found = _Resource(section[:zones], *rest[:4], *(rest[4:] > 0))
+        self._resources[name] = found
+        return found

@@ -1,0 +1,78 @@
+"""Verdicts that still hold: a shape of pod is judged anew only on nodes that have changed since."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine.shape import Shape
+
+_SHAPES = 1024
+_BYTES = 64 << 20
+
+
+class Remembered:
+    """The verdicts on one shape, by row; `seen` is the version of the row they are of, 0 for none.
+
+    `kinds` has per table whether nodes of a kind fit with nothing held, with the version of the kind.
+    """
+
+    def __init__(self, steps: int, rows: int) -> None:
+        self.seen: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self.outcome: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
+        self.reason: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
+        self.short: NDArray[np.int16] = np.full(rows, -1, dtype=np.int16)
+        self.masks: NDArray[np.int32] = np.zeros((steps, rows), dtype=np.int32)
+        self.kinds: dict[int, tuple[NDArray[np.int64], NDArray[np.int8]]] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return self.seen.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes + self.masks.nbytes
+
+    def widen(self, rows: int) -> None:
+        """Room for more rows."""
+        missing = rows - len(self.seen)
+        self.seen = np.pad(self.seen, (0, missing))
+        self.outcome = np.pad(self.outcome, (0, missing))
+        self.reason = np.pad(self.reason, (0, missing))
+        self.short = np.pad(self.short, (0, missing), constant_values=-1)
+        self.masks = np.pad(self.masks, ((0, 0), (0, missing)))
+
+    def of_kinds(self, table: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+        """Versions and verdicts of the kinds of a table."""
+        versions, verdicts = self.kinds.get(table, (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int8)))
+        missing = count - len(versions)
+        if missing > 0:
+            versions, verdicts = np.pad(versions, (0, missing)), np.pad(verdicts, (0, missing))
+            self.kinds[table] = versions, verdicts
+        return versions, verdicts
+
+
+class Memory:
+    """The shapes asked for last, at most 1,024 of them and 64 MiB."""
+
+    def __init__(self) -> None:
+        self._shapes: OrderedDict[tuple[Shape, ...], Remembered] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def of(self, shapes: tuple[Shape, ...], rows: int) -> Remembered:
+        """What is known of a pod, as kubelets with different feature gates see it; new if nothing is."""
+        found = self._shapes.get(shapes)
+        if found is None:
+            found = self._shapes[shapes] = Remembered(len(shapes[0].asks), rows)
+            self._bytes += found.size
+        else:
+            self._shapes.move_to_end(shapes)
+            if len(found.seen) < rows:
+                self._bytes -= found.size
+                found.widen(rows)
+                self._bytes += found.size
+        while len(self._shapes) > 1 and (len(self._shapes) > _SHAPES or self._bytes > _BYTES):
+            self._bytes -= self._shapes.popitem(last=False)[1].size
+        return found

@@ -1,0 +1,100 @@
+"""The bind verb: the last check, the booking and the Binding, one after the other for each node.
+
+kube-scheduler binds while it already decides the next pods, so between an answer and its bind the node may have
+changed. Here the pod is placed once more on the present state: it is booked and bound, or kube-scheduler is told to
+decide anew, which costs a second; a kubelet's refusal would cost the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from topowise import pods
+from topowise.errors import ApiError
+from topowise.kube.api import Api
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.extender import wire
+from topowise_scheduler.extender.verbs import BadRequestError, NotReady
+
+_TIMEOUT_S = 5.0
+
+
+class Binder:
+    """Binds pods to nodes."""
+
+    def __init__(self, api: Api, ledger: Ledger, records: Records, not_ready: NotReady) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._records = records
+        self._not_ready = not_ready
+
+    async def bind(self, body: bytes) -> bytes:
+        """ExtenderBindingArgs -> ExtenderBindingResult. Raises BadRequestError."""
+        problem = self._not_ready()
+        if problem is not None:
+            raise BadRequestError(f"not ready: {problem}")
+        try:
+            args = wire.decode_binding(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            raise BadRequestError(f"request is not ExtenderBindingArgs: {exc}") from exc
+        return wire.encode(wire.ExtenderBindingResult(await self._bind(args)))
+
+    async def _bind(self, args: wire.ExtenderBindingArgs) -> str:
+        """What went wrong, "" if the pod is bound."""
+        try:
+            record = self._ledger.remembered(args.PodUID) or await self._read(args)
+        except ApiError as exc:
+            return f"pod cannot be read: {exc}"
+        if record.needs is None:
+            return f"pod cannot be placed: {record.problem}"
+        reason = self._ledger.assume(record, record.needs, args.Node)
+        if reason:
+            return f"kubelet of {args.Node} would refuse the pod now: {reason}"
+        path = f"/api/v1/namespaces/{args.PodNamespace}/pods/{args.PodName}/binding"
+        try:
+            await self._api.request("POST", path, body=_binding(args), timeout=_TIMEOUT_S)
+        except ApiError as exc:
+            self._ledger.forget(args.PodUID)
+            if not exc.status:
+                self._keep_room(record, args.Node)
+            return f"binding failed: {exc}"
+        except asyncio.CancelledError:
+            self._ledger.forget(args.PodUID)
+            self._keep_room(record, args.Node)
+            raise
+        return ""
+
+    def _keep_room(self, record: PodRecord, node: str) -> None:
+        """Nobody knows whether the pod was bound: its room is kept until its next event, or for a claim's time."""
+        if record.needs is not None:
+            self._ledger.claim(record, record.needs, node)
+
+    async def _read(self, args: wire.ExtenderBindingArgs) -> PodRecord:
+        path = f"/api/v1/namespaces/{args.PodNamespace}/pods/{args.PodName}"
+        try:
+            record = self._records.record(pods.decode(await self._api.request("GET", path, timeout=_TIMEOUT_S)))
+        except msgspec.DecodeError as exc:
+            raise ApiError(0, "BadAnswer", f"is not a pod: {exc}", request=f"GET {path}") from exc
+        if record.uid != args.PodUID:
+            raise ApiError(409, "Conflict", f"uid is {record.uid}, expected {args.PodUID}", request=f"GET {path}")
+        return record
+
+
+def _binding(args: wire.ExtenderBindingArgs) -> bytes:
+    # With the uid, a pod deleted and made again under the same name is not bound for its predecessor.
+    return msgspec.json.encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": args.PodName, "namespace": args.PodNamespace, "uid": args.PodUID},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": args.Node},
+        }
+    )
+
+
+def refuse_bind(problem: str) -> bytes:
+    """kube-scheduler tries the pod again with a back-off."""
+    return wire.encode(wire.ExtenderBindingResult(problem))

@@ -1,0 +1,54 @@
+"""GET /explain?pod=namespace/name, and POST /explain with a manifest: why each node says yes or no, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from topowise import pods
+from topowise.errors import ApiError
+from topowise.kube.api import Api
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.extender.verbs import BadRequestError, NotReady
+
+_TIMEOUT_S = 5.0
+
+
+class Explainer:
+    """Answers are simulations: nothing is claimed by them. Every method raises BadRequestError and ParseError."""
+
+    def __init__(self, api: Api, ledger: Ledger, answers: Answers, not_ready: NotReady) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._answers = answers
+        self._not_ready = not_ready
+
+    async def named(self, pod: str, nodes: Sequence[str]) -> bytes:
+        """The explanation of a pod of the cluster, "namespace/name"; of these nodes, or of all that are reported."""
+        namespace, slash, name = pod.partition("/")
+        if not (namespace and slash and name) or "/" in name:
+            raise BadRequestError(f"pod is {pod!r}, expected namespace/name")
+        try:
+            body = await self._api.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}", timeout=_TIMEOUT_S)
+        except ApiError as exc:
+            raise BadRequestError(f"pod {pod} cannot be read: {exc}") from exc
+        return self.manifest(body, nodes)
+
+    def manifest(self, body: bytes, nodes: Sequence[str]) -> bytes:
+        """The explanation of a pod as it is written in a manifest, YAML or JSON."""
+        problem = self._not_ready()
+        if problem is not None:
+            raise BadRequestError(f"not ready: {problem}")
+        try:
+            pod = msgspec.yaml.decode(body, type=pods.Pod)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as exc:
+            raise BadRequestError(f"request is not a manifest of a pod: {' '.join(str(exc).split())}") from exc
+        asked = self._answers.question(pod, list(nodes) or self._ledger.reported(), is_simulation=True)
+        return msgspec.json.encode(self._answers.explanations(asked))
+
+
+def refuse_explain(problem: str) -> bytes:
+    """An object instead of the list."""
+    return msgspec.json.encode({"error": problem})

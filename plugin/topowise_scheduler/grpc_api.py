@@ -1,0 +1,161 @@
+"""The `Scoring` service (proto/scoring.proto): the extender's answers for callers that speak gRPC.
+
+Everything asked here is a simulation: nothing is claimed, so any scheduler may ask at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import msgspec
+
+from topowise import pods
+from topowise.errors import ParseError, SourceError
+from topowise.runtime.config import ServingTls
+from topowise.runtime.log import kv
+from topowise.wire import scoring_pb2, scoring_pb2_grpc
+from topowise_scheduler.answers import Answers, Question
+from topowise_scheduler.configuration import Grpc
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+_VERDICTS = {
+    "fits": scoring_pb2.VERDICT_FITS,
+    "not reported": scoring_pb2.VERDICT_FITS,
+    "not now": scoring_pb2.VERDICT_UNSCHEDULABLE,
+    "never": scoring_pb2.VERDICT_UNRESOLVABLE,
+}
+_STOP_S = 2.0
+# A Pod is at most 1.5 MiB in etcd, 10,000 names of 253 characters 2.5 MB.
+_MAX_MESSAGE = 16 << 20
+
+
+class Scoring(scoring_pb2_grpc.ScoringServicer):
+    """Aborts with UNAVAILABLE before the first sync, and INVALID_ARGUMENT for a pod that cannot be read."""
+
+    def __init__(self, answers: Answers, not_ready: Callable[[], str | None]) -> None:
+        self._answers = answers
+        self._not_ready = not_ready
+
+    async def Filter(  # noqa: N802 - the name in the contract
+        self, request: scoring_pb2.FilterRequest, context: Context
+    ) -> scoring_pb2.FilterResponse:
+        """Verdicts and reasons."""
+        asked = await self._question(request.pod, request.nodes, context)
+        verdicts = self._answers.verdicts(asked)
+        return scoring_pb2.FilterResponse(
+            verdicts=verdicts.outcomes.tolist(), reason_index=verdicts.words.tolist(), reasons=verdicts.texts
+        )
+
+    async def Score(  # noqa: N802
+        self, request: scoring_pb2.ScoreRequest, context: Context
+    ) -> scoring_pb2.ScoreResponse:
+        """Scores."""
+        asked = await self._question(request.pod, request.nodes, context)
+        return scoring_pb2.ScoreResponse(scores=self._answers.scores(asked).tolist())
+
+    async def Explain(  # noqa: N802
+        self, request: scoring_pb2.ExplainRequest, context: Context
+    ) -> scoring_pb2.ExplainResponse:
+        """Verdicts, scores and a sentence each."""
+        asked = await self._question(request.pod, request.nodes, context)
+        told = self._answers.explanations(asked)
+        return scoring_pb2.ExplainResponse(
+            verdicts=[_VERDICTS[one.verdict] for one in told],
+            scores=[one.score for one in told],
+            details=[one.text for one in told],
+        )
+
+    async def _question(self, pod: bytes, nodes: Sequence[str], context: Context) -> Question:
+        problem = self._not_ready()
+        if problem is not None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {problem}")
+        try:
+            return self._answers.question(pods.decode(pod), list(nodes), is_simulation=True)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"pod is not the JSON of a v1.Pod: {exc}")
+        except ParseError as exc:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
+        raise AssertionError("unreachable: abort raises")
+
+
+async def serve(settings: Grpc, scoring: Scoring) -> None:
+    """Serves until cancelled. Raises OSError for an address that is taken, SourceError for an unusable certificate."""
+    if not settings.socket and not settings.port:
+        await asyncio.Event().wait()
+    server = grpc.aio.server(
+        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_MESSAGE)],
+    )
+    scoring_pb2_grpc.add_ScoringServicer_to_server(scoring, server)  # type: ignore[no-untyped-call]
+    try:
+        if settings.socket:
+            Path(settings.socket).unlink(missing_ok=True)
+            _listen(server, f"unix:{settings.socket}", None)
+        if settings.port:
+            _listen(server, f"{settings.address}:{settings.port}", settings.tls)
+        await server.start()
+        log.info("Serving gRPC", extra=kv(socket=settings.socket, port=settings.port))
+        await server.wait_for_termination()
+    finally:
+        await server.stop(_STOP_S)
+
+
+def _listen(server: grpc.aio.Server, address: str, tls: ServingTls | None) -> None:
+    try:
+        if tls is None:
+            server.add_insecure_port(address)
+        else:
+            server.add_secure_port(address, _credentials(tls))
+    except RuntimeError as exc:
+        raise OSError(f"cannot listen on {address}") from exc
+
+
+def _credentials(tls: ServingTls) -> grpc.ServerCredentials:
+    """Certificates that are read anew for new connections when their files have changed."""
+    stamp, current = _stamp(tls), _read(tls)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal stamp
+        now = _stamp(tls)
+        if now == stamp:
+            return None
+        stamp = now
+        try:
+            return _read(tls)
+        except SourceError as exc:
+            log.warning("Renewed certificate cannot be used, keeping the old one", extra=kv(why=exc))
+            return None
+
+    return grpc.dynamic_ssl_server_credentials(
+        current,
+        # None means "no change", which the stubs do not know.
+        renewed,  # type: ignore[arg-type]
+        require_client_authentication=bool(tls.client_ca_file),
+    )
+
+
+def _read(tls: ServingTls) -> grpc.ServerCertificateConfiguration:
+    try:
+        key, certificate = Path(tls.key_file).read_bytes(), Path(tls.cert_file).read_bytes()
+        ca = Path(tls.client_ca_file).read_bytes() if tls.client_ca_file else None
+    except OSError as exc:
+        raise SourceError(exc.filename or tls.cert_file, f"cannot be read: {exc.strerror}") from exc
+    return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
+
+
+def _stamp(tls: ServingTls) -> tuple[float, ...]:
+    stamps = []
+    for name in (tls.cert_file, tls.key_file, tls.client_ca_file):
+        try:
+            stamps.append(Path(name).stat().st_mtime if name else 0.0)
+        except OSError:
+            stamps.append(-1.0)
+    return tuple(stamps)

@@ -1,0 +1,111 @@
+"""How wide a text is, and how to make it narrower.
+
+Nothing here knows a font: the viewer chooses one. Widths are upper bounds over the fonts that a system has for the two
+families, so a text that fits by them fits in the picture.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+Family = Literal["cells", "mono", "sans"]
+
+# Thousandths of the font size. Monospace: Courier, DejaVu and Menlo have 600 to 602. Sans: the widest of Segoe UI,
+# San Francisco, Roboto, DejaVu Sans and Liberation Sans, which DejaVu mostly is.
+_MONO: Final = 610
+_SANS: Final = {
+    **dict.fromkeys("il|", 320),
+    **dict.fromkeys(" ,.:;'", 360),
+    **dict.fromkeys("Ifjrt()[]-/·!", 430),
+    **dict.fromkeys("ABDEFGKPRSTVXYZ&", 730),
+    **dict.fromkeys("CHNOQUw", 800),
+    **dict.fromkeys("+=<>~#×", 850),
+    **dict.fromkeys("mMW@%…", 1000),
+}
+_SANS_OTHER: Final = 650
+_WIDE: Final = 1020
+_BOLD_PERMILLE: Final = 1160
+
+
+class Face(msgspec.Struct, frozen=True, gc=False):
+    """How a text is set, in the unit of the picture: characters for "cells", which have a size of 1, pixels else."""
+
+    family: Family
+    size: int
+    line: int
+    is_bold: bool = False
+
+    def width(self, text: str) -> int:
+        """An upper bound, rounded up."""
+        if self.family == "cells":
+            return sum(map(_cells, text))
+        permille = sum(self._permille(character) for character in text)
+        if self.is_bold and self.family == "sans":
+            permille = permille * _BOLD_PERMILLE // 1000
+        return -(-permille * self.size // 1000)
+
+    def _permille(self, character: str) -> int:
+        cells = _cells(character)
+        if cells != 1 or ord(character) > 0x2FFF:
+            return _WIDE if cells else 0
+        return _MONO if self.family == "mono" else _SANS.get(character, _SANS_OTHER)
+
+    def elided(self, text: str, room: int, ellipsis: str = "…") -> str:
+        """`text` if it fits, else its beginning and its end; "" if not even the ellipsis fits."""
+        if self.width(text) <= room:
+            return text
+        low, high = 0, len(text)
+        while low < high:
+            kept = (low + high + 1) // 2
+            if self.width(_halves(text, kept, ellipsis)) <= room:
+                low = kept
+            else:
+                high = kept - 1
+        short = _halves(text, low, ellipsis)
+        return short if self.width(short) <= room else ""
+
+    def flowed(self, parts: Iterable[str], room: int, separator: str, ellipsis: str = "…") -> list[str]:
+        """Lines of parts; a part is never broken, but elided if it is wider than a line."""
+        lines: list[str] = []
+        for part in parts:
+            short = self.elided(part, room, ellipsis)
+            joined = f"{lines[-1]}{separator}{short}" if lines else short
+            if lines and self.width(joined) <= room:
+                lines[-1] = joined
+            else:
+                lines.append(short)
+        return lines
+
+
+def widest(face: Face, texts: Sequence[str]) -> int:
+    """The width of the widest of these texts, 0 for none."""
+    return max(map(face.width, texts), default=0)
+
+
+def safe(text: str, *, ascii_only: bool = False) -> str:
+    """The text with nothing in it that moves a cursor, turns writing around, or is not allowed in XML."""
+    return "".join(
+        character if _is_printable(character) and (character.isascii() or not ascii_only) else "?" for character in text
+    )
+
+
+def _is_printable(character: str) -> bool:
+    return character == " " or unicodedata.category(character)[0] not in "CZ"
+
+
+def _cells(character: str) -> int:
+    """The cells a terminal gives a character."""
+    if character.isascii():
+        return 1
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _halves(text: str, kept: int, ellipsis: str) -> str:
+    tail = kept // 2
+    return f"{text[: kept - tail]}{ellipsis}{text[len(text) - tail :]}"

@@ -1,0 +1,103 @@
+"""The service's metric families. What parts of the service count for themselves is read when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from topowise import __version__
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+
+_NAME = "topowise_scheduler_"
+
+
+class Counts(Collector):
+    """Ledger, engine and answers as they are now."""
+
+    def __init__(self, ledger: Ledger, answers: Answers) -> None:
+        self._ledger = ledger
+        self._answers = answers
+
+    def collect(self) -> Iterator[Metric]:
+        """Called at every scrape."""
+        ledger, engine = self._ledger, self._ledger.engine
+        events = ledger.events
+        yield _gauge("nodes", "Nodes of the cluster.", len(ledger.known))
+        yield _gauge("reported_nodes", "Nodes that an exporter has reported.", len(ledger.reported()))
+        yield _gauge("open_claims", "Pods that are expected on a node and not bound yet.", ledger.open_claims)
+        yield _gauge("waiting_pods", "Pending pods that were refused here.", len(ledger.waiting))
+        yield _gauge("quarantines", "Pairs of node and shape that a kubelet has refused.", ledger.quarantines)
+        yield _counter(
+            "verdicts",
+            'Verdicts on nodes by the words of the refusal; "fits" for none.',
+            "reason",
+            {words or "fits": times for words, times in self._answers.told.items()},
+        )
+        yield _counter(
+            "predictions",
+            "Placements that a report has confirmed, by whether they were predicted right.",
+            "outcome",
+            {"hit": events["prediction_hit"], "miss": events["prediction_miss"]},
+        )
+        yield _counter(
+            "reports",
+            "Reports of nodes taken into the ledger, by what they allow to predict.",
+            "precision",
+            {kind: events[f"report_{kind}"] for kind in ("exact", "counts")},
+        )
+        yield _counter(
+            "kubelet_refusals",
+            "Pods that kubelets have refused, by their reason.",
+            "reason",
+            {name.removeprefix("refusal_"): times for name, times in events.items() if name.startswith("refusal_")},
+        )
+        yield _counter(
+            "claims_ended",
+            "Claims that came to nothing.",
+            "why",
+            {"expired": events["claim_expired"], "conflict": events["bind_conflict"]},
+        )
+        yield _counter("woken_pods", "Pods that were woken for new room.", "", {"": events["woken"]})
+        yield _counter(
+            "model_runs",
+            "Verdicts that the arrays could not give and the one-node model gave, by cause.",
+            "cause",
+            dict(engine.fallbacks),
+        )
+        yield _counter(
+            "cached_verdicts",
+            "Verdicts on nodes by whether they were known already.",
+            "outcome",
+            {"hit": engine.cache_hits, "miss": engine.cache_misses},
+        )
+
+
+def registry(ledger: Ledger, answers: Answers) -> CollectorRegistry:
+    """A registry with everything but the families that the protocols observe themselves."""
+    made = CollectorRegistry()
+    ProcessCollector(registry=made)
+    PlatformCollector(registry=made)
+    made.register(Counts(ledger, answers))
+    build = Gauge(_NAME + "build_info", "1, labelled with the version.", ["version"], registry=made)
+    build.labels(__version__).set(1)
+    return made
+
+
+def watch(made: CollectorRegistry, name: str, text: str, read: Callable[[], float]) -> None:
+    """A gauge that is read when somebody scrapes."""
+    Gauge(_NAME + name, text, registry=made).set_function(read)
+
+
+def _gauge(name: str, text: str, amount: float) -> Metric:
+    return GaugeMetricFamily(_NAME + name, text, value=amount)
+
+
+def _counter(name: str, text: str, label: str, amounts: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(_NAME + name, text, labels=[label] if label else [])
+    for key, amount in sorted(amounts.items()):
+        family.add_metric([key] if label else [], amount)
+    return family

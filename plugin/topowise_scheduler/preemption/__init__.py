@@ -1,0 +1,18 @@
+"""Which pods to evict from one node so that a more important pod fits, NUMA node by NUMA node.
+
+kube-scheduler's dry run asks its in-tree filters only, so it neither evicts for alignment nor sees that what it evicts
+leaves holes on different NUMA nodes. Here the exact kubelet model is asked instead: `choose` keeps what kube-scheduler
+proposes and adds the least harmful pods without which the kubelet would refuse. Everything is a function of values.
+
+roster.py has the pods in kube-scheduler's order and the harm of a set of them, trials.py asks the model, shares.py says
+who holds what the pod wants, cover.py finds a least harmful set within limits, victims.py puts it together, budgets.py
+knows which PodDisruptionBudget selects a pod.
+
+Upstream: pkg/scheduler/framework/preemption, pkg/scheduler/framework/plugins/defaultpreemption (1.36).
+"""
+
+from topowise_scheduler.preemption.budgets import Budget, decode_budget, matching
+from topowise_scheduler.preemption.roster import Choice, Running
+from topowise_scheduler.preemption.victims import choose
+
+__all__ = ["Budget", "Choice", "Running", "choose", "decode_budget", "matching"]

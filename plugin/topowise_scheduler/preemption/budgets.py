@@ -1,0 +1,105 @@
+"""PodDisruptionBudgets (policy/v1) as preemption looks at them: which of them a pod's eviction counts against.
+
+kube-scheduler up to 1.36 passes over budgets with an empty selector, as policy/v1beta1 meant it, and over pods without
+labels; kubernetes#141785 makes it read them as policy/v1 says and as the eviction API does. That is done here.
+
+Upstream: filterPodsWithPDBViolation (plugins/defaultpreemption/default_preemption.go), LabelSelectorAsSelector
+(apimachinery/pkg/apis/meta/v1/helpers.go), Requirement.Matches (apimachinery/pkg/labels/selector.go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+
+class Requirement(msgspec.Struct, frozen=True, gc=False):
+    """One of matchExpressions (LabelSelectorRequirement)."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        """In and NotIn need values, Exists and DoesNotExist take none; there are no other operators."""
+        if self.operator in ("In", "NotIn"):
+            return bool(self.values)
+        return self.operator in ("Exists", "DoesNotExist") and not self.values
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether these labels meet a valid requirement; a label that is missing is not in any values."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in (self.values or ())
+            case "NotIn":
+                return labels.get(self.key) not in (self.values or ())
+            case "Exists":
+                return self.key in labels
+            case _:
+                return self.key not in labels
+
+
+class Selector(msgspec.Struct, frozen=True, gc=False):
+    """A LabelSelector: all of it must hold, so that an empty one selects everything."""
+
+    matchLabels: dict[str, str] | None = None
+    matchExpressions: tuple[Requirement, ...] | None = None
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether it selects an object with these labels; an invalid selector selects nothing."""
+        requirements = self.matchExpressions or ()
+        if not all(requirement.is_valid for requirement in requirements):
+            return False
+        return all(labels.get(key) == value for key, value in (self.matchLabels or {}).items()) and all(
+            requirement.matches(labels) for requirement in requirements
+        )
+
+
+class BudgetMetadata(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+    namespace: str = ""
+
+
+class BudgetSpec(msgspec.Struct, frozen=True, gc=False):
+    selector: Selector | None = None
+
+
+class BudgetStatus(msgspec.Struct, frozen=True, gc=False):
+    """`disruptedPods` maps names of pods whose eviction the API server has granted already to its time."""
+
+    disruptionsAllowed: int = 0
+    disruptedPods: dict[str, str | None] | None = None
+
+
+class Budget(msgspec.Struct, frozen=True, gc=False):
+    """A PodDisruptionBudget."""
+
+    metadata: BudgetMetadata
+    spec: BudgetSpec | None = None
+    status: BudgetStatus | None = None
+
+    @property
+    def key(self) -> str:
+        """namespace/name."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def allowed(self) -> int:
+        """Evictions left; 0 before the disruption controller has set the status."""
+        return 0 if self.status is None else self.status.disruptionsAllowed
+
+    def counts(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether evicting the pod of this name in the budget's namespace takes from what is left."""
+        if self.spec is None or self.spec.selector is None or not self.spec.selector.matches(labels):
+            return False
+        return self.status is None or name not in (self.status.disruptedPods or ())
+
+
+decode_budget = msgspec.json.Decoder(Budget).decode
+
+
+def matching(name: str, namespace: str, labels: Mapping[str, str], budgets: Iterable[Budget]) -> tuple[str, ...]:
+    """The keys of the budgets that an eviction of this pod counts against, in their order (`Running.budgets`)."""
+    return tuple([one.key for one in budgets if one.metadata.namespace == namespace and one.counts(name, labels)])

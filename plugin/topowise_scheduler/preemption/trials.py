@@ -1,0 +1,88 @@
+"""Asks the kubelet model whether a pod fits once certain pods are gone."""
+
+from __future__ import annotations
+
+from topowise_scheduler.kubelet import Admission, Kubelet
+from topowise_scheduler.kubelet.masks import Mask, mask_of, members
+from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.preemption.roster import PodSet, Roster
+
+
+class Trials:
+    """At most `limit` admissions on forks of `node`, which is never changed; each set is tried once.
+
+    The proposed pods are evicted in every trial, and what the node has booked for the pod itself does not count.
+    """
+
+    def __init__(self, node: Kubelet, pod: PodView, roster: Roster, limit: int) -> None:
+        self.pod = pod
+        self.left = limit
+        self._node = node
+        self._roster = roster
+        self._answers: dict[PodSet, bool] = {}
+        self.base = node.fork()
+        """The node without the proposed pods."""
+        for uid in (pod.uid, *roster.uids(roster.proposed)):
+            self.base.remove(uid)
+        self._cleared: tuple[PodSet, Kubelet] = (roster.proposed, self.base)
+
+    def clear(self, victims: PodSet) -> None:
+        """Prepare for trials of sets that contain these pods, so that they need not be evicted in each."""
+        victims |= self._roster.proposed
+        self._cleared = (victims, self._evicted(self.base, victims & ~self._roster.proposed))
+
+    def fits(self, victims: PodSet) -> bool:
+        """Whether the pod is known to fit without these pods: False for a new set once the limit is reached."""
+        victims |= self._roster.proposed
+        answer = self._answers.get(victims)
+        if answer is None:
+            if self.left <= 0:
+                return False
+            answer = self._answers[victims] = self.admission(victims).admitted
+        return answer
+
+    def admission(self, victims: PodSet) -> Admission:
+        """What the kubelet says without these pods and those that are proposed."""
+        self.left -= 1
+        gone, node = self._cleared
+        if gone & ~(victims | self._roster.proposed):
+            gone, node = self._roster.proposed, self.base
+        return self._evicted(node, victims & ~gone).admit_view(self.pod)
+
+    def span(self, victims: PodSet) -> Mask:
+        """The NUMA nodes the pod would get CPUs or memory on; none once the limit is reached."""
+        if self.left <= 0:
+            return 0
+        cpus = 0
+        ids: set[int] = set()
+        for placement in self.admission(victims).placements.values():
+            cpus |= placement.cpus or 0
+            for block in placement.memory:
+                ids.update(block.numa)
+        node = self._node
+        return mask_of(
+            position
+            for position, node_id in enumerate(node.node_ids)
+            if node_id in ids or node.topology.numa_cpus[position] & cpus
+        )
+
+    def holds(self, victims: PodSet) -> bool:
+        """Whether the pod fits on the node itself, in whichever order the victims end.
+
+        Memory is given back from the lowest node of a group on (MemoryTables.give), so the order can matter; the most
+        important victim first and last are tried. These two are not counted.
+        """
+        uids = self._roster.uids(victims)
+        for order in (uids, uids[::-1])[: max(1, len(uids))]:
+            fork = self._node.fork()
+            for uid in (self.pod.uid, *order):
+                fork.remove(uid)
+            if not fork.admit_view(self.pod).admitted:
+                return False
+        return True
+
+    def _evicted(self, node: Kubelet, victims: PodSet) -> Kubelet:
+        fork = node.fork()
+        for at in members(victims):
+            fork.remove(self._roster.pods[at].uid)
+        return fork

@@ -1,0 +1,59 @@
+"""An object of our exporter, read exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from topowise import attributes, nrt
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.report import books, hardware
+from topowise_scheduler.report.held import Known, held_by
+from topowise_scheduler.report.model import Books, Placements, PodName, ReportError
+
+# Any other exporter writes none of them.
+_OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
+
+
+class Exact(NamedTuple):
+    empty: Kubelet
+    held: dict[PodName, Placements]
+    books: Books
+    problems: tuple[str, ...]
+
+
+def is_ours(named: Mapping[str, str]) -> bool:
+    """Whether the object is meant to be read exactly."""
+    return any(attribute in named for attribute in _OURS)
+
+
+def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]]) -> Exact:
+    """The node. `named` are the attributes on top, `zones` those of type Node by id.
+
+    Raises TopowiseError or ValueError for the first thing that keeps it from being exact.
+    """
+    of_zones = {numa_id: nrt.attributes_of(zone.attributes) for numa_id, zone in zones}
+    facts = hardware.facts_of(named, zones, of_zones)
+    holdings = hardware.text_of(named, attributes.HOLDINGS)
+    empty, problems = hardware.empty(facts, named.get(attributes.DEVICES, ""))
+    if empty is None:
+        raise ReportError("; ".join(problems))
+    for resource in attributes.read_names(named, attributes.DERIVED) & _managed(empty):
+        raise ReportError(
+            f"attribute {attributes.DERIVED}: {resource}, expected none whose manager is on by "
+            f"{attributes.KUBELET_CONFIGURATION}"
+        )
+    told = books.books_of(empty, [(zone, of_zones[numa_id]) for numa_id, zone in zones])
+    types = frozenset(() if empty.memory is None else empty.memory.tables.free)
+    known = Known(empty.topology.cpus, empty.node_ids, types)
+    return Exact(empty, held_by(holdings, known), told, problems)
+
+
+def _managed(empty: Kubelet) -> set[str]:
+    """Resources whose manager has something to give, and so would tell."""
+    managed = set()
+    if empty.cpu is not None and empty.cpu.available:
+        managed.add("cpu")
+    if empty.memory is not None and any(max(most) > 0 for most in empty.memory.policy.allocatable.values()):
+        managed.add("memory")
+    return managed

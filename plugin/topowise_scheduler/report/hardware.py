@@ -1,0 +1,220 @@
+"""The empty node of an exact report: machine and configuration from the attributes' texts.
+
+A node reports every few seconds, and what it is made of hardly ever changes, so all of this is remembered by the raw
+texts: the node as a whole by its hardware and configuration, which a cluster has few of, and by its devices on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from topowise import attributes, cpuset, kubeletconfig, nrt, quantity
+from topowise.attributes import cores, devices
+from topowise.errors import TopowiseError
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise.pods import HUGEPAGES
+from topowise_scheduler.kubelet import Core, Device, Kubelet, KubeletStartError, Machine, NumaNode
+from topowise_scheduler.report.costs import distances
+from topowise_scheduler.report.hugepages import page_kib
+from topowise_scheduler.report.model import ReportError
+
+# Ids become bit numbers (machine.Id); a larger one is damage.
+_MAX_CPU = 65535
+
+
+class ZoneFacts(NamedTuple):
+    """What never changes of a zone; `amounts` are (resource, capacity, allocatable) as published."""
+
+    id: int
+    cpus: str
+    costs: tuple[nrt.Cost, ...]
+    amounts: tuple[tuple[str, str | int, str | int], ...]
+
+
+class Facts(NamedTuple):
+    """Raw texts that decide what the node is."""
+
+    cores: str
+    configuration: str
+    zones: tuple[ZoneFacts, ...]
+
+
+class Empty(NamedTuple):
+    """The node with nothing held, None if the texts do not make one; `problems` say why, or what is odd."""
+
+    kubelet: Kubelet | None
+    problems: tuple[str, ...]
+
+
+def facts_of(
+    named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], of_zones: Mapping[int, Mapping[str, str]]
+) -> Facts:
+    """The texts, not yet looked at. `of_zones` are the zones' attributes by id. Raises ReportError for one missing."""
+    return Facts(
+        text_of(named, attributes.CORES),
+        text_of(named, attributes.KUBELET_CONFIGURATION),
+        tuple(
+            [
+                ZoneFacts(
+                    numa_id,
+                    text_of(of_zones[numa_id], attributes.ZONE_CPUS, zone.name),
+                    zone.costs or (),
+                    tuple(
+                        [
+                            (one.name, one.capacity, one.allocatable)
+                            for one in zone.resources or ()
+                            if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
+                        ]
+                    ),
+                )
+                for numa_id, zone in zones
+            ]
+        ),
+    )
+
+
+def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
+    """The text of an attribute. Raises ReportError if there is none."""
+    text = named.get(attribute)
+    if text is None:
+        raise ReportError(f"attribute {attribute}{zone and f' of zone {zone}'}: missing, expected with the others")
+    return text
+
+
+@lru_cache(maxsize=4096)
+def empty(facts: Facts, listed_devices: str) -> Empty:
+    """The node with these devices. Devices come and go with their health, the rest of the node stays the same."""
+    made = _without_devices(facts)
+    if made.kubelet is None or not listed_devices:
+        return made
+    by_resource: dict[str, list[Device]] = {}
+    try:
+        for one in devices.read(listed_devices):
+            by_resource.setdefault(one.resource, []).append(Device(one.id, one.nodes or None))
+    except (TopowiseError, ValueError) as exc:
+        return Empty(None, (str(exc),))
+    kubelet = made.kubelet.fork()
+    for resource, reported in by_resource.items():
+        kubelet.report_devices(resource, reported)
+    return Empty(kubelet, made.problems)
+
+
+@lru_cache(maxsize=512)
+def _without_devices(facts: Facts) -> Empty:
+    try:
+        config = kubeletconfig.decode(facts.configuration)
+        amounts = [_amounts(zone) for zone in facts.zones]
+        machine = _machine(facts, config, amounts)
+        kubelet = Kubelet(machine, _resolved(config, facts))
+    except KubeletStartError as exc:
+        return Empty(None, (f"attribute {attributes.KUBELET_CONFIGURATION}: no kubelet would start with it: {exc}",))
+    except (TopowiseError, ValueError) as exc:
+        return Empty(None, (str(exc),))
+    return Empty(kubelet, tuple(_odd_counts(kubelet, facts, amounts)))
+
+
+def _amounts(zone: ZoneFacts) -> dict[str, tuple[int, int]]:
+    """Capacity and allocatable by resource. Raises ParseError, and ReportError without memory."""
+    amounts = {
+        name: (quantity.for_resource(name, capacity), quantity.for_resource(name, allocatable))
+        for name, capacity, allocatable in zone.amounts
+    }
+    if "memory" not in amounts:
+        raise ReportError(f"zone {nrt.zone_name(zone.id)}: lists no memory, expected its capacity")
+    return amounts
+
+
+def _machine(facts: Facts, config: KubeletConfiguration, amounts: list[dict[str, tuple[int, int]]]) -> Machine:
+    owner = {}
+    for position, zone in enumerate(facts.zones):
+        owner.update(dict.fromkeys(cpuset.parse(zone.cpus), position))
+    of_zone: list[list[Core]] = [[] for _ in facts.zones]
+    for core in cores.read(facts.cores):
+        # As the kubelet does, by node: the threads of a core that the kernel shows on two nodes are two cores.
+        threads: dict[int, list[int]] = {}
+        for cpu in core.threads:
+            if cpu in owner:
+                threads.setdefault(owner.pop(cpu), []).append(cpu)
+        for position, mine in threads.items():
+            of_zone[position].append(Core(core.socket, tuple(mine), core.uncore))
+    if owner:
+        raise ReportError(f"attribute {attributes.CORES}: CPUs {cpuset.spell(owner)} of the zones are in no core of it")
+    highest = max((cpu for mine in of_zone for core in mine for cpu in core.threads), default=0)
+    if highest > _MAX_CPU:
+        raise ReportError(f"attribute {attributes.CORES}: CPU {highest}, expected ids up to {_MAX_CPU}")
+    ids = [zone.id for zone in facts.zones]
+    return Machine(
+        numa=tuple(
+            _node(zone, config, tuple(mine), known, ids)
+            for zone, mine, known in zip(facts.zones, of_zone, amounts, strict=True)
+        )
+    )
+
+
+def _node(
+    zone: ZoneFacts,
+    config: KubeletConfiguration,
+    of_zone: tuple[Core, ...],
+    amounts: Mapping[str, tuple[int, int]],
+    ids: list[int],
+) -> NumaNode:
+    """A node with the memory that the kubelet gives out.
+
+    The memory manager goes on with what it saw at its start; pages that were added or taken since are in the capacity
+    alone. So what it had is told by what it may give and what it keeps (memorymanager/policy_static.go).
+    """
+    pages: dict[int, int] = {}
+    in_pages = 0
+    for name, known in amounts.items():
+        kib = page_kib(name)
+        if kib is not None:
+            pages[kib] = _given_out(config, known, config.reserved_on(zone.id, name)) // (kib * 1024)
+            in_pages += pages[kib] * kib * 1024
+    memory = _given_out(config, amounts["memory"], config.reserved_on(zone.id, "memory") + in_pages)
+    return NumaNode(zone.id, memory, of_zone, pages, distances(zone.costs, ids))
+
+
+def _given_out(config: KubeletConfiguration, known: tuple[int, int], kept: int) -> int:
+    """The bytes the memory manager started with: what it may give and what it keeps, at most all if it gives none."""
+    capacity, allocatable = known
+    if config.memoryManagerPolicy != "Static":
+        return capacity
+    return allocatable + kept if allocatable > 0 else min(capacity, kept)
+
+
+def _resolved(config: KubeletConfiguration, facts: Facts) -> KubeletConfiguration:
+    """A share of memory.available as an amount: it is of /proc/meminfo's MemTotal, which no zone has.
+
+    A kubelet with memory manager Static runs only if reservedMemory sums up to all that is kept, so the threshold is
+    what the sum has beyond the other reservations.
+    """
+    thresholds = config.evictionHard or {}
+    if config.memoryManagerPolicy != "Static" or not thresholds.get("memory.available", "").endswith("%"):
+        return config
+    by_node = sum(config.reserved_on(zone.id, "memory") for zone in facts.zones)
+    threshold = by_node - config.reserved({}).get("memory", 0)
+    others = {signal: text for signal, text in thresholds.items() if signal != "memory.available"}
+    if threshold > 0:
+        others["memory.available"] = str(threshold)
+    return msgspec.structs.replace(config, evictionHard=others)
+
+
+def _odd_counts(kubelet: Kubelet, facts: Facts, amounts: list[dict[str, tuple[int, int]]]) -> list[str]:
+    """CPUs that came or went since the kubelet started, or that it keeps for the system by a choice of its own."""
+    if kubelet.cpu is None:
+        return []
+    found = []
+    usable = kubelet.topology.cpus & ~kubelet.cpu.policy.reserved
+    for position, zone in enumerate(facts.zones):
+        expected = 1000 * (kubelet.topology.numa_cpus[position] & usable).bit_count()
+        _, told = amounts[position].get("cpu", (expected, expected))
+        if told != expected:
+            found.append(
+                f"zone {nrt.zone_name(zone.id)}: {quantity.from_milli(told)} CPUs are allocatable, expected "
+                f"{quantity.from_milli(expected)} by cores and configuration; what is free is taken as published"
+            )
+    return found

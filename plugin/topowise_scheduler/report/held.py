@@ -1,0 +1,79 @@
+"""Who holds what, of `topowise.io/holdings`, as the model's placements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from topowise import cpuset
+from topowise.attributes import HOLDINGS, holdings
+from topowise_scheduler.kubelet import MemoryBlock, Placement
+from topowise_scheduler.kubelet.cpu_topology import CpuSet
+from topowise_scheduler.report.model import Placements, PodName, ReportError
+from topowise_scheduler.report.sets import cpu_set, nodes_of
+
+
+class Known(NamedTuple):
+    """What can be held: CPUs of the machine, and on its NUMA nodes memory of the types the memory manager has."""
+
+    cpus: CpuSet
+    nodes: tuple[int, ...]
+    types: frozenset[str]
+
+
+def held_by(text: str, known: Known) -> dict[PodName, Placements]:
+    """What each pod holds. Raises ParseError, and ReportError for what such a machine cannot have."""
+    found: dict[PodName, Placements] = {}
+    for pod in holdings.read(text):
+        name = (pod.namespace, pod.name)
+        found[name] = _beside(found.get(name, {}), _placements(pod, known))
+    return found
+
+
+def _placements(pod: holdings.Pod, known: Known) -> dict[str, Placement]:
+    # With pod-level resources the total is booked and the containers' blocks are only shares of it (KEP-5526), so the
+    # total is all there is to give back.
+    shares = bool(pod.own_memory)
+    placements = {
+        container.name: _placement(container.cpus, () if shares else container.memory, container.devices, known)
+        for container in pod.containers
+    }
+    if pod.own_cpus or shares:
+        placements[""] = _placement(pod.own_cpus, pod.own_memory, {}, known)
+    return placements
+
+
+def _placement(
+    cpus: str, blocks: tuple[holdings.Block, ...], devices: Mapping[str, tuple[str, ...]], known: Known
+) -> Placement:
+    return Placement(
+        kind="app",
+        numa=None,
+        preferred=False,
+        cpus=cpu_set(cpus) & known.cpus if cpus else None,
+        memory=tuple([_block(block.type, block.nodes, block.size, known) for block in blocks]) if blocks else (),
+        devices=devices,
+    )
+
+
+# Pods of a kind hold alike.
+@lru_cache(maxsize=16384)
+def _block(kind: str, text: str, size: int, known: Known) -> MemoryBlock:
+    on = nodes_of(text, known.nodes)
+    if size < 0 or not on or kind not in known.types:
+        raise ReportError(
+            f"attribute {HOLDINGS}: {size} bytes of {kind!r:.80} on NUMA nodes {text!r:.80}, "
+            f"expected {', '.join(sorted(known.types)) or 'no type'} on some of {cpuset.spell(known.nodes)}"
+        )
+    return MemoryBlock(kind, on, size)
+
+
+def _beside(one: Placements, other: Placements) -> Placements:
+    """Two pods of one name, of which one is on its way out: both hold what they have."""
+    if not one:
+        return other
+    both = dict(one)
+    for name, placement in other.items():
+        both[name if name not in both else f"{name} ({len(both)})"] = placement
+    return both

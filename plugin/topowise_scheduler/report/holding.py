@@ -1,0 +1,60 @@
+"""The kubelet of a report with everything held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.report import books
+from topowise_scheduler.report.model import Placements, PodName, Report
+
+_NOTHING: Mapping[str, int] = {}
+
+RequestsOf = Callable[[PodName], tuple[str, Mapping[str, int]] | None]
+"""Uid and effective requests (topowise.pods.needs) of a pod, None for one that is not known."""
+
+
+def kubelet_of(report: Report, requests_of: RequestsOf, without: Collection[PodName] = ()) -> Kubelet:
+    """A fork of `report.empty` in which everything reported is held.
+
+    Pods that `requests_of` does not know are held under `uid_of` their name, without requests. `without` are pods that
+    have ended since: they are released from the kubelet's own books, as the kubelet will. One whose finished init
+    container left CPUs, which are listed by its uid, is released as a whole if `requests_of` still knows it, else both
+    its names are needed.
+
+    Pods that hold nothing are in no report; for the predicates to count them the caller holds them himself. Counts name
+    no pods, so there both arguments do nothing: what is not available stays so until the next report.
+    """
+    kubelet = report.empty.fork()
+    for occupant in report.occupants:
+        kubelet.hold(occupant.uid, occupant.requests, occupant.placements)
+    holders: dict[str, tuple[Mapping[str, int], Placements]] = {}
+    ended: set[str] = set()
+    for name, placements in report.held.items():
+        uid, requests = requests_of(name) or (uid_of(name), _NOTHING)
+        if name in without:
+            ended.add(uid)
+        if uid in holders:
+            requests, placements = holders[uid][0] or requests, _together(holders[uid][1], placements)
+        holders[uid] = requests, placements
+    for uid, (requests, placements) in holders.items():
+        kubelet.hold(uid, requests, placements)
+    if report.books is not None:
+        books.keep(report.books, kubelet)
+    for uid in ended:
+        kubelet.remove(uid)
+    return kubelet
+
+
+def uid_of(name: PodName) -> str:
+    """The uid under which a pod that nobody knows is held; the name of a pod without a namespace is its uid."""
+    namespace, pod = name
+    return f"{namespace}/{pod}" if namespace else pod
+
+
+def _together(one: Placements, other: Placements) -> Placements:
+    """What one pod holds under two names: as itself, and what finished init containers left it."""
+    both = dict(one)
+    for name, placement in other.items():
+        both[f"{name} (left over)" if name in both else name] = placement
+    return both

@@ -1,0 +1,58 @@
+"""What is not available on a machine made of counts, held by one made-up pod per zone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+
+from topowise import nrt
+from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
+from topowise_scheduler.kubelet.cpu_topology import CpuSet
+from topowise_scheduler.kubelet.masks import mask_of, members
+from topowise_scheduler.report.counts import Count
+from topowise_scheduler.report.hugepages import page_kib
+from topowise_scheduler.report.model import Occupant
+from topowise_scheduler.report.simplest import device_id
+
+
+def occupants_of(
+    kubelet: Kubelet, zones: Sequence[tuple[int, nrt.Zone]], counts: Sequence[Mapping[str, Count]]
+) -> Iterator[Occupant]:
+    """One for each zone that has something to hold."""
+    for position, ((numa_id, zone), mine) in enumerate(zip(zones, counts, strict=True)):
+        used = {name: count for name, count in mine.items() if count.available < count.allocatable}
+        if used:
+            placement = Placement(
+                kind="app",
+                numa=(numa_id,),
+                preferred=False,
+                cpus=_cpus(kubelet, position, used["cpu"]) if "cpu" in used else None,
+                memory=tuple(_blocks(kubelet, position, used)),
+                devices={
+                    name: tuple([device_id(numa_id, number) for number in range(count.allocatable - count.available)])
+                    for name, count in used.items()
+                    if name in kubelet.devices.tables
+                },
+            )
+            requests = {name: count.allocatable - count.available for name, count in used.items()}
+            yield Occupant(f"unavailable/{zone.name}", requests, {"": placement})
+
+
+def _cpus(kubelet: Kubelet, position: int, count: Count) -> CpuSet | None:
+    """The first CPUs that are not reserved; a part of one is all of it."""
+    if kubelet.cpu is None:
+        return None
+    usable = kubelet.topology.numa_cpus[position] & ~kubelet.cpu.policy.reserved
+    taken = count.allocatable // 1000 - count.available // 1000
+    return mask_of(islice(members(usable), taken))
+
+
+def _blocks(kubelet: Kubelet, position: int, used: Mapping[str, Count]) -> Iterator[MemoryBlock]:
+    if kubelet.memory is None:
+        return
+    for name, count in used.items():
+        if name in kubelet.memory.policy.allocatable:
+            page = 1024 * (page_kib(name) or 0) or 1
+            size = kubelet.memory.policy.allocatable[name][position] - count.available // page * page
+            if size > 0:
+                yield MemoryBlock(name, (kubelet.node_ids[position],), size)

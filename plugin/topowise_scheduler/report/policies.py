@@ -1,0 +1,70 @@
+"""Policies and options of a node whose configuration is not published, from the ecosystem's attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from topowise import attributes
+from topowise.errors import ParseError
+from topowise.pods import HUGEPAGES
+from topowise_scheduler.kubelet.configuration import TopologySettings
+
+_CLOSEST = attributes.option_name("prefer-closest-numa-nodes")
+_MOST_ALLOCATED = attributes.option_name("prefer-most-allocated-numa-node")
+_BOOLEANS = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
+
+
+class Policies(NamedTuple):
+    """`cpu` and `memory`: whether the kubelet's manager of them is on."""
+
+    topology: TopologySettings
+    cpu: bool
+    memory: bool
+
+
+def policies_of(
+    named: Mapping[str, str], legacy: Collection[str] | None, listed: Collection[str], problems: list[str]
+) -> Policies:
+    """By the attributes, else as the zones look: a manager that is off has no amounts to list."""
+    try:
+        policy, scope = attributes.policy_and_scope(named, legacy)
+    except ParseError as exc:
+        problems.append(f"{exc}; the node is taken to have no policy")
+        policy, scope = "none", "container"
+    topology = TopologySettings(
+        policy,
+        scope,
+        prefer_closest=_option(named, _CLOSEST, problems),
+        prefer_most_allocated=_option(named, _MOST_ALLOCATED, problems),
+    )
+    derived = attributes.read_names(named, attributes.DERIVED)
+    has_memory = any(resource == "memory" or resource.startswith(HUGEPAGES) for resource in listed)
+    return Policies(
+        topology,
+        "cpu" in listed and "cpu" not in derived and _is_on(named, attributes.CPU_MANAGER_POLICY, problems),
+        has_memory and "memory" not in derived and _is_on(named, attributes.MEMORY_MANAGER_POLICY, problems),
+    )
+
+
+def _is_on(named: Mapping[str, str], attribute: str, problems: list[str]) -> bool:
+    match named.get(attribute, "").lower():
+        case "" | "static":
+            return True
+        case "none":
+            return False
+    problems.append(f"attribute {attribute}: {named[attribute]!r:.80}, expected none or static; static is taken")
+    return True
+
+
+def _option(named: Mapping[str, str], attribute: str, problems: list[str]) -> bool:
+    text = named.get(attribute)
+    if text is None:
+        return False
+    value = _BOOLEANS.get(text)
+    if value is None:
+        problems.append(f"attribute {attribute}: {text!r:.80}, expected true or false; false is taken")
+    return bool(value)

@@ -1,0 +1,78 @@
+"""An NRT object of any exporter becomes a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from topowise import attributes, fingerprint, nrt
+from topowise.errors import ParseError, TopowiseError
+from topowise.fingerprint import Method
+from topowise_scheduler.report import counted, exact
+from topowise_scheduler.report.model import Report
+
+
+def read(topology: nrt.NodeResourceTopology) -> Report:
+    """The node as the object tells it. Nothing in an object is an error; `problems` say what could not be used."""
+    problems: list[str] = []
+    named = nrt.attributes_of(topology.attributes)
+    zones = nrt.numa_zones(topology)
+    digest, method = _fingerprint(topology, named, problems)
+    if exact.is_ours(named):
+        try:
+            found = exact.read(named, zones)
+        except (TopowiseError, ValueError) as exc:
+            problems.append(f"{exc}; the node is predicted from counts")
+        else:
+            return Report(
+                name=topology.metadata.name,
+                version=topology.metadata.resourceVersion,
+                precision="exact",
+                empty=found.empty,
+                held=found.held,
+                books=found.books,
+                fingerprint=digest,
+                fingerprint_method=method,
+                problems=(*problems, *found.problems),
+            )
+    problems += [
+        f"zone {zone.name!r:.80}: expected a name node-<id>; the zone is left out"
+        for zone in topology.zones or ()
+        if zone.type == nrt.ZONE_TYPE and nrt.zone_id(zone.name) is None
+    ]
+    simple = counted.read(topology, named, zones, problems)
+    return Report(
+        name=topology.metadata.name,
+        version=topology.metadata.resourceVersion,
+        precision="counts",
+        empty=simple.empty,
+        occupants=simple.occupants,
+        fingerprint=digest,
+        fingerprint_method=method,
+        problems=tuple(problems),
+    )
+
+
+def _fingerprint(
+    topology: nrt.NodeResourceTopology, named: Mapping[str, str], problems: list[str]
+) -> tuple[str, Method]:
+    """Digest and method, by attribute, else by annotation. One that cannot be compared is as good as none."""
+    method: Method = fingerprint.ALL
+    match named.get(attributes.PODS_FINGERPRINT_METHOD):
+        case None | fingerprint.ALL:
+            pass
+        case fingerprint.WITH_EXCLUSIVE_RESOURCES:
+            method = fingerprint.WITH_EXCLUSIVE_RESOURCES
+        case other:
+            problems.append(
+                f"attribute {attributes.PODS_FINGERPRINT_METHOD}: {other!r:.80}, expected {fingerprint.ALL} or "
+                f"{fingerprint.WITH_EXCLUSIVE_RESOURCES}; {fingerprint.ALL} is taken"
+            )
+    annotations = topology.metadata.annotations or {}
+    digest = named.get(attributes.PODS_FINGERPRINT) or annotations.get(attributes.PODS_FINGERPRINT_ANNOTATION, "")
+    if digest:
+        try:
+            fingerprint.check(digest)
+        except ParseError as exc:
+            problems.append(f"{exc}; the report is taken to have none")
+            digest = ""
+    return digest, method

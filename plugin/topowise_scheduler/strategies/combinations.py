@@ -1,0 +1,120 @@
+"""Which NUMA nodes are the fewest that hold an amount, and the closest of those, from counts alone.
+
+A combination is a row of a 0/1 matrix over zones, the rows in the order of gonum's combin.Combinations, so sums over
+all combinations of a size, for all nodes, are one product of matrices. It is exact: sums below 2^53 are whole numbers
+in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+# How many sums are held at a time.
+_CELLS: Final = 1 << 20
+
+
+def fewest(
+    available: Mapping[str, NDArray[np.int64]],
+    amounts: Mapping[str, NDArray[np.int64]],
+    barred: NDArray[np.bool_],
+    distances: NDArray[np.int32],
+) -> NDArray[np.int32]:
+    """(nodes,) the mask of the fewest zones that together have the amounts, 0 if not even all have.
+
+    `available` are (zones, nodes), `amounts` (nodes,), `barred` (zones, nodes) zones that may not take part,
+    `distances` (zones, zones, nodes). Of equally many zones the closest win, of equally close the first combination
+    (numaNodesRequired and findSuitableCombination in least_numa.go).
+    """
+    zones, count = barred.shape
+    masks = np.zeros(count, np.int32)
+    fits = ~barred
+    for name, amount in amounts.items():
+        fits &= available[name] >= amount
+    one = fits.any(axis=0)
+    masks[one] = 1 << fits[:, one].argmax(axis=0)
+    open_ = np.flatnonzero(~one)
+    for size in range(2, zones + 1):
+        left = []
+        for nodes in _chunks(open_, zones, size):
+            some = {name: values[:, nodes] for name, values in available.items()}
+            wanted = {name: values[nodes] for name, values in amounts.items()}
+            found = _closest(some, wanted, barred[:, nodes], distances.take(nodes, axis=2), size)
+            masks[nodes] = found
+            left.append(nodes[found == 0])
+        if not left:
+            break
+        open_ = np.concatenate(left)
+    return masks
+
+
+def are_closest(masks: NDArray[np.int32], distances: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """(nodes,) whether no other combination of as many zones is closer; free or not (minAvgDistanceInCombinations)."""
+    zones = distances.shape[0]
+    sizes = np.bitwise_count(masks)
+    # A zone alone is as close to itself as any other.
+    close = sizes <= 1
+    for size in np.unique(sizes[~close]).tolist():
+        for nodes in _chunks(np.flatnonzero(sizes == size), zones, size):
+            spans = _spans(distances.take(nodes, axis=2), size)
+            own = (_masks(zones, size)[:, None] == masks[nodes]).argmax(axis=0)
+            close[nodes] = spans[own, np.arange(nodes.size)] == spans.min(axis=0)
+    return close
+
+
+def _closest(
+    available: Mapping[str, NDArray[np.int64]],
+    amounts: Mapping[str, NDArray[np.int64]],
+    barred: NDArray[np.bool_],
+    distances: NDArray[np.int32],
+    size: int,
+) -> NDArray[np.int32]:
+    zones = barred.shape[0]
+    members = _members(zones, size)
+    fits = members @ barred.astype(np.float64) == 0
+    for name, amount in amounts.items():
+        fits &= members @ available[name].astype(np.float64) >= amount
+    spans = np.where(fits, _spans(distances, size), np.inf)
+    best = _masks(zones, size)[spans.argmin(axis=0)]
+    return np.where(fits.any(axis=0), best, 0).astype(np.int32)
+
+
+def _spans(distances: NDArray[np.int32], size: int) -> NDArray[np.float64]:
+    """(combinations, nodes) the sum of the distances between all pairs of members, each to itself too. All sums are of
+    size times size, so they compare as their averages do (nodesAvgDistance)."""
+    zones, _, count = distances.shape
+    pairs = _pairs(zones, size)
+    found: NDArray[np.float64] = pairs @ distances.reshape(zones * zones, count).astype(np.float64)
+    return found
+
+
+def _chunks(nodes: NDArray[np.intp], zones: int, size: int) -> list[NDArray[np.intp]]:
+    step = max(1, _CELLS // len(_masks(zones, size)))
+    return [nodes[start : start + step] for start in range(0, nodes.size, step)]
+
+
+@lru_cache(maxsize=64)
+def _members(zones: int, size: int) -> NDArray[np.float64]:
+    """(combinations, zones) 1 for a member."""
+    chosen = list(combinations(range(zones), size))
+    members = np.zeros((len(chosen), zones))
+    np.put_along_axis(members, np.array(chosen), 1.0, axis=1)
+    return members
+
+
+@lru_cache(maxsize=64)
+def _pairs(zones: int, size: int) -> NDArray[np.float64]:
+    """(combinations, zones times zones) 1 for two members."""
+    members = _members(zones, size)
+    return (members[:, :, None] * members[:, None, :]).reshape(len(members), zones * zones)
+
+
+@lru_cache(maxsize=64)
+def _masks(zones: int, size: int) -> NDArray[np.int32]:
+    """(combinations,) as bit masks."""
+    return (_members(zones, size) @ (1 << np.arange(zones))).astype(np.int32)

@@ -1,0 +1,33 @@
+"""MostAllocated: the fuller the NUMA nodes get, the better (KEP-119 of scheduler-plugins).
+
+The weighted mean over resources of the share of the zone's available amount that the pod takes (most_allocated.go).
+zones.py tells which zone counts and where this differs from upstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine.room import Room
+from topowise_scheduler.strategies import zones
+
+
+class MostAllocated:
+    """`weights` of resources; one that is missing has 1."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self._weights = weights
+
+    def raw(self, room: Room) -> NDArray[np.int64]:
+        """(nodes,) 0 to RAW_MAX."""
+        return zones.raw(room, self._used)
+
+    def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As it is."""
+        return raw
+
+    def _used(self, shares: Sequence[zones.Share]) -> zones.Scores:
+        return zones.mean_used(shares, self._weights)

@@ -1,0 +1,46 @@
+"""NUMAAware: the fewer NUMA nodes the pod uses, the better, relative to the other candidates (Volcano's numa-aware).
+
+`100 - 100 * n / max n` over the candidates, truncated, 100 for all if max n is 0 (getNodeNumaNumForTask and
+NormalizeScore in Volcano, pkg/scheduler/plugins/numaaware, read at ed72c7c). Volcano multiplies by a weight of its own;
+here kube-scheduler's weight of the extender does, and the score is in hundredths of a percent. Here is different:
+
+- n counts the NUMA nodes of all aligned resources, Volcano knows CPUs only; of sidecars too, which Volcano ignores;
+- a node that aligns nothing of what it could give counts with all its NUMA nodes, as nothing is promised. In Volcano it
+  has n = 0 and beats every node that aligns.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine.room import Room
+from topowise_scheduler.strategies.scale import RAW_MAX
+from topowise_scheduler.strategies.turns import PASSING, asked
+
+_PERCENT = RAW_MAX // 100
+
+
+class NUMAAware:
+    """Without options."""
+
+    def raw(self, room: Room) -> NDArray[np.int64]:
+        """(nodes,) minus the number of NUMA nodes used."""
+        used = np.zeros(room.masks.shape[1], np.int32)
+        for step, masks in zip(room.steps, room.masks, strict=True):
+            amounts = asked(room, step)
+            if not amounts or step.kind == PASSING:
+                continue
+            used |= masks
+            nodes = np.flatnonzero(masks == 0)
+            if nodes.size:
+                could = np.logical_or.reduce([room.allocatable[name][:, nodes].any(axis=0) for name in amounts])
+                used[nodes[could]] = (1 << room.zones) - 1
+        return -np.bitwise_count(used).astype(np.int64)
+
+    def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(nodes,) of all candidates, 0 to RAW_MAX."""
+        most = -int(raw.min()) if raw.size else 0
+        if not most:
+            return np.full_like(raw, RAW_MAX)
+        return (100 - 100 * -raw // most) * _PERCENT

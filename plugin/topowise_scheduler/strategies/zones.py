@@ -1,0 +1,100 @@
+"""What LeastAllocated, MostAllocated and BalancedAllocation have in common: a score of every zone, and which counts.
+
+From scheduler-plugins (pkg/noderesourcetopology/score.go, read at 903da7d): a zone's score comes from what is asked for
+against what the zone has *available*; a container gets the minimum over the zones that fit it, "in order to avoid edge
+cases", and a pod the mean over its containers, or in scope pod the minimum for the pod as one. Here is different:
+
+- a score is in hundredths of a percent and rounded once, half up; upstream truncates every percentage;
+- a zone fits if it has enough of everything. Upstream takes any zone with a score above 0, so it counts zones that
+  lack one of the resources, and does not count one that the pod would fill to the brim (LeastAllocated 0);
+- what earlier containers keep is taken away first (turns.py); plain init containers keep nothing;
+- policies other than single-numa-node are scored too. Zones that are taken together are scored as one zone; a
+  container without a hint scores 0, as every node of these policies does upstream;
+- a resource that no zone of a node has is not aligned there and does not count; upstream it scores 0;
+- without any aligned resource the score is 0 on all nodes, which says as much as upstream's 100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine.room import Room
+from topowise_scheduler.strategies.scale import RAW_MAX
+from topowise_scheduler.strategies.turns import Turn, listed, turns
+
+Scores = NDArray[np.float64]
+
+
+class Share(NamedTuple):
+    """One resource: `used` (zones, nodes) is what is asked for over what is available, anything where it is too much.
+    `counts` (nodes,) is False, and `used` 0, where the node does not align it; None if it does on all nodes."""
+
+    resource: str
+    used: Scores
+    counts: NDArray[np.bool_] | None
+
+
+OfZones = Callable[[Sequence[Share]], Scores]
+
+
+def raw(room: Room, of_zones: OfZones) -> NDArray[np.int64]:
+    """(nodes,) 0 to RAW_MAX; `of_zones` gives (zones, nodes) from 0 to 1 where the zone fits."""
+    total = np.zeros(room.masks.shape[1])
+    placed = 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        for turn in turns(room):
+            total += _of_turn(room, turn, of_zones)
+            placed += 1
+    return np.floor(total * (RAW_MAX / max(placed, 1)) + 0.5).astype(np.int64)
+
+
+def _of_turn(room: Room, turn: Turn, of_zones: OfZones) -> Scores:
+    counts = {name: listed(room, name) for name in turn.amounts}
+    found = _lowest(turn.amounts, turn.available, counts, of_zones)
+    several = turn.spots.several
+    if several.size:
+        together = {name: turn.spots.at_several(amounts)[None] for name, amounts in turn.available.items()}
+        some = {name: None if where is None else where[several] for name, where in counts.items()}
+        found[several] = _lowest(turn.amounts, together, some, of_zones)
+    found[turn.spots.none] = 0
+    return found
+
+
+def _lowest(
+    amounts: Mapping[str, int],
+    available: Mapping[str, NDArray[np.int64]],
+    counts: Mapping[str, NDArray[np.bool_] | None],
+    of_zones: OfZones,
+) -> Scores:
+    """(nodes,) the minimum over the zones that fit, 0 without one."""
+    shares = []
+    lacks: NDArray[np.bool_] | None = None
+    for name, amount in amounts.items():
+        used, short, where = amount / available[name], available[name] < amount, counts[name]
+        if where is not None:
+            used = np.where(where, used, 0.0)
+            short &= where
+        shares.append(Share(name, used, where))
+        lacks = short if lacks is None else lacks | short
+    scores = of_zones(shares)
+    if lacks is not None:
+        np.copyto(scores, np.inf, where=lacks)
+    lowest: Scores = scores.min(axis=0)
+    lowest[np.isinf(lowest)] = 0
+    return lowest
+
+
+def mean_used(shares: Sequence[Share], weights: Mapping[str, int]) -> Scores:
+    """(zones, nodes) the weighted mean of the shares in use; 0 on nodes that align none of the resources."""
+    total = np.zeros_like(shares[0].used)
+    parts = np.zeros(total.shape[1])
+    for resource, used, counts in shares:
+        weight = weights.get(resource, 1)
+        total += used if weight == 1 else weight * used
+        parts += weight if counts is None else weight * counts
+    total /= np.maximum(parts, 1)
+    return total

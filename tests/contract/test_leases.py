@@ -1,0 +1,144 @@
+"""Leases, as leader election uses them, and the one spelling of time they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sandbox.apiserver.client import LEASES, Client
+from sandbox.apiserver.errors import Json
+
+NOW = "2026-01-01T00:00:00.123456Z"
+
+
+def lease(name: str, **spec: Any) -> Json:
+    held: Json = {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": NOW, "leaseTransitions": 0}
+    metadata = {"name": name}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": held | spec}
+
+
+async def test_a_lease_is_created_by_put_and_then_guarded_by_its_resource_version(api: Client) -> None:
+    name = api.name()
+    reply = await api.call("PUT", f"{LEASES}/{name}", lease(name))
+    assert reply.status == 201
+    held = reply.body
+    held["spec"]["holderIdentity"] = "b"
+    assert (await api.call("PUT", f"{LEASES}/{name}", held)).status == 200
+    # The first holder renews with what it knew.
+    held["spec"]["holderIdentity"] = "a"
+    assert (await api.call("PUT", f"{LEASES}/{name}", held)).status == 409
+
+
+async def test_a_lease_that_was_deleted_comes_back_by_the_renewal_of_its_holder(api: Client) -> None:
+    name = api.name()
+    held = await api.ok("POST", LEASES, lease(name))
+    del held["metadata"]["uid"]
+    await api.ok("DELETE", f"{LEASES}/{name}")
+    reply = await api.call("PUT", f"{LEASES}/{name}", held)
+    assert reply.status == 201
+    assert reply.body["metadata"]["resourceVersion"] != held["metadata"]["resourceVersion"]
+
+
+async def test_a_renewal_of_a_deleted_lease_that_names_its_uid_is_a_conflict(api: Client) -> None:
+    name = api.name()
+    held = await api.ok("POST", LEASES, lease(name))
+    await api.ok("DELETE", f"{LEASES}/{name}")
+    reply = await api.call("PUT", f"{LEASES}/{name}", held)
+    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    assert reply.body["message"].endswith(f"UID in precondition: {held['metadata']['uid']}, UID in object meta: ")
+
+
+async def test_of_two_that_create_a_lease_one_succeeds(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", LEASES, lease(name))
+    reply = await api.call("POST", LEASES, lease(name))
+    assert (reply.status, reply.body["reason"]) == (409, "AlreadyExists")
+
+
+async def test_a_lease_cannot_be_put_without_a_resource_version(api: Client) -> None:
+    name = api.name()
+    await api.ok("POST", LEASES, lease(name))
+    reply = await api.call("PUT", f"{LEASES}/{name}", lease(name))
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    assert reply.body["details"]["kind"] == "leases"
+
+
+async def test_a_lease_is_released_by_an_empty_holder(api: Client) -> None:
+    name = api.name()
+    held = await api.ok("POST", LEASES, lease(name))
+    held["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+    released = await api.ok("PUT", f"{LEASES}/{name}", held)
+    assert (released["spec"]["holderIdentity"], released["spec"]["leaseDurationSeconds"]) == ("", 1)
+
+
+async def test_what_is_null_or_unknown_is_not_kept(api: Client) -> None:
+    spec = {"acquireTime": None, "strategy": "OldestEmulationVersion", "preferredHolder": "b", "colour": "red"}
+    reply = await api.call("POST", LEASES, lease(api.name(), **spec))
+    assert reply.status == 201
+    assert set(reply.body["spec"]) == {"holderIdentity", "leaseDurationSeconds", "renewTime", "leaseTransitions"}
+    # The two that are known belong to a feature that is off.
+    assert reply.headers.getall("Warning") == ['299 - "unknown field \\"spec.colour\\""']
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("2026-01-01T00:00:00.000000Z", "2026-01-01T00:00:00.000000Z"),
+        ("2026-01-01T02:00:00.123456+02:00", "2026-01-01T00:00:00.123456Z"),
+        ("2026-01-01T00:00:00.100000+00:00", "2026-01-01T00:00:00.100000Z"),
+    ],
+)
+async def test_a_time_is_read_in_utc(api: Client, written: str, read: str) -> None:
+    made = await api.ok("POST", LEASES, lease(api.name(), renewTime=written))
+    assert made["spec"]["renewTime"] == read
+
+
+LAYOUT = '"2006-01-02T15:04:05.000000Z07:00"'
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("2026-01-01T00:00:00Z", f' as {LAYOUT}: cannot parse "Z" as ".000000"'),
+        ("2026-01-01T00:00:00+00:00", f' as {LAYOUT}: cannot parse "+00:00" as ".000000"'),
+        ("2026-01-01T00:00:00.123Z", f' as {LAYOUT}: cannot parse ".123Z" as ".000000"'),
+        ("2026-01-01T00:00:00.1234567Z", f' as {LAYOUT}: cannot parse "7Z" as "Z07:00"'),
+        ("2026-01-01 00:00:00.123456Z", f' as {LAYOUT}: cannot parse " 00:00:00.123456Z" as "T"'),
+        ("2026-01-01T00:00:00.123456", f' as {LAYOUT}: cannot parse "" as "Z07:00"'),
+        ("", f' as {LAYOUT}: cannot parse "" as "2006"'),
+        ("2026-13-01T00:00:00.123456Z", ": month out of range"),
+    ],
+)
+async def test_a_time_has_exactly_six_digits_after_the_point(api: Client, written: str, problem: str) -> None:
+    reply = await api.call("POST", LEASES, lease(api.name(), renewTime=written))
+    assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
+    text = f'Lease in version "v1" cannot be handled as a Lease: parsing time "{written}"'
+    assert reply.body["message"] == text + problem
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown", "expected"),
+    [
+        ("renewTime", 5, "number", "string"),
+        ("holderIdentity", 5, "number", "string"),
+        ("leaseDurationSeconds", "15", "string", "int32"),
+        ("leaseDurationSeconds", 1.5, "number 1.5", "int32"),
+    ],
+)
+async def test_a_value_of_another_type_is_a_bad_request(
+    api: Client, field: str, value: object, shown: str, expected: str
+) -> None:
+    reply = await api.call("POST", LEASES, lease(api.name(), **{field: value}))
+    assert (reply.status, reply.body["reason"]) == (400, "BadRequest")
+    assert reply.body["message"].endswith(
+        f"json: cannot unmarshal {shown} into Go struct field LeaseSpec.spec.{field} of type {expected}"
+    )
+
+
+@pytest.mark.parametrize(("field", "value"), [("leaseDurationSeconds", 0), ("leaseTransitions", -1)])
+async def test_a_number_out_of_its_range_is_invalid(api: Client, field: str, value: int) -> None:
+    reply = await api.call("POST", LEASES, lease(api.name(), **{field: value}))
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    (cause,) = reply.body["details"]["causes"]
+    assert (cause["reason"], cause["field"]) == ("FieldValueInvalid", f"spec.{field}")

@@ -1,0 +1,264 @@
+"""Candidates for one Lease: at most one leads at any time, whatever the API server does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from daemons import assert_eventually, plain
+from sandbox.apiserver import ApiServer
+from sandbox.apiserver.levers import Delay, Drop, Levers, Stall
+from topowise.kube.api import Api
+from topowise.kube.lease import Elector, Timing
+
+FAST = Timing(lease_duration=0.45, renew_deadline=0.28, retry_period=0.05)
+LEASES = "leases.coordination.k8s.io"
+
+
+class Candidate:
+    """An elector with a connection of its own, and what its work saw."""
+
+    def __init__(self, api: Api, name: str, at_work: set[str]) -> None:
+        self.name = name
+        self.elector = Elector(api, "default", "scheduler", name, timing=FAST)
+        self.began: list[float] = []
+        self.ended: list[float] = []
+        self._at_work = at_work
+
+    async def work(self) -> None:
+        assert not self._at_work, f"{self.name} begins while {self._at_work} is at work"
+        self._at_work.add(self.name)
+        self.began.append(time.monotonic())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._at_work.remove(self.name)
+            self.ended.append(time.monotonic())
+
+
+class Candidates:
+    """Several of them; work that overlaps ends its run with an AssertionError, and that the test."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self.at_work: set[str] = set()
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    @asynccontextmanager
+    async def one(self, name: str) -> AsyncIterator[Candidate]:
+        async with Api(plain(self._server), name, timeout=2) as api:
+            candidate = Candidate(api, name, self.at_work)
+            task = self.tasks[name] = asyncio.create_task(candidate.elector.run(candidate.work))
+            try:
+                yield candidate
+            finally:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    @asynccontextmanager
+    async def two(self) -> AsyncIterator[tuple[Candidate, Candidate]]:
+        """A leader and another that has seen it lead."""
+        async with self.one("a") as first:
+            await assert_eventually(lambda: first.elector.is_leader)
+            async with self.one("b") as second:
+                await assert_eventually(lambda: second.elector.holder == "a")
+                yield first, second
+
+
+@pytest.fixture
+def candidates(server: ApiServer) -> Candidates:
+    return Candidates(server)
+
+
+def record(server: ApiServer) -> dict[str, Any]:
+    (lease,) = server.store.objects(LEASES)
+    spec: dict[str, Any] = lease["spec"]
+    return spec
+
+
+async def test_the_first_leads_and_the_second_waits(server: ApiServer, candidates: Candidates) -> None:
+    async with candidates.two() as (first, second):
+        await asyncio.sleep(2 * FAST.lease_duration)
+        assert first.elector.is_leader
+        assert not second.elector.is_leader
+        assert candidates.at_work == {"a"}
+    assert len(first.began) == 1
+    assert record(server)["leaseTransitions"] == 0
+
+
+async def test_of_many_that_start_at_once_one_leads(candidates: Candidates) -> None:
+    async with (
+        candidates.one("a") as a,
+        candidates.one("b") as b,
+        candidates.one("c") as c,
+        candidates.one("d") as d,
+    ):
+        everyone = (a, b, c, d)
+        await assert_eventually(lambda: sum(one.elector.is_leader for one in everyone) == 1)
+        await asyncio.sleep(FAST.lease_duration)
+        assert sum(len(one.began) for one in everyone) == 1
+
+
+async def test_a_release_lets_the_other_in_without_waiting(server: ApiServer, candidates: Candidates) -> None:
+    async with candidates.one("b") as other:
+        await assert_eventually(lambda: other.elector.is_leader)
+        async with candidates.one("a") as second:
+            await assert_eventually(lambda: second.elector.holder == "b")
+            released = time.monotonic()
+            candidates.tasks["b"].cancel()
+            await assert_eventually(lambda: second.began)
+            assert second.began[0] - released < FAST.lease_duration - FAST.retry_period
+            assert record(server)["leaseTransitions"] == 1
+
+
+async def test_a_dead_leader_is_followed_after_the_lease_duration_and_not_before(
+    server: ApiServer, candidates: Candidates
+) -> None:
+    async with candidates.two() as (_, second):
+        server.levers.pull(Stall(), user_agent="a/*")
+        renewed = record(server)["renewTime"]
+        stalled = time.monotonic()
+        await assert_eventually(lambda: second.began)
+        assert record(server)["acquireTime"] > renewed
+        # The last renewal was up to a retry period before the stall.
+        assert second.began[0] - stalled > FAST.lease_duration - 2 * FAST.retry_period
+        assert record(server)["leaseTransitions"] == 1
+
+
+async def test_times_in_the_record_do_not_matter(server: ApiServer, candidates: Candidates) -> None:
+    for year in ("1999", "2999"):
+        stamp = f"{year}-01-01T00:00:00.000000Z"
+        spec = {"holderIdentity": "x", "leaseDurationSeconds": 1, "acquireTime": stamp, "renewTime": stamp}
+        name = f"skewed-{year}"
+        server.create(LEASES, {"metadata": {"name": name}, "spec": spec})
+        async with Api(plain(server), "a", timeout=2) as api:
+            candidate = Candidate(api, "a", candidates.at_work)
+            candidate.elector = Elector(api, "default", name, "a", timing=FAST)
+            started = time.monotonic()
+            task = asyncio.create_task(candidate.elector.run(candidate.work))
+            await assert_eventually(lambda: candidate.began)  # noqa: B023
+            assert FAST.lease_duration <= candidate.began[0] - started < 4 * FAST.lease_duration
+            task.cancel()
+            await asyncio.wait({task})
+
+
+Fault = Callable[[Levers], object]
+FAULTS: dict[str, Fault] = {
+    "down": lambda levers: levers.down(),
+    "stalled": lambda levers: levers.pull(Stall()),
+    "stalled writes": lambda levers: levers.pull(Stall(), method="PUT"),
+    "conflicts": lambda levers: levers.answer(409, method="PUT"),
+    "errors": lambda levers: levers.answer(500),
+    "overload": lambda levers: levers.answer(429, retry_after=1),
+    "forbidden": lambda levers: levers.answer(403),
+    "too slow": lambda levers: levers.pull(Delay(FAST.retry_period)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+async def test_a_leader_that_cannot_renew_stops_in_time_and_one_leads_afterwards(
+    server: ApiServer, candidates: Candidates, fault: Fault
+) -> None:
+    async with candidates.two() as (first, second):
+        broken = time.monotonic()
+        fault(server.levers)
+        await assert_eventually(lambda: first.ended)
+        assert not first.elector.is_leader
+        assert first.ended[0] - broken < FAST.lease_duration
+        await asyncio.sleep(FAST.lease_duration)
+        assert candidates.at_work == set()
+        server.levers.clear()
+        await assert_eventually(lambda: candidates.at_work)
+        await asyncio.sleep(FAST.lease_duration)
+        assert sum(one.elector.is_leader for one in (first, second)) == 1
+        assert not any(task.done() for task in candidates.tasks.values())
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if name != "overload"])
+async def test_a_fault_shorter_than_the_deadline_changes_nothing(
+    server: ApiServer, candidates: Candidates, name: str
+) -> None:
+    async with candidates.two() as (first, second):
+        before = record(server)["renewTime"]
+        await assert_eventually(lambda: record(server)["renewTime"] != before)
+        FAULTS[name](server.levers)
+        await asyncio.sleep(FAST.renew_deadline / 3)
+        server.levers.clear()
+        await asyncio.sleep(FAST.lease_duration)
+        assert len(first.began) == 1
+        assert second.began == []
+        assert record(server)["leaseTransitions"] == 0
+
+
+async def test_retry_after_is_honoured(server: ApiServer, candidates: Candidates) -> None:
+    server.levers.answer(429, retry_after=1, count=1)
+    started = time.monotonic()
+    async with candidates.one("a") as only:
+        await assert_eventually(lambda: only.began)
+    assert only.began[0] - started >= 1
+
+
+async def test_a_leader_that_is_cut_off_alone_stops_before_the_other_begins(
+    server: ApiServer, candidates: Candidates
+) -> None:
+    async with candidates.two() as (first, second):
+        server.levers.pull(Drop(), user_agent="a/*")
+        await assert_eventually(lambda: second.began)
+        assert first.ended[0] < second.began[0]
+        server.levers.clear()
+        await assert_eventually(lambda: first.elector.holder == "b")
+        assert second.elector.is_leader
+        assert not first.elector.is_leader
+        assert len(first.began) == 1
+
+
+async def test_a_write_whose_answer_is_lost_counts(server: ApiServer, candidates: Candidates) -> None:
+    server.levers.pull(Drop(handled=True), method="POST", count=1)
+    async with candidates.two() as (first, second):
+        server.levers.pull(Drop(handled=True), method="PUT", count=2)
+        await asyncio.sleep(FAST.lease_duration)
+        assert len(first.began) == 1
+        assert second.began == []
+        assert record(server)["leaseTransitions"] == 0
+
+
+async def test_at_most_one_leads_through_a_series_of_faults(server: ApiServer, candidates: Candidates) -> None:
+    async with candidates.two() as (first, second):
+        for number, fault in enumerate(FAULTS.values()):
+            fault(server.levers)
+            end = time.monotonic() + FAST.renew_deadline * (0.6, 1.4)[number % 2]
+            while time.monotonic() < end:
+                assert not (first.elector.is_leader and second.elector.is_leader)
+                await asyncio.sleep(0.005)
+            server.levers.clear()
+            server.levers.pull(Drop(), user_agent=("a/*", "b/*")[number % 2], seconds=FAST.lease_duration)
+            await assert_eventually(lambda: candidates.at_work)
+        assert not any(task.done() for task in candidates.tasks.values())
+
+
+async def test_a_cancellation_that_meets_the_timeout_of_a_request_is_not_lost(
+    server: ApiServer, candidates: Candidates
+) -> None:
+    stalled = server.levers.pull(Stall())
+    async with candidates.one("a"):
+        await assert_eventually(lambda: stalled.hits)
+        # Both are due in the same turn of the event loop.
+        asyncio.get_running_loop().call_later(FAST.retry_period, candidates.tasks["a"].cancel)
+        time.sleep(2 * FAST.retry_period)
+        async with asyncio.timeout(2):
+            await asyncio.wait({candidates.tasks["a"]})
+        assert candidates.tasks["a"].cancelled()
+
+
+async def test_nothing_is_left_behind(candidates: Candidates, server: ApiServer) -> None:
+    async with candidates.two():
+        server.levers.pull(Stall())
+        await asyncio.sleep(FAST.retry_period)
+    assert not [task for task in asyncio.all_tasks() if "scheduler" in task.get_name()]
+    assert all(task.done() for task in candidates.tasks.values())

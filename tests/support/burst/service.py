@@ -1,0 +1,108 @@
+"""The scheduler service as a process that can be killed and comes back on the same ports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now; held together while choosing, so that they differ."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports: list[int] = [one.getsockname()[1] for one in held]
+    for one in held:
+        one.close()
+    return ports
+
+
+class Process:
+    """`python -m module`, with a log file."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self, module: str, *arguments: str) -> None:
+        with self.log.open("ab") as out:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", module, *arguments, stdout=out, stderr=out
+            )
+
+    def check(self) -> None:
+        """Fails with the end of the log if the process is gone."""
+        if self._process is not None and self._process.returncode is not None:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
+            raise AssertionError(f"{self.log.stem} ended with status {self._process.returncode}:\n{tail}")
+
+    async def kill(self) -> None:
+        """SIGKILL, by its id."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+class Service:
+    """One replica."""
+
+    def __init__(self, name: str, kubeconfig: Path, directory: Path, **settings: Any) -> None:
+        port, self._health_port = free_ports(2)
+        self.prefix = f"http://127.0.0.1:{port}"
+        self._process = Process(directory / f"{name}.log")
+        self._config = directory / f"{name}.yaml"
+        document = {
+            "apiVersion": "topowise.io/v1alpha1",
+            "kind": "SchedulerConfiguration",
+            "client": {"kubeconfig": str(kubeconfig)},
+            "extender": {"port": port},
+            "serving": {"address": "127.0.0.1", "port": self._health_port},
+            **settings,
+        }
+        self._config.write_text(yaml.safe_dump(document))
+
+    async def start(self, session: aiohttp.ClientSession) -> None:
+        """Returns when it is ready."""
+        await self._process.start("topowise_scheduler", "serve", "--config", str(self._config))
+        async with asyncio.timeout(30):
+            while not await self._is_ready(session):
+                self.check()
+                await asyncio.sleep(0.05)
+
+    def check(self) -> None:
+        """Fails if the process is gone."""
+        self._process.check()
+
+    async def kill(self) -> None:
+        """SIGKILL: no goodbye to anybody."""
+        await self._process.kill()
+
+    async def explain(self, session: aiohttp.ClientSession, pod: str, node: str) -> str:
+        """What the ledger believes of a pod, "namespace/name", on a node."""
+        url = f"{self.prefix}/explain"
+        try:
+            async with session.get(url, params={"pod": pod, "node": node}) as response:
+                return await response.text()
+        except aiohttp.ClientError as exc:
+            return f"no explanation: {exc}"
+
+    async def metrics(self, session: aiohttp.ClientSession) -> dict[str, float]:
+        """Samples by name with labels, without the common prefix."""
+        async with session.get(f"http://127.0.0.1:{self._health_port}/metrics") as response:
+            lines = (await response.text()).splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name.removeprefix("topowise_scheduler_"): float(value) for name, _, value in samples}
+
+    async def _is_ready(self, session: aiohttp.ClientSession) -> bool:
+        try:
+            async with session.get(f"http://127.0.0.1:{self._health_port}/readyz") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False

@@ -1,0 +1,187 @@
+"""What our exporter publishes of a node whose kubelet is the model: the way from its state to an NRT object.
+
+podresources is told as the real one tells it: no plain init containers, no blocks of size 0, no unhealthy devices, an
+empty topology as none. The state files are readable unless a test says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from topowise import nrt
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise_exporter import machine as hardware
+from topowise_exporter.exclusions import Exclusions
+from topowise_exporter.kubelet.model import (
+    Allocatable,
+    Allocations,
+    ContainerAllocation,
+    Device,
+    MemoryBlock,
+    MemoryBooks,
+    PodAllocation,
+)
+from topowise_exporter.publish.topology import Observation, Publishing, build
+from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode, Placement
+from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.memory_manager import Blocks
+
+NameOf = Callable[[str], tuple[str, str]]
+
+
+def exported(
+    machine: Machine,
+    config: KubeletConfiguration,
+    kubelet: Kubelet,
+    name_of: NameOf = lambda uid: ("default", uid),
+    *,
+    state_files: bool = True,
+) -> nrt.NodeResourceTopology:
+    """The object for the kubelet's present state; `name_of` gives a pod's namespace and name by uid."""
+    seen = Observation(_hardware(machine), config, _allocations(kubelet, name_of, state_files=state_files))
+    return build("n1", seen, Publishing(), Exclusions()).topology
+
+
+def _hardware(machine: Machine) -> hardware.Machine:
+    nodes = machine.nodes()
+    cpus = tuple(
+        hardware.Cpu(
+            id=cpu,
+            node=node.id,
+            socket=core.socket,
+            die=0,
+            core=min(core.threads),
+            core_id=0,
+            threads=tuple(sorted(core.threads)),
+            l3=None,
+            l3_id=core.uncore,
+            kind="",
+        )
+        for node in nodes
+        for core in node.cores
+        for cpu in core.threads
+    )
+    online = tuple(sorted(cpu.id for cpu in cpus))
+    return hardware.Machine(
+        nodes=tuple(_node(node, nodes) for node in nodes),
+        cpus=tuple(sorted(cpus, key=lambda cpu: cpu.id)),
+        pci=(),
+        online=online,
+        present=online,
+        possible=online,
+        offline=(),
+        isolated=(),
+    )
+
+
+def _node(node: NumaNode, nodes: tuple[NumaNode, ...]) -> hardware.NumaNode:
+    cpus = tuple(sorted(cpu for core in node.cores for cpu in core.threads))
+    pages = {kib * 1024: count for kib, count in node.hugepages.items()}
+    row = node.distances or ()
+    by_id = len(row) > nodes[-1].id
+    return hardware.NumaNode(
+        id=node.id,
+        cpus=cpus,
+        cpus_present=cpus,
+        memory_bytes=node.memory,
+        hugepages=pages,
+        hugepages_free=pages,
+        hugepages_surplus=dict.fromkeys(pages, 0),
+        distances={other.id: row[other.id if by_id else position] for position, other in enumerate(nodes)}
+        if row
+        else {},
+        sockets=tuple(sorted({core.socket for core in node.cores})),
+    )
+
+
+def _allocations(kubelet: Kubelet, name_of: NameOf, *, state_files: bool) -> Allocations:
+    nodes_of = {
+        (resource, one): tuple(node for node, at in kubelet.devices.positions.items() if near & table.touching(1 << at))
+        for resource, table in kubelet.devices.tables.items()
+        for one, near in ((one, table.select([one])) for one in table.ids)
+    }
+    healthy = (
+        (resource, one) for resource, table in kubelet.devices.tables.items() for one in table.names(table.healthy)
+    )
+    cpus = kubelet.topology.cpus & ~kubelet.cpu.policy.reserved if kubelet.cpu is not None else 0
+    allocatable = Allocatable(
+        cpus=frozenset(members(cpus)),
+        memory=_allocatable_memory(kubelet),
+        devices=tuple(Device(resource, one, nodes_of[resource, one]) for resource, one in healthy),
+    )
+    pods = {uid: _pod(kubelet, uid, name_of(uid), nodes_of) for uid in kubelet.active}
+    books = _books(kubelet) if state_files else None
+    return Allocations(allocatable, tuple(pods.values()), _left_over(kubelet, pods) if state_files else {}, books)
+
+
+def _pod(
+    kubelet: Kubelet, uid: str, name: tuple[str, str], nodes_of: Mapping[tuple[str, str], tuple[int, ...]]
+) -> PodAllocation:
+    containers = (
+        _container(container, placed, nodes_of)
+        for container, placed in kubelet.placements(uid).items()
+        if placed.kind != "init"
+    )
+    own_cpus = kubelet.cpu.bubbles.get(uid, 0) if kubelet.cpu is not None else 0
+    own_memory = kubelet.memory.bubbles.get(uid, ()) if kubelet.memory is not None else ()
+    return PodAllocation(
+        *name,
+        containers=tuple(one for one in containers if one.cpus or one.memory or one.devices),
+        own_cpus=frozenset(members(own_cpus)),
+        own_memory=_blocks(kubelet, own_memory),
+    )
+
+
+def _container(
+    name: str, placed: Placement, nodes_of: Mapping[tuple[str, str], tuple[int, ...]]
+) -> ContainerAllocation:
+    return ContainerAllocation(
+        name=name,
+        cpus=frozenset(members(placed.cpus or 0)),
+        memory=tuple(MemoryBlock(block.type, block.numa, block.size) for block in placed.memory if block.size),
+        devices=tuple(
+            Device(resource, one, nodes_of.get((resource, one), ()))
+            for resource, ids in placed.devices.items()
+            for one in ids
+        ),
+    )
+
+
+def _blocks(kubelet: Kubelet, blocks: Blocks) -> tuple[MemoryBlock, ...]:
+    return tuple(MemoryBlock(block.type, kubelet.ids(block.mask), block.size) for block in blocks if block.size)
+
+
+def _left_over(kubelet: Kubelet, pods: Mapping[str, PodAllocation]) -> dict[str, frozenset[int]]:
+    """By uid the CPUs that only the CPU manager's state file shows."""
+    if kubelet.cpu is None:
+        return {}
+    shown = frozenset[int]().union(*(pod.cpus for pod in pods.values()))
+    held = {
+        uid: frozenset(cpu for cpus in of_pod.values() for cpu in members(cpus)) - shown
+        for uid, of_pod in kubelet.cpu.held.items()
+    }
+    return {uid: cpus for uid, cpus in held.items() if cpus}
+
+
+def _allocatable_memory(kubelet: Kubelet) -> tuple[MemoryBlock, ...]:
+    if kubelet.memory is None:
+        return ()
+    return tuple(
+        MemoryBlock(name, (kubelet.node_ids[position],), size)
+        for name, sizes in kubelet.memory.policy.allocatable.items()
+        for position, size in enumerate(sizes)
+        if size > 0
+    )
+
+
+def _books(kubelet: Kubelet) -> MemoryBooks | None:
+    if kubelet.memory is None:
+        return None
+    tables, ids = kubelet.memory.tables, kubelet.node_ids
+    return MemoryBooks(
+        free={
+            (ids[position], name): size for name, sizes in tables.free.items() for position, size in enumerate(sizes)
+        },
+        assignments=dict(zip(ids, tables.assignments, strict=True)),
+        cells={node: kubelet.ids(cells) for node, cells in zip(ids, tables.cells, strict=True)},
+    )

@@ -1,0 +1,238 @@
+"""Machines, kubelets with pods on them, and pods, as odd as the model allows: all from one seed."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, NamedTuple
+
+from topowise import pods
+from topowise.errors import ConfigError
+from topowise_scheduler.kubelet import (
+    Core,
+    Device,
+    DevicePlugin,
+    Kubelet,
+    KubeletConfiguration,
+    KubeletStartError,
+    Machine,
+    MemoryBlock,
+    MemoryReservation,
+    NumaNode,
+    Placement,
+)
+
+GI = 1 << 30
+GPU, NIC, FPGA = "x.io/gpu", "x.io/nic", "x.io/fpga"
+POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
+
+
+class Node(NamedTuple):
+    """A loaded kubelet, and one with the same hardware and devices without pods."""
+
+    kubelet: Kubelet
+    empty: Kubelet
+
+
+def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> Node:
+    """A node with up to `load` pods."""
+    while True:
+        machine = _machine(rng)
+        config = _configuration(rng, machine, policy or rng.choice(POLICIES))
+        checked = rng.random() < 0.7
+        integers = rng.random() < 0.9
+        try:
+            kubelet = Kubelet(machine, config, predicates=checked, integer_scores=integers)
+        except (KubeletStartError, ConfigError):
+            continue
+        empty = kubelet.fork()
+        _load(rng, kubelet, rng.randint(0, 10) if load is None else load)
+        for resource, table in kubelet.devices.tables.items():
+            empty.devices.report(resource, table)
+        return Node(kubelet, empty)
+
+
+def pod(rng: Random, uid: str = "new") -> pods.Pod:
+    """A pod; often Guaranteed, sometimes with init containers, sidecars and pod-level resources."""
+    guaranteed = rng.random() < 0.8
+    steps = [_container(rng, f"c{number}", guaranteed) for number in range(rng.choice((1, 1, 1, 2, 2, 3)))]
+    before = [
+        _container(rng, f"i{number}", guaranteed, rng.choice((None, None, "Always")))
+        for number in range(rng.choice((0, 0, 0, 1, 1, 2)))
+    ]
+    level = None
+    if rng.random() < 0.06:
+        amounts = {"cpu": str(rng.randint(2, 8)), "memory": f"{rng.randint(2, 8)}Gi"}
+        level = pods.Resources(requests=amounts, limits=amounts)
+    return pods.Pod(
+        metadata=pods.Metadata(name=uid, namespace="default", uid=uid),
+        spec=pods.Spec(
+            containers=tuple(steps),
+            initContainers=tuple(before),
+            resources=level,
+            overhead={"cpu": "100m"} if rng.random() < 0.05 else None,
+        ),
+        status=pods.Status(qosClass=rng.choice(("Guaranteed", "Burstable"))) if rng.random() < 0.03 else None,
+    )
+
+
+def _machine(rng: Random) -> Machine:
+    zones = rng.choice((1, 2, 2, 2, 3, 4, 4, 5, 8, 8))
+    ids = sorted(rng.sample(range(zones + 3), zones)) if rng.random() < 0.2 else list(range(zones))
+    threads = rng.choice((1, 2, 2, 2))
+    even = rng.random() < 0.7
+    per_socket = rng.choice((1, 1, 2, zones))
+    cores = [rng.choice((2, 4, 6))] * zones if even else [rng.choice((0, 2, 4, 7)) for _ in range(zones)]
+    if not any(cores):
+        cores[0] = 2
+    total, first = sum(cores), 0
+    told = rng.random() < 0.5
+    memory = rng.choice((6, 12, 24))
+    pages = rng.random() < 0.4
+    numa = []
+    for position, count in enumerate(cores):
+        made = []
+        for core in range(first, first + count):
+            held = range(threads if even or rng.random() < 0.9 else 1)
+            made.append(Core(socket=position // per_socket, threads=tuple(core + total * one for one in held)))
+        first += count
+        hugepages = {2048: rng.choice((0, 256, 512))} if pages else {}
+        if pages and rng.random() < 0.3:
+            hugepages[1 << 20] = rng.randint(0, 2)
+        numa.append(
+            NumaNode(
+                id=ids[position],
+                memory=memory * GI if even else rng.choice((0, 3, 8, 20) if rng.random() < 0.3 else (5, 8, 20)) * GI + rng.randint(0, 3),
+                cores=tuple(made),
+                hugepages=hugepages,
+                distances=tuple(10 if one == position else rng.choice((12, 20, 20, 32)) for one in range(zones))
+                if told
+                else None,
+            )
+        )
+    return Machine(numa=tuple(numa), devices=tuple(_devices(rng, ids)), ephemeral_storage=rng.choice((None, 10 * GI)))
+
+
+def _devices(rng: Random, ids: list[int]) -> list[DevicePlugin]:
+    plugins = []
+    for resource in (GPU, NIC, FPGA):
+        if rng.random() < 0.25:
+            continue
+        kind = rng.choice(("all", "all", "some", "none", "odd"))
+        near = ids if kind == "all" else rng.sample(ids, rng.randint(1, len(ids)))
+        devices = []
+        for number in range(rng.choice((0, 1, len(near), 2 * len(near), 3 * len(near)))):
+            numa: tuple[int, ...] | None = (rng.choice(near),)
+            if kind == "none":
+                numa = rng.choice((None, None, ()))
+            elif kind == "odd" and rng.random() < 0.4:
+                numa = rng.choice((None, (), (99,), tuple(rng.sample(ids, min(2, len(ids))))))
+            devices.append(Device(f"{resource[-3:]}{number}", numa, rng.random() < 0.93))
+        plugins.append(DevicePlugin(resource, tuple(devices), rng.choice(("", "", "first", "last"))))
+    return plugins
+
+
+def _configuration(rng: Random, machine: Machine, policy: str) -> KubeletConfiguration:
+    fields: dict[str, Any] = {
+        "topologyManagerPolicy": policy,
+        "topologyManagerScope": rng.choice(("container", "container", "pod")),
+        "systemReserved": {"cpu": rng.choice(("1", "2", "500m")), "memory": "1Gi"},
+        "maxPods": rng.choice((110, 110, 3)),
+    }
+    options: dict[str, str] = {}
+    if rng.random() < 0.2:
+        options["prefer-closest-numa-nodes"] = "true"
+    if policy == "single-numa-node" and rng.random() < 0.25:
+        options["prefer-most-allocated-numa-node"] = "true"
+    fields["topologyManagerPolicyOptions"] = options
+    if rng.random() < 0.85:
+        fields["cpuManagerPolicy"] = "static"
+        on: dict[str, str] = {}
+        for name, share in (
+            ("full-pcpus-only", 0.25),
+            ("strict-cpu-reservation", 0.2),
+            ("distribute-cpus-across-numa", 0.1),
+            ("align-by-socket", 0.05),
+            ("prefer-align-cpus-by-uncorecache", 0.1),
+            ("distribute-cpus-across-cores", 0.05),
+        ):
+            if rng.random() < share:
+                on[name] = "true"
+        fields["cpuManagerPolicyOptions"] = on
+    if rng.random() < 0.85:
+        fields["memoryManagerPolicy"] = "Static"
+        where = max(machine.numa, key=lambda one: (one.memory, rng.random()))
+        fields["reservedMemory"] = (MemoryReservation(where.id, {"memory": "1Gi"}),)
+    gates = {}
+    if rng.random() < 0.08:
+        gates["PodLevelResourceManagers"] = True
+    if rng.random() < 0.05:
+        gates["PodLevelResources"] = False
+    fields["featureGates"] = gates
+    return KubeletConfiguration(**fields)
+
+
+def _container(rng: Random, name: str, guaranteed: bool, policy: str | None = None) -> pods.Container:
+    limits: dict[str, Any] = {
+        "cpu": rng.choice(("1", "1", "2", "2", "2", "3", "4", "4", "6", "9", "14", "500m", "1500m")),
+        "memory": rng.choice(("64Mi", "64Mi", "1Gi", "1Gi", "2Gi", "3Gi", "5Gi", "9Gi", "17Gi", "30Gi")),
+    }
+    if rng.random() < 0.01:
+        limits["memory"] = "1500m"
+    if rng.random() < 0.15:
+        limits["hugepages-2Mi"] = rng.choice(("2Mi", "256Mi", "600Mi", "1Gi"))
+    if rng.random() < 0.04:
+        limits["hugepages-1Gi"] = "1Gi"
+    for resource, share in ((GPU, 0.3), (NIC, 0.25), (FPGA, 0.06), ("x.io/unknown", 0.03)):
+        if rng.random() < share:
+            limits[resource] = rng.choice(("1", "1", "1", "1", "2", "3", "5", "0"))
+    if rng.random() < 0.05:
+        limits["ephemeral-storage"] = rng.choice(("1Gi", "20Gi"))
+    requests = None
+    if not guaranteed:
+        if rng.random() < 0.3:
+            del limits["cpu"], limits["memory"]
+        else:
+            requests = {**limits, "cpu": "100m"}
+    return pods.Container(name, pods.Resources(requests=requests, limits=limits), policy)
+
+
+def _load(rng: Random, kubelet: Kubelet, count: int) -> None:
+    for number in range(count):
+        uid = f"p{number}"
+        if rng.random() < 0.06:
+            _hold(rng, kubelet, uid)
+            continue
+        kubelet.admit(_possible(rng, kubelet, uid))
+        if rng.random() < 0.3:
+            kubelet.start(uid)
+        if rng.random() < 0.15:
+            kubelet.remove(f"p{rng.randint(0, number)}")
+
+
+def _possible(rng: Random, kubelet: Kubelet, uid: str) -> pods.Pod:
+    """A pod none of whose init containers asks for hugepages the node lacks: no kubelet survives those."""
+    while True:
+        found = pod(rng, uid)
+        if not asks_the_impossible(kubelet, found):
+            return found
+
+
+def asks_the_impossible(kubelet: Kubelet, asked: pods.Pod) -> bool:
+    """Whether the kubelet would panic."""
+    known = kubelet.memory.policy.total if kubelet.memory is not None else None
+    return known is not None and any(
+        name.startswith("hugepages-") and name not in known
+        for container in (*(asked.spec.initContainers or ()), *(asked.spec.containers or ()))
+        for name in (container.resources.limits or {} if container.resources else {})
+    )
+
+
+def _hold(rng: Random, kubelet: Kubelet, uid: str) -> None:
+    """A pod as reported, wherever it is: not always where the model would have put it."""
+    ids = kubelet.node_ids
+    where = tuple(sorted(rng.sample(ids, rng.choice((1, 1, min(2, len(ids)))))))
+    blocks = (MemoryBlock("memory", where, rng.choice((GI, 3 * GI))),)
+    devices: dict[str, tuple[str, ...]] = {GPU: ("gpu0",)} if rng.random() < 0.3 else {}
+    if rng.random() < 0.1:
+        devices[NIC] = ("gone",)
+    kubelet.hold(uid, {"cpu": 2000, "memory": GI}, {"c0": Placement("app", where, True, None, blocks, devices)})

@@ -1,0 +1,151 @@
+"""Nodes and pods for tests of the scheduler service, as the API server would show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from topowise import fingerprint, nrt, pods
+from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_scheduler import report, strategies
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+
+GIB = 1 << 30
+
+
+class Clock:
+    """A monotonic clock that only moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def counts(
+    name: str,
+    available: str | tuple[str, ...],
+    *,
+    allocatable: str = "8",
+    policy: str = "single-numa-node",
+    included: Iterable[str] | None = None,
+    method: str = "with-exclusive-resources",
+    version: str = "",
+) -> nrt.NodeResourceTopology:
+    """An NRT of another exporter: free CPUs per zone; `included` are the pods its fingerprint counts, None: none."""
+    zones = (available,) if isinstance(available, str) else available
+    named = {"topologyManagerPolicy": policy}
+    if included is not None:
+        named["nodeTopologyPodsFingerprint"] = fingerprint.of(("default", one) for one in included)
+        named["nodeTopologyPodsFingerprintMethod"] = method
+    document = {
+        "metadata": {"name": name, "resourceVersion": version},
+        "attributes": [{"name": key, "value": value} for key, value in named.items()],
+        "zones": [
+            {
+                "name": f"node-{number}",
+                "type": "Node",
+                "resources": [{"name": "cpu", "capacity": allocatable, "allocatable": allocatable, "available": free}],
+            }
+            for number, free in enumerate(zones)
+        ],
+    }
+    return nrt.decode(msgspec.json.encode(document))
+
+
+def machine(zones: int = 2, cores: int = 4) -> Machine:
+    """A machine of 16 GiB and `cores` cores without siblings in each zone."""
+    return Machine(
+        numa=tuple(
+            NumaNode(
+                id=zone,
+                memory=16 * GIB,
+                cores=tuple(Core(socket=zone, threads=(zone * cores + core,)) for core in range(cores)),
+                distances=tuple(10 if other == zone else 20 for other in range(zones)),
+            )
+            for zone in range(zones)
+        )
+    )
+
+
+def configuration(**changed: Any) -> KubeletConfiguration:
+    """CPU 0 and a GiB of zone 0 are the system's."""
+    base = KubeletConfiguration(
+        topologyManagerPolicy="single-numa-node",
+        cpuManagerPolicy="static",
+        memoryManagerPolicy="Static",
+        reservedSystemCPUs="0",
+        systemReserved={"memory": "1Gi"},
+        reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
+        evictionHard={},
+    )
+    return msgspec.structs.replace(base, **changed)
+
+
+def kubelet(**changed: Any) -> Kubelet:
+    """The true node for `machine()`."""
+    return Kubelet(machine(), configuration(**changed))
+
+
+def pod(name: str, cpu: str = "2", memory: str = "1Gi", *, node: str = "", **fields: Any) -> dict[str, Any]:
+    """A Guaranteed pod of one container. `fields` go to metadata (annotations, labels, uid …), spec or status."""
+    amounts = {"cpu": cpu, "memory": memory}
+    document: dict[str, Any] = {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}]},
+        "status": {"phase": "Pending"},
+    }
+    if node:
+        document["spec"]["nodeName"] = node
+    for field, value in fields.items():
+        where = "metadata" if field in _METADATA else "status" if field in _STATUS else "spec"
+        document[where][field] = value
+    return document
+
+
+_METADATA = ("annotations", "labels", "uid", "resourceVersion", "creationTimestamp")
+_STATUS = ("phase", "reason", "nominatedNodeName", "conditions", "startTime")
+
+
+class Service:
+    """Ledger, engine and answers put together as the daemon does."""
+
+    def __init__(self, strategy: str = "LeastAllocated", **options: Any) -> None:
+        self.clock = Clock()
+        self.engine = Engine()
+        self.ledger = Ledger(self.engine, self.clock, **options)
+        self.records = Records()
+        self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
+
+    def report(self, topology: nrt.NodeResourceTopology) -> None:
+        """The watch of NRTs brings an object."""
+        self.ledger.put_report(report.read(topology))
+
+    def put(self, document: dict[str, Any], **options: Any) -> PodRecord:
+        """The watch of pods brings an object."""
+        record = self.records.decode(msgspec.json.encode(document))
+        self.ledger.put_pod(record, **options)
+        return record
+
+    def free(self, name: str) -> list[int]:
+        """Free CPUs per zone as the ledger believes."""
+        books = self.ledger.books(name)
+        assert books is not None
+        assert books.kubelet is not None
+        node = books.kubelet
+        assert node.cpu is not None
+        return [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
+
+    def fits(self, document: dict[str, Any], *names: str) -> list[str]:
+        """The nodes on which a pod would fit, without a trace."""
+        decoded = pods.decode(msgspec.json.encode(document))
+        verdicts = self.answers.verdicts(self.answers.question(decoded, names, is_simulation=True))
+        return [name for name, outcome in zip(names, verdicts.outcomes.tolist(), strict=True) if outcome == 1]

@@ -1,0 +1,256 @@
+"""The ledger books what a report cannot know yet, and only that."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from exported import exported
+from scheduling import Service, configuration, counts, kubelet, machine, pod
+from topowise import nrt, pods
+from topowise_scheduler.kubelet import Kubelet
+
+
+def exact(node: Kubelet, version: str = "1", name: str = "n1") -> nrt.NodeResourceTopology:
+    """What our exporter publishes of a node whose pods have uids "uid-<name>"."""
+    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
+    return msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
+    )
+
+
+def admit(node: Kubelet, document: dict[str, Any]) -> None:
+    assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+class TestReportsOfCounts:
+    def test_a_pod_is_booked_from_its_assignment_until_a_report_includes_it(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("a", "3", node="n1"))
+        assert service.free("n1") == [5]
+        service.report(counts("n1", "5", included=["a"]))
+        assert service.free("n1") == [5]
+
+    def test_a_report_that_came_before_the_pods_event_is_recognised(self, service: Service) -> None:
+        service.report(counts("n1", "5", included=["a"]))
+        service.put(pod("a", "3", node="n1"))
+        assert service.free("n1") == [5]
+
+    def test_a_report_without_the_newest_pod_is_recognised_for_the_others(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("a", "3", node="n1"))
+        service.put(pod("b", "2", node="n1"))
+        service.report(counts("n1", "5", included=["a"]))
+        assert service.free("n1") == [3]
+        service.report(counts("n1", "3", included=["a", "b"]))
+        assert service.free("n1") == [3]
+
+    def test_a_report_that_still_counts_an_ended_pod_is_recognised(self, service: Service) -> None:
+        service.report(counts("n1", "5", included=["a"]))
+        service.put(pod("a", "3", node="n1"))
+        service.ledger.drop_pod("uid-a")
+        service.put(pod("b", "2", node="n1"))
+        service.report(counts("n1", "3", included=["a", "b"]))
+        assert service.free("n1") == [3]
+        service.report(counts("n1", "6", included=["b"]))
+        assert service.free("n1") == [6]
+
+    def test_a_pod_that_ends_before_it_is_reported_is_no_longer_booked(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("a", "3", node="n1"))
+        service.put(pod("a", "3", node="n1", phase="Failed"))
+        assert service.free("n1") == [8]
+
+    def test_a_deleted_pod_that_was_reported_stays_in_the_numbers_until_the_next_report(self, service: Service) -> None:
+        service.report(counts("n1", "5", included=["a"]))
+        service.put(pod("a", "3", node="n1"))
+        service.ledger.drop_pod("uid-a")
+        assert service.free("n1") == [5]
+        service.report(counts("n1", "8", included=()))
+        assert service.free("n1") == [8]
+
+    def test_method_all_counts_pods_that_hold_nothing(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=(), method="all"))
+        service.put(pod("shared", "500m", node="n1"))
+        service.put(pod("a", "3", node="n1"))
+        service.report(counts("n1", "5", included=["a", "shared"], method="all"))
+        assert service.free("n1") == [5]
+
+    def test_without_a_fingerprint_the_next_new_report_is_believed(self, service: Service) -> None:
+        service.report(counts("n1", "8", version="1"))
+        service.put(pod("a", "3", node="n1"))
+        assert service.free("n1") == [5]
+        service.report(counts("n1", "8", version="1"))
+        assert service.free("n1") == [5]
+        service.report(counts("n1", "5", version="2"))
+        assert service.free("n1") == [5]
+
+    def test_without_a_fingerprint_pods_that_ran_before_us_are_in_the_report(self, service: Service) -> None:
+        service.report(counts("n1", "4"))
+        service.put(pod("a", "4", node="n1"), is_news=False)
+        assert service.free("n1") == [4]
+
+    def test_pods_seen_before_the_first_report_are_kept_for_it(self, service: Service) -> None:
+        service.put(pod("a", "3", node="n1"))
+        service.report(counts("n1", "8", included=()))
+        assert service.free("n1") == [5]
+        service.ledger.drop_report("n1")
+        assert service.ledger.reported() == []
+        assert service.fits(pod("x", "8"), "n1") == ["n1"]
+
+
+class TestReportsOfOurExporter:
+    def test_what_is_confirmed_replaces_the_prediction_and_is_counted(self, service: Service) -> None:
+        truth = kubelet()
+        service.report(exact(truth))
+        service.put(pod("a", "3", node="n1"))
+        assert service.free("n1") == [0, 4]
+        admit(truth, pod("a", "3"))
+        service.report(exact(truth, "2"))
+        assert service.free("n1") == [0, 4]
+        assert (service.ledger.events["prediction_hit"], service.ledger.events["prediction_miss"]) == (1, 0)
+
+    def test_a_pod_that_lies_elsewhere_is_moved_and_counted(self, service: Service) -> None:
+        truth = kubelet()
+        service.report(exact(truth))
+        service.put(pod("a", "3", node="n1"))
+        admit(truth, pod("unseen", "2"))
+        admit(truth, pod("a", "3"))
+        service.report(exact(truth, "2"))
+        assert service.free("n1") == [1, 1]
+        assert service.ledger.events["prediction_miss"] == 1
+
+    def test_pods_not_in_the_report_yet_stay_booked_on_top(self, service: Service) -> None:
+        truth = kubelet()
+        service.report(exact(truth))
+        service.put(pod("a", "3", node="n1"))
+        service.put(pod("b", "2", node="n1"))
+        admit(truth, pod("a", "3"))
+        service.report(exact(truth, "2"))
+        assert service.free("n1") == [0, 2]
+
+    def test_a_reported_pod_that_ends_is_free_at_once_and_an_old_report_does_not_bring_it_back(
+        self, service: Service
+    ) -> None:
+        truth = kubelet()
+        admit(truth, pod("a", "3"))
+        service.report(exact(truth))
+        service.put(pod("a", "3", node="n1"))
+        service.ledger.drop_pod("uid-a")
+        assert service.free("n1") == [3, 4]
+        service.report(exact(truth, "2"))
+        assert service.free("n1") == [3, 4]
+        service.clock.now += 121
+        service.report(exact(truth, "3"))
+        assert service.free("n1") == [0, 4]
+
+    def test_a_pod_made_again_under_the_name_of_one_that_ended_is_another(self, service: Service) -> None:
+        truth = kubelet()
+        admit(truth, pod("a", "3"))
+        service.report(exact(truth))
+        service.put(pod("a", "3", node="n1"))
+        service.ledger.drop_pod("uid-a")
+        service.put(pod("a", "4", node="n1", uid="another"))
+        assert service.free("n1") == [3, 0]
+
+    def test_what_the_kubelet_holds_for_a_pod_we_have_not_seen_is_taken(self, service: Service) -> None:
+        truth = kubelet()
+        admit(truth, pod("a", "3"))
+        service.report(exact(truth))
+        assert service.free("n1") == [0, 4]
+        service.put(pod("a", "3", node="n1"))
+        assert service.free("n1") == [0, 4]
+        service.ledger.drop_pod("uid-a")
+        assert service.free("n1") == [3, 4]
+
+    def test_a_pod_that_found_no_room_gets_what_another_leaves(self, service: Service) -> None:
+        service.report(exact(kubelet()))
+        service.put(pod("a", "4", node="n1"))
+        service.put(pod("b", "4", node="n1"))
+        assert service.free("n1") == [3, 0]
+        service.ledger.drop_pod("uid-a")
+        assert service.free("n1") == [3, 0]
+
+
+class TestPodsThatAreExpected:
+    @pytest.fixture(autouse=True)
+    def _reported(self, service: Service) -> None:
+        service.report(exact(kubelet()))
+        service.report(exact(kubelet(), name="n2"))
+
+    def test_a_claim_holds_room_on_one_node_until_it_expires(self, service: Service) -> None:
+        record = service.put(pod("a", "4"))
+        assert record.needs is not None
+        service.ledger.claim(record, record.needs, "n1")
+        assert service.fits(pod("b", "4"), "n1", "n2") == ["n2"]
+        service.ledger.claim(record, record.needs, "n2")
+        assert service.fits(pod("b", "4"), "n1", "n2") == ["n1"]
+        service.clock.now += 31
+        assert service.ledger.expire() == 1
+        assert service.fits(pod("b", "4"), "n1", "n2") == ["n1", "n2"]
+
+    def test_the_pod_itself_does_not_stand_in_its_own_way(self, service: Service) -> None:
+        record = service.put(pod("a", "4"))
+        assert record.needs is not None
+        service.ledger.claim(record, record.needs, "n1")
+        assert service.fits(pod("a", "4"), "n1") == ["n1"]
+
+    def test_a_claim_becomes_the_booking_where_the_pod_is_bound(self, service: Service) -> None:
+        record = service.put(pod("a", "4"))
+        assert record.needs is not None
+        service.ledger.claim(record, record.needs, "n1")
+        service.put(pod("a", "4", node="n2"))
+        assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
+        assert service.ledger.open_claims == 0
+
+    def test_assume_says_no_when_the_room_has_gone_and_books_when_it_is_there(self, service: Service) -> None:
+        service.put(pod("other", "4", node="n1"))
+        record = service.put(pod("a", "4"))
+        assert record.needs is not None
+        assert service.ledger.assume(record, record.needs, "n1") == "TopologyAffinityError"
+        assert service.ledger.assume(record, record.needs, "n2") == ""
+        assert service.free("n2") == [3, 0]
+        service.ledger.forget(record.uid)
+        assert service.free("n2") == [3, 4]
+
+    def test_a_nominated_pod_keeps_its_room_from_lesser_pods_only(self, service: Service) -> None:
+        service.put(pod("a", "4", nominatedNodeName="n1", priority=10))
+        assert service.fits(pod("b", "4", priority=5), "n1") == []
+        assert service.fits(pod("b", "4", priority=10), "n1") == []
+        assert service.fits(pod("b", "4", priority=11), "n1") == ["n1"]
+        assert service.fits(pod("a", "4", priority=10), "n1") == ["n1"]
+        service.put(pod("a", "4", priority=10))
+        assert service.fits(pod("b", "4", priority=5), "n1") == ["n1"]
+
+    def test_a_claim_that_ends_leaves_the_nomination(self, service: Service) -> None:
+        record = service.put(pod("a", "4", nominatedNodeName="n1", priority=10))
+        assert record.needs is not None
+        service.ledger.claim(record, record.needs, "n1")
+        service.ledger.unclaim(record.uid)
+        assert service.fits(pod("b", "4"), "n1") == []
+
+
+class TestRefusals:
+    def test_a_refused_pod_is_booked_nowhere_and_its_like_is_kept_away_until_the_next_report(
+        self, service: Service
+    ) -> None:
+        service.report(exact(kubelet()))
+        service.put(pod("a", "4", node="n1"))
+        service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        assert service.free("n1") == [3, 4]
+        assert service.fits(pod("b", "4"), "n1") == []
+        assert service.fits(pod("b", "3"), "n1") == ["n1"]
+        assert service.ledger.events["refusal_TopologyAffinityError"] == 1
+        service.report(exact(kubelet(), "2"))
+        assert service.fits(pod("b", "4"), "n1") == ["n1"]
+
+    def test_the_same_refusal_seen_again_counts_once(self, service: Service) -> None:
+        service.report(exact(kubelet()))
+        for version in ("1", "2"):
+            service.put(pod("a", "4", node="n1", phase="Failed", reason="SMTAlignmentError", resourceVersion=version))
+        assert service.ledger.events["refusal_SMTAlignmentError"] == 1

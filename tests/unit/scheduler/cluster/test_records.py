@@ -1,0 +1,79 @@
+"""What is kept of a pod, and what pods share."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.records import Records
+
+
+def pod(name: str = "p", *, cpu: str = "2", status: dict[str, Any] | None = None, **spec: Any) -> bytes:
+    amounts = {"cpu": cpu, "memory": "1Gi"}
+    return msgspec.json.encode(
+        {
+            "metadata": {"name": name, "namespace": "n", "uid": f"uid-{name}", "labels": {"app": "a"}},
+            "spec": {"containers": [{"name": "c", "resources": {"requests": amounts, "limits": amounts}}], **spec},
+            "status": status or {"phase": "Pending"},
+        }
+    )
+
+
+@pytest.fixture
+def records() -> Records:
+    return Records()
+
+
+def test_pods_of_one_shape_share_needs_and_labels(records: Records) -> None:
+    one, other, larger = (records.decode(pod(name, cpu=cpu)) for name, cpu in (("a", "2"), ("b", "2"), ("c", "3")))
+    assert one.needs is other.needs
+    assert one.labels is other.labels
+    assert one.shape == other.shape != larger.shape
+
+
+@pytest.mark.parametrize(
+    ("phase", "node", "stage"),
+    [
+        ("Pending", "", "pending"),
+        ("Pending", "n1", "assigned"),
+        ("Running", "n1", "assigned"),
+        ("Failed", "n1", "ended"),
+    ],
+)
+def test_stage(records: Records, phase: str, node: str, stage: str) -> None:
+    assert records.decode(pod(nodeName=node, status={"phase": phase})).stage == stage
+
+
+@pytest.mark.parametrize(
+    ("reason", "kept"),
+    [("TopologyAffinityError", True), ("SMTAlignmentError", True), ("Evicted", False), ("OutOfcpu", False)],
+)
+def test_a_kubelets_refusal_is_kept(records: Records, reason: str, kept: bool) -> None:
+    record = records.decode(pod(nodeName="n1", status={"phase": "Failed", "reason": reason}))
+    assert record.refusal == (reason if kept else "")
+
+
+@pytest.mark.parametrize(
+    ("message", "waits"),
+    [
+        (f"0/3 nodes are available: 3 {refusals.NOT_NOW}. preemption: 0/3 nodes are available", True),
+        ("0/3 nodes are available: 3 Insufficient cpu.", False),
+    ],
+)
+def test_a_pod_that_waits_because_of_us_is_known_by_the_words(records: Records, message: str, waits: bool) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    assert records.decode(pod(status={"phase": "Pending", "conditions": [condition]})).waits is waits
+
+
+def test_a_malformed_quantity_is_a_problem_of_that_pod_only(records: Records) -> None:
+    record = records.decode(pod(cpu="two"))
+    assert record.needs is None
+    assert "two" in record.problem
+
+
+def test_every_refusal_has_the_prefix_and_no_number() -> None:
+    told = [value for name, value in vars(refusals).items() if name.isupper() and name not in ("PREFIX",)]
+    texts = [text for text in told if isinstance(text, str)]
+    assert len(texts) == len(set(texts)) > 8
+    assert all(text.startswith(refusals.PREFIX) and not any(map(str.isdigit, text)) for text in texts)

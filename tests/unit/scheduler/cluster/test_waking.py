@@ -1,0 +1,121 @@
+"""Who is woken, when, and how often."""
+
+import pytest
+
+from exported import exported
+from scheduling import Service, configuration, counts, kubelet, machine, pod
+from topowise.kube.api import Api
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.waking import Waker
+
+_WAITS = [
+    {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": f"0/1 nodes are available: 1 {refusals.NOT_NOW}.",
+    }
+]
+
+
+@pytest.fixture
+def service() -> Service:
+    made = Service()
+    made.report(counts("n1", "0", included=["other"]))
+    made.put(pod("other", "8", node="n1"))
+    return made
+
+
+def waker(service: Service, per_second: float = 1000.0) -> Waker:
+    # due() asks nobody; the requests are tested with a server in tests/integration.
+    return Waker(object.__new__(Api), service.ledger, interval=0.1, per_second=per_second)
+
+
+def due(one: Waker) -> list[str]:
+    return [record.name for record in one.due()]
+
+
+def free(service: Service, cpus: str, version: str) -> None:
+    service.report(counts("n1", cpus, included=(), version=version))
+
+
+def test_a_pod_is_woken_when_its_room_appears_and_only_once_for_it(service: Service) -> None:
+    service.put(pod("a", "4", conditions=_WAITS))
+    one = waker(service)
+    assert due(one) == []
+    service.ledger.drop_pod("uid-other")
+    free(service, "8", "2")
+    assert due(one) == ["a"]
+    assert due(one) == []
+    free(service, "7", "3")
+    assert due(one) == ["a"]
+
+
+def test_a_pod_that_still_does_not_fit_sleeps_on(service: Service) -> None:
+    service.put(pod("a", "4", conditions=_WAITS))
+    one = waker(service)
+    service.ledger.drop_pod("uid-other")
+    free(service, "3", "2")
+    assert due(one) == []
+
+
+def test_a_pod_refused_by_other_plugins_is_not_ours_to_wake(service: Service) -> None:
+    other = [{**_WAITS[0], "message": "0/1 nodes are available: 1 Insufficient cpu."}]
+    service.put(pod("a", "4", conditions=other))
+    one = waker(service)
+    service.ledger.drop_pod("uid-other")
+    free(service, "8", "2")
+    assert due(one) == []
+
+
+def test_the_most_important_come_first_and_as_many_as_there_are_nodes_for_them(service: Service) -> None:
+    for name, priority in (("low", 1), ("high", 9), ("middle", 5)):
+        service.put(pod(name, "8", priority=priority, conditions=_WAITS))
+    one = waker(service)
+    service.ledger.drop_pod("uid-other")
+    free(service, "8", "2")
+    assert due(one) == ["high"]
+    service.put(pod("high", "8", node="n1"))
+    assert due(one) == []
+
+
+def test_while_a_node_has_room_the_next_of_the_shape_follows(service: Service) -> None:
+    for name in ("a", "b", "c"):
+        service.put(pod(name, "4", conditions=_WAITS, creationTimestamp=f"2026-01-01T00:00:0{ord(name) - 96}Z"))
+    one = waker(service)
+    service.ledger.drop_pod("uid-other")
+    free(service, "8", "2")
+    assert due(one) == ["a"]
+    service.put(pod("a", "4", node="n1"))
+    assert due(one) == ["b"]
+    service.put(pod("b", "4", node="n1"))
+    assert due(one) == []
+
+
+def test_the_rate_is_limited_and_nobody_is_forgotten(service: Service) -> None:
+    for number in range(4):
+        service.put(pod(f"p{number}", "1", memory=f"{number + 1}Mi", conditions=_WAITS))
+    one = waker(service, per_second=20.0)
+    one._allowance = 2.0
+    service.ledger.drop_pod("uid-other")
+    free(service, "8", "2")
+    first = due(one)
+    one._allowance = 10.0
+    assert len(first) == 2
+    assert sorted(first + due(one)) == ["p0", "p1", "p2", "p3"]
+
+
+def test_a_quarantined_node_wakes_nobody(service: Service) -> None:
+    service.put(pod("a", "4", conditions=_WAITS))
+    one = waker(service)
+    service.ledger.drop_pod("uid-other")
+    free(service, "8", "2")
+    service.put(pod("b", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
+    assert due(one) == []
+
+
+def test_an_exact_report_of_freed_room_wakes_too(service: Service) -> None:
+    service.put(pod("a", "4", conditions=_WAITS))
+    one = waker(service)
+    service.report(exported(machine(), configuration(), kubelet()))
+    assert due(one) == ["a"]

@@ -1,0 +1,98 @@
+"""Which PodDisruptionBudgets an eviction counts against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from topowise_scheduler.preemption import Budget, decode_budget, matching
+
+
+def _budget(
+    selector: Any, name: str = "pdb", namespace: str = "default", status: dict[str, Any] | None = None
+) -> Budget:
+    document = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": namespace, "generation": 1},
+        "spec": {"minAvailable": "50%", "selector": selector},
+        "status": status,
+    }
+    return decode_budget(msgspec.json.encode(document))
+
+
+def _expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "selects"),
+    [
+        (None, False),
+        ({}, True),
+        ({"matchLabels": None, "matchExpressions": []}, True),
+        ({"matchLabels": {"app": "db"}}, True),
+        ({"matchLabels": {"app": "web"}}, False),
+        ({"matchLabels": {"app": "db", "tier": "back"}}, False),
+        (_expression("app", "In", "web", "db"), True),
+        (_expression("app", "In", "web"), False),
+        (_expression("tier", "In", ""), False),
+        (_expression("app", "NotIn", "web"), True),
+        (_expression("app", "NotIn", "db"), False),
+        (_expression("tier", "NotIn", "back"), True),
+        (_expression("app", "Exists"), True),
+        (_expression("tier", "Exists"), False),
+        (_expression("tier", "DoesNotExist"), True),
+        (_expression("app", "DoesNotExist"), False),
+        ({"matchLabels": {"app": "db"}} | _expression("app", "NotIn", "db"), False),
+    ],
+)
+def test_a_selector_means_what_policy_v1_says(selector: Any, selects: bool) -> None:
+    assert matching("db-0", "default", {"app": "db"}, [_budget(selector)]) == (("default/pdb",) if selects else ())
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        _expression("app", "In"),
+        _expression("app", "NotIn"),
+        _expression("app", "Exists", "db"),
+        _expression("app", "Gt", "1"),
+    ],
+)
+def test_an_invalid_selector_selects_nothing(selector: Any) -> None:
+    assert matching("db-0", "default", {"app": "db"}, [_budget(selector)]) == ()
+
+
+def test_an_empty_selector_selects_pods_without_labels_too() -> None:
+    # As kubernetes#141785 has it; before, kube-scheduler passed over such a budget, and over such pods.
+    assert matching("bare", "default", {}, [_budget({})]) == ("default/pdb",)
+
+
+def test_a_budget_protects_its_own_namespace_only() -> None:
+    assert matching("db-0", "other", {"app": "db"}, [_budget({})]) == ()
+
+
+def test_a_pod_may_have_several_budgets() -> None:
+    budgets = [_budget({}, "all"), _budget({"matchLabels": {"app": "web"}}, "web"), _budget({}, "more")]
+    assert matching("db-0", "default", {"app": "db"}, budgets) == ("default/all", "default/more")
+
+
+def test_a_pod_whose_eviction_was_granted_does_not_count_again() -> None:
+    budget = _budget({}, status={"disruptionsAllowed": 0, "disruptedPods": {"db-0": "2026-01-01T00:00:00Z"}})
+    assert matching("db-0", "default", {"app": "db"}, [budget]) == ()
+    assert matching("db-1", "default", {"app": "db"}, [budget]) == ("default/pdb",)
+
+
+@pytest.mark.parametrize(
+    ("status", "allowed"), [(None, 0), ({}, 0), ({"disruptionsAllowed": 2}, 2), ({"disruptionsAllowed": -1}, -1)]
+)
+def test_a_budget_without_a_status_allows_nothing(status: dict[str, Any] | None, allowed: int) -> None:
+    assert _budget({}, status=status).allowed == allowed
+
+
+def test_what_kubectl_apply_leaves_out_decodes() -> None:
+    bare = decode_budget(b'{"metadata":{"name":"pdb","namespace":"default"}}')
+    assert matching("db-0", "default", {"app": "db"}, [bare]) == ()

@@ -1,0 +1,64 @@
+"""NRT objects and pods, written as short as the tests read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from topowise import nrt, pods
+
+Amount = str | int
+TopologyOf = Callable[..., nrt.NodeResourceTopology]
+PodOf = Callable[..., pods.Pod]
+
+
+def _topology(
+    *zones: Mapping[str, tuple[Amount, Amount, Amount]],
+    policies: tuple[str, ...] = (),
+    ids: tuple[int, ...] | None = None,
+    costs: bool = False,
+    **named: str,
+) -> nrt.NodeResourceTopology:
+    """Zones map a resource to (capacity, allocatable, available); `named` are attributes on top."""
+    numbers = ids or tuple(range(len(zones)))
+    document = {
+        "metadata": {"name": "n1", "resourceVersion": "7"},
+        "topologyPolicies": policies,
+        "attributes": [{"name": name, "value": value} for name, value in named.items()],
+        "zones": [
+            {
+                "name": f"node-{number}",
+                "type": "Node",
+                "costs": [{"name": f"node-{other}", "value": 10 + 10 * (number != other)} for other in numbers]
+                if costs
+                else None,
+                "resources": [
+                    {"name": name, "capacity": capacity, "allocatable": allocatable, "available": available}
+                    for name, (capacity, allocatable, available) in zone.items()
+                ],
+            }
+            for number, zone in zip(numbers, zones, strict=True)
+        ],
+    }
+    return nrt.decode(msgspec.json.encode(document))
+
+
+def _pod(uid: str, *limits: Mapping[str, Any], requests: Mapping[str, Any] | None = None) -> pods.Pod:
+    """Containers c0, c1, ... with these limits, requests too; or one container with requests alone."""
+    containers = [pods.Container(f"c{at}", pods.Resources(limits=dict(one))) for at, one in enumerate(limits)]
+    if requests is not None:
+        containers.append(pods.Container("burstable", pods.Resources(requests=dict(requests))))
+    return pods.Pod(metadata=pods.Metadata(uid, "default", uid), spec=pods.Spec(containers=tuple(containers)))
+
+
+@pytest.fixture
+def topology_of() -> TopologyOf:
+    return _topology
+
+
+@pytest.fixture
+def pod_of() -> PodOf:
+    return _pod

@@ -1,0 +1,156 @@
+"""Whatever stands in an object, reading it ends with a report, and what it cannot use is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from exported import exported
+from topowise import attributes, nrt, pods
+from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_scheduler import report
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
+
+GI = 1 << 30
+CONFIG = KubeletConfiguration(
+    topologyManagerPolicy="single-numa-node",
+    cpuManagerPolicy="static",
+    memoryManagerPolicy="Static",
+    reservedSystemCPUs="0",
+    systemReserved={"memory": "1Gi"},
+    reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
+)
+_ASKED: pods.Quantities = {"cpu": "2", "memory": "1Gi", "gpu": 1, "hugepages-2Mi": "2Mi"}
+POD = pods.Pod(pods.Metadata("q", "default", "q"), pods.Spec((pods.Container("c", pods.Resources(limits=_ASKED)),)))
+MACHINE = Machine(
+    numa=tuple(
+        NumaNode(at, 4 * GI, tuple(Core(at, (2 * core + 4 * at,)) for core in range(2)), {2048: 8}, (10, 20))
+        for at in range(2)
+    ),
+    devices=(DevicePlugin("gpu", (Device("g0", (0,)), Device("g1", (1,)))),),
+)
+
+
+def whole() -> nrt.NodeResourceTopology:
+    kubelet = Kubelet(MACHINE, CONFIG)
+    placement = Placement("app", None, False, 0b100, (MemoryBlock("memory", (0,), GI),), {"gpu": ("g0",)})
+    kubelet.hold("p", {"cpu": 1000}, {"c": placement})
+    return exported(MACHINE, CONFIG, kubelet)
+
+
+WHOLE = whole()
+ON_TOP = [one.name for one in WHOLE.attributes or ()]
+OF_ZONE = [one.name for one in (WHOLE.zones or ())[0].attributes or ()]
+NEEDED = {
+    attributes.CORES,
+    attributes.HOLDINGS,
+    attributes.KUBELET_CONFIGURATION,
+    attributes.ZONE_CPUS,
+    attributes.ZONE_CPUS_AVAILABLE,
+}
+
+# Text like that of our attributes, besides any text at all.
+_LIKE_OURS = st.text("0123456789-,:;/[]{}\"'. nullaeE", max_size=30)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+).map(lambda value: msgspec.json.encode(_within_64_bits(value)).decode())
+GARBAGE = st.text(max_size=40) | _LIKE_OURS | _JSON
+
+
+def _within_64_bits(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_within_64_bits(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _within_64_bits(one) for key, one in value.items()}
+    return value % (1 << 63) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def put(listed: tuple[nrt.Attribute, ...] | None, name: str, text: str | None) -> tuple[nrt.Attribute, ...]:
+    others = [one for one in listed or () if one.name != name]
+    return (*others, *([] if text is None else [nrt.Attribute(name, text)]))
+
+
+def check(topology: nrt.NodeResourceTopology) -> report.Report:
+    """It reads, and the kubelet it makes can be used."""
+    found = report.read(topology)
+    assert found.name == "n1"
+    assert (found.precision == "counts") <= bool(found.problems)
+    assert all(line and line == " ".join(line.split("\n")) for line in found.problems)
+    kubelet = report.kubelet_of(found, lambda _name: None)
+    kubelet.admit(POD)
+    for uid in list(kubelet.active):
+        kubelet.remove(uid)
+    kubelet.admit(POD)
+    return found
+
+
+def test_the_whole_object_is_exact() -> None:
+    assert check(WHOLE).precision == "exact"
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from(ON_TOP), GARBAGE | st.none())
+@example(attributes.CORES, "0:0:0-1048576")
+@example(attributes.CORES, "0:0:0,2,4,6;0:0:0")
+@example(attributes.CORES, "-1:-1:0,2,4,6")
+@example(attributes.HOLDINGS, '[["a","b",[["c","1000000",[],{"gpu":["zz"],"new":["x"]}]]]]')
+@example(attributes.HOLDINGS, '[["a","b",[["c","",[["hugepages-1Gi","0",5]],{}]]]]')
+@example(attributes.KUBELET_CONFIGURATION, '{"cpuManagerPolicy":"static","reservedSystemCPUs":"1000000"}')
+@example(attributes.KUBELET_CONFIGURATION, '{"evictionHard":{"memory.available":"1e400%"}}')
+@example(attributes.DEVICES, '{"gpu":{"999999":["g0"],"0":["g0"]}}')
+def test_garbage_on_top_is_named(name: str, text: str | None) -> None:
+    found = check(msgspec.structs.replace(WHOLE, attributes=put(WHOLE.attributes, name, text)))
+    if text is None and name in NEEDED:
+        assert found.precision == "counts"
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(OF_ZONE), GARBAGE | st.none())
+@example(attributes.ZONE_CPUS, "")
+@example(attributes.ZONE_CPUS, "0-7")
+@example(attributes.ZONE_CPUS_AVAILABLE, "0-100000")
+@example(attributes.MEMORY_CELLS, "1")
+@example(attributes.MEMORY_CELLS, "7")
+@example(attributes.MEMORY_ASSIGNMENTS, "-1")
+def test_garbage_of_a_zone_is_named(name: str, text: str | None) -> None:
+    first, *others = WHOLE.zones or ()
+    first = msgspec.structs.replace(first, attributes=put(first.attributes, name, text))
+    found = check(msgspec.structs.replace(WHOLE, zones=(first, *others)))
+    if text is None and name in NEEDED:
+        assert found.precision == "counts"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["cpu", "memory", "hugepages-2Mi", "gpu"]),
+    st.sampled_from(["capacity", "allocatable", "available"]),
+    st.text(max_size=20) | st.integers(-(1 << 63), 1 << 63) | st.integers(-10, 10).map(str),
+    st.booleans(),
+)
+def test_garbage_for_an_amount_is_named(name: str, which: str, amount: str | int, ours: bool) -> None:
+    first, *others = WHOLE.zones or ()
+    resources = tuple(
+        msgspec.structs.replace(one, **{which: amount}) if one.name == name else one for one in first.resources or ()
+    )
+    topology = msgspec.structs.replace(WHOLE, zones=(msgspec.structs.replace(first, resources=resources), *others))
+    if ours:
+        check(topology)
+    else:
+        topology = msgspec.structs.replace(topology, attributes=())
+        kubelet = report.kubelet_of(report.read(topology), lambda _name: None)
+        kubelet.admit(POD)
+        assert kubelet.node_ids == (0, 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.builds(nrt.Zone, st.text(max_size=8) | st.just("node-3"), st.just("Node")), max_size=4))
+def test_zones_of_any_name_are_read_or_named(zones: list[nrt.Zone]) -> None:
+    found = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=tuple(zones)))
+    named = sum(nrt.zone_id(zone.name) is None for zone in zones)
+    assert len(found.problems) >= named
+    report.kubelet_of(found, lambda _name: None)

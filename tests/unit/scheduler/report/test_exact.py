@@ -1,0 +1,313 @@
+"""An object of our exporter, read back: what is in it, what it leads to, and when it is not exact after all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from exported import exported
+from topowise import attributes, nrt, pods
+from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_scheduler import report
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode, Placement
+from topowise_scheduler.report import Report
+
+GI = 1 << 30
+PodOf = Callable[..., pods.Pod]
+
+CONFIG = KubeletConfiguration(
+    topologyManagerPolicy="restricted",
+    cpuManagerPolicy="static",
+    memoryManagerPolicy="Static",
+    reservedSystemCPUs="0",
+    systemReserved={"memory": "1Gi"},
+    reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
+)
+DEVICES = (
+    DevicePlugin("gpu", (Device("g0", (0,)), Device("g1", (1,)))),
+    DevicePlugin("nic", (Device("n0", (0, 1)), Device("n1", (0, 1)))),
+)
+
+
+def machine(*nodes: int, devices: tuple[DevicePlugin, ...] = (), pages: int = 0) -> Machine:
+    """NUMA nodes with these ids; each has 4 cores of two threads and 8 GiB."""
+    return Machine(
+        numa=tuple(
+            NumaNode(
+                id=node,
+                memory=8 * GI,
+                cores=tuple(Core(at, (4 * at + core, 4 * (at + len(nodes)) + core)) for core in range(4)),
+                hugepages={2048: pages},
+                distances=tuple(10 if node == other else 20 for other in nodes),
+            )
+            for at, node in enumerate(nodes)
+        ),
+        devices=devices,
+    )
+
+
+def unknown(_name: report.PodName) -> None:
+    return None
+
+
+def named(topology: nrt.NodeResourceTopology, **changed: str | None) -> nrt.NodeResourceTopology:
+    """The object with attributes on top that say something else, or nothing."""
+    told = nrt.attributes_of(topology.attributes) | {f"topowise.io/{name}": text for name, text in changed.items()}
+    kept = tuple(nrt.Attribute(name, text) for name, text in told.items() if text is not None)
+    return msgspec.structs.replace(topology, attributes=kept)
+
+
+def zones_with(topology: nrt.NodeResourceTopology, **changed: Any) -> nrt.NodeResourceTopology:
+    """The object with some amounts of the first zone changed, as (capacity, allocatable, available)."""
+    first, *others = topology.zones or ()
+    resources = tuple(
+        nrt.Resource(one.name, *changed[one.name]) if one.name in changed else one for one in first.resources or ()
+    )
+    return msgspec.structs.replace(topology, zones=(msgspec.structs.replace(first, resources=resources), *others))
+
+
+def read(topology: nrt.NodeResourceTopology) -> Report:
+    found = report.read(topology)
+    assert (found.precision, found.problems) == ("exact", ())
+    return found
+
+
+def test_a_pod_that_nobody_knows_holds_what_it_holds_without_requests(pod_of: PodOf) -> None:
+    kubelet = Kubelet(machine(0, 1), CONFIG)
+    kubelet.admit(pod_of("a", {"cpu": "4", "memory": "2Gi"}))
+    found = read(exported(machine(0, 1), CONFIG, kubelet))
+    assert found.held == {("default", "a"): {"c0": kubelet.placements("a")["c0"]}} or set(found.held) == {
+        ("default", "a")
+    }
+    restored = report.kubelet_of(found, unknown)
+    assert set(restored.active) == {"default/a"}
+    assert restored.placements("default/a")["c0"].cpus == kubelet.placements("a")["c0"].cpus
+    known = report.kubelet_of(found, lambda name: (name[1], {"cpu": 4000, "memory": 10 * GI}))
+    assert set(known.active) == {"a"}
+    assert known.admit(pod_of("b", requests={"memory": "6Gi"})).reason == "OutOfmemory"
+    assert restored.admit(pod_of("b", requests={"memory": "6Gi"})).admitted
+
+
+def test_reports_that_differ_in_holdings_alone_share_the_empty_node(pod_of: PodOf) -> None:
+    kubelet = Kubelet(machine(0, 1, devices=DEVICES), CONFIG)
+    before = read(exported(machine(0, 1, devices=DEVICES), CONFIG, kubelet))
+    kubelet.admit(pod_of("a", {"cpu": "4", "memory": "2Gi", "gpu": 1}))
+    after = read(exported(machine(0, 1, devices=DEVICES), CONFIG, kubelet))
+    assert after.empty is before.empty
+    restored = report.kubelet_of(after, unknown)
+    assert restored.devices.tables["gpu"] is before.empty.devices.tables["gpu"]
+    assert restored.admit(pod_of("b", {"cpu": "4", "memory": "2Gi", "gpu": 1})).admitted
+    assert not before.empty.active
+    assert before.empty.devices.free("gpu").bit_count() == 2
+    assert before.empty.cpu is not None
+    assert before.empty.cpu.available.bit_count() == 15
+
+
+def test_a_pod_that_has_ended_is_released_from_the_kubelets_own_books(pod_of: PodOf) -> None:
+    kubelet = Kubelet(machine(0, 1), CONFIG)
+    kubelet.admit(pod_of("small", {"cpu": "1", "memory": "1Gi"}))
+    kubelet.admit(pod_of("wide", {"cpu": "10", "memory": "9Gi"}))
+    found = read(exported(machine(0, 1), CONFIG, kubelet))
+    assert kubelet.memory is not None
+    held = report.kubelet_of(found, unknown)
+    without = report.kubelet_of(found, unknown, {("default", "small")})
+    kubelet.remove("small")
+    assert without.memory is not None
+    assert without.memory.tables.free == kubelet.memory.tables.free
+    assert without.memory.tables.cells == kubelet.memory.tables.cells
+    assert without.memory.tables.assignments == kubelet.memory.tables.assignments
+    assert held.memory is not None
+    assert held.memory.tables.free != kubelet.memory.tables.free
+
+
+@pytest.mark.parametrize("state_files", [True, False])
+def test_blocks_on_single_nodes_need_no_state_files(pod_of: PodOf, state_files: bool) -> None:
+    kubelet = Kubelet(machine(0, 1), CONFIG)
+    kubelet.admit(pod_of("a", {"cpu": "4", "memory": "2Gi"}))
+    kubelet.admit(pod_of("b", {"cpu": "4", "memory": "3Gi"}))
+    found = read(exported(machine(0, 1), CONFIG, kubelet, state_files=state_files))
+    restored = report.kubelet_of(found, unknown)
+    assert kubelet.memory is not None
+    assert restored.memory is not None
+    assert restored.memory.tables.free == kubelet.memory.tables.free
+    assert restored.memory.tables.assignments == kubelet.memory.tables.assignments == [1, 1]
+
+
+def test_cpus_a_finished_init_container_left_belong_to_its_pod() -> None:
+    init = pods.Container("init", pods.Resources(limits={"cpu": "6", "memory": "1Gi"}))
+    app = pods.Container("app", pods.Resources(limits={"cpu": "2", "memory": "1Gi"}))
+    pod = pods.Pod(pods.Metadata("a", "default", "uid-a"), pods.Spec(containers=(app,), initContainers=(init,)))
+    kubelet = Kubelet(machine(0, 1), CONFIG)
+    kubelet.admit(pod)
+    kubelet.start("uid-a")
+    found = read(exported(machine(0, 1), CONFIG, kubelet, lambda uid: ("default", uid[4:])))
+    assert set(found.held) == {("default", "a"), ("", "uid-a")}
+
+    def requests_of(name: report.PodName) -> tuple[str, Mapping[str, int]] | None:
+        return ("uid-a", {"cpu": 6000}) if name == ("default", "a") else None
+
+    both = report.kubelet_of(found, requests_of)
+    assert set(both.active) == {"uid-a"}
+    assert both.cpu is not None
+    assert both.cpu.available.bit_count() == 15 - 6
+    ended = report.kubelet_of(found, requests_of, {("default", "a")})
+    assert ended.cpu is not None
+    assert (set(ended.active), ended.cpu.available.bit_count()) == (set(), 15)
+    forgotten = report.kubelet_of(found, unknown, {("default", "a"), ("", "uid-a")})
+    assert forgotten.cpu is not None
+    assert (set(forgotten.active), forgotten.cpu.available.bit_count()) == (set(), 15)
+
+
+def test_pod_level_resources_are_given_back_as_one() -> None:
+    config = msgspec.structs.replace(
+        CONFIG, topologyManagerScope="pod", featureGates={"PodLevelResourceManagers": True}
+    )
+    level = {"cpu": "6", "memory": "4Gi"}
+    spec = pods.Spec(
+        containers=(
+            pods.Container("own", pods.Resources(limits={"cpu": "2", "memory": "1Gi"})),
+            pods.Container("shared"),
+        ),
+        resources=pods.Resources(requests=dict(level), limits=dict(level)),
+    )
+    kubelet = Kubelet(machine(0, 1), config)
+    assert kubelet.admit(pods.Pod(pods.Metadata("a", "default", "a"), spec)).admitted
+    found = read(exported(machine(0, 1), config, kubelet))
+    own = found.held["default", "a"][""]
+    assert own.cpus is not None
+    assert (own.cpus.bit_count(), [block.size for block in own.memory]) == (6, [4 * GI])
+    restored = report.kubelet_of(found, unknown)
+    assert restored.memory is not None
+    assert kubelet.memory is not None
+    assert restored.memory.tables.free == kubelet.memory.tables.free
+    restored.remove("default/a")
+    assert restored.memory.tables.free == found.empty.memory.tables.free  # type: ignore[union-attr]
+    assert restored.cpu is not None
+    assert restored.cpu.available.bit_count() == 15
+
+
+def test_devices_that_are_gone_stay_held_until_their_pod_ends(pod_of: PodOf) -> None:
+    kubelet = Kubelet(machine(0, 1, devices=DEVICES), CONFIG)
+    kubelet.admit(pod_of("a", {"cpu": "1", "memory": "1Gi", "gpu": 1}))
+    kubelet.report_devices("gpu", (Device("g1", (1,)),))
+    found = read(exported(machine(0, 1, devices=DEVICES), CONFIG, kubelet))
+    assert found.held["default", "a"]["c0"].devices == {"gpu": ("g0",)}
+    restored = report.kubelet_of(found, unknown)
+    assert restored.devices.tables["gpu"].names(restored.devices.allocated["gpu"]) == ("g0",)
+    restored.remove("default/a")
+    assert restored.devices.tables["gpu"].names(restored.devices.free("gpu")) == ("g1",)
+
+
+def test_devices_near_several_nodes_are_near_each_of_them(pod_of: PodOf) -> None:
+    kubelet = Kubelet(machine(0, 8, devices=(DevicePlugin("nic", (Device("n0", (0, 8)), Device("n1", (8,)))),)), CONFIG)
+    found = read(exported(machine(0, 8), CONFIG, kubelet))
+    table = found.empty.devices.tables["nic"]
+    assert (table.names(table.touching(0b01)), table.names(table.touching(0b10))) == (("n0",), ("n0", "n1"))
+    assert found.empty.node_ids == (0, 8)
+
+
+def test_hugepages_made_since_the_kubelet_started_are_not_its_own(pod_of: PodOf) -> None:
+    """It goes on with the memory it saw then, and so does its word on what is allocatable."""
+    kubelet = Kubelet(machine(0, 1), CONFIG)
+    found = read(exported(machine(0, 1, pages=2048), CONFIG, kubelet))
+    assert found.empty.memory is not None
+    assert kubelet.memory is not None
+    assert found.empty.memory.policy.allocatable == kubelet.memory.policy.allocatable
+    assert report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "1", "memory": "8Gi"})).admitted
+
+
+def test_a_share_of_memory_is_what_the_reservations_leave_for_it() -> None:
+    """The share is of /proc/meminfo's MemTotal, here more than the nodes have together."""
+    threshold = 1 << 28
+    config = msgspec.structs.replace(
+        CONFIG,
+        evictionHard={"memory.available": "1.5%"},
+        reservedMemory=(MemoryReservation(0, {"memory": str(GI + threshold)}),),
+    )
+    resolved = msgspec.structs.replace(config, evictionHard={"memory.available": str(threshold)})
+    kubelet = Kubelet(machine(0, 1), resolved)
+    found = read(exported(machine(0, 1), config, kubelet))
+    assert found.empty.allocatable()["memory"] == kubelet.allocatable()["memory"]
+
+
+def test_cpus_the_kubelet_does_not_know_of_yet_are_not_given_out(pod_of: PodOf) -> None:
+    kubelet = Kubelet(machine(0, 1), CONFIG)
+    topology = exported(machine(0, 1), CONFIG, kubelet)
+    first, second = topology.zones or ()
+    told = nrt.attributes_of(first.attributes) | {attributes.ZONE_CPUS_AVAILABLE: "1-2"}
+    first = msgspec.structs.replace(first, attributes=tuple(nrt.Attribute(*one) for one in told.items()))
+    topology = msgspec.structs.replace(topology, zones=(first, second))
+    found = report.read(zones_with(topology, cpu=("8", "2", "2")))
+    assert found.precision == "exact"
+    assert found.problems == (
+        "zone node-0: 2 CPUs are allocatable, expected 7 by cores and configuration; "
+        "what is free is taken as published",
+    )
+    admission = report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "2", "memory": "1Gi"}))
+    assert admission.placements["c0"].cpus == 0b110
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"holdings": None}, "attribute topowise.io/holdings: missing"),
+        ({"cores": None}, "attribute topowise.io/cores: missing"),
+        ({"cores": "0:0:0-3"}, "in no core"),
+        ({"kubelet-configuration": "{"}, "kubelet configuration '{'"),
+        ({"kubelet-configuration": '{"cpuManagerPolicy":"static"}'}, "no kubelet would start with it"),
+        ({"holdings": '[["a","b",[["c","0-",[],{}]]]]'}, "cpu list '0-'"),
+        ({"holdings": '[["a","b",[["c","",[["memory","7",1]],{}]]]]'}, "1 bytes of 'memory' on NUMA nodes '7'"),
+        ({"holdings": '[["a","b",[["c","",[["memory","0",-1]],{}]]]]'}, "-1 bytes of 'memory'"),
+        ({"devices": '{"gpu":0}'}, "devices '{\"gpu\":0}'"),
+        ({"derived-from-sysfs": "cpu"}, "attribute topowise.io/derived-from-sysfs: cpu"),
+        ({"derived-from-sysfs": "memory"}, "attribute topowise.io/derived-from-sysfs: memory"),
+    ],
+)
+def test_what_cannot_be_used_is_named_and_makes_it_counts(changed: dict[str, str | None], why: str) -> None:
+    found = report.read(named(exported(machine(0, 1), CONFIG, Kubelet(machine(0, 1), CONFIG)), **changed))
+    assert found.precision == "counts"
+    assert why in found.problems[0]
+    assert found.problems[0].endswith("; the node is predicted from counts")
+    assert not found.held
+
+
+def test_more_nodes_than_masks_are_modelled_for_leave_sums(pod_of: PodOf) -> None:
+    wide = machine(*range(20))
+    config = KubeletConfiguration(
+        topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"max-allowable-numa-nodes": "32"}
+    )
+    kubelet = Kubelet(wide, KubeletConfiguration())
+    found = report.read(exported(wide, config, kubelet))
+    assert found.precision == "counts"
+    assert "masks are modelled up to 16" in found.problems[0]
+    assert report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "100", "memory": "100Gi"})).admitted
+    assert not report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "161", "memory": "1Gi"})).admitted
+
+
+def test_what_is_told_of_the_report_itself() -> None:
+    found = read(exported(machine(0, 1), CONFIG, Kubelet(machine(0, 1), CONFIG)))
+    assert (found.name, found.version, found.fingerprint_method) == ("n1", "", "with-exclusive-resources")
+    assert found.fingerprint == "pfp0v001ef46db3751d8e999"
+
+
+def test_two_pods_of_one_name_both_hold(pod_of: PodOf) -> None:
+    kubelet = Kubelet(machine(0, 1), CONFIG)
+    kubelet.admit(pod_of("old", {"cpu": "2", "memory": "1Gi"}))
+    kubelet.admit(pod_of("new", {"cpu": "3", "memory": "1Gi"}))
+    found = read(exported(machine(0, 1), CONFIG, kubelet, lambda _uid: ("default", "same")))
+    restored = report.kubelet_of(found, unknown)
+    assert restored.cpu is not None
+    assert restored.cpu.available.bit_count() == 10
+    restored.remove("default/same")
+    assert restored.cpu.available.bit_count() == 15
+
+
+def test_a_placement_says_what_and_not_why(pod_of: PodOf) -> None:
+    kubelet = Kubelet(machine(0, 1), CONFIG)
+    kubelet.admit(pod_of("a", {"cpu": "4", "memory": "2Gi"}))
+    held = read(exported(machine(0, 1), CONFIG, kubelet)).held["default", "a"]["c0"]
+    mine = kubelet.placements("a")["c0"]
+    assert held == Placement("app", None, False, mine.cpus, mine.memory, {})

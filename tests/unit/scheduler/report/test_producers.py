@@ -1,0 +1,184 @@
+"""What other exporters write, with all its oddities: read, or left out with a line that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from topowise import nrt, pods
+from topowise_scheduler import report
+from topowise_scheduler.kubelet import Kubelet
+
+TopologyOf = Callable[..., nrt.NodeResourceTopology]
+PodOf = Callable[..., pods.Pod]
+
+ZONE = {"cpu": ("8", "8", "8"), "memory": ("8Gi", "8Gi", "8Gi")}
+
+
+def kubelet_of(found: report.Report) -> Kubelet:
+    return report.kubelet_of(found, lambda _name: None)
+
+
+def free_cpus(kubelet: Kubelet) -> list[int]:
+    assert kubelet.cpu is not None
+    available = kubelet.cpu.available
+    return [(cpus & available).bit_count() for cpus in kubelet.topology.numa_cpus]
+
+
+def test_rte_writes_policy_and_scope_as_attributes(topology_of: TopologyOf) -> None:
+    found = report.read(
+        topology_of(
+            ZONE,
+            ZONE,
+            topologyManagerPolicy="single-numa-node",
+            topologyManagerScope="pod",
+            nodeTopologyPodsFingerprint="pfp0v001ef46db3751d8e999",
+            nodeTopologyPodsFingerprintMethod="with-exclusive-resources",
+        )
+    )
+    assert (found.precision, found.problems, found.held) == ("counts", (), {})
+    assert (found.name, found.version) == ("n1", "7")
+    assert (found.fingerprint, found.fingerprint_method) == ("pfp0v001ef46db3751d8e999", "with-exclusive-resources")
+    assert (found.empty.settings.topology.policy, found.empty.settings.topology.scope) == ("single-numa-node", "pod")
+
+
+def test_nfd_writes_the_legacy_policy_no_method_and_negative_amounts(topology_of: TopologyOf) -> None:
+    found = report.read(
+        topology_of(
+            {"cpu": ("8", "7", "-1"), "gpu": (2, 2, -1)},
+            {"cpu": ("8", "8", "8")},
+            policies=("SingleNUMANodePodLevel",),
+            nodeTopologyPodsFingerprint="pfp0v001ef46db3751d8e999",
+        )
+    )
+    assert found.problems == ()
+    assert found.fingerprint_method == "all"
+    assert (found.empty.settings.topology.policy, found.empty.settings.topology.scope) == ("single-numa-node", "pod")
+    kubelet = kubelet_of(found)
+    assert free_cpus(kubelet) == [0, 8]
+    assert not kubelet.devices.free("gpu")
+
+
+def test_koordlet_writes_totals_which_is_all_there_is_to_go_by(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(
+        topology_of(
+            {**ZONE, "koordinator.sh/gpu-memory": ("80Gi", "80Gi", "80Gi")},
+            {**ZONE, "koordinator.sh/gpu-memory": ("80Gi", "80Gi", "80Gi")},
+            policies=("RestrictedContainerLevel",),
+        )
+    )
+    assert found.problems == tuple(
+        f"zone {zone}, koordinator.sh/gpu-memory: 85899345920, expected up to 4096 devices; only its sum is checked"
+        for zone in ("node-0", "node-1")
+    )
+    kubelet = kubelet_of(found)
+    assert free_cpus(kubelet) == [8, 8]
+    asked = {"cpu": "1", "memory": "1Gi", "koordinator.sh/gpu-memory": "150Gi"}
+    assert kubelet.admit(pod_of("a", asked)).admitted
+    assert kubelet.admit(pod_of("b", asked)).reason == "OutOfkoordinator.sh/gpu-memory"
+
+
+def test_the_fingerprint_may_be_an_annotation_and_a_damaged_one_is_none(topology_of: TopologyOf) -> None:
+    def annotated(text: str) -> nrt.NodeResourceTopology:
+        topology = topology_of(ZONE)
+        told = msgspec.structs.replace(topology.metadata, annotations={"topology.node.k8s.io/fingerprint": text})
+        return msgspec.structs.replace(topology, metadata=told)
+
+    assert report.read(annotated("pfp0v001ef46db3751d8e999")).fingerprint == "pfp0v001ef46db3751d8e999"
+    found = report.read(annotated("pfp0v002ef46db3751d8e999"))
+    assert found.fingerprint == ""
+    assert found.problems == (
+        "pods fingerprint 'pfp0v002ef46db3751d8e999': expected version v001; the report is taken to have none",
+    )
+
+
+def test_zones_come_in_any_order_with_gaps_in_their_ids(topology_of: TopologyOf) -> None:
+    topology = topology_of({"cpu": ("8", "8", "1")}, {"cpu": ("4", "4", "2")}, {"cpu": ("2", "2", "2")}, ids=(17, 0, 8))
+    kubelet = kubelet_of(report.read(topology))
+    assert kubelet.node_ids == (0, 8, 17)
+    assert free_cpus(kubelet) == [2, 2, 1]
+
+
+def test_zones_of_other_types_and_names_are_not_numa_nodes(topology_of: TopologyOf) -> None:
+    topology = topology_of(ZONE)
+    others = (nrt.Zone("socket-0", "Socket"), nrt.Zone("numa0", "Node"), nrt.Zone("node-01", "Node"))
+    found = report.read(msgspec.structs.replace(topology, zones=(*others, *(topology.zones or ()))))
+    assert found.empty.node_ids == (0,)
+    assert found.problems == (
+        "zone 'numa0': expected a name node-<id>; the zone is left out",
+        "zone 'node-01': expected a name node-<id>; the zone is left out",
+    )
+
+
+def test_without_zones_nothing_is_checked(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(topology_of(topologyManagerPolicy="single-numa-node"))
+    assert found.problems == (
+        "zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked",
+    )
+    assert kubelet_of(found).admit(pod_of("a", {"cpu": "1000", "memory": "1Pi", "gpu": 3})).admitted
+
+
+@pytest.mark.parametrize(
+    ("cpu", "free", "problem"),
+    [
+        (("1k", "1k", "1k"), 1000, None),
+        ((8, 8, 8), 8, None),
+        (("8", "7500m", "6999m"), 6, None),
+        (("4", "8", "8"), 8, "'8' allocatable of '4', expected no more; capacity is counted as that"),
+        (("8", "6", "8"), 6, "'8' available of '6' allocatable, expected no more; counted as all of it"),
+        (("8", "-1", "-1"), 0, None),
+        (("8", "8", "lots"), 0, "quantity 'lots'"),
+        (("1G", "1G", "1G"), 4096, "1000000000000, expected up to 4096000 thousandths; counted as that"),
+    ],
+)
+def test_odd_amounts_are_counted_as_the_least_they_can_mean(
+    topology_of: TopologyOf, cpu: tuple[str, str, str], free: int, problem: str | None
+) -> None:
+    found = report.read(topology_of({"cpu": cpu}))
+    assert free_cpus(kubelet_of(found)) == [free]
+    assert len(found.problems) == (problem is not None)
+    assert problem is None or problem in found.problems[0]
+
+
+def test_a_resource_that_a_zone_does_not_list_is_none_there(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(
+        topology_of({**ZONE, "gpu": (1, 1, 1)}, {"cpu": ("8", "8", "8")}, topologyManagerPolicy="single-numa-node")
+    )
+    assert found.problems == ()
+    kubelet = kubelet_of(found)
+    first = kubelet.admit(pod_of("a", {"cpu": "8", "memory": "1Gi"}))
+    assert first.placements["c0"].numa == (0,)
+    assert not kubelet.admit(pod_of("b", {"cpu": "1", "memory": "1Gi"})).admitted
+
+
+def test_a_policy_no_kubelet_has_is_none_and_named(topology_of: TopologyOf) -> None:
+    found = report.read(topology_of(ZONE, topologyManagerPolicy="strict", cpuManagerPolicy="dynamic"))
+    assert found.empty.settings.topology.policy == "none"
+    assert found.problems == (
+        "attribute topologyManagerPolicy 'strict': expected one of none, best-effort, restricted, single-numa-node; "
+        "the node is taken to have no policy",
+        "attribute cpuManagerPolicy: 'dynamic', expected none or static; static is taken",
+    )
+
+
+def test_more_than_eight_zones_keep_their_policy(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    """A kubelet with max-allowable-numa-nodes runs on them; other exporters do not publish the option."""
+    found = report.read(topology_of(*[ZONE] * 12, topologyManagerPolicy="single-numa-node"))
+    assert (found.problems, found.empty.settings.topology.policy) == ((), "single-numa-node")
+    assert kubelet_of(found).admit(pod_of("a", {"cpu": "8", "memory": "8Gi"})).admitted
+    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "9", "memory": "8Gi"})).admitted
+
+
+def test_more_zones_than_can_be_combined_are_checked_in_sum(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(topology_of(*[ZONE] * 17, topologyManagerPolicy="single-numa-node"))
+    assert found.problems == ("zones: 17, expected up to 16 with a policy; only sums are checked",)
+    assert kubelet_of(found).admit(pod_of("a", {"cpu": "136", "memory": "1Gi"})).admitted
+    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "137", "memory": "1Gi"})).admitted
+
+
+def test_hugepages_of_no_known_size_are_not_checked(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(topology_of({**ZONE, "hugepages-2048Ki": ("0", "0", "0")}))
+    assert found.problems == ("zone node-0: 'hugepages-2048Ki', expected a size such as hugepages-2Mi; not checked",)
+    assert kubelet_of(found).admit(pod_of("a", requests={"cpu": "1", "hugepages-2048Ki": "2Mi"})).admitted

@@ -1,0 +1,168 @@
+"""A node that is published and read back decides as before: 2,500 recorded scenarios, at each admission.
+
+What podresources does not tell cannot come back. Each such limit has a name and a condition here; a difference without
+one of them is an error, and how many have one is counted.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from exported import exported
+from topowise import pods
+from topowise_scheduler import replay, report
+from topowise_scheduler.kubelet import Kubelet, KubeletStartError, Machine
+from topowise_scheduler.replay import Event, Scenario
+
+RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
+
+
+def _init_containers_hold_devices(kubelet: Kubelet) -> bool:
+    for uid, containers in kubelet.devices.held.items():
+        pod = kubelet.active[uid].pod
+        kinds = {} if pod is None else {container.name: container.kind for container in pod.containers}
+        kept: Counter[str] = Counter()
+        for name, holding in containers.items():
+            if kinds.get(name) != "init":
+                for resource, devices in holding.items():
+                    kept[resource] |= devices
+        for holding in containers.values():
+            if any(devices & ~kept[resource] for resource, devices in holding.items()):
+                return True
+    return False
+
+
+def _devices_are_unhealthy(kubelet: Kubelet) -> bool:
+    return any(not table.healthy or table.reported & ~table.healthy for table in kubelet.devices.tables.values())
+
+
+LIMITS: Mapping[str, Callable[[Kubelet], bool]] = {
+    "devices held by init containers are in no list": _init_containers_hold_devices,
+    "unhealthy devices are in no list": _devices_are_unhealthy,
+}
+
+CHUNKS = 4
+# By chunk: how many reports were read back and how many admissions compared, and how many differ by each limit.
+COMPARED = ((2326, 6274), (2333, 6364), (2348, 6382), (2414, 6508))
+EXPLAINED = ((44, 7), (42, 10), (46, 32), (49, 29))
+
+
+class Outcome(msgspec.Struct):
+    """`compared` admissions, of which `explained` differ under the name of a limit; `wrong` says which others do."""
+
+    chunk: int
+    reports: int = 0
+    compared: int = 0
+    explained: Counter[str] = msgspec.field(default_factory=Counter)
+    wrong: list[str] = []
+
+    def compare(self, what: str, seen: Kubelet, both: tuple[Kubelet, Kubelet], events: tuple[Event, ...]) -> None:
+        """What both do with the next pods, up to the first difference. `seen` is the node that was reported."""
+        original, restored = both
+        for event in events:
+            if event.op == "admit" and event.pod is not None:
+                self.compared += 1
+                wanted, found = original.admit(event.pod), restored.admit(event.pod)
+                if wanted != found:
+                    limits = (name for name, holds in LIMITS.items() if holds(seen))
+                    limit = next(limits, None) if _asks_for_devices(event.pod, seen) else None
+                    if limit is None:
+                        self.wrong.append(f"{what}: {found}, expected {wanted}")
+                    else:
+                        self.explained[limit] += 1
+                    return
+            elif event.op == "devices" or _has_more_than_listed(seen, event.uid):
+                return
+            elif event.op == "remove":
+                original.remove(event.uid)
+                restored.remove(event.uid)
+            else:
+                original.start(event.uid, event.containers)
+                restored.start(event.uid, event.containers)
+
+
+def _asks_for_devices(pod: pods.Pod, kubelet: Kubelet) -> bool:
+    return any(container.limits.keys() & kubelet.devices.tables for container in pods.needs(pod).containers)
+
+
+def _has_more_than_listed(kubelet: Kubelet, uid: str) -> bool:
+    """Blocks of a pod that podresources leaves out: those of size 0, and of init containers that have not finished.
+
+    What is free is right in the report, but nobody is said to hold it; the next report follows the pod's next step.
+    """
+    active = kubelet.active.get(uid)
+    if active is None or active.pod is None or kubelet.memory is None:
+        return False
+    init = {container.name for container in active.pod.containers if container.kind == "init"}
+    return any(
+        name in init or not block.size for name, blocks in kubelet.memory.held.get(uid, {}).items() for block in blocks
+    )
+
+
+def _restored(scenario: Scenario, machine: Machine, kubelet: Kubelet, *ended: str) -> Kubelet:
+    """The kubelet after its way through an object; pods that hold nothing are in none, but their requests are known."""
+
+    def requests_of(name: report.PodName) -> tuple[str, Mapping[str, int]] | None:
+        active = kubelet.active.get(name[1])
+        return None if active is None else (name[1], active.requests)
+
+    read = report.read(exported(machine, scenario.config, kubelet))
+    assert (read.precision, read.problems) == ("exact", ()), scenario.id
+    names = {(namespace, uid) for uid in ended for namespace in ("default", "")}
+    restored = report.kubelet_of(read, requests_of, names)
+    restored.predicates = kubelet.predicates
+    for uid, active in kubelet.active.items():
+        if uid not in restored.active and uid not in ended:
+            restored.hold(uid, active.requests, {})
+    return restored
+
+
+def _nodes(chunk: int) -> Iterator[tuple[Scenario, Machine, Kubelet]]:
+    """Every scenario whose kubelet starts. Which devices a plugin prefers is told by nobody, so none does here."""
+    with gzip.open(RECORDED) as lines:
+        for line in lines.read().splitlines()[chunk::CHUNKS]:
+            scenario = replay.read_scenario(line)
+            plugins = tuple(msgspec.structs.replace(one, preferred="") for one in scenario.machine.devices)
+            machine = msgspec.structs.replace(scenario.machine, devices=plugins)
+            try:
+                kubelet = Kubelet(machine, scenario.config, predicates=scenario.config.predicates)
+            except KubeletStartError:
+                continue
+            yield scenario, machine, kubelet
+
+
+@pytest.fixture(scope="module", params=range(CHUNKS))
+def outcome(request: pytest.FixtureRequest) -> Outcome:
+    if not RECORDED.exists():
+        pytest.skip("the recorded decisions are not beside this repository")
+    found = Outcome(request.param)
+    for scenario, machine, kubelet in _nodes(request.param):
+        for number, event in enumerate(scenario.events):
+            rest = scenario.events[number : number + 6]
+            if event.op == "admit" and number % 4 == 0:
+                found.reports += 1
+                restored = _restored(scenario, machine, kubelet)
+                found.compare(f"{scenario.id}, event {number}", kubelet, (kubelet.fork(), restored), rest)
+            if event.op == "remove" and not _has_more_than_listed(kubelet, event.uid):
+                found.reports += 1
+                restored = _restored(scenario, machine, kubelet, event.uid)
+                original = kubelet.fork()
+                original.remove(event.uid)
+                found.compare(f"{scenario.id}, without {event.uid}", kubelet, (original, restored), rest[1:])
+            replay.apply(kubelet, event)
+    return found
+
+
+def test_every_admission_after_a_report_is_the_one_on_the_node_itself(outcome: Outcome) -> None:
+    assert outcome.wrong == []
+    assert (outcome.reports, outcome.compared) == COMPARED[outcome.chunk]
+
+
+def test_what_podresources_does_not_tell_is_all_that_differs(outcome: Outcome) -> None:
+    assert tuple(outcome.explained[limit] for limit in LIMITS) == EXPLAINED[outcome.chunk]

@@ -1,0 +1,70 @@
+"""Rooms and strategies for the tests, written as short as the tests read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pytest
+
+from topowise_scheduler import strategies
+from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.engine.room import Room, Step
+
+Zone = Mapping[str, int]
+Node = Sequence[Zone]
+
+RoomOf = Callable[..., Room]
+Scores = Callable[..., list[int]]
+
+
+def _room(
+    *nodes: Node,
+    steps: Sequence[Mapping[str, int]],
+    masks: Sequence[Sequence[int]],
+    kinds: Sequence[str] = (),
+    whole: Sequence[Node] | None = None,
+    distances: Sequence[Sequence[int]] | None = None,
+) -> Room:
+    """Nodes by what their zones have available, `whole` by what they can give (all available, unless told).
+
+    `masks` are a row a step, `kinds` all "app" unless told, `distances` the same on every node, 10 and 20 unless told.
+    """
+    zones = len(nodes[0])
+    whole = nodes if whole is None else whole
+    names = sorted({name for node in (*nodes, *whole) for zone in node for name in zone})
+
+    def table(of: Sequence[Node], name: str) -> np.ndarray:
+        return np.array([[zone.get(name, 0) for zone in node] for node in of], np.int64).T.copy()
+
+    matrix = np.where(np.eye(zones, dtype=bool), 10, 20) if distances is None else np.array(distances)
+    return Room(
+        rows=np.arange(len(nodes), dtype=np.int32),
+        zones=zones,
+        distances=np.repeat(matrix[:, :, None], len(nodes), axis=2).astype(np.int32),
+        allocatable={name: table(whole, name) for name in names},
+        available={name: table(nodes, name) for name in names},
+        steps=tuple(
+            Step(f"c{number}", kind, amounts)  # type: ignore[arg-type]
+            for number, (kind, amounts) in enumerate(zip(kinds or ["app"] * len(steps), steps, strict=True))
+        ),
+        masks=np.array(masks, np.int32).reshape(len(steps), len(nodes)),
+    )
+
+
+def _scores(name: str, room: Room, weights: Mapping[str, int] | None = None, **options: object) -> list[int]:
+    """Raw scores, finished, of a strategy with its defaults; options as in the configuration."""
+    strategy = strategies.make(name, weights or {}, Scoring(**options))  # type: ignore[arg-type]
+    found = strategy.finish(strategy.raw(room))
+    assert found.dtype == np.int64
+    return found.tolist()
+
+
+@pytest.fixture
+def room_of() -> RoomOf:
+    return _room
+
+
+@pytest.fixture
+def scores() -> Scores:
+    return _scores

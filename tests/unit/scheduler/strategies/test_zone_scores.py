@@ -1,0 +1,130 @@
+"""LeastAllocated, MostAllocated and BalancedAllocation: upstream's numbers, and where they differ on purpose."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from statistics import variance
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.strategies import make
+
+from .conftest import Node, RoomOf, Scores, _room
+
+MI = 1 << 20
+
+# defaultNUMANodes in scheduler-plugins' score_test.go: two equal NUMA nodes each.
+UPSTREAM: list[Node] = [
+    [{"cpu": 4, "memory": 500 * MI}] * 2,
+    [{"cpu": 2, "memory": 50 * MI}] * 2,
+    [{"cpu": 6, "memory": 60 * MI}] * 2,
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("MostAllocated", [2700, 7000, 3333]),
+        ("LeastAllocated", [7300, 3000, 6667]),
+        ("BalancedAllocation", [8942, 8200, 10_000]),
+    ],
+)
+def test_the_example_of_upstream_gets_its_scores(room_of: RoomOf, scores: Scores, name: str, wanted: list[int]) -> None:
+    pod = {"cpu": 2, "memory": 20 * MI}
+    assert scores(name, room_of(*UPSTREAM, steps=[pod], masks=[[1, 1, 1]])) == wanted
+
+
+def test_the_minimum_over_the_zones_that_fit_counts(room_of: RoomOf, scores: Scores) -> None:
+    room = room_of([{"cpu": 8}, {"cpu": 5}, {"cpu": 3}], steps=[{"cpu": 4}], masks=[[1]])
+    assert scores("LeastAllocated", room) == [2000]
+    assert scores("MostAllocated", room) == [5000]
+
+
+def test_a_zone_that_is_filled_to_the_brim_counts_too(room_of: RoomOf, scores: Scores) -> None:
+    room = room_of([{"cpu": 8}, {"cpu": 4}], steps=[{"cpu": 4}], masks=[[1]])
+    assert scores("LeastAllocated", room) == [0]
+
+
+def test_weights_weigh_and_resources_without_one_have_1(room_of: RoomOf, scores: Scores) -> None:
+    room = room_of([{"cpu": 4, "gpu": 2}], steps=[{"cpu": 1, "gpu": 1}], masks=[[1]])
+    assert scores("LeastAllocated", room) == [6250]
+    assert scores("LeastAllocated", room, {"cpu": 3}) == [6875]
+    assert scores("MostAllocated", room, {"cpu": 3}) == [3125]
+
+
+def test_one_resource_is_balanced(room_of: RoomOf, scores: Scores) -> None:
+    assert scores("BalancedAllocation", room_of([{"cpu": 4}], steps=[{"cpu": 1}], masks=[[1]])) == [10_000]
+
+
+def test_containers_find_what_earlier_ones_left(room_of: RoomOf, scores: Scores) -> None:
+    two = [{"cpu": 4}, {"cpu": 4}]
+    # On the second node they part; on the first 4 of 8 are left, then 0 of the 4 the second finds.
+    nodes: list[Node] = [[{"cpu": 8}, {"cpu": 0}], [{"cpu": 8}, {"cpu": 8}]]
+    assert scores("LeastAllocated", room_of(*nodes, steps=two, masks=[[1, 1], [1, 2]])) == [2500, 2500]
+    passing = room_of(*nodes, steps=two, kinds=["init", "app"], masks=[[1, 1], [1, 2]])
+    assert scores("LeastAllocated", passing) == [5000, 5000]
+
+
+def test_the_pod_counts_as_one_in_scope_pod(room_of: RoomOf, scores: Scores) -> None:
+    pod = [{"cpu": 6}, {"cpu": 1}, {"cpu": 3}]
+    room = room_of([{"cpu": 8}], steps=pod, kinds=["init", "sidecar", "app"], masks=[[1], [1], [1]])
+    assert scores("LeastAllocated", room) == [2500]
+
+
+def test_zones_that_are_taken_together_are_one_zone(room_of: RoomOf, scores: Scores) -> None:
+    room = room_of([{"cpu": 4}, {"cpu": 4}, {"cpu": 9}], steps=[{"cpu": 6}], masks=[[3]])
+    assert scores("LeastAllocated", room) == [2500]
+
+
+def test_what_several_zones_gave_comes_from_the_lowest_first(room_of: RoomOf, scores: Scores) -> None:
+    nodes: list[Node] = [[{"cpu": 4}, {"cpu": 4}], [{"cpu": 4}, {"cpu": 8}]]
+    room = room_of(*nodes, steps=[{"cpu": 6}, {"cpu": 1}], masks=[[3, 3], [2, 2]])
+    assert scores("MostAllocated", room) == [(7500 + 5000) // 2, round((6 / 12 + 1 / 6) * 5000)]
+
+
+def test_a_resource_the_node_does_not_have_does_not_count(room_of: RoomOf, scores: Scores) -> None:
+    nodes: list[Node] = [[{"cpu": 8}], [{"cpu": 8, "memory": 10}]]
+    room = room_of(*nodes, steps=[{"cpu": 2, "memory": 5}], masks=[[1, 1]])
+    assert scores("LeastAllocated", room) == [7500, 6250]
+    assert scores("BalancedAllocation", room) == [10_000, 9688]
+
+
+amounts = st.integers(0, 12)
+zones = st.fixed_dictionaries({"cpu": amounts, "memory": amounts, "gpu": amounts})
+asking = st.fixed_dictionaries(
+    {"cpu": st.integers(1, 6)}, optional={"memory": st.integers(0, 6), "gpu": st.integers(0, 6)}
+)
+
+
+@given(st.lists(st.lists(zones, min_size=2, max_size=2), min_size=1, max_size=4), asking, st.integers(1, 5))
+def test_one_container_scores_as_one_node_after_the_other(nodes: list[Node], pod: dict[str, int], weight: int) -> None:
+    asked = {name: amount for name, amount in pod.items() if amount}
+    room = _room(
+        *nodes,
+        steps=[pod],
+        masks=[[1] * len(nodes)],
+        whole=[[{**dict.fromkeys(zone, 12)} for zone in node] for node in nodes],
+    )
+    weights = {"cpu": weight, "memory": 1, "gpu": 1}
+
+    def used(zone: dict[str, int]) -> dict[str, Fraction]:
+        return {name: Fraction(amount, zone[name]) for name, amount in asked.items()}
+
+    def mean(shares: dict[str, Fraction]) -> Fraction:
+        return sum((weights[name] * share for name, share in shares.items()), Fraction(0)) / sum(
+            weights[name] for name in shares
+        )
+
+    for name, of_zone in (
+        ("LeastAllocated", lambda zone: 1 - mean(used(zone))),
+        ("MostAllocated", lambda zone: mean(used(zone))),
+        ("BalancedAllocation", lambda zone: 1 - variance(used(zone).values()) if len(asked) > 1 else Fraction(1)),
+    ):
+        found = make(name, weights, Scoring()).raw(room).tolist()
+        for node, score in zip(nodes, found, strict=True):
+            fits = [zone for zone in node if all(zone[one] >= amount for one, amount in asked.items())]
+            exact = min(map(of_zone, fits), default=Fraction(0)) * 10_000
+            assert abs(score - exact) <= Fraction(501, 1000), (name, node)
