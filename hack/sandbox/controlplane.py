@@ -4,7 +4,7 @@ kube-scheduler (`stock_scheduler`).
 The binaries are those controller-runtime's envtest uses: in `$KUBEBUILDER_ASSETS`, or in /usr/local/kubebuilder/bin. No
 container, no root. Flags hold for kube-apiserver 1.31 to 1.36:
 
-- static tokens in `--token-auth-file`, one for each of `USERS`, and RBAC with the roles the server makes itself, so that
+- static tokens in `--token-auth-file`, one for each of `USERS`, and RBAC with the roles the server makes itself, so
   kube-scheduler runs with the rights it has in a cluster;
 - the serving certificate is made by the server itself in `--cert-dir`, so clients skip verifying it (loopback only);
 - service accounts need a signing key even when nothing uses them: made by the `openssl` command;

@@ -1,9 +1,10 @@
 """The real kube-scheduler on loopback, against a `ControlPlane`.
 
-It runs as the user system:kube-scheduler, with the rights the API server's own roles give it. In a KubeSchedulerConfiguration
-only what it is about need be said: the kubeconfig and leader election (off) are filled in. Flags hold for 1.26 to 1.36:
+It runs as the user system:kube-scheduler, with the rights the API server's own roles give it. Of a configuration only
+what it is about need be said: the kubeconfig and leader election (off) are filled in. Flags hold for 1.26 to 1.36:
 
-- the API server delegates nothing here, so the scheduler is told to look for authentication and authorization there too;
+- who asks the scheduler itself is looked up at the API server, which wants kubeconfigs of its own (the log complains
+  about a ConfigMap for client certificates that a cluster has; nothing here needs it);
 - the serving certificate is made by the scheduler in `--cert-dir`; /readyz, which needs no token, waits until its
   informers have synced.
 """

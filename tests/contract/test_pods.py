@@ -112,6 +112,14 @@ async def test_a_binding_puts_the_pod_on_its_node(api: Client, pods: Any) -> Non
     assert condition["status"] == "True"
 
 
+async def test_a_binding_takes_a_nomination_back(api: Client, pods: Any) -> None:
+    name = api.name()
+    await pods(pod(name))
+    await api.ok("PATCH", f"{PODS}/{name}/status", {"status": {"nominatedNodeName": "b"}}, MERGE)
+    await api.ok("POST", f"{PODS}/{name}/binding", binding(name, "a"))
+    assert "nominatedNodeName" not in (await api.ok("GET", f"{PODS}/{name}"))["status"]
+
+
 async def test_a_second_binding_is_a_conflict(api: Client, pods: Any) -> None:
     name = api.name()
     await pods(pod(name))

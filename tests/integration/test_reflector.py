@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -223,3 +224,14 @@ async def test_an_object_that_is_deleted_when_it_does_not_decode_any_more_is_gon
         await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
         await api.request("DELETE", path)
         await assert_eventually(lambda: copy.names == set())
+
+
+async def test_a_cancellation_in_the_turn_of_a_timeout_is_not_lost(server: ApiServer, api: Api) -> None:
+    server.levers.pull(Stall(), path=PODS)
+    request = asyncio.create_task(api.request("GET", PODS, timeout=0.05))
+    asyncio.get_running_loop().call_later(0.06, request.cancel)
+    await asyncio.sleep(0.02)
+    # Both timers are due when the loop looks again.
+    time.sleep(0.1)
+    with pytest.raises(asyncio.CancelledError):
+        await request

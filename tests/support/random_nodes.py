@@ -101,7 +101,9 @@ def _machine(rng: Random) -> Machine:
         numa.append(
             NumaNode(
                 id=ids[position],
-                memory=memory * GI if even else rng.choice((0, 3, 8, 20) if rng.random() < 0.3 else (5, 8, 20)) * GI + rng.randint(0, 3),
+                memory=memory * GI
+                if even
+                else rng.choice((0, 3, 8, 20) if rng.random() < 0.3 else (5, 8, 20)) * GI + rng.randint(0, 3),
                 cores=tuple(made),
                 hugepages=hugepages,
                 distances=tuple(10 if one == position else rng.choice((12, 20, 20, 32)) for one in range(zones))

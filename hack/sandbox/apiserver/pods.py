@@ -174,7 +174,8 @@ def bound(pod: Json, binding: Json, now: str) -> Json:
     for field in ("annotations", "labels"):
         if (binding.get("metadata") or {}).get(field):
             metadata[field] = {**(metadata.get(field) or {}), **binding["metadata"][field]}
-    status = pod.get("status") or {}
+    # What a pod was nominated for ends with its binding (ClearingNominatedNodeNameAfterBinding, on since 1.35).
+    status = {name: value for name, value in (pod.get("status") or {}).items() if name != "nominatedNodeName"}
     condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
     conditions = [c for c in status.get("conditions") or () if c.get("type") != "PodScheduled"]
     return {

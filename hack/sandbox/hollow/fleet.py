@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
 from sandbox import machines
-from sandbox.hollow.hardware import Hardware
+from sandbox.hollow.hardware import scanned
 from sandbox.hollow.node import HollowNode
 from sandbox.hollow.reporter import Reporting
 from sandbox.kubelet.lifecycle import Pace
@@ -22,6 +22,9 @@ from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_scheduler.kubelet import Admission
+
+# State files are written at every admission; in memory that costs next to nothing.
+_MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -50,8 +53,7 @@ class Fleet:
         self._reporting = reporting or Reporting()
         self._refused = refused
         self._seed = seed
-        self._hardware = Hardware()
-        self._directory = tempfile.TemporaryDirectory(prefix="topowise-fleet-")
+        self._directory = tempfile.TemporaryDirectory(prefix="topowise-fleet-", dir=_MEMORY)
         self._running: asyncio.Task[None] | None = None
         self.nodes: dict[str, HollowNode] = {}
         self.refusals: list[Refusal] = []
@@ -63,7 +65,7 @@ class Fleet:
         node = self.nodes[name] = HollowNode(
             self._api,
             name,
-            self._hardware.read(machine),
+            scanned(machine),
             config,
             directory,
             pace=self._pace,
@@ -75,7 +77,7 @@ class Fleet:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no pod comes or goes anywhere, and everything is published."""
+        """Whether nothing will happen by itself anywhere, and everything is published."""
         return all(node.is_quiet for node in self.nodes.values())
 
     async def __aenter__(self) -> Self:

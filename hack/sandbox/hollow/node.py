@@ -43,7 +43,7 @@ class HollowNode:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no pod comes or goes, and everything is published."""
+        """Whether nothing will happen by itself, and everything is published."""
         return not self.lifecycle.is_busy and self.reporter.is_current
 
     async def register(self) -> None:

@@ -91,8 +91,8 @@ class Lifecycle:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a pod is on its way in or out."""
-        return bool(self._moving)
+        """Whether anything will happen by itself: a pod comes, starts, or will end."""
+        return bool(self._moving or self._tasks)
 
     def put(self, event: EventType, pod: pods.Pod) -> None:
         """What a watch says of a pod that is assigned to this node."""

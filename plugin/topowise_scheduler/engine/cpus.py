@@ -91,8 +91,8 @@ class Cpus:
         free[LOWEST[reusable.zone], np.arange(free.shape[1])] -= reusable.low
         return free
 
-    def allocate(self, count: int, kind: Kind, hint: Bits, *, more: bool) -> None:
-        """Allocate; `more`: a later container has exclusive CPUs too. A hint of 0 is no affinity."""
+    def check(self, count: int) -> None:
+        """Refuse where no hint would help."""
         zones, decide = self.sheet.zones, self.decisions
         decide.doubt(self._uneven, "uneven-cores")
         if self.traits.full_cores:
@@ -100,13 +100,19 @@ class Cpus:
             decide.refuse(count % per_core != 0, NOT_WHOLE_CORES)
             decide.refuse(self._whole_high < count, NOT_WHOLE_CORES)
             decide.doubt(self._whole_low < count, "cpus-of-init-containers")
-        even = self.sheet.kinds.fixed.section(CORES)[zones + 1, self.sheet.kind] > 0
         short = self._total < count
         # Where a socket or core is larger than the average, CPUs that are not free count among those taken.
-        decide.doubt(short & ~even, "uneven-cores")
+        decide.doubt(short & ~self._even(), "uneven-cores")
         decide.refuse(short, FAILED)
+
+    def allocate(self, count: int, kind: Kind, hint: Bits, *, more: bool) -> None:
+        """Allocate what `check` let pass; `more`: a later container has exclusive CPUs too.
+
+        A hint of 0 is no affinity.
+        """
         if not (more or self.traits.distributed):
             return
+        zones, even = self.sheet.zones, self._even()
         if zones == 1:
             hint = np.maximum(hint, np.uint8(1))
         zone = LOWEST[hint]
@@ -115,11 +121,15 @@ class Cpus:
         if self._reusable is not None:
             within &= (self._reusable.high <= 0) | (hint == self._reusable.zone)
         if self.traits.distributed:
-            decide.doubt(~(within & even), "distributed-cpus")
+            self.decisions.doubt(~(within & even), "distributed-cpus")
         if more:
             self._uneven = ~even
             self._unknown = ~within if self._unknown is None else self._unknown | ~within
             self._take(count, kind, hint, zone, np.where(within, have, self._total))
+
+    def _even(self) -> Flags:
+        even: Flags = self.sheet.kinds.fixed.section(CORES)[self.sheet.zones + 1, self.sheet.kind] > 0
+        return even
 
     def _take(self, count: int, kind: Kind, hint: Bits, zone: NDArray[np.intp], have: Numbers) -> None:
         if not self._mine:

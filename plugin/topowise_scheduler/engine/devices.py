@@ -66,16 +66,20 @@ class Devices:
         active = None if resource.aligned.all() else resource.aligned
         return CountClaim(resource.free, wanted, singles, sizes, active, bound)
 
-    def allocate(self, name: str, count: int, kind: Kind, hint: Bits, *, more: bool) -> None:
-        """Allocate; `more`: a later container asks for the resource too."""
+    def check(self, name: str, count: int) -> None:
+        """Refuse where no hint would help."""
         resource = self._resource(name)
-        if resource is None:
-            return
-        self.decisions.refuse(resource.registered & (resource.healthy == 0), FAILED)
-        if count <= 0:
+        if resource is not None:
+            anew = max(0, count - resource.reusable) if count > 0 else 0
+            lacking = (resource.healthy == 0) | (resource.free_all < anew)
+            self.decisions.refuse(resource.registered & lacking, FAILED)
+
+    def allocate(self, name: str, count: int, kind: Kind, hint: Bits, *, more: bool) -> None:
+        """Allocate what `check` let pass; `more`: a later container asks for the resource too."""
+        resource = self._resource(name)
+        if resource is None or count <= 0:
             return
         anew = max(0, count - resource.reusable)
-        self.decisions.refuse(resource.registered & (resource.free_all < anew), FAILED)
         resource.taken += anew
         if more:
             if anew:

@@ -88,7 +88,8 @@ class Kinds:
             fits = np.ones((1 << self.zones, len(several)), dtype=np.bool_)
             for amounts, (_, size) in zip(free, requested, strict=True):
                 fits &= lattice.reaching(amounts[:, several], size)
-            sizes[several] = np.where(fits, lattice.popcounts(self.zones)[:, None], self.zones).min(axis=0)
+            least = lattice.marked(fits, lattice.popcounts(self.zones)[:, None]).min(axis=0)
+            sizes[several] = np.minimum(least, self.zones)
         return sizes
 
     def _remembered(self, key: tuple[object, ...], compute: Callable[[], Sizes]) -> Sizes:

@@ -72,8 +72,14 @@ def reaching(values: NDArray[np.int64], wanted: int) -> Flags:
 
 def _pairs(table: NDArray[Any], zone: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Views of the masks without a zone, and of the same masks with it."""
-    paired = table.reshape(-1, 2, 1 << zone, table.shape[-1])
+    paired = table.reshape(-1, 2, table.shape[-1] << zone)
     return paired[:, 0], paired[:, 1]
+
+
+def marked(fits: Flags, values: Bits) -> Bits:
+    """The value where a mask fits, 255 elsewhere; many times faster than `numpy.where`."""
+    found: Bits = (fits.view(np.uint8) - np.uint8(1)) | values
+    return found
 
 
 def below(fits: Flags, zones: int) -> Flags:

@@ -98,6 +98,12 @@ class Memory:
         whole = None if active.all() else active
         return MemoryClaim(self, requested, singles, sizes, whole, len(requested))
 
+    def check(self, requested: Amounts) -> None:
+        """Refuse where no hint would help: no mask fits, and none can be met that lies within a group."""
+        claim = None if self._reusable else self.claim(requested)
+        if claim is not None and claim.active is not None:
+            self.decisions.refuse(~claim.active & ~self._grouped, FAILED)
+
     def allocate(self, requested: Amounts, kind: Kind, hint: Bits, preferred: Flags, *, more: bool) -> None:
         """Allocate; `more`: a later container has memory too. A hint of 0 is no affinity."""
         decide = self.decisions

@@ -20,6 +20,7 @@ from topowise_scheduler.engine.lattice import (
     below,
     counted_above,
     exactly,
+    marked,
     popcounts,
 )
 
@@ -166,12 +167,14 @@ def _search(claims: Sequence[Claim], order: Order, places: Places, size: Bits, b
     common = counts == size
     for _, active, _, table in fitting:
         common &= table | ~active
-    ranks = np.where(common, order.rank[:, None], UNRANKED).min(axis=0)
+    ranks = marked(common, order.rank[:, None]).min(axis=0)
     preferred: Flags = ranks != UNRANKED
     mask = np.where(preferred, order.ranked[np.minimum(ranks, len(order.ranked) - 1)], np.uint8(0))
     left = np.flatnonzero(~preferred)
     if best_effort and len(left):
-        tables = [(claim.groups, possible[left], table[:, left]) for claim, _, possible, table in fitting]
+        tables = [(claim.groups, possible, table) for claim, _, possible, table in fitting]
+        if len(left) < len(places):
+            tables = [(groups, possible[left], table[:, left]) for groups, possible, table in tables]
         mask[left] = _best_reachable(tables, order, len(left))
     return mask, preferred
 
@@ -185,18 +188,18 @@ def _best_reachable(tables: Sequence[tuple[int, Flags, Flags]], order: Order, co
     within[0] = False
     alone = np.zeros_like(within)
     for _, possible, table in tables:
-        least = np.where(table, counts, _ALL).min(axis=0)
+        least = marked(table, counts).min(axis=0)
         narrowest = np.where(possible, np.maximum(narrowest, least), narrowest)
         within &= below(table, zones) | ~possible
         alone |= table & possible
-    place = order.place.T[:, narrowest]
+    place = np.ascontiguousarray(order.place[narrowest].T)
     # A mask every resource has something above, and one has itself, is reached. A better one may be.
-    hoped = np.where(within, place, UNRANKED).min(axis=0)
-    found = np.where(within & alone, place, UNRANKED).min(axis=0)
+    hoped = marked(within, place).min(axis=0)
+    found = marked(within & alone, place).min(axis=0)
     better = np.flatnonzero(hoped < found)
     if len(better):
         reached = _reached([(groups, possible[better], table[:, better]) for groups, possible, table in tables], zones)
-        found[better] = np.where(reached, place[:, better], UNRANKED).min(axis=0)
+        found[better] = marked(reached, place[:, better]).min(axis=0)
     default = np.uint8((1 << zones) - 1)
     best = order.sequence[narrowest, np.minimum(found, (1 << zones) - 1)]
     return np.where(found == UNRANKED, default, best)

@@ -82,18 +82,21 @@ class _Trial:
         preferred = np.zeros(count, dtype=np.bool_)
         by_pod = traits.policy != "none" and traits.scope == "pod"
         if by_pod:
-            hint, preferred = self._decide(shape.total)
+            hint, preferred = self._decide(shape.total, shape.asks[0])
         for step, ask in enumerate(shape.asks):
             if traits.policy != "none" and not by_pod:
-                hint, preferred = self._decide(ask)
+                hint, preferred = self._decide(ask, ask)
             masks[step] = hint
             self._allocate(step, hint, preferred)
         if traits.predicates:
             self._check_predicates()
         return masks
 
-    def _decide(self, ask: Ask) -> tuple[Bits, Flags]:
-        """The merged hints, 0 for no affinity, and whether they are preferred. Refuses and doubts."""
+    def _decide(self, ask: Ask, first: Ask) -> tuple[Bits, Flags]:
+        """The merged hints, 0 for no affinity, and whether they are preferred. Refuses and doubts.
+
+        `first` is the container that is allocated with the hint first.
+        """
         claims: list[Claim | None] = [self.devices.claim(name, count) for name, count in ask.devices]
         cpus = self.cpus if ask.cpus else None
         if cpus is not None:
@@ -107,6 +110,11 @@ class _Trial:
                 found, self.traits.zones, len(live), lambda fits: self._pick(fits, claimed=cpus is not None)
             )
         else:
+            if policy == "best-effort":
+                # Every hint is admitted, so what no hint helps need not wait for one.
+                self._check(first)
+                if self.memory is not None and first.memory:
+                    self.memory.check(first.memory)
             hint, preferred = merge(found, self.order, live, policy == "best-effort")
         if policy != "best-effort":
             self.decisions.refuse(~preferred, AFFINITY)
@@ -134,6 +142,7 @@ class _Trial:
         """Device, CPU and memory manager, in this order."""
         shape = self.shape
         ask, kind, later = shape.asks[step], shape.kinds[step], shape.asks[step + 1 :]
+        self._check(ask)
         for name, count in ask.devices:
             more = any(name == other for one in later for other, _ in one.devices)
             self.devices.allocate(name, count, kind, hint, more=more)
@@ -145,6 +154,13 @@ class _Trial:
             else:
                 more = any(one.memory is not None for one in later)
                 self.memory.allocate(ask.memory, kind, hint, preferred, more=more)
+
+    def _check(self, ask: Ask) -> None:
+        """What device and CPU manager refuse whatever the hint."""
+        for name, count in ask.devices:
+            self.devices.check(name, count)
+        if self.cpus is not None and ask.cpus:
+            self.cpus.check(ask.cpus)
 
     def _check_predicates(self) -> None:
         """The sums of requests against node allocatable; the first resource that is short is the reason."""

@@ -13,7 +13,8 @@ What counts, each level only among equals of those before:
      zone are still free: pods that want them would find no CPUs beside them;
    - containers over several zones break all of these as if they were intact, whatever is free. They tie the memory of
      these zones together, so that no zone of them takes a pod of one zone until they end, whoever else does before.
-   Of several containers it is the mean. Plain init containers do not count: they leave the hole as it was.
+   Containers in the same zones break one hole together, of others it is the mean. Plain init containers do not count:
+   they leave the hole as it was.
 2. *Span*: how many zones the widest container needs, 1, 2, 3 to 4, or more, and of as many the mean SLIT distance
    between them: within a socket (below 15), a hop away (below 25), or farther.
 3. *Fill*: the free share of the node's resources once the pod is there, in quarters; packing prefers the fuller node,
@@ -26,7 +27,7 @@ still tells 4 from 5 by ten levels. Nodes without a hint for something they coul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -35,7 +36,7 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.engine.room import Room
 from topowise_scheduler.strategies.spots import PerZone, Spots
-from topowise_scheduler.strategies.turns import Turn, listed, turns
+from topowise_scheduler.strategies.turns import Turn, listed, ways
 
 _LOSSES: Final = 312
 _SPANS: Final = 8
@@ -61,10 +62,18 @@ class TightFit:
 
     def raw(self, room: Room) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
+        scores = np.zeros(room.masks.shape[1], np.int64)
+        for where, placed in ways(room, lasting=True):
+            scores = np.where(where, self._levels(room, placed), scores)
+        return scores
+
+    def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
+        """As it is."""
+        return raw
+
+    def _levels(self, room: Room, placed: Sequence[Turn]) -> NDArray[np.int64]:
+        """(nodes,) the three levels in one number."""
         count = room.masks.shape[1]
-        placed = list(turns(room, lasting=True))
-        if not placed:
-            return np.zeros(count, np.int64)
         idle = _idle(room, placed)
         loss = np.zeros(count)
         span = np.zeros(count, np.int64)
@@ -79,10 +88,6 @@ class TightFit:
         worse = np.floor(loss * (_LEVELS_PER_OCTAVE / len(placed)) + 0.5).astype(np.int64)
         levels = np.maximum(_LOSSES - 1 - worse, 1) * _SPANS + (_SPANS - 1 - span)
         return np.where(promised, levels, 0) * _FILLS + self._fill(room, placed)
-
-    def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
-        """As it is."""
-        return raw
 
     def _loss(self, room: Room, turn: Turn, idle: Iterable[str]) -> Octaves:
         """(nodes,) of one turn; 0 where nothing is aligned."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,18 @@ class Turn:
     spots: Spots
 
 
-def turns(room: Room, *, lasting: bool = False) -> Iterator[Turn]:
-    """What is placed, in order; with `lasting` without the plain init containers.
+class Way(NamedTuple):
+    """How the pod is placed on some nodes: `where` (nodes,), and the turns, computed for all nodes."""
 
-    Steps that lie in the same zones on every node are one turn: that is the pod in scope pod, and the same question in
-    scope container.
+    where: NDArray[np.bool_]
+    turns: Sequence[Turn]
+
+
+def ways(room: Room, *, lasting: bool = False) -> Iterator[Way]:
+    """The turns of every node, with `lasting` without the plain init containers; none if nothing is asked for.
+
+    Where all containers lie in the same zones they are one turn, elsewhere one each. So a pod counts as one in scope
+    pod, and in scope container where it makes no difference to the zones.
     """
     places = [
         place for place, step in enumerate(room.steps) if asked(room, step) and not (lasting and step.kind == PASSING)
@@ -41,10 +48,16 @@ def turns(room: Room, *, lasting: bool = False) -> Iterator[Turn]:
         return
     steps = [room.steps[place] for place in places]
     masks = room.masks[places]
-    if len(steps) > 1 and (masks == masks[0]).all():
+    together = (masks == masks[0]).all(axis=0)
+    if together.any():
         amounts = at_once(room, steps)
-        yield Turn(amounts, {name: room.available[name] for name in amounts}, Spots.of(masks[0], room.zones))
-        return
+        available = {name: room.available[name] for name in amounts}
+        yield Way(together, [Turn(amounts, available, Spots.of(masks[0], room.zones))])
+    if not together.all():
+        yield Way(~together, list(_one_by_one(room, steps, masks)))
+
+
+def _one_by_one(room: Room, steps: Sequence[Step], masks: NDArray[np.int32]) -> Iterator[Turn]:
     left = dict(room.available)
     for step, mask in zip(steps, masks, strict=True):
         amounts = asked(room, step)

@@ -4,6 +4,7 @@ From scheduler-plugins (pkg/noderesourcetopology/score.go, read at 903da7d): a z
 against what the zone has *available*; a container gets the minimum over the zones that fit it, "in order to avoid edge
 cases", and a pod the mean over its containers, or in scope pod the minimum for the pod as one. Here is different:
 
+- containers that take the same zones are scored as one, whatever the scope: it is all the same to these zones;
 - a score is in hundredths of a percent and rounded once, half up; upstream truncates every percentage;
 - a zone fits if it has enough of everything. Upstream takes any zone with a score above 0, so it counts zones that
   lack one of the resources, and does not count one that the pod would fill to the brim (LeastAllocated 0);
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.engine.room import Room
 from topowise_scheduler.strategies.scale import RAW_MAX
-from topowise_scheduler.strategies.turns import Turn, listed, turns
+from topowise_scheduler.strategies.turns import Turn, listed, ways
 
 Scores = NDArray[np.float64]
 
@@ -43,13 +44,12 @@ OfZones = Callable[[Sequence[Share]], Scores]
 
 def raw(room: Room, of_zones: OfZones) -> NDArray[np.int64]:
     """(nodes,) 0 to RAW_MAX; `of_zones` gives (zones, nodes) from 0 to 1 where the zone fits."""
-    total = np.zeros(room.masks.shape[1])
-    placed = 0
+    scores = np.zeros(room.masks.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        for turn in turns(room):
-            total += _of_turn(room, turn, of_zones)
-            placed += 1
-    return np.floor(total * (RAW_MAX / max(placed, 1)) + 0.5).astype(np.int64)
+        for where, turns in ways(room):
+            total = np.sum([_of_turn(room, turn, of_zones) for turn in turns], axis=0)
+            scores = np.where(where, total / len(turns), scores)
+    return np.floor(scores * RAW_MAX + 0.5).astype(np.int64)
 
 
 def _of_turn(room: Room, turn: Turn, of_zones: OfZones) -> Scores:

@@ -7,11 +7,12 @@ request it was; status 0 means that no answer came.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import aiohttp
 import msgspec
@@ -49,6 +50,13 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
 
 _decode_status = msgspec.json.Decoder(Status).decode
+
+
+class _Limits(NamedTuple):
+    """Seconds: of the whole answer, and between two parts of it."""
+
+    total: float
+    silence: float
 
 
 class Api:
@@ -89,7 +97,7 @@ class Api:
     ) -> bytes:
         """The body of a 2xx answer. Raises ApiError; a 401 is tried again once with renewed credentials."""
         name = f"{method} {path}"
-        limits = aiohttp.ClientTimeout(total=timeout or self._timeout)
+        limits = _Limits(timeout or self._timeout, timeout or self._timeout)
         for renew in (False, True):
             async with self._send(
                 name, method, path, query, body, content_type, accept, limits, renew=renew
@@ -111,7 +119,7 @@ class Api:
         Raises ApiError, from the iterator too.
         """
         name = f"GET {path}"
-        limits = aiohttp.ClientTimeout(total=timeout, sock_read=silence, sock_connect=self._timeout)
+        limits = _Limits(timeout, silence)
         for renew in (False, True):
             async with self._send(name, "GET", path, query, None, JSON, JSON, limits, renew=renew) as response:
                 if response.status == 401 and not renew:
@@ -131,7 +139,7 @@ class Api:
         body: bytes | None,
         content_type: str,
         accept: str,
-        timeout: aiohttp.ClientTimeout,
+        limits: _Limits,
         *,
         renew: bool,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -151,15 +159,19 @@ class Api:
             headers["Authorization"] = authorization
         options: dict[str, Any] = {} if self._credentials.tls is None else {"ssl": self._credentials.tls}
         try:
-            async with self._session.request(
-                method,
-                URL(self._credentials.server + path, encoded=True),
-                params=query,
-                data=body,
-                headers=headers,
-                timeout=timeout,
-                **options,
-            ) as response:
+            # aiohttp's own total loses a cancellation that comes in the same turn of the loop; asyncio's does not.
+            async with (
+                asyncio.timeout(limits.total),
+                self._session.request(
+                    method,
+                    URL(self._credentials.server + path, encoded=True),
+                    params=query,
+                    data=body,
+                    headers=headers,
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=limits.silence),
+                    **options,
+                ) as response,
+            ):
                 yield response
         except TimeoutError as exc:
             raise ApiError(0, "Timeout", f"no answer from {self.server} in time", request=name) from exc

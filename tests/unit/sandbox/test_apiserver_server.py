@@ -86,13 +86,13 @@ async def test_orphaning_leaves_owned_objects(server: ApiServer, client: Client)
     assert (await client.call("GET", f"{NRT}/one")).status == 200
 
 
-async def test_a_scheduled_pod_is_deleted_at_once(server: ApiServer, client: Client) -> None:
-    body = pod("p")
+async def test_a_namespace_takes_pods_along_without_their_grace(client: Client) -> None:
+    await client.ok("POST", "/api/v1/namespaces", {"metadata": {"name": "team"}})
+    path, body = PODS.replace("default", "team"), pod("p")
     body["spec"]["nodeName"] = "n"
-    await client.ok("POST", PODS, body)
-    deleted = await client.ok("DELETE", f"{PODS}/p")
-    assert deleted["kind"] == "Pod"
-    assert (await client.call("GET", f"{PODS}/p")).status == 404
+    await client.ok("POST", path, body)
+    await client.ok("DELETE", "/api/v1/namespaces/team")
+    assert (await client.ok("GET", path))["items"] == []
 
 
 async def test_a_namespace_takes_its_contents_along(server: ApiServer, client: Client) -> None:

@@ -77,10 +77,10 @@ DARK: Final = Theme(
     reserved="#4a5663",
     hugepages="#3c4855",
     joint="#5c4a7d",
-    unknown="#66727f",
+    unknown="#5b6773",
     bad="#4b2420",
     bad_line="#ef8371",
     ink="#10161d",
     owners=("#6592bf", "#cd7558", "#cdbf75", "#3ba184", "#dc92a1", "#84bfdc", "#a1b02c", "#939300"),
-    heat=("#1f2731", "#233345", "#2a4460", "#33587f", "#3f6ea1"),
+    heat=("#1f2731", "#233345", "#2a4460", "#33587f", "#36618f"),
 )

@@ -18,12 +18,12 @@ Family = Literal["cells", "mono", "sans"]
 # San Francisco, Roboto, DejaVu Sans and Liberation Sans, which DejaVu mostly is.
 _MONO: Final = 610
 _SANS: Final = {
-    **dict.fromkeys("il|", 320),
-    **dict.fromkeys(" ,.:;'", 360),
+    **dict.fromkeys("il", 320),
+    **dict.fromkeys(" ,.:;'|", 360),
     **dict.fromkeys("Ifjrt()[]-/·!", 430),
-    **dict.fromkeys("ABDEFGKPRSTVXYZ&", 730),
-    **dict.fromkeys("CHNOQUw", 800),
-    **dict.fromkeys("+=<>~#×", 850),
+    **dict.fromkeys("ABEFKPRSTVXYZ", 730),
+    **dict.fromkeys("CDGHNOQUw&", 830),
+    **dict.fromkeys("+=<>~#^×", 850),
     **dict.fromkeys("mMW@%…", 1000),
 }
 _SANS_OTHER: Final = 650

@@ -1,5 +1,6 @@
-"""Both writers to the letter. After an intended change: TOPOWISE_REGENERATE=1 pytest tests/unit/scheduler/kubectl_picture
+"""Both writers to the letter.
 
+After an intended change: TOPOWISE_REGENERATE=1 .venv/bin/pytest tests/unit/scheduler/kubectl_picture/test_goldens.py
 Then look at what `git diff` shows of golden/, and at the SVGs in a browser.
 """
 

@@ -61,11 +61,15 @@ def test_one_resource_is_balanced(room_of: RoomOf, scores: Scores) -> None:
 
 def test_containers_find_what_earlier_ones_left(room_of: RoomOf, scores: Scores) -> None:
     two = [{"cpu": 4}, {"cpu": 4}]
-    # On the second node they part; on the first 4 of 8 are left, then 0 of the 4 the second finds.
-    nodes: list[Node] = [[{"cpu": 8}, {"cpu": 0}], [{"cpu": 8}, {"cpu": 8}]]
-    assert scores("LeastAllocated", room_of(*nodes, steps=two, masks=[[1, 1], [1, 2]])) == [2500, 2500]
-    passing = room_of(*nodes, steps=two, kinds=["init", "app"], masks=[[1, 1], [1, 2]])
-    assert scores("LeastAllocated", passing) == [5000, 5000]
+    node = [{"cpu": 8}, {"cpu": 8}]
+    # Half of each zone is left to the first; of the 4 that it leaves, the second would leave nothing.
+    assert scores("LeastAllocated", room_of(node, steps=two, masks=[[1], [2]])) == [2500]
+    assert scores("LeastAllocated", room_of(node, steps=two, kinds=["init", "app"], masks=[[1], [2]])) == [5000]
+
+
+def test_containers_in_the_same_zones_are_one(room_of: RoomOf, scores: Scores) -> None:
+    room = room_of(*[[{"cpu": 8}, {"cpu": 8}]] * 2, steps=[{"cpu": 2}, {"cpu": 2}], masks=[[1, 1], [1, 2]])
+    assert scores("LeastAllocated", room) == [5000, round((6 / 8 + 4 / 6) * 5000)]
 
 
 def test_the_pod_counts_as_one_in_scope_pod(room_of: RoomOf, scores: Scores) -> None:

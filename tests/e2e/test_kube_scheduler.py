@@ -1,0 +1,352 @@
+"""The stock kube-scheduler asks an extender: the form of its requests, which all other tests of ours take for granted.
+
+The extender here is as small as can be: it keeps what it was asked, agrees to everything and binds. With
+RECORD_EXTENDER_REQUESTS=folder the bodies are written there as they came, for tests/unit/scheduler/recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from sandbox import controlplane, stock_scheduler
+from sandbox.apiserver import documents
+from sandbox.apiserver.client import CRDS, MERGE, NODES, NRT, PODS, Client, connect, nrt, pod
+from sandbox.apiserver.errors import Json
+from sandbox.controlplane import ControlPlane
+from sandbox.stock_scheduler import StockScheduler
+
+ASSETS = controlplane.assets(stock_scheduler.BINARY)
+pytestmark = [
+    pytest.mark.apiserver,
+    pytest.mark.skipif(
+        ASSETS is None,
+        reason="no etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin",
+    ),
+]
+log = logging.getLogger(__name__)
+
+DEFINITIONS = documents.load_all(Path(__file__).parents[2] / "charts" / "topowise" / "crds")
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+NAMES = ("metal-0", "metal-1")
+HEADERS = {"Host", "User-Agent", "Content-Length", "Content-Type", "Accept-Encoding"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it was on the wire."""
+
+    method: str
+    path: str
+    version: tuple[int, int]
+    headers: dict[str, str]
+    connection: tuple[str, int]
+    raw: bytes
+
+    @property
+    def verb(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def body(self) -> Json:
+        body: Json = json.loads(self.raw)
+        return body
+
+
+class Extender:
+    """Keeps every request, finds all nodes good and the `favourite` better, lets all victims be, and binds."""
+
+    def __init__(self, api: Client, favourite: str) -> None:
+        self.asked: list[Asked] = []
+        self._api = api
+        self._favourite = favourite
+        self._come = asyncio.Event()
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[str]:
+        """On a free port of loopback; gives its `urlPrefix`."""
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1/"
+        finally:
+            await runner.cleanup()
+
+    async def next(self, verb: str, after: int = 0) -> Asked:
+        """The first request of a verb among those from number `after` on, awaited if need be."""
+        async with asyncio.timeout(20):
+            while True:
+                found = next((asked for asked in self.asked[after:] if asked.verb == verb), None)
+                if found is not None:
+                    return found
+                self._come.clear()
+                await self._come.wait()
+
+    async def _handle(self, request: web.Request) -> web.Response:
+        assert request.transport is not None
+        asked = Asked(
+            request.method,
+            request.path,
+            (request.version.major, request.version.minor),
+            dict(request.headers),
+            request.transport.get_extra_info("peername"),
+            await request.read(),
+        )
+        self.asked.append(asked)
+        self._come.set()
+        log.info("%s %s %s\n%s", asked.method, asked.path, asked.headers, asked.raw.decode())
+        return web.json_response(await self._answer(asked))
+
+    async def _answer(self, asked: Asked) -> Any:
+        body = asked.body
+        match asked.verb:
+            case "filter":
+                return {"Nodes": body["Nodes"], "NodeNames": body["NodeNames"], "Error": ""}
+            case "prioritize":
+                return [{"Host": name, "Score": 10 * (name == self._favourite)} for name in offered(body)]
+            case "preempt":
+                return {"NodeNameToMetaVictims": proposed(body)}
+            case "bind":
+                reply = await self._api.call("POST", f"{PODS}/{body['PodName']}/binding", binding(body))
+                return {"Error": "" if reply.status == 201 else reply.text}
+        return {"Error": f"unknown verb {asked.verb}"}
+
+
+def offered(body: Json) -> list[str]:
+    """Names of the nodes in either form of filter's and prioritize's request."""
+    if body["NodeNames"] is not None:
+        names: list[str] = body["NodeNames"]
+        return names
+    return [node["metadata"]["name"] for node in body["Nodes"]["items"]]
+
+
+def proposed(body: Json) -> dict[str, Json]:
+    """Victims by node in the meta form, from either form of preempt's request."""
+    if body["NodeNameToMetaVictims"] is not None:
+        victims: dict[str, Json] = body["NodeNameToMetaVictims"]
+        return victims
+    return {
+        name: {**found, "Pods": [{"UID": pod["metadata"]["uid"]} for pod in found["Pods"]]}
+        for name, found in body["NodeNameToVictims"].items()
+    }
+
+
+def binding(body: Json) -> Json:
+    metadata = {"name": body["PodName"], "namespace": body["PodNamespace"], "uid": body["PodUID"]}
+    target = {"apiVersion": "v1", "kind": "Node", "name": body["Node"]}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    assert ASSETS is not None
+    with ControlPlane(ASSETS) as running:
+        yield running
+
+
+@pytest.fixture
+async def api(plane: ControlPlane) -> AsyncIterator[Client]:
+    """A client of an API server with our CRDs and two ready nodes of four CPUs, one NUMA node each."""
+    async with connect(plane.url, plane.token) as client:
+        for crd in DEFINITIONS:
+            assert (await client.call("POST", CRDS, crd)).status in (201, 409)
+        while (await client.call("GET", NRT, limit=1)).status != 200:
+            await asyncio.sleep(0.05)
+        for name in NAMES:
+            await client.ok("POST", NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+            await client.ok("PATCH", f"{NODES}/{name}/status", {"status": status()}, MERGE)
+            await client.ok("POST", NRT, nrt(name))
+        yield client
+        for collection in (PODS, NODES, NRT):
+            await client.ok("DELETE", collection, gracePeriodSeconds=0)
+
+
+def status() -> Json:
+    amounts = {"cpu": "4", "memory": "8Gi", "pods": "110"}
+    return {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A scheduler at work, and whether it sends names alone."""
+
+    api: Client
+    extender: Extender
+    names_alone: bool
+
+
+@pytest.fixture(params=[True, False], ids=["names", "whole-nodes"])
+async def setting(
+    request: pytest.FixtureRequest, plane: ControlPlane, api: Client, tmp_path: Path
+) -> AsyncIterator[Setting]:
+    extender = Extender(api, favourite=NAMES[1])
+    async with extender.serve() as url:
+        entry = stock_scheduler.extender(url, nodeCacheCapable=request.param)
+        scheduler = StockScheduler(plane, {"percentageOfNodesToScore": 100, "extenders": [entry]}, tmp_path)
+        await asyncio.to_thread(scheduler.__enter__)
+        try:
+            yield Setting(api, extender, request.param)
+        finally:
+            await asyncio.to_thread(scheduler.__exit__, None, None, None)
+
+
+async def scheduled(api: Client, name: str) -> Json:
+    """The pod as it is once bound."""
+    async with asyncio.timeout(20):
+        while True:
+            seen = await api.ok("GET", f"{PODS}/{name}")
+            if seen["spec"].get("nodeName"):
+                return seen
+            await asyncio.sleep(0.02)
+
+
+def claim(name: str, cpu: str, **spec: Any) -> Json:
+    body = pod(name, limits={"cpu": cpu, "memory": "1Gi"})
+    body["spec"] |= spec
+    return body
+
+
+def assert_on_the_wire(asked: list[Asked]) -> None:
+    """What holds for every request, whatever the verb."""
+    for one in asked:
+        assert (one.method, one.path, one.version) == ("POST", f"/v1/{one.verb}", (1, 1))
+        assert set(one.headers) == HEADERS
+        assert one.headers["Content-Type"] == "application/json"
+        assert one.headers["User-Agent"] == "Go-http-client/1.1"
+        assert one.headers["Accept-Encoding"] == "gzip"
+        assert int(one.headers["Content-Length"]) == len(one.raw)
+    # One connection for the scheduling cycle; binding goes on beside it and may need another.
+    assert len({one.connection for one in asked if one.verb != "bind"}) == 1
+    assert len({one.connection for one in asked}) <= 2
+
+
+def assert_is_the_pod(sent: Json, created: Json) -> None:
+    """A pod of the scheduler's cache: whole, but neither with its kind nor with its managed fields."""
+    metadata = {name: value for name, value in created["metadata"].items() if name != "managedFields"}
+    assert sent == {"metadata": metadata, "spec": created["spec"], "status": created["status"]}
+
+
+def record(asked: Asked, name: str) -> None:
+    folder = os.environ.get("RECORD_EXTENDER_REQUESTS")
+    if folder:
+        (Path(folder) / f"{name}.json").write_bytes(asked.raw)
+
+
+async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None:
+    api, extender, names_alone = setting.api, setting.extender, setting.names_alone
+    created = await api.ok("POST", PODS, claim("trainer", "1"))
+    bound = await scheduled(api, "trainer")
+    assert bound["spec"]["nodeName"] == NAMES[1]
+    first, second, third = extender.asked
+    assert [one.verb for one in extender.asked] == ["filter", "prioritize", "bind"]
+
+    arguments = first.body
+    assert list(arguments) == ["Pod", "Nodes", "NodeNames"]
+    assert_is_the_pod(arguments["Pod"], created)
+    assert sorted(offered(arguments)) == sorted(NAMES)
+    if names_alone:
+        assert arguments["Nodes"] is None
+        record(first, "filter")
+        record(second, "prioritize")
+        record(third, "bind")
+    else:
+        assert arguments["NodeNames"] is None
+        assert list(arguments["Nodes"]) == ["metadata", "items"]
+        node = next(item for item in arguments["Nodes"]["items"] if item["metadata"]["name"] == NAMES[0])
+        assert set(node) == {"metadata", "spec", "status"}
+        assert node["status"]["allocatable"] == {"cpu": "4", "memory": "8Gi", "pods": "110"}
+        assert "managedFields" not in node["metadata"]
+        record(first, "filter-whole-nodes")
+    assert sorted(offered(second.body)) == sorted(NAMES)
+    assert {**second.body, "Nodes": None, "NodeNames": None} == {**arguments, "Nodes": None, "NodeNames": None}
+    assert third.body == {
+        "PodName": "trainer",
+        "PodNamespace": "default",
+        "PodUID": created["metadata"]["uid"],
+        "Node": NAMES[1],
+    }
+
+    # The next one comes over the same connection.
+    await api.ok("POST", PODS, claim("second", "1"))
+    await scheduled(api, "second")
+    assert [one.verb for one in extender.asked[3:]] == ["filter", "prioritize", "bind"]
+    assert_on_the_wire(extender.asked)
+
+
+async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting: Setting) -> None:
+    api, extender, names_alone = setting.api, setting.extender, setting.names_alone
+    await until_admitted(api)
+    victims = {}
+    for name in ("low-0", "low-1"):
+        created = await api.ok("POST", PODS, claim(name, "3"))
+        bound = await scheduled(api, name)
+        victims[bound["spec"]["nodeName"]] = created["metadata"]["uid"]
+    assert set(victims) == set(NAMES)
+    before = len(extender.asked)
+    high = await api.ok("POST", PODS, claim("high", "3", priorityClassName="high"))
+
+    asked = await extender.next("preempt", before)
+    # Nothing was left to filter: the nodes were refused before.
+    assert extender.asked[before:] == [asked]
+    arguments = asked.body
+    assert list(arguments) == ["Pod", "NodeNameToVictims", "NodeNameToMetaVictims"]
+    assert_is_the_pod(arguments["Pod"], high)
+    expected = {node: {"Pods": [{"UID": uid}], "NumPDBViolations": 0} for node, uid in victims.items()}
+    assert proposed(arguments) == expected
+    if names_alone:
+        assert arguments["NodeNameToVictims"] is None
+        assert arguments["NodeNameToMetaVictims"] == expected
+        record(asked, "preempt")
+    else:
+        assert arguments["NodeNameToMetaVictims"] is None
+        for node, found in arguments["NodeNameToVictims"].items():
+            (victim,) = found["Pods"]
+            assert victim["spec"]["nodeName"] == node
+            assert set(victim) == {"metadata", "spec", "status"}
+        record(asked, "preempt-whole-pods")
+
+    # The victim goes when its kubelet, which is us, has ended it; the pod is then asked about with its node alone.
+    node = await one_is_ended(api)
+    bound = await scheduled(api, "high")
+    assert bound["spec"]["nodeName"] == node
+    # The binding takes the nomination back.
+    assert "nominatedNodeName" not in bound["status"]
+    again = [one for one in extender.asked[before + 1 :] if one.verb in ("filter", "prioritize")]
+    assert [(one.verb, offered(one.body)) for one in again] == [("filter", [node])]
+    assert again[0].body["Pod"]["status"]["nominatedNodeName"] == node
+    assert_on_the_wire(extender.asked)
+
+
+async def until_admitted(api: Client) -> None:
+    """A priority class, known to the admission plug-in, which learns of it a moment later."""
+    body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+    assert (await api.call("POST", PRIORITIES, body)).status in (201, 409)
+    async with asyncio.timeout(10):
+        probe = claim("probe", "1", priorityClassName="high")
+        while (await api.call("POST", PODS, probe, dryRun="All")).status == 403:
+            await asyncio.sleep(0.05)
+
+
+async def one_is_ended(api: Client) -> str:
+    """Ends the pod that is being deleted, and says on which node it was."""
+    async with asyncio.timeout(20):
+        while True:
+            for seen in (await api.ok("GET", PODS))["items"]:
+                if seen["metadata"].get("deletionTimestamp"):
+                    await api.ok("DELETE", f"{PODS}/{seen['metadata']['name']}", gracePeriodSeconds=0)
+                    node: str = seen["spec"]["nodeName"]
+                    return node
+            await asyncio.sleep(0.02)

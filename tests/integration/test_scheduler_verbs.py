@@ -1,0 +1,209 @@
+"""What the service does on the API server: binds, wakes pods, and explains; and its gRPC face."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import grpc.aio
+import msgspec
+import pytest
+
+from daemons import Daemon, Start, assert_eventually
+from sandbox.apiserver import ApiServer
+from scheduler_process import Service
+from scheduling import counts
+from scheduling import pod as pod_of
+from topowise import nrt
+from topowise.kube.api import APPLY_PATCH, MERGE_PATCH, Api
+from topowise.wire import scoring_pb2, scoring_pb2_grpc
+from topowise_scheduler import refusals
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+async def publish(api: Api, topology: nrt.NodeResourceTopology) -> None:
+    body = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, **msgspec.to_builtins(topology)}
+    path = f"{nrt.PATH}/{topology.metadata.name}"
+    query = {"fieldManager": "test", "force": "true"}
+    await api.request("PATCH", path, query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH)
+
+
+async def read(api: Api, name: str) -> Any:
+    return json.loads(await api.request("GET", f"{PODS}/{name}"))
+
+
+def create(server: ApiServer, name: str, cpu: str, **fields: Any) -> dict[str, Any]:
+    document = pod_of(name, cpu, **fields)
+    del document["metadata"]["uid"]
+    made: dict[str, Any] = server.create("pods", document)
+    return made
+
+
+@pytest.fixture
+async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> Service:
+    for name in ("n1", "n2"):
+        server.create("nodes", {"metadata": {"name": name}})
+        await publish(api, counts(name, ("8", "8"), included=()))
+    made = Service(server, tmp_path)
+    made.config["grpc"] = {"socket": str(tmp_path / "scoring.sock")}
+    await start("topowise_scheduler", "serve", config=made.config)
+    await assert_eventually(made.is_ready)
+    return made
+
+
+async def bind(service: Service, made: dict[str, Any], node: str, session: aiohttp.ClientSession, uid: str = "") -> str:
+    meta = made["metadata"]
+    sent = {
+        "PodName": meta["name"],
+        "PodNamespace": meta["namespace"],
+        "PodUID": uid or meta["uid"],
+        "Node": node,
+    }
+    _, _, text = await service.post("bind", json.dumps(sent).encode(), session)
+    return str(json.loads(text)["Error"])
+
+
+async def test_bind_binds_a_pod_it_was_asked_about(service: Service, server: ApiServer, api: Api) -> None:
+    made = create(server, "a", "6")
+    async with aiohttp.ClientSession() as session:
+        assert (await service.ask("filter", made, ["n1", "n2"], session))["NodeNames"] == ["n1", "n2"]
+        assert await bind(service, made, "n1", session) == ""
+        assert (await read(api, "a"))["spec"]["nodeName"] == "n1"
+        # Booked at once, whatever the watch says and when.
+        assert (await service.ask("filter", pod_of("b", "8"), ["n1"], session))["NodeNames"] == ["n1"]
+        assert (await service.ask("filter", pod_of("c", "8"), ["n1"], session))["NodeNames"] == []
+
+
+async def test_bind_checks_again_and_says_no(service: Service, server: ApiServer, api: Api) -> None:
+    first, second, third = (create(server, name, "8") for name in "abc")
+    async with aiohttp.ClientSession() as session:
+        for made in (first, second):
+            assert await bind(service, made, "n1", session) == ""
+        assert "TopologyAffinityError" in await bind(service, third, "n1", session)
+        assert "nodeName" not in (await read(api, "c"))["spec"]
+        assert await bind(service, third, "n2", session) == ""
+
+
+async def test_bind_does_not_bind_a_pod_for_its_predecessor(service: Service, server: ApiServer, api: Api) -> None:
+    made = create(server, "a", "2")
+    async with aiohttp.ClientSession() as session:
+        assert "uid" in await bind(service, made, "n1", session, uid="another")
+        assert "nodeName" not in (await read(api, "a"))["spec"]
+
+
+async def test_a_bind_that_fails_leaves_no_booking(service: Service, server: ApiServer, api: Api) -> None:
+    made = create(server, "a", "8")
+    async with aiohttp.ClientSession() as session:
+        await service.ask("filter", made, ["n1"], session)
+        await api.request("DELETE", f"{PODS}/a", query={"gracePeriodSeconds": "0"})
+        assert "binding failed" in await bind(service, made, "n1", session)
+        for name in ("b", "c"):
+            assert await bind(service, create(server, name, "8"), "n1", session) == ""
+
+
+async def test_a_refused_pod_is_woken_when_a_report_brings_room(service: Service, server: ApiServer, api: Api) -> None:
+    for name in ("n1", "n2"):
+        await publish(api, counts(name, ("1", "1"), included=["gone"]))
+    made = create(server, "a", "4")
+    async with aiohttp.ClientSession() as session:
+
+        async def refused() -> bool:
+            return (await service.ask("filter", made, ["n1", "n2"], session))["NodeNames"] == []
+
+        await assert_eventually(refused)
+        message = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        body = json.dumps({"status": {"conditions": [condition]}}).encode()
+        await api.request("PATCH", f"{PODS}/a/status", body=body, content_type=MERGE_PATCH)
+        await publish(api, counts("n2", ("8", "1"), included=()))
+
+        async def woken() -> bool:
+            return "topowise.io/woken" in ((await read(api, "a"))["metadata"].get("annotations") or {})
+
+        await assert_eventually(woken)
+        assert (await service.ask("filter", made, ["n1", "n2"], session))["NodeNames"] == ["n2"]
+
+
+async def test_explain_by_name_and_by_manifest(service: Service, server: ApiServer, api: Api) -> None:
+    create(server, "a", "6")
+    url = f"http://127.0.0.1:{service.port}/explain"
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url, params={"pod": "default/a"}) as response:
+            told = json.loads(await response.read())
+        assert [(one["node"], one["verdict"], one["precision"]) for one in told] == [
+            ("n1", "fits", "counts"),
+            ("n2", "fits", "counts"),
+        ]
+        (step,) = told[0]["steps"]
+        assert (step["container"], step["chosen"]) == ("c", [0])
+        assert step["resources"] == [
+            {
+                "resource": "cpu",
+                "asked": 6,
+                "fits": True,
+                "zones": [{"numa": zone, "available": 8, "allocatable": 8, "fits": True} for zone in (0, 1)],
+            }
+        ]
+        manifest = (
+            b"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n  containers:\n  - name: c\n    resources:\n"
+        )
+        manifest += b"      limits: {cpu: 9, memory: 1Gi}\n"
+        async with session.post(url, params={"node": "n2"}, data=manifest) as response:
+            (one,) = json.loads(await response.read())
+        assert (one["node"], one["verdict"], one["reason"]) == ("n2", "never", "TopologyAffinityError")
+        assert "needs cpu 9" in one["text"]
+        for params in ({"pod": "a"}, {"pod": "default/nobody"}):
+            async with session.get(url, params=params) as response:
+                assert "pod" in json.loads(await response.read())["error"]
+
+
+async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: Api) -> None:
+    pod = json.dumps(pod_of("x", "6")).encode()
+    async with grpc.aio.insecure_channel(f"unix:{service.config['grpc']['socket']}") as channel:
+        stub = scoring_pb2_grpc.ScoringStub(channel)
+        filtered = await stub.Filter(scoring_pb2.FilterRequest(pod=pod, nodes=["n1", "stranger"]), timeout=5)
+        assert list(filtered.verdicts) == [scoring_pb2.VERDICT_FITS, scoring_pb2.VERDICT_FITS]
+        large = json.dumps(pod_of("x", "9")).encode()
+        refused = await stub.Filter(scoring_pb2.FilterRequest(pod=large, nodes=["n1"]), timeout=5)
+        assert list(refused.verdicts) == [scoring_pb2.VERDICT_UNRESOLVABLE]
+        assert refused.reasons[refused.reason_index[0]] == refusals.NEVER
+        scored = await stub.Score(scoring_pb2.ScoreRequest(pod=pod, nodes=["n1", "n2"]), timeout=5)
+        assert len(scored.scores) == 2
+        told = await stub.Explain(scoring_pb2.ExplainRequest(pod=pod, nodes=["n1"]), timeout=5)
+        assert told.details == ["container c goes to NUMA node 0 (cpu 6)"]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Filter(scoring_pb2.FilterRequest(pod=b"{", nodes=["n1"]), timeout=5)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_replicas_elect_one_that_wakes(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
+    daemons: list[Daemon] = []
+    for number in range(2):
+        made = Service(server, tmp_path)
+        made.config["leaderElection"] = {
+            "enabled": True,
+            "leaseNamespace": "default",
+            "identity": f"replica-{number}",
+        }
+        daemons.append(await start("topowise_scheduler", "serve", config=made.config))
+        await assert_eventually(made.is_ready)
+
+    async def holder() -> str:
+        leases = json.loads(await api.request("GET", "/apis/coordination.k8s.io/v1/namespaces/default/leases"))["items"]
+        return str(leases[0]["spec"].get("holderIdentity")) if leases else ""
+
+    async def is_held() -> bool:
+        return (await holder()).startswith("replica-")
+
+    await assert_eventually(is_held)
+    leader = int((await holder())[-1])
+    assert await daemons[leader].stop() == 0
+
+    async def other_holds() -> bool:
+        return await holder() == f"replica-{1 - leader}"
+
+    await assert_eventually(other_holds)

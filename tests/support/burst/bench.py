@@ -1,0 +1,316 @@
+"""The bench: starts the cluster, feeds it pods, waits until nothing moves any more."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+import msgspec
+
+from burst.nodes import nodes
+from burst.service import Process, Service
+from burst.workload import BLIND_SCHEDULER, NUMA_SCHEDULER, Workload
+from sandbox.hollow import Fleet, Pace, Refusal, Reporting
+from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
+from topowise import nrt
+from topowise.errors import ApiError
+from topowise.kube import credentials
+from topowise.kube.api import Api
+
+CRD: Final = Path(__file__).parents[3] / "charts/topowise/crds/noderesourcetopologies.yaml"
+_QUIET_S: Final = 1.5
+_EVIDENCE: Final = 25
+_AT_ONCE: Final = 10
+
+Seconds = tuple[float, float]
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """One burst. Pods live for a while, then room is reused; the last share of them, `forever`, stays.
+
+    `backlog`: no more pods are made while so many of them wait. `deleted` is the share of mortal pods that are deleted
+    instead of ending by themselves. `blind_pods` come through a second scheduler that knows nothing of NUMA.
+    """
+
+    nodes: int = 20
+    pods: int = 2000
+    blind_pods: int = 0
+    replicas: int = 1
+    seed: int = 1
+    lifetimes: Seconds = (1.0, 6.0)
+    forever: float = 0.2
+    deleted: float = 0.15
+    backlog: int = 60
+    pace: Pace = Pace(admission=(0.0, 0.1), start=(0.0, 0.2), stop=(0.02, 0.2))
+    reporting: Reporting = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05))
+    bind_delay: Seconds = (0.0, 0.1)
+    has_extender: bool = True
+
+
+class Bench:
+    """A running cluster. `evidence` has a text for each of our pods that a kubelet refused."""
+
+    def __init__(self, scenario: Scenario, directory: Path) -> None:
+        self.scenario = scenario
+        self._directory = directory
+        self._stack = AsyncExitStack()
+        self._random = Random(scenario.seed)
+        self._timers: set[asyncio.Task[Any]] = set()
+        self._apiserver = Process(directory / "apiserver.log")
+        self._kubeconfig = directory / "kubeconfig"
+        self.services: list[Service] = []
+        self.refusals: list[Refusal] = []
+        self.blind_refusals: list[Refusal] = []
+        self.evidence: list[str] = []
+        self.attempts: dict[str, list[Attempt]] = {}
+        self.seconds = 0.0
+        self._created = 0
+        self._last_metrics: list[dict[str, float]] = []
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    # Levers
+
+    async def restart_service(self) -> None:
+        """The service is killed in the middle of its work and comes back."""
+        await self.keep_metrics()
+        await self.services[0].kill()
+        await self.services[0].start(self.session)
+
+    async def fail_over(self) -> None:
+        """kube-scheduler's calls go to the other replica from now on."""
+        assert self.extender is not None
+        self.extender.prefix = self.services[1].prefix
+
+    # The run
+
+    async def feed(self, at: Mapping[float, Callable[[], Awaitable[None]]] | None = None) -> None:
+        """Makes all pods as fast as they are taken; `at` a share of them, something happens beside it."""
+        scenario = self.scenario
+        started = time.monotonic()
+        workload, blind = Workload(scenario.seed), Workload(scenario.seed + 1)
+        due = sorted((share * scenario.pods, what) for share, what in (at or {}).items())
+        every = scenario.pods / scenario.blind_pods if scenario.blind_pods else 0
+        blind_made = 0
+        for first in range(0, scenario.pods, _AT_ONCE):
+            while due and first >= due[0][0]:
+                self._later(due.pop(0)[1]())
+            await self._until_taken()
+            made = [self._create(workload, number, NUMA_SCHEDULER) for number in range(first, first + _AT_ONCE)]
+            while every and first >= blind_made * every:
+                made.append(self._create(blind, blind_made, BLIND_SCHEDULER))
+                blind_made += 1
+            await asyncio.gather(*made)
+        await self._settle()
+        self.seconds = time.monotonic() - started
+
+    async def _until_taken(self) -> None:
+        stuck = time.monotonic() + 2.0
+        while len(self.scheduler.pending) >= self.scenario.backlog and time.monotonic() < stuck:
+            await asyncio.sleep(0.01)
+
+    async def _create(self, workload: Workload, number: int, scheduler: str) -> None:
+        scenario = self.scenario
+        total = scenario.pods if scheduler == NUMA_SCHEDULER else scenario.blind_pods
+        stays = number >= total * (1 - scenario.forever)
+        lifetime = None if stays else self._random.uniform(*scenario.lifetimes)
+        is_deleted = lifetime is not None and self._random.random() < scenario.deleted
+        pod = workload.pod(number, scheduler=scheduler, lifetime=None if is_deleted else lifetime)
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
+        await self.api.request("POST", path, body=msgspec.json.encode(pod))
+        if is_deleted and lifetime is not None:
+            self._later(self._delete(f"{path}/{pod['metadata']['name']}", lifetime))
+
+    async def _delete(self, path: str, after: float) -> None:
+        await asyncio.sleep(after)
+        with contextlib.suppress(ApiError):
+            await self.api.request("DELETE", path)
+
+    async def _settle(self, limit: float = 90.0) -> None:
+        """Until nothing has moved for a while: every lifetime over, everything reported, everything tried."""
+        deadline = time.monotonic() + limit
+        since: float | None = None
+        while since is None or time.monotonic() - since < _QUIET_S:
+            self.check()
+            assert time.monotonic() < deadline, f"still moving after {limit:.0f}s: {self.state()}"
+            since = (since or time.monotonic()) if self.is_quiet else None
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*self._timers)
+
+    @property
+    def is_quiet(self) -> bool:
+        schedulers = [self.scheduler, *([self.blind] if self.blind is not None else [])]
+        return self.fleet.is_quiet and not self._timers and all(one.is_quiet for one in schedulers)
+
+    def state(self) -> str:
+        """Who still moves; for people."""
+        moving = [name for name, node in self.fleet.nodes.items() if not node.is_quiet]
+        return f"nodes {moving}, queue {self.scheduler.queue.counts()}, timers {len(self._timers)}"
+
+    def check(self) -> None:
+        """Raises what has ended that must not end."""
+        self.fleet.check()
+        self._apiserver.check()
+        for task in self._loops:
+            if task.done():
+                task.result()
+
+    # Figures
+
+    async def keep_metrics(self) -> None:
+        """What a service counted so far, before it is gone."""
+        for service in self.services:
+            with contextlib.suppress(aiohttp.ClientError):
+                self._last_metrics.append(await service.metrics(self.session))
+
+    async def figures(self) -> dict[str, str]:
+        """For people."""
+        await self.keep_metrics()
+        counts = self.scheduler.counts
+
+        def metric(name: str) -> str:
+            return f"{sum(one.get(name, 0.0) for one in self._last_metrics):.0f}"
+
+        pods = self.scenario.pods + self.scenario.blind_pods
+        return {
+            "pods": str(pods),
+            "seconds": f"{self.seconds:.1f}",
+            "pods/s": f"{pods / max(0.001, self.seconds):.0f}",
+            "refused": str(len(self.refusals)),
+            "blind refused": str(len(self.blind_refusals)),
+            "bound": str(counts["bound"]),
+            "attempts": str(counts["attempts"]),
+            "no node": str(counts["refused"]),
+            "errors": str(counts["failed"]),
+            "bind errors": str(counts["bind failed"]),
+            "left": str(len(self.scheduler.pending)),
+            "woken": metric("woken_pods_total"),
+            "hits": metric('predictions_total{outcome="hit"}'),
+            "misses": metric('predictions_total{outcome="miss"}'),
+            "reports": str(sum(node.reporter.written for node in self.fleet.nodes.values())),
+        }
+
+    # Inside
+
+    async def _start(self) -> None:
+        scenario = self.scenario
+        self.session = await self._stack.enter_async_context(aiohttp.ClientSession())
+        arguments = ("--kubeconfig-out", str(self._kubeconfig), "--crd", str(CRD), "--window", "100000")
+        await self._apiserver.start("sandbox.apiserver", *arguments)
+        async with asyncio.timeout(20):
+            while not self._kubeconfig.exists():
+                self._apiserver.check()
+                await asyncio.sleep(0.02)
+        access = await credentials.load(str(self._kubeconfig))
+        self.api = await self._stack.enter_async_context(Api(access, "bench", timeout=30))
+        async with asyncio.timeout(20):
+            while not await self._serves():
+                await asyncio.sleep(0.02)
+        await self._start_nodes()
+        election = {"enabled": scenario.replicas > 1, "leaseNamespace": "kube-system"}
+        for number in range(scenario.replicas if scenario.has_extender else 0):
+            settings = {"leaderElection": {**election, "identity": f"replica-{number}"}}
+            service = Service(f"service-{number}", self._kubeconfig, self._directory, **settings)
+            self.services.append(service)
+            await service.start(self.session)
+        self.extender: Extender | None = None
+        if self.services:
+            self.extender = Extender(self.session, self.services[0].prefix)
+        self.scheduler = KubeScheduler(
+            self.api,
+            NUMA_SCHEDULER,
+            self.extender,
+            bind_delay=scenario.bind_delay,
+            tried=self._note_attempt,
+            random=Random(scenario.seed),
+        )
+        self.blind: KubeScheduler | None = None
+        if scenario.blind_pods:
+            self.blind = KubeScheduler(self.api, BLIND_SCHEDULER, None, bind_delay=scenario.bind_delay)
+        loops = [self.scheduler, *([self.blind] if self.blind is not None else [])]
+        self._loops = [asyncio.create_task(one.run(), name=one.name) for one in loops]
+
+    async def _start_nodes(self) -> None:
+        self.fleet = Fleet(
+            self.api,
+            pace=self.scenario.pace,
+            reporting=self.scenario.reporting,
+            refused=self._note_refusal,
+            seed=self.scenario.seed,
+        )
+        for name, kind in nodes(self.scenario.nodes):
+            self.fleet.add(name, kind.machine, kind.config)
+        await self._stack.enter_async_context(self.fleet)
+
+    async def _stop(self) -> None:
+        tasks = [*getattr(self, "_loops", []), *self._timers]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._stack.aclose()
+        for service in self.services:
+            await service.kill()
+        await self._apiserver.kill()
+
+    async def _serves(self) -> bool:
+        try:
+            await self.api.request("GET", nrt.PATH)
+        except ApiError:
+            return False
+        return True
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._timers.add(task)
+        task.add_done_callback(self._timers.discard)
+
+    def _note_attempt(self, attempt: Attempt) -> None:
+        self.attempts.setdefault(attempt.uid, []).append(attempt)
+
+    def _note_refusal(self, refusal: Refusal) -> None:
+        if refusal.pod.spec.schedulerName == BLIND_SCHEDULER:
+            self.blind_refusals.append(refusal)
+            return
+        self.refusals.append(refusal)
+        if len(self.evidence) < _EVIDENCE and self.services:
+            history = list(self.fleet.nodes[refusal.node].lifecycle.history)
+            self._later(self._gather_evidence(refusal, history))
+
+    async def _gather_evidence(self, refusal: Refusal, history: list[tuple[float, str]]) -> None:
+        pod = f"{refusal.pod.metadata.namespace}/{refusal.pod.metadata.name}"
+        asked = {self.extender.prefix} if self.extender is not None else set()
+        service = next(one for one in self.services if one.prefix in asked)
+        believed = await service.explain(self.session, pod, refusal.node)
+        tried = self.attempts.get(refusal.pod.metadata.uid, [])[-3:]
+        lines = [f"    {moment - refusal.at:+8.3f}s {what}" for moment, what in history[-12:]]
+        self.evidence.append(
+            "\n".join(
+                [
+                    f"pod {pod} refused by {refusal.node}: {refusal.decision.reason}: {refusal.decision.message}",
+                    f"  decided by {refusal.decision.rejection} {refusal.decision.shortages}",
+                    f"  attempts: {[(one.chosen, one.feasible, dict(one.scores), one.error) for one in tried]}",
+                    f"  believed: {believed}",
+                    "  the node:",
+                    *lines,
+                ]
+            )
+        )
