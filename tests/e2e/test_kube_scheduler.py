@@ -1,7 +1,8 @@
 """The stock kube-scheduler asks an extender: the form of its requests, which all other tests of ours take for granted.
 
-The extender here is as small as can be: it keeps what it was asked, agrees to everything and binds. With
-RECORD_EXTENDER_REQUESTS=folder the bodies are written there as they came, for tests/unit/scheduler/recorded.
+The extender here is as small as can be: it keeps and logs what it was asked (`--log-cli-level=INFO` shows it), agrees
+to everything and binds. With RECORD_EXTENDER_REQUESTS=folder the bodies are written there as they came, for
+tests/unit/scheduler/recorded.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ from sandbox.controlplane import ControlPlane
 from sandbox.stock_scheduler import StockScheduler
 
 ASSETS = controlplane.assets(stock_scheduler.BINARY)
-pytestmark = [
-    pytest.mark.apiserver,
-    pytest.mark.skipif(
-        ASSETS is None,
-        reason="no etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin",
-    ),
-]
+if ASSETS is None:
+    pytest.skip(
+        "no etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin",
+        allow_module_level=True,
+    )
+pytestmark = pytest.mark.apiserver
 log = logging.getLogger(__name__)
 
 DEFINITIONS = documents.load_all(Path(__file__).parents[2] / "charts" / "topowise" / "crds")

@@ -11,8 +11,8 @@ What only it can do is misbehave on demand (`levers`) and count what it was aske
         server.levers.answer(429, path="*/binding", retry_after=1, count=2)
 
 Known differences from a real cluster, on the lenient side: namespaces need not exist; no admission plug-ins beyond
-pod defaults; no controllers except ownership garbage collection, which is immediate; pods are deleted without grace;
-built-in kinds are stored as sent (defaults and validation only where placement depends on them); `v1` and
+pod defaults; no controllers except ownership garbage collection, which is immediate; bookmarks come even where nothing
+has happened; built-in kinds are stored as sent (defaults and validation only where placement depends on them); `v1` and
 `events.k8s.io/v1` events are stored apart; a list at a resourceVersion from the future is refused without waiting.
 On the strict side: bodies in protobuf are 415, which rules out kubectl's generators (`kubectl create deployment NAME`)
 but not its files; there are no OpenAPI schemas, so no `kubectl explain`.

@@ -109,6 +109,7 @@ class Lifecycle:
             self._end(pod, buries=True)
         elif uid not in self._known:
             self._known[uid] = pod
+            self._note(pod, "assigned")
             self._moving += 1
             self._arrivals.put_nowait(pod)
 
@@ -158,7 +159,7 @@ class Lifecycle:
         if lifetime is not None:
             await asyncio.sleep(float(lifetime))
             self._release(pod)
-            await self._report(pod, {"phase": "Succeeded"})
+            await self._report(pod, _succeeded(pod))
 
     def _end(self, pod: pods.Pod, *, buries: bool) -> None:
         """The pod is to end; its object is removed afterwards if it `buries` it."""
@@ -201,6 +202,8 @@ class Lifecycle:
         except ApiError as exc:
             if exc.status not in _GONE:
                 log.warning("Cannot report a pod's status", extra=kv(pod=pod.metadata.name, why=exc))
+            return
+        self._note(pod, f"is {status['phase']} in the API")
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -227,6 +230,17 @@ def _running(pod: pods.Pod) -> dict[str, Any]:
         "conditions": [{"type": "Ready", "status": "True"}],
         "containerStatuses": [
             {"name": container.name, "ready": True, "restartCount": 0, "image": "", "imageID": ""}
+            for container in pod.spec.containers or ()
+        ],
+    }
+
+
+def _succeeded(pod: pods.Pod) -> dict[str, Any]:
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": _now()}}
+    return {
+        "phase": "Succeeded",
+        "containerStatuses": [
+            {"name": container.name, "ready": False, "restartCount": 0, "image": "", "imageID": "", "state": ended}
             for container in pod.spec.containers or ()
         ],
     }

@@ -6,13 +6,16 @@ itself is asked (see trial.py).
 Sections of a grid, with Z for "one per NUMA node":
 
 ==================  ================================================================================================
-cpu                 Z CPUs that can still be taken (OUT where a node has no CPUs), their sum, those on whole cores
+cpu                 Z CPUs that can still be taken (OUT where a node has no CPUs), their sum, those on cores without a
+                    reserved CPU, Z cores that are wholly free
 groups              bits of the nodes that hold memory, bits of those in no group, whether there are groups, Z cells
 memory, type        Z free bytes (OUT in all where the node lacks the type), whether the node has the type
 device, resource    Z free devices (OUT where no device is), free in all, healthy, held, requested by pods, whether it
                     is registered, whether it has topology, whether a device is near several NUMA nodes
 slack, resource     node allocatable less what pods request; "pods": how many more
-cores               Z CPUs of the machine, CPUs per core, whether the machine is even (CpuTopology.is_even)
+cores               Z CPUs of the machine, CPUs per core, whether the machine is even (CpuTopology.is_even), whether
+                    numbers tell how many CPUs come from which NUMA node (packing.py), whether NUMA nodes are larger
+                    than sockets, CPUs per socket, Z places of sockets
 devices, resource   Z devices, healthy or not
 distances           Z times Z
 ==================  ================================================================================================
@@ -65,8 +68,10 @@ def absent(key: Key, zones: int) -> Sequence[int]:
     """The numbers of a node that has nothing of a section; their number is the height of the section."""
     family, name = key
     match family:
-        case "cpu" | "cores":
-            return [0] * (zones + 2)
+        case "cpu":
+            return [0] * (2 * zones + 2)
+        case "cores":
+            return [0] * (2 * zones + 5)
         case "groups":
             return [0] * (zones + 3)
         case "memory":
@@ -106,14 +111,27 @@ def _read_cpu(manager: CpuManager, now: Column, empty: Column, fixed: Column) ->
     physical = 0
     if policy.options.full_pcpus_only:
         physical = (manager.default & whole).bit_count()
-    free, most, capacity = [], [], []
+    free_cores, all_cores = topology.whole_cores(available), topology.whole_cores(allocatable)
+    free, most, capacity, cores, most_cores = [], [], [], [], []
     for cpus in topology.numa_cpus:
         free.append((cpus & available).bit_count() if cpus else OUT)
         most.append((cpus & allocatable).bit_count() if cpus else OUT)
         capacity.append(cpus.bit_count())
-    now[CPU] = [*free, available.bit_count(), physical]
-    empty[CPU] = [*most, allocatable.bit_count(), (shared & whole).bit_count()]
-    fixed[CORES] = [*capacity, topology.cpus_per_core, topology.is_even]
+        cores.append((cpus & free_cores).bit_count())
+        most_cores.append((cpus & all_cores).bit_count())
+    now[CPU] = [*free, available.bit_count(), physical, *cores]
+    empty[CPU] = [*most, allocatable.bit_count(), (shared & whole).bit_count(), *most_cores]
+    options, places = policy.options, topology.socket_places
+    packed = not (options.distribute_across_numa or options.distribute_across_cores or options.align_by_uncore)
+    fixed[CORES] = [
+        *capacity,
+        topology.cpus_per_core,
+        topology.is_even,
+        packed and topology.is_even and places is not None,
+        topology.sockets_total >= len(topology.numas),
+        topology.cpus_per_socket,
+        *(places or [0] * len(capacity)),
+    ]
 
 
 def _read_memory(tables: MemoryTables, now: Column, empty: Column) -> str:

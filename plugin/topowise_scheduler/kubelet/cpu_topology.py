@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from topowise_scheduler.kubelet.machine import Machine
@@ -59,6 +60,41 @@ class CpuTopology:
         return all(core.cpus.bit_count() <= self.cpus_per_core for core in self.cores) and all(
             socket.cpus.bit_count() <= self.cpus_per_socket for socket in self.sockets
         )
+
+    @cached_property
+    def socket_places(self) -> tuple[int, ...] | None:
+        """Per NUMA node the place of its socket in `sockets`, 0 for a node without CPUs; None if one has several."""
+        places = {socket: place for place, socket in enumerate(self.sockets)}
+        found = [0] * len(self.numa_cpus)
+        for numa in self.numas:
+            sockets = self.sockets_of[numa]
+            if len(sockets) > 1:
+                return None
+            found[numa.id] = places[sockets[0]]
+        return tuple(found)
+
+    @cached_property
+    def _siblings(self) -> tuple[CpuSet, int, int] | None:
+        """The lowest CPU of every core, the step from thread to thread and their number; None if cores differ."""
+        steps = set()
+        for core in self.cores:
+            threads = [cpu for cpu in range(core.id, core.cpus.bit_length()) if core.cpus >> cpu & 1]
+            steps.add((len(threads), *(after - before for before, after in pairwise(threads))))
+        if len(steps) != 1:
+            return None
+        count, *gaps = steps.pop()
+        if len(set(gaps)) > 1:
+            return None
+        return mask_of(core.id for core in self.cores), gaps[0] if gaps else 0, count
+
+    def whole_cores(self, cpus: CpuSet) -> CpuSet:
+        """The lowest CPU of every core that lies in the set with all its threads."""
+        if self._siblings is None:
+            return mask_of(core.id for core in self.cores if core.cpus & cpus == core.cpus)
+        found, step, count = self._siblings
+        for thread in range(count):
+            found &= cpus >> thread * step
+        return found
 
     def cpus_in(self, mask: Mask) -> CpuSet:
         """The CPUs of the NUMA nodes in the mask."""

@@ -4,9 +4,9 @@ kube-scheduler evicts everything and reprieves one pod after the other, the most
 be made smaller, but it is seldom the smallest: on a node of eight NUMA nodes the less important pods of all of them
 are kept last, though only those of one are in the way. So the same reprieve is done
 
-1. in kube-scheduler's order, so that the result is never worse than its own;
-2. for each of some sets of NUMA nodes, in an order that reprieves the pods elsewhere first, and among those on it the
-   ones that free least for their weight;
+1. for some sets of NUMA nodes, in an order that reprieves the pods elsewhere first, and among those on them the ones
+   that free least for their weight; it is not begun if more harm would have to be done than by the best set so far;
+2. in kube-scheduler's order, so that the result is never worse than its own;
 3. with one more pod in exchange: it is evicted for good, and those that were to be evicted are reprieved if they can.
 
 Every set that comes out was tried. If evicting more never hurts, as is almost always so, and there are trials enough,
@@ -25,7 +25,7 @@ from topowise_scheduler.preemption.shares import Shares
 from topowise_scheduler.preemption.trials import Trials
 
 MAX_MASKS: Final = 16
-MAX_EXCHANGE_TRIALS: Final = 60
+MAX_EXCHANGE_TRIALS: Final = 40
 
 
 class Cover:
@@ -68,15 +68,26 @@ class Cover:
         return self.best
 
     def _concentrate(self, pool: PodSet) -> None:
-        self._reprieve(pool, list(members(pool)))
         for mask in self._masks(pool):
-            if self._trials.left <= 0:
-                return
             order = sorted(
                 members(pool), key=lambda at: (bool(self._shares.spread[at] & mask), self._shares.gain(at, mask), at)
             )
-            elsewhere = len(order) - self._shares.holders(mask, pool).bit_count()
-            self._reprieve(pool, order, elsewhere)
+            affordable = self._affordable(order)
+            if not self._fits(affordable):
+                continue
+            order = [at for at in order if affordable >> at & 1]
+            elsewhere = len(order) - self._shares.holders(mask, affordable).bit_count()
+            self._reprieve(affordable, order, elsewhere)
+        self._reprieve(pool, list(members(pool)))
+
+    def _affordable(self, order: Sequence[int]) -> PodSet:
+        """As many of the last of `order` as are no worse than the best set, if it were not for their starts."""
+        part = 0
+        for at in reversed(order):
+            if self._harm(part | 1 << at)[:-1] > self._least[:-1]:
+                break
+            part |= 1 << at
+        return part
 
     def _fits(self, part: PodSet) -> bool:
         return self._trials.fits(self._base | part)

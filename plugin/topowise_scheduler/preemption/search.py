@@ -18,7 +18,7 @@ from topowise_scheduler.preemption.roster import PodSet, Roster
 from topowise_scheduler.preemption.shares import Shares
 from topowise_scheduler.preemption.trials import Trials
 
-MAX_GROUNDS: Final = 64
+MAX_GROUNDS: Final = 32
 MAX_SWAP_TRIALS: Final = 30
 MAX_ALTERNATIVES: Final = 3
 

@@ -1,7 +1,7 @@
 """The victims on one node: what kube-scheduler proposes, and the least harmful pods without which that is in vain.
 
-At most MAX_TRIALS admissions are tried and a few more confirm the answer. One takes 0.1 to 0.2 ms; a node of 110 pods
-and 8 NUMA nodes mostly needs about a hundred. Limits are told where they come from, in cover.py and search.py.
+At most MAX_TRIALS admissions are tried and a few more confirm the answer. One takes about 0.1 ms per container of the
+pod; a full node of 110 pods and 8 NUMA nodes takes some 60 to 180. What may be missed is said in cover.py and search.py.
 """
 
 from __future__ import annotations

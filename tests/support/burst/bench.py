@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import aiohttp
 import msgspec
 
+from burst import evidence
 from burst.nodes import nodes
 from burst.service import Process, Service
 from burst.workload import BLIND_SCHEDULER, NUMA_SCHEDULER, Workload
@@ -29,6 +30,7 @@ CRD: Final = Path(__file__).parents[3] / "charts/topowise/crds/noderesourcetopol
 _QUIET_S: Final = 1.5
 _EVIDENCE: Final = 25
 _AT_ONCE: Final = 10
+_STUCK_S: Final = 2.0
 
 Seconds = tuple[float, float]
 
@@ -72,7 +74,7 @@ class Bench:
         self.evidence: list[str] = []
         self.attempts: dict[str, list[Attempt]] = {}
         self.seconds = 0.0
-        self._created = 0
+        self._backlog = scenario.backlog
         self._last_metrics: list[dict[str, float]] = []
 
     async def __aenter__(self) -> Self:
@@ -124,9 +126,12 @@ class Bench:
         self.seconds = time.monotonic() - started
 
     async def _until_taken(self) -> None:
-        stuck = time.monotonic() + 2.0
-        while len(self.scheduler.pending) >= self.scenario.backlog and time.monotonic() < stuck:
+        """Not for ever: pods that fit nowhere must not keep the others from coming."""
+        stuck = time.monotonic() + _STUCK_S
+        while len(self.scheduler.pending) >= self._backlog:
             await asyncio.sleep(0.01)
+            if time.monotonic() > stuck:
+                self._backlog += self.scenario.backlog
 
     async def _create(self, workload: Workload, number: int, scheduler: str) -> None:
         scenario = self.scenario
@@ -148,13 +153,13 @@ class Bench:
     async def _settle(self, limit: float = 90.0) -> None:
         """Until nothing has moved for a while: every lifetime over, everything reported, everything tried."""
         deadline = time.monotonic() + limit
-        since: float | None = None
-        while since is None or time.monotonic() - since < _QUIET_S:
+        since, attempts = time.monotonic(), 0
+        while time.monotonic() - since < _QUIET_S:
             self.check()
             assert time.monotonic() < deadline, f"still moving after {limit:.0f}s: {self.state()}"
-            since = (since or time.monotonic()) if self.is_quiet else None
+            if not self.is_quiet or self.scheduler.counts["attempts"] != attempts:
+                since, attempts = time.monotonic(), self.scheduler.counts["attempts"]
             await asyncio.sleep(0.05)
-        await asyncio.gather(*self._timers)
 
     @property
     def is_quiet(self) -> bool:
@@ -285,6 +290,9 @@ class Bench:
 
     def _note_attempt(self, attempt: Attempt) -> None:
         self.attempts.setdefault(attempt.uid, []).append(attempt)
+        if attempt.chosen is not None:
+            history = self.fleet.nodes[attempt.chosen].lifecycle.history
+            history.append((time.monotonic(), f"{attempt.namespace}/{attempt.name} decided"))
 
     def _note_refusal(self, refusal: Refusal) -> None:
         if refusal.pod.spec.schedulerName == BLIND_SCHEDULER:
@@ -300,17 +308,5 @@ class Bench:
         asked = {self.extender.prefix} if self.extender is not None else set()
         service = next(one for one in self.services if one.prefix in asked)
         believed = await service.explain(self.session, pod, refusal.node)
-        tried = self.attempts.get(refusal.pod.metadata.uid, [])[-3:]
-        lines = [f"    {moment - refusal.at:+8.3f}s {what}" for moment, what in history[-12:]]
-        self.evidence.append(
-            "\n".join(
-                [
-                    f"pod {pod} refused by {refusal.node}: {refusal.decision.reason}: {refusal.decision.message}",
-                    f"  decided by {refusal.decision.rejection} {refusal.decision.shortages}",
-                    f"  attempts: {[(one.chosen, one.feasible, dict(one.scores), one.error) for one in tried]}",
-                    f"  believed: {believed}",
-                    "  the node:",
-                    *lines,
-                ]
-            )
-        )
+        tried = self.attempts.get(refusal.pod.metadata.uid, [])
+        self.evidence.append(evidence.describe(refusal, tried, history, believed))

@@ -34,9 +34,17 @@ def test_a_pod_decodes_to_the_fields_that_matter() -> None:
         "ephemeralContainers":[{"name":"debug"}],"volumes":[]},
         "status":{"phase":"Running","nominatedNodeName":"m","qosClass":"BestEffort","conditions":[]}}"""
     )
-    assert pod.metadata == pods.Metadata("p", "n", "u", "7", "2026-01-01T00:00:00Z", {"a": "b"}, {"c": "d"})
+    assert pod.metadata == pods.Metadata(
+        name="p",
+        namespace="n",
+        uid="u",
+        resourceVersion="7",
+        deletionTimestamp="2026-01-01T00:00:00Z",
+        labels={"a": "b"},
+        annotations={"c": "d"},
+    )
     assert (pod.spec.nodeName, pod.spec.schedulerName, pod.spec.priority) == ("node", "s", 5)
-    assert pod.status == pods.Status("Running", "BestEffort", "m")
+    assert pod.status == pods.Status(phase="Running", qosClass="BestEffort", nominatedNodeName="m")
     assert [container.name for container in pod.spec.containers or ()] == ["c"]
 
 

@@ -21,15 +21,22 @@ class Flow:
         self.boxes: list[Box] = []
 
     def line(self, style: Style, text: str, figure: str = "", *, indent: int = 0, shorter: str = "") -> None:
-        """One line, elided, or `shorter` if it would be; `figure` stands at its end, and gets its room first."""
+        """One line, elided, or `shorter` if it would be.
+
+        `figure` stands at the end of the line; if that leaves too little of the text, at the end of the next one.
+        """
+        face = self.measures.faces[style]
         x, room = self.x + indent, self.width - indent
-        if figure:
-            taken = self._put("figure", figure, x + room, room, end=True)
-            room -= taken + self.measures.space
-        if shorter and self.measures.faces[style].width(self._safe(text)) > room:
+        beside = room - self.measures.faces["figure"].width(self._safe(figure)) - self.measures.space
+        if shorter and face.width(self._safe(text)) > (beside if figure else room):
             text = shorter
-        self._put(style, text, x, room)
-        self.y += self.measures.faces[style].line
+        is_beside = bool(figure) and (face.width(self._safe(text)) <= beside or 3 * beside >= 2 * room)
+        self._put(style, text, x, beside if is_beside else room)
+        if figure and not is_beside:
+            self.y += face.line
+        if figure:
+            self._put("figure", figure, x + room, room, end=True)
+        self.y += face.line
 
     def lines(self, style: Style, parts: Iterable[str], *, indent: int = 0) -> None:
         """Facts on as many lines as they need."""
@@ -58,12 +65,10 @@ class Flow:
         self.boxes.append(box)
         self.y = max(self.y, box.bottom)
 
-    def _put(self, style: Style, text: str, x: int, room: int, *, end: bool = False) -> int:
-        face = self.measures.faces[style]
-        short = face.elided(self._safe(text), room, self.measures.ellipsis)
+    def _put(self, style: Style, text: str, x: int, room: int, *, end: bool = False) -> None:
+        short = self.measures.faces[style].elided(self._safe(text), room, self.measures.ellipsis)
         if short:
             self.texts.append(Text(x, self.y, short, style, "end" if end else "start"))
-        return face.width(short)
 
     def _safe(self, text: str) -> str:
         return safe(text, ascii_only=self.measures.ascii_only)

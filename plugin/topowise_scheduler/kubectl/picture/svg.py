@@ -25,12 +25,13 @@ _CORNERS: Final[dict[Kind, int]] = {"socket": 10, "zone": 8, "panel": 8, "cache"
 _SMALL_CORNER: Final = 2
 _GROUPED: Final = ("socket", "zone", "panel")
 _STATE_TEXTURES: Final = {"reserved": "falling", "hugepages": "upright", "joint": "falling", "unhealthy": "crossed"}
+_CROSSED: Final = '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2M-1 5l2 2M0 0l6 6M5-1l2 2"/>'
 _PATTERNS: Final = {
     "rising": '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2"/>',
     "falling": '<path d="M-1 5l2 2M0 0l6 6M5-1l2 2"/>',
-    "mesh": '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2M-1 5l2 2M0 0l6 6M5-1l2 2"/>',
+    "mesh": _CROSSED,
     "upright": '<path d="M1.5 0v6M4.5 0v6"/>',
-    "crossed": '<path d="M-1 1l2-2M0 6l6-6M5 7l2-2M-1 5l2 2M0 0l6 6M5-1l2 2"/>',
+    "crossed": _CROSSED,
     "dots": '<circle cx="1.5" cy="1.5" r=".9"/><circle cx="4.5" cy="4.5" r=".9"/>',
 }
 _FAMILIES: Final = {

@@ -25,7 +25,7 @@ from topowise_scheduler.kubelet import (
     NumaNode,
 )
 from topowise_scheduler.kubelet.admission import Admission
-from topowise_scheduler.strategies import NAMES, make
+from topowise_scheduler.strategies import NAMES, make, scale
 
 GI = 1 << 30
 GPU = "example.com/gpu"
@@ -121,10 +121,11 @@ def room(
 
 
 def placed(name: str, gpus: Sequence[int], seed: int) -> int:
-    """How many of the pods find a node; of equally good ones the first is taken."""
+    """How many of the pods find a node. As in kube-scheduler, chance decides among the best scores on the wire."""
     nodes = [kubelet(number) for number in gpus]
     whole = [free(node) for node in nodes]
     strategy = make(name, {"cpu": 1, "memory": 1}, Scoring())
+    rng = random.Random(seed)
     count = 0
     for number, amounts in enumerate(arrivals(seed, sum(sum(node["cpu"]) for node in whole))):
         uid = f"pod-{number}"
@@ -135,8 +136,9 @@ def placed(name: str, gpus: Sequence[int], seed: int) -> int:
         asked = room(
             [nodes[place] for place in fit], [whole[place] for place in fit], [told[place] for place in fit], amounts
         )
-        best = int(strategy.finish(strategy.raw(asked)).argmax())
-        assert nodes[fit[best]].admit(pod(uid, amounts)).admitted
+        scores = scale.spread(strategy.finish(strategy.raw(asked)), 10)
+        chosen = fit[rng.choice(np.flatnonzero(scores == scores.max()).tolist())]
+        assert nodes[chosen].admit(pod(uid, amounts)).admitted
         count += 1
     return count
 

@@ -1,0 +1,134 @@
+{{/* The daemons' configurations: what the chart knows, with the values merged over it. */}}
+
+{{- define "topowise.exporterConfig" -}}
+{{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "ExporterConfiguration" -}}
+{{- toYaml (mustMergeOverwrite (dict) (deepCopy .Values.exporter.config) $head) -}}
+{{- end -}}
+
+{{- define "topowise.schedulerConfig" -}}
+{{- $scheduler := .Values.scheduler -}}
+{{- $extender := dict "address" "127.0.0.1" "port" 8080 -}}
+{{- if eq $scheduler.mode "remote" -}}
+{{- $files := dict "certFile" "/etc/topowise/tls/tls.crt" "keyFile" "/etc/topowise/tls/tls.key" "clientCaFile" "/etc/topowise/tls/ca.crt" -}}
+{{- $extender = dict "address" "0.0.0.0" "port" $scheduler.extender.port "tls" $files -}}
+{{- end -}}
+{{- $election := dict "enabled" (gt (int $scheduler.replicas) 1) "leaseName" (printf "%s-waking" (include "topowise.componentName" (list . "scheduler"))) -}}
+{{- $known := dict "extender" $extender "leaderElection" $election -}}
+{{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "SchedulerConfiguration" -}}
+{{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.config) $head) -}}
+{{- end -}}
+
+{{/* The entry of `extenders` for (dict "root" $ "url" ... "tls" ...). */}}
+{{- define "topowise.extenderEntry" -}}
+{{- $extender := .root.Values.scheduler.extender -}}
+urlPrefix: {{ .url }}
+filterVerb: filter
+prioritizeVerb: prioritize
+{{- if $extender.preempt }}
+preemptVerb: preempt
+{{- end }}
+{{- if $extender.bind }}
+bindVerb: bind
+{{- end }}
+weight: {{ $extender.weight }}
+# Names instead of whole nodes. `false` also breaks kube-scheduler's own scores (kubernetes#141781).
+nodeCacheCapable: true
+ignorable: {{ $extender.ignorable }}
+httpTimeout: {{ $extender.httpTimeout }}
+{{- with $extender.managedResources }}
+managedResources:
+{{- range . }}
+  - name: {{ .name }}
+    ignoredByScheduler: {{ .ignoredByScheduler | default false }}
+{{- end }}
+{{- end }}
+{{- with .tls }}
+enableHTTPS: true
+tlsConfig: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* The KubeSchedulerConfiguration of mode own. */}}
+{{- define "topowise.kubeSchedulerConfig" -}}
+{{- $scheduler := .Values.scheduler -}}
+{{- $service := include "topowise.schedulerConfig" . | fromYaml -}}
+{{- $url := printf "http://127.0.0.1:%v" $service.extender.port -}}
+{{- $election := dict "leaderElect" (gt (int $scheduler.replicas) 1) "resourceName" (include "topowise.componentName" (list . "scheduler")) "resourceNamespace" .Release.Namespace -}}
+{{- $known := dict "leaderElection" $election -}}
+{{/* A sample of the nodes may be the very one without NUMA room (kubernetes#122057). */}}
+{{- $_ := set $known "percentageOfNodesToScore" 100 -}}
+{{- $_ := set $known "profiles" (list (dict "schedulerName" $scheduler.kubeScheduler.schedulerName)) -}}
+{{- $_ := set $known "extenders" (list (include "topowise.extenderEntry" (dict "root" . "url" $url) | fromYaml)) -}}
+{{- $head := dict "apiVersion" "kubescheduler.config.k8s.io/v1" "kind" "KubeSchedulerConfiguration" -}}
+{{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.kubeScheduler.config) $head) -}}
+{{- end -}}
+
+{{/* Whether a daemon's port of metrics and health can be reached from outside its pod: "true" or "". Of a config. */}}
+{{- define "topowise.isServing" -}}
+{{- $serving := .serving | default dict -}}
+{{- if and (ne (toString (dig "port" 9153 $serving)) "0") (not (hasPrefix "127." (dig "address" "0.0.0.0" $serving))) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "topowise.servingPort" -}}
+{{- dig "port" 9153 (.serving | default dict) -}}
+{{- end -}}
+
+{{- define "topowise.servingScheme" -}}
+{{- ternary "https" "http" (not (empty (dig "tls" nil (.serving | default dict)))) -}}
+{{- end -}}
+
+{{/* Liveness and readiness of a daemon, of its config. */}}
+{{- define "topowise.probes" -}}
+{{- if include "topowise.isServing" . }}
+livenessProbe:
+  httpGet: {path: /livez, port: metrics, scheme: {{ include "topowise.servingScheme" . | upper }}}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 3
+readinessProbe:
+  httpGet: {path: /readyz, port: metrics, scheme: {{ include "topowise.servingScheme" . | upper }}}
+  periodSeconds: 5
+  timeoutSeconds: 5
+{{- end }}
+{{- end -}}
+
+{{/* No privileges at all; values merged over it. Of (dict "root" {} "over" {}). */}}
+{{- define "topowise.securityContext" -}}
+{{- $least := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- toYaml (mustMergeOverwrite $least (deepCopy .)) -}}
+{{- end -}}
+
+{{/* Directories of the host that the exporter's configuration names, beside /sys: a JSON list of {name, path}. */}}
+{{- define "topowise.hostDirectories" -}}
+{{- $config := include "topowise.exporterConfig" . | fromYaml -}}
+{{- $root := dig "kubeletRoot" "/var/lib/kubelet" $config -}}
+{{- $socket := dig "podresourcesSocket" "/var/lib/kubelet/pod-resources/kubelet.sock" $config | trimPrefix "unix://" -}}
+{{- $wanted := list -}}
+{{- if $root -}}{{- $wanted = append $wanted (dict "name" "kubelet" "path" (clean $root)) -}}{{- end -}}
+{{- $wanted = append $wanted (dict "name" "pod-resources" "path" (dir $socket)) -}}
+{{- $kubelet := $config.kubelet | default dict -}}
+{{- $configFile := dig "configFile" "/var/lib/kubelet/config.yaml" $kubelet -}}
+{{- if $configFile -}}
+{{/* Without the root the file's own directory would be the root again. */}}
+{{- if or $root (ne (dir $configFile) "/var/lib/kubelet") -}}
+{{- $wanted = append $wanted (dict "name" "kubelet-config" "path" (dir $configFile)) -}}
+{{- end -}}
+{{- end -}}
+{{- with dig "configDir" "" $kubelet -}}{{- $wanted = append $wanted (dict "name" "kubelet-config-dir" "path" (clean .)) -}}{{- end -}}
+{{- with $config.notifyFile -}}{{- $wanted = append $wanted (dict "name" "notify" "path" (dir .)) -}}{{- end -}}
+{{- $taken := list -}}
+{{- range $one := $wanted -}}
+{{- $isInside := false -}}
+{{- range $taken -}}
+{{- if or (eq .path $one.path) (hasPrefix (printf "%s/" .path) $one.path) -}}{{- $isInside = true -}}{{- end -}}
+{{- end -}}
+{{- if not $isInside -}}{{- $taken = append $taken $one -}}{{- end -}}
+{{- end -}}
+{{- toJson $taken -}}
+{{- end -}}
+
+{{/* The gRPC port if others can reach it, else "". Of a SchedulerConfiguration. */}}
+{{- define "topowise.grpcPort" -}}
+{{- $grpc := .grpc | default dict -}}
+{{- if and $grpc.port (not (hasPrefix "127." (dig "address" "127.0.0.1" $grpc))) -}}{{ $grpc.port }}{{- end -}}
+{{- end -}}

@@ -1,0 +1,78 @@
+{{/* Names, labels and images. */}}
+
+{{- define "topowise.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "topowise.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "topowise.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "topowise.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "<fullname>-exporter" of (list $ "exporter"). */}}
+{{- define "topowise.componentName" -}}
+{{- printf "%s-%s" (include "topowise.fullname" (first .)) (last .) -}}
+{{- end -}}
+
+{{- define "topowise.selectorLabels" -}}
+{{- $root := first . -}}
+app.kubernetes.io/name: {{ include "topowise.name" $root }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ last . }}
+{{- end -}}
+
+{{/* Labels of (list $ component). */}}
+{{- define "topowise.labels" -}}
+{{- $root := first . -}}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "topowise.selectorLabels" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+app.kubernetes.io/part-of: topowise
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "topowise.serviceAccountName" -}}
+{{- $root := first . -}}
+{{- $account := (index $root.Values (last .)).serviceAccount -}}
+{{- $account.name | default (ternary (include "topowise.componentName" .) "default" $account.create) -}}
+{{- end -}}
+
+{{/* Reference of (list imageValues defaultTag). */}}
+{{- define "topowise.image" -}}
+{{- $image := first . -}}
+{{- if $image.digest -}}
+{{- printf "%s@%s" $image.repository $image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $image.repository ($image.tag | default (last .)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The cluster's version as an image tag: "v1.31.2" of "v1.31.2-eks-a1b2c3" or "v1.31.2+k3s1". */}}
+{{- define "topowise.kubeSchedulerTag" -}}
+{{- regexFind "^v?[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version | trimPrefix "v" | printf "v%s" -}}
+{{- end -}}
+
+{{/* ServiceAccount of (list $ component). */}}
+{{- define "topowise.serviceAccount" -}}
+{{- $root := first . -}}
+{{- $account := (index $root.Values (last .)).serviceAccount -}}
+{{- if $account.create }}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "topowise.serviceAccountName" . }}
+  namespace: {{ $root.Release.Namespace }}
+  labels: {{- include "topowise.labels" . | nindent 4 }}
+  {{- with $account.annotations }}
+  annotations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+{{- end -}}

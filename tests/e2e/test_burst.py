@@ -1,0 +1,61 @@
+"""Thousands of pods in a minute: no kubelet refuses any of ours, and none of them waits beside a node with room for it.
+
+`TOPOWISE_BURST` scales the number of pods: 0.1 for a first look, 10 for an hour of doubt.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from burst import Bench, Scenario, assert_no_refusals, assert_nothing_left_out
+from sandbox.hollow import Reporting
+
+_SCALE = float(os.environ.get("TOPOWISE_BURST", "1"))
+
+
+def scaled(pods: int) -> int:
+    return max(50, round(pods * _SCALE / 10) * 10)
+
+
+async def test_a_burst_of_two_thousand_pods(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with Bench(Scenario(pods=scaled(2000)), tmp_path) as bench:
+        await bench.feed()
+        await conclude(bench, capsys)
+
+
+async def test_exporters_that_are_half_a_minute_late(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    late = Reporting(wait=(25.0, 30.0), lag=(0.0, 2.0))
+    scenario = Scenario(pods=scaled(500), seed=2, lifetimes=(2.0, 8.0), reporting=late)
+    async with Bench(scenario, tmp_path) as bench:
+        await bench.feed()
+        await conclude(bench, capsys)
+
+
+async def test_a_service_that_is_killed_in_the_middle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with Bench(Scenario(pods=scaled(500), seed=3), tmp_path) as bench:
+        await bench.feed({0.3: bench.restart_service, 0.6: bench.restart_service})
+        await conclude(bench, capsys)
+
+
+async def test_a_second_scheduler_that_is_blind_to_numa(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with Bench(Scenario(pods=scaled(500), blind_pods=scaled(120), seed=4), tmp_path) as bench:
+        await bench.feed()
+        await conclude(bench, capsys)
+
+
+async def test_calls_that_move_to_another_replica(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with Bench(Scenario(pods=scaled(500), replicas=2, seed=5), tmp_path) as bench:
+        await bench.feed({0.5: bench.fail_over})
+        await conclude(bench, capsys)
+
+
+async def conclude(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    figures = await bench.figures()
+    with capsys.disabled():
+        sys.stdout.write("\n" + "  ".join(f"{name} {value}" for name, value in figures.items()) + "\n")
+    assert_no_refusals(bench)
+    await assert_nothing_left_out(bench)
