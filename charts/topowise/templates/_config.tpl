@@ -109,10 +109,10 @@ readinessProbe:
 {{- $kubelet := $config.kubelet | default dict -}}
 {{- $configFile := dig "configFile" "/var/lib/kubelet/config.yaml" $kubelet -}}
 {{- if $configFile -}}
-{{/* Without the root the file's own directory would be the root again. */}}
-{{- if or $root (ne (dir $configFile) "/var/lib/kubelet") -}}
-{{- $wanted = append $wanted (dict "name" "kubelet-config" "path" (dir $configFile)) -}}
+{{- if and (not $root) (eq (dir $configFile) "/var/lib/kubelet") -}}
+{{- fail "exporter.config.kubeletRoot is empty, so kubelet.configFile in it is not mounted: set configFile to \"\" and use kubelet.configz or kubelet.overrides" -}}
 {{- end -}}
+{{- $wanted = append $wanted (dict "name" "kubelet-config" "path" (dir $configFile)) -}}
 {{- end -}}
 {{- with dig "configDir" "" $kubelet -}}{{- $wanted = append $wanted (dict "name" "kubelet-config-dir" "path" (clean .)) -}}{{- end -}}
 {{- with $config.notifyFile -}}{{- $wanted = append $wanted (dict "name" "notify" "path" (dir .)) -}}{{- end -}}

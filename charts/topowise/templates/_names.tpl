@@ -39,6 +39,19 @@ app.kubernetes.io/part-of: topowise
 {{- end }}
 {{- end -}}
 
+{{/* Labels of pods: without versions, so that pods are replaced only when something about them changes. */}}
+{{- define "topowise.podLabels" -}}
+{{- $root := first . -}}
+{{ include "topowise.selectorLabels" . }}
+app.kubernetes.io/part-of: topowise
+{{- with $root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- with (index $root.Values (last .)).podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "topowise.serviceAccountName" -}}
 {{- $root := first . -}}
 {{- $account := (index $root.Values (last .)).serviceAccount -}}

@@ -27,7 +27,8 @@ Numbers = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Reusable:
-    """The CPUs of init containers that later ones may take over (zones, nodes): between `low` and `high`.
+    """The CPUs of init containers that later ones may take over (zones, nodes): between `low` and `high`, and on the
+    whole node `at_most` (nodes,), which holds also where it is not known from which NUMA nodes they are.
 
     Of one NUMA node the kubelet takes wholly free cores in a fixed order, then single CPUs of broken cores in a fixed
     order. So containers that take from the same pool take beginnings of the same two rows, `broken` and `whole` are
@@ -37,6 +38,7 @@ class _Reusable:
 
     low: Numbers
     high: Numbers
+    at_most: Numbers
     broken: Numbers | None
     whole: Numbers | None
 
@@ -173,7 +175,7 @@ class Cpus:
 
     def _book(self, taken: Numbers, count: int, kind: Kind) -> None:
         layout, reusable = self._packing(), self._reusable
-        anew = np.int64(count) if reusable is None else np.maximum(0, count - reusable.high.sum(axis=0))
+        anew = np.int64(count) if reusable is None else np.maximum(0, count - reusable.at_most)
         self._whole_low = self._whole_low - count
         self._whole_high = self._whole_high - np.maximum(0, anew - self._beside_reserved)
         # Whole cores first, then CPUs of broken ones, then more of whole ones.
@@ -181,7 +183,7 @@ class Cpus:
         broken = np.minimum(single, np.maximum(0, self.pool - layout.per_core * self._cores))
         whole = taken - broken
         if kind == "init":
-            self._leave(taken, broken, whole)
+            self._leave(taken, count, broken, whole)
             return
         if reusable is not None:
             left = np.maximum(0, self.pool - taken)
@@ -189,22 +191,31 @@ class Cpus:
             if reusable.broken is not None and reusable.whole is not None:
                 left = np.maximum(0, reusable.broken - broken) + np.maximum(0, reusable.whole - whole)
                 low, high = np.where(layout.known, left, low), np.where(layout.known, left, high)
-            self._reusable = _Reusable(low, high, None, None)
+            self._reusable = _Reusable(low, high, self._at_most(high, reusable.at_most, count), None, None)
         self.pool = self.pool - taken
         self._total = self._total - count
         self._cores = self._cores - -(-whole // layout.per_core)
 
-    def _leave(self, taken: Numbers, broken: Numbers, whole: Numbers) -> None:
+    def _at_most(self, high: Numbers, before: Numbers, kept: int) -> Numbers:
+        """How many CPUs may be reusable on the whole node, `before` or anew, once some are `kept`."""
+        known = high.sum(axis=0)
+        bound = np.minimum(before, np.maximum(0, self._total - kept))
+        return known if self._unknown is None else np.where(self._unknown, bound, known)
+
+    def _leave(self, taken: Numbers, count: int, broken: Numbers, whole: Numbers) -> None:
         """An init container has taken this."""
         reusable = self._reusable
         if reusable is None:
-            self._reusable = _Reusable(taken, taken, broken, whole)
+            everywhere = np.full(taken.shape[1], count, dtype=np.int64)
+            self._reusable = _Reusable(taken, taken, everywhere, broken, whole)
             return
         low = np.maximum(reusable.low, taken)
         high = np.minimum(reusable.high + taken, np.maximum(0, self.pool))
+        at_most = self._at_most(high, reusable.at_most + count, 0)
         if reusable.broken is None or reusable.whole is None:
-            self._reusable = _Reusable(low, high, None, None)
+            self._reusable = _Reusable(low, high, at_most, None, None)
             return
         broken, whole = np.maximum(reusable.broken, broken), np.maximum(reusable.whole, whole)
         known, left = self._packing().known, broken + whole
-        self._reusable = _Reusable(np.where(known, left, low), np.where(known, left, high), broken, whole)
+        low, high = np.where(known, left, low), np.where(known, left, high)
+        self._reusable = _Reusable(low, high, self._at_most(high, at_most, 0), broken, whole)

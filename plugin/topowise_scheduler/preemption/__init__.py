@@ -5,8 +5,8 @@ leaves holes on different NUMA nodes. Here the exact kubelet model is asked inst
 proposes and adds the least harmful pods without which the kubelet would refuse. Everything is a function of values.
 
 roster.py has the pods in kube-scheduler's order and the harm of a set of them, trials.py asks the model, shares.py says
-who holds what the pod wants, cover.py finds a least harmful set within limits, victims.py puts it together, budgets.py
-knows which PodDisruptionBudget selects a pod.
+who holds what the pod wants, cover.py finds a least harmful set within limits, search.py puts budgets first, victims.py
+confirms the answer, budgets.py knows which PodDisruptionBudget selects a pod.
 
 Upstream: pkg/scheduler/framework/preemption, pkg/scheduler/framework/plugins/defaultpreemption (1.36).
 """

@@ -42,7 +42,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 class Harm(NamedTuple):
     """What pickOneNodeForPreemption compares, in its order; less is better. It grows with every pod in the set.
 
-    `seniority` tells how early the first of the victims of the highest priority started: 0 for the latest of all starts.
+    `seniority` tells how early the first victim of the highest priority started: 0 for the latest of all starts.
     """
 
     violations: int
@@ -58,7 +58,8 @@ NO_HARM: Final = Harm(0, -_PRIORITY_SHIFT, 0, 0, 0)
 class Roster:
     """The pods less important than the preemptor, and those proposed whatever they are; never the preemptor itself.
 
-    `proposed` and `violating` are sets of them, `unknown` the uids that are proposed but do not run here.
+    `proposed` and `violating` are sets of them, `unknown` the uids that are proposed but do not run here: they are
+    victims, but nothing is known of the harm.
     """
 
     def __init__(

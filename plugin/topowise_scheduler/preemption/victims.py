@@ -1,7 +1,7 @@
 """The victims on one node: what kube-scheduler proposes, and the least harmful pods without which that is in vain.
 
 At most MAX_TRIALS admissions are tried and a few more confirm the answer. One takes about 0.1 ms per container of the
-pod; a full node of 110 pods and 8 NUMA nodes takes some 60 to 180. What may be missed is said in cover.py and search.py.
+pod, a full node of 110 pods and 8 NUMA nodes takes 60 to 240. What may be missed is said in cover.py and search.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which NUMA nodes are the fewest that hold an amount, and the closest of those, from counts alone.
 
 A combination is a row of a 0/1 matrix over zones, the rows in the order of gonum's combin.Combinations, so sums over
-all combinations of a size, for all nodes, are one product of matrices. It is exact: sums below 2^53 are whole numbers
-in float64.
+all combinations of a size, for all nodes, are one product of matrices. It is exact: amounts stay below 2^53, where
+float64 has all whole numbers, and sums of distances, 255 at most, below 2^24 for float32.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def _closest(
     return np.where(fits.any(axis=0), best, 0).astype(np.int32)
 
 
-def _spans(distances: NDArray[np.int32], size: int) -> NDArray[np.float64]:
+def _spans(distances: NDArray[np.int32], size: int) -> NDArray[np.float32]:
     """(combinations, nodes) the sum of the distances between all pairs of members, each to itself too. All sums are of
     size times size, so they compare as their averages do (nodesAvgDistance)."""
     zones, _, count = distances.shape
     pairs = _pairs(zones, size)
-    found: NDArray[np.float64] = pairs @ distances.reshape(zones * zones, count).astype(np.float64)
+    found: NDArray[np.float32] = pairs @ distances.reshape(zones * zones, count).astype(np.float32)
     return found
 
 
@@ -108,9 +108,9 @@ def _members(zones: int, size: int) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=64)
-def _pairs(zones: int, size: int) -> NDArray[np.float64]:
+def _pairs(zones: int, size: int) -> NDArray[np.float32]:
     """(combinations, zones times zones) 1 for two members."""
-    members = _members(zones, size)
+    members = _members(zones, size).astype(np.float32)
     return (members[:, :, None] * members[:, None, :]).reshape(len(members), zones * zones)
 
 

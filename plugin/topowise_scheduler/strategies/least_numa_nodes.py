@@ -41,7 +41,7 @@ class LeastNUMANodes:
         close = np.ones(count, np.bool_)
         fits = np.ones(count, np.bool_)
         left = dict(room.available)
-        for step, hints in zip(room.steps, room.masks, strict=True):
+        for place, (step, hints) in enumerate(zip(room.steps, room.masks, strict=True)):
             amounts = asked(room, step)
             if not amounts:
                 continue
@@ -50,7 +50,7 @@ class LeastNUMANodes:
             most = np.maximum(most, np.bitwise_count(masks))
             if spots.several.size:
                 close[spots.several] &= are_closest(masks[spots.several], room.distances.take(spots.several, axis=2))
-            if step.kind != PASSING and step is not room.steps[-1]:
+            if step.kind != PASSING and place + 1 < len(room.steps):
                 left |= {name: spots.without(left[name], amount) for name, amount in amounts.items()}
         scores = 100 - most * self._step + close * (self._step // 2)
         scores[most == 0] = 100

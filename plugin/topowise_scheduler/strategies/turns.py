@@ -59,11 +59,11 @@ def ways(room: Room, *, lasting: bool = False) -> Iterator[Way]:
 
 def _one_by_one(room: Room, steps: Sequence[Step], masks: NDArray[np.int32]) -> Iterator[Turn]:
     left = dict(room.available)
-    for step, mask in zip(steps, masks, strict=True):
+    for place, (step, mask) in enumerate(zip(steps, masks, strict=True)):
         amounts = asked(room, step)
         spots = Spots.of(mask, room.zones)
         yield Turn(amounts, {name: left[name] for name in amounts}, spots)
-        if step.kind != PASSING and step is not steps[-1]:
+        if step.kind != PASSING and place + 1 < len(steps):
             left |= {name: spots.without(left[name], amount) for name, amount in amounts.items()}
 
 

@@ -4,8 +4,8 @@ Three nested loops, each with one duty: `run` never ends (back-off between failu
 whole and then follows it until the server says that history is lost, `_watch_once` is a single connection.
 The consumer is told `replace` (everything there is) and `apply` (one event) and needs no knowledge of the rest.
 
-Against the traps of the official informer: a silent peer is dropped after `silence` seconds (the API server sends a
-bookmark every minute), a 410 lists anew after a back-off, a list is paged, an object that does not decode is skipped
+Against the traps of the official informer: a silent peer is dropped after `silence` seconds (the first
+bookmark of a quiet watch was seen after two minutes), a 410 lists anew after a back-off, a list is paged, an object that does not decode is skipped
 with a line in the log, and an event older than what we hold is ignored.
 Rules: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
@@ -34,7 +34,7 @@ EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 _PAGE = "500"
 # Less than the API server's own 5..10 minutes, and spread so that a restarted server is not asked by all at once.
 _WATCH_SECONDS = (240.0, 290.0)
-_SILENCE_SECONDS = 90.0
+_SILENCE_SECONDS = 150.0
 # No answer, or "later": the place in history is not lost by it. Other refusals below 500 are about us or the resource.
 _RESUMABLE = (0, 429)
 # Objects between two yields to the event loop: about a millisecond of decoding.

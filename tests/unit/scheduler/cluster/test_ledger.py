@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from exported import exported
+from sandbox.exported import exported
 from scheduling import Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
 from topowise_scheduler.kubelet import Kubelet

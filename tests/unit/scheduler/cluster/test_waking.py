@@ -2,7 +2,7 @@
 
 import pytest
 
-from exported import exported
+from sandbox.exported import exported
 from scheduling import Service, configuration, counts, kubelet, machine, pod
 from topowise.kube.api import Api
 from topowise_scheduler import refusals

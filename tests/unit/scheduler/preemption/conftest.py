@@ -57,9 +57,9 @@ def _node(
 
 def _pod(uid: str, *containers: Mapping[str, Any] | int) -> pods.Pod:
     """A pod whose containers have these limits, requests too; a number stands for so many CPUs and 1 GiB."""
-    listed = []
+    listed: list[pods.Container] = []
     for number, given in enumerate(containers):
-        limits = {"cpu": str(given), "memory": "1Gi"} if isinstance(given, int) else dict(given)
+        limits: pods.Quantities = {"cpu": str(given), "memory": "1Gi"} if isinstance(given, int) else dict(given)
         listed.append(pods.Container(f"c{number}", pods.Resources(limits=limits)))
     return pods.Pod(pods.Metadata(name=uid, namespace="default", uid=uid), pods.Spec(tuple(listed)))
 

@@ -229,7 +229,7 @@ def test_a_full_node_of_eight_numa_nodes_takes_a_bounded_number_of_trials(
 ) -> None:
     rng = random.Random(seed)
     node = node_of(*([16] * 8), gpus=[2] * 8, policy=("single-numa-node", "restricted")[seed % 2])
-    running = []
+    running: list[Running] = []
     while len(running) < 109:
         uid = f"p{len(running):03}"
         if not node.admit(pod_of(uid, rng.choice((1, 1, 1, 2)))).admitted:

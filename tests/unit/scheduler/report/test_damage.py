@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exported import exported
+from sandbox.exported import exported
 from topowise import attributes, nrt, pods
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import report

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from exported import exported
+from sandbox.exported import exported
 from topowise import attributes, nrt, pods
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import report

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from exported import exported
+from sandbox.exported import exported
 from topowise import pods
 from topowise_scheduler import replay, report
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError, Machine

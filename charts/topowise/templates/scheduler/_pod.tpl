@@ -1,0 +1,109 @@
+{{/* Whether a Deployment of the service is made. */}}
+{{- define "topowise.schedulerRuns" -}}
+{{- if and .Values.scheduler.enabled (ne .Values.scheduler.mode "static") -}}true{{- end -}}
+{{- end -}}
+
+{{- define "topowise.extenderService" -}}
+{{- printf "%s-extender" (include "topowise.componentName" (list . "scheduler")) -}}
+{{- end -}}
+
+{{- define "topowise.extenderSecret" -}}
+{{- $tls := .Values.scheduler.tls -}}
+{{- if eq $tls.source "existingSecret" -}}
+{{- required "scheduler.tls.existingSecret.name is needed with scheduler.tls.source=existingSecret" $tls.existingSecret.name -}}
+{{- else -}}
+{{- printf "%s-tls" (include "topowise.extenderService" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names the extender's certificate is for: a JSON list. */}}
+{{- define "topowise.extenderNames" -}}
+{{- $service := include "topowise.extenderService" . -}}
+{{- $inside := printf "%s.%s.svc" $service .Release.Namespace -}}
+{{- toJson (concat (list $inside $service (printf "%s.%s" $service .Release.Namespace) (printf "%s.cluster.local" $inside)) .Values.scheduler.tls.dnsNames) -}}
+{{- end -}}
+
+{{- define "topowise.extenderAddresses" -}}
+{{- $fixed := .Values.scheduler.service.clusterIP -}}
+{{- toJson (concat (ternary (list $fixed) list (not (empty $fixed))) .Values.scheduler.tls.ipAddresses) -}}
+{{- end -}}
+
+{{/* The service's container. */}}
+{{- define "topowise.schedulerContainer" -}}
+{{- $scheduler := .Values.scheduler -}}
+{{- $config := include "topowise.schedulerConfig" . | fromYaml -}}
+name: scheduler
+image: {{ include "topowise.image" (list .Values.image .Chart.AppVersion) }}
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+command: [topowise-scheduler, serve, --config=/etc/topowise/config/scheduler.yaml]
+{{- with $scheduler.extraEnv }}
+env: {{- toYaml . | nindent 2 }}
+{{- end }}
+ports:
+  {{- if include "topowise.isServing" $config }}
+  - name: metrics
+    containerPort: {{ include "topowise.servingPort" $config }}
+    protocol: TCP
+  {{- end }}
+  {{- if eq $scheduler.mode "remote" }}
+  - name: extender
+    containerPort: {{ $config.extender.port }}
+    protocol: TCP
+  {{- end }}
+  {{- with include "topowise.grpcPort" $config }}
+  - name: grpc
+    containerPort: {{ . }}
+    protocol: TCP
+  {{- end }}
+{{- include "topowise.probes" $config }}
+{{- if and (eq $scheduler.mode "own") (include "topowise.isServing" $config) }}
+# kube-scheduler starts when everything has been listed once.
+startupProbe:
+  httpGet: {path: /readyz, port: metrics, scheme: {{ include "topowise.servingScheme" $config | upper }}}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 90
+{{- end }}
+resources: {{- toYaml $scheduler.resources | nindent 2 }}
+securityContext: {{- include "topowise.securityContext" $scheduler.securityContext | nindent 2 }}
+volumeMounts:
+  - name: config
+    mountPath: /etc/topowise/config
+    readOnly: true
+  {{- if eq $scheduler.mode "remote" }}
+  - name: tls
+    mountPath: /etc/topowise/tls
+    readOnly: true
+  {{- end }}
+  {{- with $scheduler.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "topowise.schedulerAffinity" -}}
+{{- if .Values.scheduler.affinity -}}
+{{- toYaml .Values.scheduler.affinity -}}
+{{- else -}}
+nodeAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 1
+      preference:
+        matchExpressions:
+          - {key: node-role.kubernetes.io/control-plane, operator: Exists}
+{{- if eq .Values.scheduler.antiAffinity "hard" }}
+podAntiAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    - topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels: {{- include "topowise.selectorLabels" (list . "scheduler") | nindent 10 }}
+{{- else if eq .Values.scheduler.antiAffinity "soft" }}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {{- include "topowise.selectorLabels" (list . "scheduler") | nindent 12 }}
+{{- end }}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,117 @@
+"""gRPC over TLS: who may come in, and renewed certificates under a running server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import msgspec
+import pytest
+
+from pki import Authority
+from scheduling import Service, counts, pod
+from topowise.runtime.config import ServingTls
+from topowise.wire import scoring_pb2, scoring_pb2_grpc
+from topowise_scheduler import grpc_api
+from topowise_scheduler.configuration import Grpc
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
+    directory = tmp_path_factory.mktemp("authorities")
+    return Authority(directory / "one", "one"), Authority(directory / "two", "two")
+
+
+def put(tls: ServingTls, authority: Authority, name: str) -> None:
+    certificate, key = authority.issue(name)
+    for source, target in (
+        (certificate, tls.cert_file),
+        (key, tls.key_file),
+        (authority.certificate, tls.client_ca_file),
+    ):
+        shutil.copy(source, target)
+        os.utime(target, (time.time() + len(name), time.time() + len(name)))
+
+
+@asynccontextmanager
+async def serving(tls: ServingTls, not_ready: str | None = None) -> AsyncIterator[int]:
+    service = Service()
+    service.report(counts("n1", "8", included=()))
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    scoring = grpc_api.Scoring(service.answers, lambda: not_ready)
+    task = asyncio.create_task(grpc_api.serve(Grpc(port=port, tls=tls), scoring))
+    try:
+        yield port
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def ask(port: int, trusted: Authority, client: tuple[Path, Path] | None) -> list[int]:
+    chain, key = (None, None) if client is None else (client[0].read_bytes(), client[1].read_bytes())
+    credentials = grpc.ssl_channel_credentials(trusted.certificate.read_bytes(), key, chain)
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+        stub = scoring_pb2_grpc.ScoringStub(channel)
+        request = scoring_pb2.FilterRequest(pod=msgspec.json.encode(pod("p")), nodes=["n1"])
+        answer = await stub.Filter(request, timeout=3, wait_for_ready=True)
+        return list(answer.verdicts)
+
+
+@pytest.fixture
+def tls(tmp_path: Path, authorities: tuple[Authority, Authority]) -> ServingTls:
+    made = ServingTls(
+        cert_file=str(tmp_path / "tls.crt"), key_file=str(tmp_path / "tls.key"), client_ca_file=str(tmp_path / "ca.crt")
+    )
+    put(made, authorities[0], "server")
+    return made
+
+
+async def test_only_clients_of_the_ca_come_in(tls: ServingTls, authorities: tuple[Authority, Authority]) -> None:
+    ours, others = authorities
+    async with serving(tls) as port:
+        assert await ask(port, ours, ours.issue("client")) == [scoring_pb2.VERDICT_FITS]
+        for stranger in (None, others.issue("client")):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ask(port, ours, stranger)
+
+
+async def test_a_renewed_certificate_and_ca_are_taken_up(
+    tls: ServingTls, authorities: tuple[Authority, Authority]
+) -> None:
+    one, two = authorities
+    async with serving(tls) as port:
+        assert await ask(port, one, one.issue("client"))
+        put(tls, two, "another-server")
+        assert await ask(port, two, two.issue("client"))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await ask(port, one, one.issue("client"))
+
+
+async def test_files_that_do_not_fit_leave_the_old_certificate(
+    tls: ServingTls, authorities: tuple[Authority, Authority]
+) -> None:
+    one, _ = authorities
+    async with serving(tls) as port:
+        assert await ask(port, one, one.issue("client"))
+        Path(tls.key_file).unlink()
+        assert await ask(port, one, one.issue("client"))
+
+
+async def test_before_the_first_sync_it_is_unavailable(
+    tls: ServingTls, authorities: tuple[Authority, Authority]
+) -> None:
+    one, _ = authorities
+    async with serving(tls, "not yet listed: pods") as port:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await ask(port, one, one.issue("client"))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "not yet listed: pods" in (caught.value.details() or "")
