@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from topowise import fingerprint, nrt, pods
+from topowise import fingerprint, nrt, placement, pods
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import report, strategies
 from topowise_scheduler.answers import Answers
@@ -39,13 +39,21 @@ def counts(
     included: Iterable[str] | None = None,
     method: str = "with-exclusive-resources",
     version: str = "",
+    placed: Mapping[str, int] | None = None,
 ) -> nrt.NodeResourceTopology:
-    """An NRT of another exporter: free CPUs per zone; `included` are the pods its fingerprint counts, None: none."""
+    """An NRT of another exporter: free CPUs per zone; `included` are the pods its fingerprint counts, None: none.
+
+    `placed` is numaplacement: the zone of the container "c" of each of these pods.
+    """
     zones = (available,) if isinstance(available, str) else available
     named = {"topologyManagerPolicy": policy}
     if included is not None:
         named["nodeTopologyPodsFingerprint"] = fingerprint.of(("default", one) for one in included)
         named["nodeTopologyPodsFingerprintMethod"] = method
+    vectors: dict[int, str] = {}
+    if placed is not None:
+        where = {("default", one, "c"): zone for one, zone in placed.items()}
+        named[placement.METADATA_ATTRIBUTE], vectors = placement.encode(where, range(len(zones)))
     document = {
         "metadata": {"name": name, "resourceVersion": version},
         "attributes": [{"name": key, "value": value} for key, value in named.items()],
@@ -53,6 +61,11 @@ def counts(
             {
                 "name": f"node-{number}",
                 "type": "Node",
+                "attributes": [
+                    {"name": placement.VECTOR_ATTRIBUTE, "value": vector}
+                    for at, vector in vectors.items()
+                    if at == number
+                ],
                 "resources": [{"name": "cpu", "capacity": allocatable, "allocatable": allocatable, "available": free}],
             }
             for number, free in enumerate(zones)

@@ -77,6 +77,8 @@ class Books:
         self.kubelet: Kubelet | None = None
         self.bookings: dict[str, Booking] = {}
         self._ended: dict[PodName, float] = {}
+        # Pods by uid that the numbers of a counts report are known to be of; where they lie may be told.
+        self._included: dict[str, tuple[PodName, pods.Needs]] = {}
 
     def put_report(self, report: Report, now: float) -> Comparison:
         """A new report; `now` (seconds, monotonic) ages what is remembered of ended pods."""
@@ -88,6 +90,7 @@ class Books:
             for booking in self._assigned():
                 booking.reported = booking.name in report.held
         else:
+            self._included = {}
             self._mark_counted(report, believes=is_newer)
         self.report = report
         self._rebuild(report)
@@ -149,7 +152,7 @@ class Books:
         if self.report.precision == "counts" and self._mark_counted(self.report, believes=False):
             self._rebuild(self.report)
             return
-        # A pod that the numbers of a counts report include stays in them until the next one.
+        # A pod that the numbers of a counts report include stays in them until the next one, if its place is not told.
         self.kubelet.remove(uid)
         # What found no room may find some now: a pod is often seen before the end of the one it follows.
         for other in self.bookings.values():
@@ -207,8 +210,7 @@ class Books:
             for booking in unmarked if believes else ():
                 booking.reported = True
             return believes
-        counts_all = report.fingerprint_method == fingerprint.ALL
-        counted = [one for one in self._assigned() if counts_all or is_exclusive(report.empty, one.needs)]
+        counted = self._counted(report)
         for missing in range(min(len(counted), _MAX_MISSING) + 1):
             names = [booking.name for booking in counted[: len(counted) - missing]]
             if report.fingerprint not in (fingerprint.of(names), fingerprint.of([*names, *self._ended])):
@@ -220,8 +222,17 @@ class Books:
             return bool(included)
         return False
 
+    def _counted(self, report: Report) -> list[Booking]:
+        """The assigned pods that the report's kind of fingerprint counts."""
+        counts_all = report.fingerprint_method == fingerprint.ALL
+        return [one for one in self._assigned() if counts_all or is_exclusive(report.empty, one.needs)]
+
     def _rebuild(self, report: Report) -> None:
         """The report's state, with what it does not include placed on top, the surest first."""
+        if report.offsets is not None and report.fingerprint and not self._included:
+            counted = self._counted(report)
+            if report.fingerprint == fingerprint.of([one.name for one in counted]):
+                self._included = {one.uid: (one.name, one.needs) for one in counted}
         is_exact = report.precision == "exact"
         known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
         gone = set(self._ended)
@@ -233,7 +244,9 @@ class Books:
                 gone.difference_update(names)
             else:
                 gone.update(names)
-        self.kubelet = kubelet_of(report, known.get, without=gone)
+        self.kubelet = kubelet_of(report, known.get, without=gone, pods=self._included)
+        for uid in self._included.keys() - self.bookings.keys():
+            self.kubelet.remove(uid)
         for booking in sorted(self.bookings.values(), key=lambda one: -one.standing):
             booking.placed = is_exact and booking.reported
             if not booking.reported:

@@ -20,6 +20,9 @@ Flags = NDArray[np.bool_]
 # Greater than the rank of any mask.
 UNRANKED: Final = 255
 
+# Columns up to here are packed by numpy itself, more are faster one zone at a time.
+_FEW: Final = 256
+
 # Requests up to here are compared in 16 bits: eight nodes that do not take part stay far below.
 _SMALL: Final = 500
 
@@ -36,6 +39,8 @@ LOWEST: Final[NDArray[np.intp]] = np.array([max(0, (mask & -mask).bit_length() -
 
 def bits(fits: Flags) -> Bits:
     """From (zones, nodes) the set of zones of each node, as bits."""
+    if fits.shape[1] < _FEW:
+        return np.packbits(fits, axis=0, bitorder="little")[0]
     found: Bits = fits[0].astype(np.uint8)
     for zone in range(1, len(fits)):
         found |= fits[zone].view(np.uint8) << np.uint8(zone)

@@ -128,21 +128,25 @@ class Engine:
         seen = self._look(needs, ungated)
         shapes = tuple([one.shape for one in seen])
         known = self._memory.of(shapes, len(self._versions))
+        at: slice | NDArray[np.intp]
         if rows is None:
             rows = self._all_rows()
-        elif len(rows) and rows.min() < 0:
-            return self._partly(needs, rows, ungated)
-        stale = rows[known.seen[rows] != self._versions[rows]]
+            at = rows.astype(np.intp) if self._free else slice(0, len(rows))
+        else:
+            at = rows.astype(np.intp)
+            if len(at) and at.min() < 0:
+                return self._partly(needs, rows, ungated)
+        stale = rows[known.seen[at] != self._versions[at]]
         self.cache_misses += len(stale)
         self.cache_hits += len(rows) - len(stale)
         if len(stale):
             self._renew(known, seen, stale)
         return Judgement(
             rows=rows,
-            outcome=known.outcome[rows],
-            reason=known.reason[rows],
-            short=known.short[rows],
-            masks=known.masks[:, rows],
+            outcome=known.outcome[at].copy(),
+            reason=known.reason[at].copy(),
+            short=known.short[at].copy(),
+            masks=known.masks[:, at].copy(),
             resources=trial.requested(shapes[0]),
         )
 
@@ -157,7 +161,7 @@ class Engine:
         seen = self._look(needs, ungated)
         fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
         tables = self._places[0, judgement.rows[fits]]
-        for number in np.unique(tables).tolist():
+        for number in np.flatnonzero(np.bincount(tables)).tolist():
             table = self._tables[number]
             places = fits[tables == number]
             mine = judgement.rows[places]
@@ -220,7 +224,7 @@ class Engine:
     def _renew(self, known: Remembered, seen: tuple[_Seen, ...], rows: NDArray[np.int32]) -> None:
         """Judge these rows anew."""
         numbers = self._places[0, rows]
-        for number in np.unique(numbers).tolist():
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
             table = self._tables[number]
             mine = rows[numbers == number]
             columns: Columns = self._places[1, mine].astype(np.intp)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import books
+from topowise_scheduler.report.located import locate
 from topowise_scheduler.report.model import Placements, PodName, Report
 
 _NOTHING: Mapping[str, int] = {}
@@ -14,7 +16,13 @@ RequestsOf = Callable[[PodName], tuple[str, Mapping[str, int]] | None]
 """Uid and effective requests (topowise.pods.needs) of a pod, None for one that is not known."""
 
 
-def kubelet_of(report: Report, requests_of: RequestsOf, without: Collection[PodName] = ()) -> Kubelet:
+def kubelet_of(
+    report: Report,
+    requests_of: RequestsOf,
+    without: Collection[PodName] = (),
+    *,
+    pods: Mapping[str, tuple[PodName, Needs]] | None = None,
+) -> Kubelet:
     """A fork of `report.empty` in which everything reported is held.
 
     Pods that `requests_of` does not know are held under `uid_of` their name, without requests. `without` are pods that
@@ -23,11 +31,15 @@ def kubelet_of(report: Report, requests_of: RequestsOf, without: Collection[PodN
     its names are needed.
 
     Pods that hold nothing are in no report; for the predicates to count them the caller holds them himself. Counts name
-    no pods, so there both arguments do nothing: what is not available stays so until the next report.
+    no pods, so there both arguments do nothing: what is not available stays so until the next report, except for
+    `pods`: all that are in the numbers, by uid, which are held for themselves if numaplacement tells where they lie.
     """
     kubelet = report.empty.fork()
-    for occupant in report.occupants:
+    occupants, located = locate(report, pods or {})
+    for occupant in occupants:
         kubelet.hold(occupant.uid, occupant.requests, occupant.placements)
+    for uid, pod in located.items():
+        kubelet.hold(uid, pod.requests, pod.placements)
     holders: dict[str, tuple[Mapping[str, int], Placements]] = {}
     ended: set[str] = set()
     for name, placements in report.held.items():

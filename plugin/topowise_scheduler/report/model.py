@@ -65,6 +65,8 @@ class Report(msgspec.Struct, frozen=True):
     held: Mapping[PodName, Placements] = {}
     books: Books | None = None
     occupants: tuple[Occupant, ...] = ()
+    offsets: Mapping[int, tuple[int, ...]] | None = None
+    """numaplacement: NUMA node id -> offsets into the sorted hashes of all containers (topowise.placement)."""
     fingerprint: str = ""
     """Digest of the pods that are accounted for; "" if there is none to compare with."""
     fingerprint_method: Method = "all"

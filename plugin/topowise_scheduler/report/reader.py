@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from topowise import attributes, fingerprint, nrt
+from topowise import attributes, fingerprint, nrt, placement
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.report import counted, exact
@@ -46,10 +46,30 @@ def read(topology: nrt.NodeResourceTopology) -> Report:
         precision="counts",
         empty=simple.empty,
         occupants=simple.occupants,
+        offsets=_offsets(named, zones, problems),
         fingerprint=digest,
         fingerprint_method=method,
         problems=tuple(problems),
     )
+
+
+def _offsets(
+    named: Mapping[str, str], zones: Sequence[tuple[int, nrt.Zone]], problems: list[str]
+) -> Mapping[int, tuple[int, ...]] | None:
+    """Where containers lie, if the object tells (RTE from 0.25)."""
+    metadata = named.get(placement.METADATA_ATTRIBUTE)
+    if metadata is None:
+        return None
+    vectors = {
+        numa_id: vector
+        for numa_id, zone in zones
+        if (vector := nrt.attributes_of(zone.attributes).get(placement.VECTOR_ATTRIBUTE)) is not None
+    }
+    try:
+        return placement.decode(metadata, vectors)
+    except ParseError as exc:
+        problems.append(f"{exc}; where single pods lie is not known")
+        return None
 
 
 def _fingerprint(

@@ -1,8 +1,7 @@
 """Which NUMA nodes are the fewest that hold an amount, and the closest of those, from counts alone.
 
-A combination is a row of a 0/1 matrix over zones, the rows in the order of gonum's combin.Combinations, so sums over
-all combinations of a size, for all nodes, are one product of matrices. It is exact: amounts stay below 2^53, where
-float64 has all whole numbers, and sums of distances, 255 at most, below 2^24 for float32.
+All combinations of a size are looked at at once, for all nodes, in the order of gonum's combin.Combinations: a table of
+members, and sums that add one member after the other. Only sizes that are needed are built, the smallest first.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # How many sums are held at a time.
-_CELLS: Final = 1 << 20
+_CELLS: Final = 1 << 17
+_UNREACHABLE: Final = np.iinfo(np.int32).max
 
 
 def fewest(
@@ -76,21 +76,26 @@ def _closest(
 ) -> NDArray[np.int32]:
     zones = barred.shape[0]
     members = _members(zones, size)
-    fits = members @ barred.astype(np.float64) == 0
+    fits = ~barred[members].any(axis=1)
     for name, amount in amounts.items():
-        fits &= members @ available[name].astype(np.float64) >= amount
-    spans = np.where(fits, _spans(distances, size), np.inf)
+        total = available[name][members[:, 0]]
+        for member in members.T[1:]:
+            total += available[name][member]
+        fits &= total >= amount
+    spans = np.where(fits, _spans(distances, size), _UNREACHABLE)
     best = _masks(zones, size)[spans.argmin(axis=0)]
     return np.where(fits.any(axis=0), best, 0).astype(np.int32)
 
 
-def _spans(distances: NDArray[np.int32], size: int) -> NDArray[np.float32]:
-    """(combinations, nodes) the sum of the distances between all pairs of members, each to itself too. All sums are of
-    size times size, so they compare as their averages do (nodesAvgDistance)."""
-    zones, _, count = distances.shape
-    pairs = _pairs(zones, size)
-    found: NDArray[np.float32] = pairs @ distances.reshape(zones * zones, count).astype(np.float32)
-    return found
+def _spans(distances: NDArray[np.int32], size: int) -> NDArray[np.int32]:
+    """(combinations, nodes) the sum of the distances between all pairs of different members. To itself each has 10, so
+    combinations of a size compare as the averages over all pairs do (nodesAvgDistance)."""
+    members = _members(distances.shape[0], size)
+    both_ways = distances + distances.transpose(1, 0, 2)
+    total = np.zeros((len(members), distances.shape[2]), np.int32)
+    for one, other in combinations(members.T, 2):
+        total += both_ways[one, other]
+    return total
 
 
 def _chunks(nodes: NDArray[np.intp], zones: int, size: int) -> list[NDArray[np.intp]]:
@@ -99,22 +104,12 @@ def _chunks(nodes: NDArray[np.intp], zones: int, size: int) -> list[NDArray[np.i
 
 
 @lru_cache(maxsize=64)
-def _members(zones: int, size: int) -> NDArray[np.float64]:
-    """(combinations, zones) 1 for a member."""
-    chosen = list(combinations(range(zones), size))
-    members = np.zeros((len(chosen), zones))
-    np.put_along_axis(members, np.array(chosen), 1.0, axis=1)
-    return members
-
-
-@lru_cache(maxsize=64)
-def _pairs(zones: int, size: int) -> NDArray[np.float32]:
-    """(combinations, zones times zones) 1 for two members."""
-    members = _members(zones, size).astype(np.float32)
-    return (members[:, :, None] * members[:, None, :]).reshape(len(members), zones * zones)
+def _members(zones: int, size: int) -> NDArray[np.intp]:
+    """(combinations, size) the positions of the members."""
+    return np.array(list(combinations(range(zones), size)), np.intp)
 
 
 @lru_cache(maxsize=64)
 def _masks(zones: int, size: int) -> NDArray[np.int32]:
     """(combinations,) as bit masks."""
-    return (_members(zones, size) @ (1 << np.arange(zones))).astype(np.int32)
+    return (1 << _members(zones, size)).sum(axis=1).astype(np.int32)

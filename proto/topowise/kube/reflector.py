@@ -4,9 +4,9 @@ Three nested loops, each with one duty: `run` never ends (back-off between failu
 whole and then follows it until the server says that history is lost, `_watch_once` is a single connection.
 The consumer is told `replace` (everything there is) and `apply` (one event) and needs no knowledge of the rest.
 
-Against the traps of the official informer: a silent peer is dropped after `silence` seconds (the first
-bookmark of a quiet watch was seen after two minutes), a 410 lists anew after a back-off, a list is paged, an object that does not decode is skipped
-with a line in the log, and an event older than what we hold is ignored.
+Against the traps of the official informer: a silent peer is dropped after `silence` seconds (the first bookmark of a
+quiet watch was seen after two minutes), a 410 lists anew after a back-off, a list is paged, an object that does not
+decode is skipped with a line in the log, and an event older than what we hold is ignored.
 Rules: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
 

@@ -104,6 +104,35 @@ class TestReportsOfCounts:
         assert service.fits(pod("x", "8"), "n1") == ["n1"]
 
 
+class TestReportsOfCountsThatTellPlaces:
+    """numaplacement, which RTE writes from 0.25 on."""
+
+    def test_a_pod_that_ends_is_free_at_once_where_it_lay(self, service: Service) -> None:
+        for name, cpu in (("a", "3"), ("b", "4")):
+            service.put(pod(name, cpu, node="n1"))
+        service.report(counts("n1", ("5", "4"), included=["a", "b"], placed={"a": 0, "b": 1}))
+        assert service.free("n1") == [5, 4]
+        service.ledger.drop_pod("uid-b")
+        assert service.free("n1") == [5, 8]
+        service.put(pod("c", "2", node="n1"))
+        assert service.free("n1") == [3, 8]
+
+    def test_it_is_known_as_soon_as_the_last_of_the_pods_is(self, service: Service) -> None:
+        service.report(counts("n1", ("5", "4"), included=["a", "b"], placed={"a": 0, "b": 1}))
+        for name, cpu in (("a", "3"), ("b", "4")):
+            service.put(pod(name, cpu, node="n1"))
+        assert service.free("n1") == [5, 4]
+        service.ledger.drop_pod("uid-a")
+        assert service.free("n1") == [8, 4]
+
+    def test_what_does_not_add_up_stays_with_the_zone(self, service: Service) -> None:
+        service.put(pod("a", "6", node="n1"))
+        service.report(counts("n1", ("5", "4"), included=["a"], placed={"a": 0}))
+        assert service.free("n1") == [5, 4]
+        service.ledger.drop_pod("uid-a")
+        assert service.free("n1") == [5, 4]
+
+
 class TestReportsOfOurExporter:
     def test_what_is_confirmed_replaces_the_prediction_and_is_counted(self, service: Service) -> None:
         truth = kubelet()
