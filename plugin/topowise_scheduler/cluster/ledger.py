@@ -37,6 +37,8 @@ class Ledger:
         self._claim_s = claim_s
         self._nodes: dict[str, Books] = {}
         self._assigned: dict[str, str] = {}
+        # Those of them that we only know of by a bind of our own.
+        self._assumed: set[str] = set()
         self._claims: dict[str, tuple[str, float]] = {}
         self._nominated: dict[str, str] = {}
         self._quarantine: dict[bytes, set[str]] = {}
@@ -104,9 +106,13 @@ class Ledger:
         self._nominate(uid, "", record)
         if record.stage == "ended":
             if record.refusal and uid not in self._seen_refusals:
-                self._put_refusal(record)
+                self._seen_refusals.add(uid)
+                # A refusal from before our time says nothing about the node as it is now.
+                if is_news:
+                    self._put_refusal(record)
             self.drop_pod(uid, keep_refusal=True)
             return
+        self._assumed.discard(uid)
         if self._assigned.get(uid, record.node) != record.node:
             self.drop_pod(uid)
         if record.needs is None:
@@ -129,6 +135,7 @@ class Ledger:
         if not keep_refusal:
             self._seen_refusals.discard(uid)
         self.unclaim(uid)
+        self._assumed.discard(uid)
         where = {self._assigned.pop(uid, ""), self._nominated.pop(uid, "")} - {""}
         for name in where:
             self._drop_booking(uid, name)
@@ -203,14 +210,15 @@ class Ledger:
             if not admission.admitted:
                 self.events["bind_conflict"] += 1
                 return admission.reason
+        self._assumed.add(record.uid)
         self._assign(record, name, needs)
         return ""
 
     def forget(self, uid: str) -> None:
-        """The bind of an assumed pod has failed."""
-        name = self._assigned.pop(uid, None)
-        if name is not None:
-            self._drop_booking(uid, name, ended=False)
+        """The bind of an assumed pod has failed; no news if the pod was seen on a node meanwhile."""
+        if uid in self._assumed:
+            self._assumed.discard(uid)
+            self._drop_booking(uid, self._assigned.pop(uid), ended=False)
 
     # What a question has to know beside the engine
 
@@ -278,7 +286,6 @@ class Ledger:
         self._publish(name, books, better=False)
 
     def _put_refusal(self, record: PodRecord) -> None:
-        self._seen_refusals.add(record.uid)
         self.events[f"refusal_{record.refusal}"] += 1
         books = self._nodes.get(record.node)
         log.warning(

@@ -247,6 +247,14 @@ class TestPodsThatAreExpected:
         service.ledger.forget(record.uid)
         assert service.free("n2") == [3, 4]
 
+    def test_a_bind_that_failed_because_another_was_faster_leaves_the_others(self, service: Service) -> None:
+        record = service.put(pod("a", "4"))
+        assert record.needs is not None
+        assert service.ledger.assume(record, record.needs, "n1") == ""
+        service.put(pod("a", "4", node="n2"))
+        service.ledger.forget(record.uid)
+        assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
+
     def test_a_nominated_pod_keeps_its_room_from_lesser_pods_only(self, service: Service) -> None:
         service.put(pod("a", "4", nominatedNodeName="n1", priority=10))
         assert service.fits(pod("b", "4", priority=5), "n1") == []
@@ -276,6 +284,11 @@ class TestRefusals:
         assert service.fits(pod("b", "3"), "n1") == ["n1"]
         assert service.ledger.events["refusal_TopologyAffinityError"] == 1
         service.report(exact(kubelet(), "2"))
+        assert service.fits(pod("b", "4"), "n1") == ["n1"]
+
+    def test_a_refusal_from_before_our_time_keeps_nobody_away(self, service: Service) -> None:
+        service.report(exact(kubelet()))
+        service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"), is_news=False)
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
 
     def test_the_same_refusal_seen_again_counts_once(self, service: Service) -> None:
