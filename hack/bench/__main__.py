@@ -6,9 +6,9 @@ import argparse
 import asyncio
 import sys
 
-from bench import engine, exporter, figures
+from bench import engine, exporter, figures, scheduler
 
-PARTS = {"exporter": exporter.measure, "engine": engine.measure}
+PARTS = {"exporter": exporter.measure, "engine": engine.measure, "scheduler": scheduler.measure}
 
 
 def main() -> int:

@@ -39,7 +39,7 @@ class Kind(NamedTuple):
     functions: int
 
 
-KINDS: Final = (Kind(8, 64, 8, 1, 8), Kind(8, 96, 8, 2, 4), Kind(12, 64, 8, 1, 16), Kind(6, 64, 8, 0, 8))
+KINDS: Final = (Kind(12, 96, 8, 1, 8), Kind(10, 96, 8, 2, 4), Kind(16, 128, 8, 1, 16), Kind(8, 96, 8, 0, 8))
 
 
 class Container(NamedTuple):
@@ -104,8 +104,12 @@ def node(name: str, number: int) -> bytes:
 
 def extender_pod(shape: int, name: str, extra: int = 0) -> bytes:
     """The pod of a question. `extra` bytes of memory on top make it a shape of its own."""
-    document = _document(shape, "team-0", name, f"5e7b1c9a-0000-4000-8000-{name}", "Pending", extra=extra)
-    return msgspec.json.encode(document)
+    return msgspec.json.encode(_document(shape, "team-0", name, uid_of(name), "Pending", extra=extra))
+
+
+def uid_of(name: str) -> str:
+    """Of the pod of a question."""
+    return f"5e7b1c9a-0000-4000-8000-{name}"
 
 
 @lru_cache(maxsize=256)
@@ -133,13 +137,10 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
     kubelet = Kubelet(machine, configuration)
     names: dict[str, tuple[str, str]] = {}
     documents: list[dict[str, Any]] = []
-    reports = []
     while len(documents) < PODS:
-        place = len(documents)
-        if place == PODS - 1 and not reports:
-            reports.append(_report(machine, configuration, kubelet, names))
-        # The newest has to hold something, or both reports were the same.
-        shape = 0 if place == PODS - 1 else rng.choice(_OFTEN)
+        # The first is given the latest time: it is the one that the older report does not tell of.
+        place = PODS - 1 - len(documents)
+        shape = rng.choice(_OFTEN) if documents else 0
         uid = f"3c9e2f4d-{NODE.decode()}-{place:08}"
         name = f"app-{shape}-{number:02}7d9c5b6f4-{NODE.decode()}-{place:02}"
         started = f"2026-11-{10 + place // 3:02}T{rng.randrange(24):02}:{number:02}:{place:02}Z"
@@ -149,7 +150,9 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
             names[uid] = pod.metadata.namespace, name
             documents.append(document)
             kubelet.start(uid)
-    reports.append(_report(machine, configuration, kubelet, names))
+    before = kubelet.fork()
+    before.remove(documents[0]["metadata"]["uid"])
+    reports = [_report(machine, configuration, one, names) for one in (before, kubelet)]
     listed = b",".join(map(msgspec.json.encode, documents))
     return Server(kubelet, (reports[0], reports[1]), listed)
 
@@ -192,7 +195,9 @@ def _machine(kind: Kind) -> Machine:
 
 def _devices(kind: Kind) -> Iterator[DevicePlugin]:
     # GPUs go by an UUID, which no two servers share; virtual functions by their address, which most do.
-    gpus = [Device(f"GPU-8f2c1d{zone}{one}-{NODE.decode()}-4f6e", (zone,)) for zone in range(8) for one in range(kind.gpus)]
+    gpus = [
+        Device(f"GPU-8f2c1d{zone}{one}-{NODE.decode()}-4f6e", (zone,)) for zone in range(8) for one in range(kind.gpus)
+    ]
     functions = [
         Device(f"0000:{0x18 + 16 * zone:02x}:{1 + one // 8:02x}.{one % 8}", (zone,))
         for zone in range(_ZONES)
@@ -230,7 +235,13 @@ def _document(
         "labels": labels,
         "annotations": {"prometheus.io/scrape": "true"},
         "ownerReferences": [
-            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"app-{shape}-7d9c5b6f4", "uid": "1", "controller": True}
+            {
+                "apiVersion": "apps/v1",
+                "kind": "ReplicaSet",
+                "name": f"app-{shape}-7d9c5b6f4",
+                "uid": "1",
+                "controller": True,
+            }
         ],
         "managedFields": _managed("kube-controller-manager", ("f:labels", "f:ownerReferences", "f:spec"))
         + (_managed("kubelet", ("f:conditions", "f:containerStatuses", "f:podIPs")) if node_name else []),
@@ -245,7 +256,9 @@ def _document(
             {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
             for key in ("not-ready", "unreachable")
         ],
-        "volumes": [{"name": "kube-api-access", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}],
+        "volumes": [
+            {"name": "kube-api-access", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
+        ],
     }
     if node_name:
         spec["nodeName"] = node_name
@@ -292,5 +305,11 @@ def _container(name: str, container: Container, extra: int) -> dict[str, Any]:
 def _managed(manager: str, fields: Iterable[str]) -> list[dict[str, Any]]:
     owned = {name: {f"f:{part}": {} for part in ("name", "value", "type", "status", "ready")} for name in fields}
     return [
-        {"manager": manager, "operation": "Apply", "time": _CREATED, "fieldsType": "FieldsV1", "fieldsV1": {"f:x": owned}}
+        {
+            "manager": manager,
+            "operation": "Apply",
+            "time": _CREATED,
+            "fieldsType": "FieldsV1",
+            "fieldsV1": {"f:x": owned},
+        }
     ]

@@ -16,7 +16,7 @@ import msgspec
 from demo import workloads
 from demo.cluster import Cluster
 from demo.processes import ProcessDiedError
-from demo.scheduling import KubeScheduler, Outcome
+from demo.scheduling import Outcome, Scheduling
 from topowise import cpuset, nrt, quantity
 from topowise.errors import TopowiseError
 from topowise.kube.api import TABLE, Api
@@ -104,29 +104,33 @@ async def _topology_table(api: Api) -> str:
 
 
 async def _schedule(cluster: Cluster, api: Api, session: aiohttp.ClientSession) -> list[Outcome]:
-    scheduler = KubeScheduler(api, session, cluster.extender)
     names = [node.name for node in cluster.nodes]
     outcomes = []
-    for pod in workloads.PODS:
-        outcome = await scheduler.schedule(pod, names)
-        outcomes.append(outcome)
-        print(f"\nPod {outcome.pod} ({pod['metadata']['annotations']['demo.topowise.io/story']})")
-        for container in pod["spec"]["containers"]:
-            asked = container["resources"]["requests"]
-            print(f"  {container['name']}: {', '.join(f'{resource} {amount}' for resource, amount in asked.items())}")
-        rows = [
-            [
-                f"{'->' if one.node == outcome.chosen else '  '} {one.node}",
-                "fits" if one.fits else "refused" if one.was_asked else "-",
-                "-" if one.score is None else str(one.score),
-                one.detail,
-            ]
-            for one in outcome.opinions
-        ]
-        print(columns(["   NODE", "VERDICT", "SCORE", "WHY"], rows, indent="  "), flush=True)
-        if outcome.phase == "Failed":
-            print(f"  the kubelet of {outcome.chosen} REFUSED it: {outcome.message}")
+    async with Scheduling(api, session, cluster.extender) as scheduling:
+        for pod in workloads.PODS:
+            outcome = await scheduling.schedule(pod, names)
+            outcomes.append(outcome)
+            _tell(pod, outcome)
     return outcomes
+
+
+def _tell(pod: workloads.Json, outcome: Outcome) -> None:
+    print(f"\nPod {outcome.pod} ({pod['metadata']['annotations']['demo.topowise.io/story']})")
+    for container in pod["spec"]["containers"]:
+        asked = container["resources"]["requests"]
+        print(f"  {container['name']}: {', '.join(f'{resource} {amount}' for resource, amount in asked.items())}")
+    rows = [
+        [
+            f"{'->' if one.node == outcome.chosen else '  '} {one.node}",
+            "fits" if one.fits else "refused" if one.was_asked else "-",
+            "-" if one.score is None else str(one.score),
+            one.detail,
+        ]
+        for one in outcome.opinions
+    ]
+    print(columns(["   NODE", "VERDICT", "SCORE", "WHY"], rows, indent="  "), flush=True)
+    if outcome.phase == "Failed":
+        print(f"  the kubelet of {outcome.chosen} REFUSED it: {outcome.message}")
 
 
 async def _placements(cluster: Cluster, outcomes: list[Outcome]) -> str:

@@ -67,6 +67,11 @@ class Process:
                 time.sleep(0.05)
         raise RuntimeError(f"{self.name} is not ready after {_START_SECONDS:.0f} s:\n{self.tail()}")
 
+    @property
+    def pid(self) -> int:
+        """Its id, 0 outside the block."""
+        return 0 if self._child is None else self._child.pid
+
     def tail(self) -> str:
         """The end of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])

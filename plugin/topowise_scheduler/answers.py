@@ -165,13 +165,11 @@ class Answers:
         taken, self._new_strangers = self._new_strangers, []
         return taken
 
-    def state_for(self, asked: Question, name: str) -> Kubelet | None:
-        """A copy of a node's state as it is for this pod; None if nobody has reported the node."""
-        books = self._ledger.books(name)
-        if books is None:
-            return None
+    def state_for(self, asked: Question, name: str, *, at_its_worst: bool = True) -> Kubelet | None:
+        """A copy of a node's state as it is for this pod (Ledger.state); None if nobody has reported the node."""
         record = asked.record
-        return books.without({record.uid, *self._ledger.rivals(record.uid, record.priority, name)})
+        others = {record.uid, *self._ledger.rivals(record.uid, record.priority, name)}
+        return self._ledger.state(name, others, at_its_worst=at_its_worst)
 
     def _words(self, outcomes: NDArray[np.int8], reasons: NDArray[np.int8]) -> NDArray[np.int16]:
         """The words of every pair of outcome and reason that occurs."""
@@ -190,8 +188,7 @@ class Answers:
         if name not in asked.names:
             return
         at = asked.names.index(name)
-        books = self._ledger.books(name)
-        state = None if books is None else books.without(others)
+        state = self._ledger.state(name, others)
         if state is None:
             return
         admission = state.admit_view(state.view(asked.record.uid, asked.needs))

@@ -55,7 +55,7 @@ class Scoring(Section, frozen=True):
     `MostAllocated` packs by the NUMA nodes' load, `BalancedAllocation` keeps resources in step (KEP-119);
     `LeastNUMANodes` and `NUMAAware` (Volcano's) prefer placements on few NUMA nodes."""
     resources: tuple[ResourceWeight, ...] = (ResourceWeight(name="cpu"), ResourceWeight(name="memory"))
-    """Resources that count, if the pod asks for them."""
+    """Weights of resources; one that is not listed weighs 1, and only what a pod asks for counts at all."""
     tie_break: Literal["spread", "pack"] = "pack"
     """`TightFit` only: of equally tight nodes the emptier, or the fuller one."""
     max_numa_nodes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8

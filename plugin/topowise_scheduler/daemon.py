@@ -36,7 +36,7 @@ from topowise_scheduler.extender.verbs import Verbs
 log = logging.getLogger(__name__)
 
 _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_EXPIRY_INTERVAL_S: Final = 1.0
+_TICK_S: Final = 1.0
 
 
 async def run(settings: SchedulerConfiguration) -> int:
@@ -72,7 +72,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 **{f"watch {source.name}": source.run() for source in sources},
                 "extender": http.serve(settings.extender, application),
                 "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, not_synced)),
-                "claims": _expire_claims(ledger),
+                "clock": _tick(ledger),
                 "waking": _lead(settings.leader_election, api, _waking(settings, api, ledger)),
                 "health": health.serve(settings.serving, probes, registry),
             }
@@ -85,10 +85,10 @@ def _strategy(settings: SchedulerConfiguration) -> strategies.Strategy:
     return strategies.make(scoring.strategy, weights, scoring)
 
 
-async def _expire_claims(ledger: Ledger) -> None:
+async def _tick(ledger: Ledger) -> None:
     while True:
-        await asyncio.sleep(_EXPIRY_INTERVAL_S)
-        ledger.expire()
+        await asyncio.sleep(_TICK_S)
+        ledger.tick()
 
 
 def _waking(settings: SchedulerConfiguration, api: Api, ledger: Ledger) -> Callable[[], Awaitable[None]]:

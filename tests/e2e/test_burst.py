@@ -57,5 +57,6 @@ async def conclude(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     figures = await bench.figures()
     with capsys.disabled():
         sys.stdout.write("\n" + "  ".join(f"{name} {value}" for name, value in figures.items()) + "\n")
+        sys.stdout.writelines(f"  {times} attempts failed: {why}\n" for why, times in bench.errors.items())
     assert_no_refusals(bench)
     await assert_nothing_left_out(bench)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from pathlib import Path
 from random import Random
+from typing import Final
 
 import msgspec
 
@@ -33,6 +36,8 @@ from topowise_exporter.publish.topology import Observation, Publishing
 from topowise_exporter.publish.writer import topology_writer
 
 log = logging.getLogger(__name__)
+
+_REPORTS: Final = 100
 
 
 class Reporting(msgspec.Struct, frozen=True):
@@ -71,6 +76,8 @@ class Reporter:
         self._stale = asyncio.Event()
         self._is_writing = False
         self.written = 0
+        self.reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
+        """When the node was looked at and when that was published, monotonic; newest last."""
 
     @property
     def is_current(self) -> bool:
@@ -109,6 +116,7 @@ class Reporter:
     async def _publish(self, *, lag: float) -> None:
         self._is_writing = True
         self._stale.clear()
+        now = time.monotonic()
         seen = await self.look()
         made = topology.build(self._name, seen, Publishing(), Exclusions())
         if made.problems:
@@ -122,6 +130,7 @@ class Reporter:
             except ApiError as exc:
                 log.warning("Cannot publish", extra=kv(node=self._name, why=exc))
                 await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
+        self.reports.append((now, time.monotonic()))
         self._is_writing = False
 
 

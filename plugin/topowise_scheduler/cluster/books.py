@@ -20,13 +20,18 @@ from typing import Final
 import msgspec
 
 from topowise import fingerprint, pods
+from topowise_scheduler.cluster.caution import holds_anything
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.report import PodName, Report, kubelet_of
 
 # For so long a report that still lists an ended pod is taken for an old one; later, for the kubelet's truth.
 ENDED_KEPT_S: Final = 120.0
+# What the API server tells of one moment comes to us within this time, and what a kubelet knows first within that.
+_EARLY_S: Final = 0.2
+_LATE_S: Final = 2.0
 # How many of the newest pods may be missing in the numbers of a counts report, to be found by its fingerprint.
 _MAX_MISSING: Final = 16
 
@@ -48,6 +53,12 @@ class Booking(msgspec.Struct):
     record: PodRecord
     needs: pods.Needs
     standing: Standing
+    since: float
+    """When it came to this standing: seconds, monotonic."""
+    acknowledged: float | None = None
+    """When its kubelet was seen to have taken it on."""
+    was_there: bool = False
+    """It was there before us, so nobody saw what happened around it."""
     reported: bool = False
     placed: bool = False
 
@@ -77,6 +88,7 @@ class Books:
         self.kubelet: Kubelet | None = None
         self.bookings: dict[str, Booking] = {}
         self._ended: dict[PodName, float] = {}
+        self._releases: list[float] = []
         # Pods by uid that the numbers of a counts report are known to be of; where they lie may be told.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
 
@@ -84,6 +96,7 @@ class Books:
         """A new report; `now` (seconds, monotonic) ages what is remembered of ended pods."""
         is_newer = self.report is None or not report.version or report.version != self.report.version
         self._ended = {name: at for name, at in self._ended.items() if now - at < ENDED_KEPT_S}
+        self._releases = [at for at in self._releases if now - at < ENDED_KEPT_S]
         comparison = Comparison()
         if report.precision == "exact":
             comparison = self._compare(report)
@@ -113,7 +126,8 @@ class Books:
             held.record = booking.record
             if booking.standing <= held.standing:
                 return
-            held.standing = booking.standing
+            held.standing, held.since = booking.standing, booking.since
+            held.acknowledged = booking.acknowledged
             if report is None or booking.standing is not Standing.ASSIGNED or not self._is_told_of(report, held):
                 return
         else:
@@ -126,11 +140,13 @@ class Books:
                 return
         self._rebuild(report)
 
-    def update(self, record: PodRecord) -> bool:
+    def update(self, record: PodRecord, now: float) -> bool:
         """A booked pod has changed. True if that changes the books: its init containers are done."""
         booking = self.bookings.get(record.uid)
         if booking is None:
             return False
+        if record.acknowledged and booking.acknowledged is None:
+            booking.acknowledged = now
         has_started = record.runs and not booking.record.runs
         booking.record = record
         return has_started and self.kubelet is not None and booking.placed and self.kubelet.start(record.uid)
@@ -147,6 +163,8 @@ class Books:
             return
         if booking.standing is Standing.ASSIGNED and ended_at is not None:
             self._ended[booking.name] = ended_at
+            if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
+                self._releases.append(ended_at)
         if self.kubelet is None or self.report is None:
             return
         if self.report.precision == "counts" and self._mark_counted(self.report, believes=False):
@@ -167,6 +185,38 @@ class Books:
         for uid in uids:
             kubelet.remove(uid)
         return kubelet
+
+    def unsure(self, now: float) -> list[PodView]:
+        """The pods that may lie elsewhere than predicted, if they lie there at all."""
+        node = self.kubelet
+        if node is None or len(node.node_ids) < 2:
+            return []
+        return [
+            view
+            for booking in self.bookings.values()
+            if self._is_unsure(booking, now) and holds_anything(node, view := self._view(booking))
+        ]
+
+    def _is_unsure(self, booking: Booking, now: float) -> bool:
+        if booking.reported or booking.standing is Standing.NOMINATED:
+            return False
+        done = booking.acknowledged
+        if booking.standing is Standing.CLAIMED or done is None or now - done < _LATE_S:
+            return True
+        if now - done > ENDED_KEPT_S:
+            # Whoever has not been reported by now never will: the exporter leaves it out.
+            return False
+        begin, end = booking.since - _EARLY_S, done + _LATE_S
+        if booking.was_there or any(begin <= at <= end for at in self._releases):
+            return True
+        return any(
+            other is not booking and not other.reported and other.since <= end and (other.acknowledged or now) >= begin
+            for other in self._assigned()
+        )
+
+    def _view(self, booking: Booking) -> PodView:
+        assert self.kubelet is not None
+        return self.kubelet.view(booking.uid, booking.needs)
 
     def _assigned(self) -> Iterator[Booking]:
         return (booking for booking in self.bookings.values() if booking.standing is Standing.ASSIGNED)
@@ -255,7 +305,7 @@ class Books:
     def _place(self, booking: Booking) -> None:
         if self.kubelet is None:
             return
-        booking.placed = self.kubelet.admit_view(self.kubelet.view(booking.uid, booking.needs)).admitted
+        booking.placed = self.kubelet.admit_view(self._view(booking)).admitted
         if booking.placed and booking.record.runs:
             self.kubelet.start(booking.uid)
 

@@ -15,8 +15,10 @@ from typing import Final
 from topowise import pods
 from topowise.runtime.log import V2, kv
 from topowise_scheduler.cluster.books import Booking, Books, Standing
+from topowise_scheduler.cluster.caution import at_worst
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Engine
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import Report
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,7 @@ class Ledger:
         """Pending pods that were refused here, by uid."""
         self.known: set[str] = set()
         """Names of the Node objects."""
+        self._unsettled: dict[str, int] = {}
         self.improved: set[str] = set()
         """Nodes that may have more room than before; whoever wakes pods takes them out."""
         self.events: Counter[str] = Counter()
@@ -124,7 +127,7 @@ class Ledger:
             return
         if self._assigned.get(uid) == record.node:
             books = self._nodes[record.node]
-            if books.update(record):
+            if books.update(record, self._clock()):
                 self._publish(record.node, books)
             return
         self._assign(record, record.node, record.needs, is_news=is_news)
@@ -172,7 +175,7 @@ class Ledger:
         ):
             return
         self._claims[record.uid] = (name, self._clock() + self._claim_s)
-        books.put(_booking(record, needs, Standing.CLAIMED))
+        books.put(self._booking(record, needs, Standing.CLAIMED))
         self._publish(name, books, better=False)
 
     def unclaim(self, uid: str) -> None:
@@ -184,6 +187,34 @@ class Ledger:
             self._nodes[claim[0]].lower(uid, Standing.NOMINATED)
         else:
             self._drop_booking(uid, claim[0], ended=False)
+
+    def state(self, name: str, without: Collection[str], *, at_its_worst: bool = True) -> Kubelet | None:
+        """A copy of a node's state without these pods, None if nobody has reported the node.
+
+        `at_its_worst` also holds what pods may hold elsewhere while it is not sure where they lie (caution.py).
+        """
+        books = self._nodes.get(name)
+        state = None if books is None else books.without(without)
+        if books is None or state is None or not at_its_worst:
+            return state
+        unsure = [one for one in books.unsure(self._clock()) if one.uid not in without]
+        return at_worst(state, unsure) if unsure else state
+
+    def tick(self) -> None:
+        """What time alone changes; to be called about every second."""
+        self.expire()
+        now = self._clock()
+        for name, count in list(self._unsettled.items()):
+            books = self._nodes.get(name)
+            if books is None or books.kubelet is None:
+                del self._unsettled[name]
+            elif len(books.unsure(now)) != count:
+                self._publish(name, books)
+
+    @property
+    def unsettled(self) -> int:
+        """Pods that may lie elsewhere than predicted."""
+        return sum(self._unsettled.values())
 
     def expire(self) -> int:
         """Drop claims that nobody has fulfilled in time; how many they were."""
@@ -206,10 +237,13 @@ class Ledger:
         self.unclaim(record.uid)
         free = books.without({record.uid, *others})
         if free is not None:
-            admission = free.admit_view(free.view(record.uid, needs))
-            if not admission.admitted:
-                self.events["bind_conflict"] += 1
-                return admission.reason
+            # It must fit where the pods before it are predicted, and wherever else they may be.
+            unsure = [one for one in books.unsure(self._clock()) if one.uid not in others]
+            for state in (free, at_worst(free, unsure)) if unsure else (free,):
+                admission = state.fork().admit_view(state.view(record.uid, needs))
+                if not admission.admitted:
+                    self.events["bind_conflict"] += 1
+                    return admission.reason
         self._assumed.add(record.uid)
         self._assign(record, name, needs)
         return ""
@@ -271,7 +305,7 @@ class Ledger:
         if name and record.needs is not None:
             self._nominated[uid] = name
             books = self._nodes.setdefault(name, Books())
-            books.put(_booking(record, record.needs, Standing.NOMINATED))
+            books.put(self._booking(record, record.needs, Standing.NOMINATED))
             self._publish(name, books, better=False)
 
     def _assign(self, record: PodRecord, name: str, needs: pods.Needs, *, is_news: bool = True) -> None:
@@ -282,7 +316,7 @@ class Ledger:
         self._asked.pop(record.uid, None)
         self._assigned[record.uid] = name
         books = self._nodes.setdefault(name, Books())
-        books.put(_booking(record, needs, Standing.ASSIGNED), is_news=is_news)
+        books.put(self._booking(record, needs, Standing.ASSIGNED, was_there=not is_news), is_news=is_news)
         self._publish(name, books, better=False)
 
     def _put_refusal(self, record: PodRecord) -> None:
@@ -316,15 +350,22 @@ class Ledger:
     def _publish(self, name: str, books: Books, *, better: bool = True) -> None:
         if books.kubelet is None:
             return
-        self.engine.put(name, books.kubelet)
+        unsure = books.unsure(self._clock())
+        self.engine.put(name, at_worst(books.kubelet, unsure) if unsure else books.kubelet)
+        if unsure:
+            self._unsettled[name] = len(unsure)
+        else:
+            self._unsettled.pop(name, None)
         if better:
             self.improved.add(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=len(books.bookings)))
 
+    def _booking(self, record: PodRecord, needs: pods.Needs, standing: Standing, *, was_there: bool = False) -> Booking:
+        now = self._clock()
+        return Booking(
+            record, needs, standing, since=now, acknowledged=now if record.acknowledged else None, was_there=was_there
+        )
+
     def _priority_on(self, name: str, uid: str) -> int:
         booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None
         return 0 if booking is None else booking.record.priority
-
-
-def _booking(record: PodRecord, needs: pods.Needs, standing: Standing) -> Booking:
-    return Booking(record, needs, standing)

@@ -28,7 +28,8 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
 
     `needs` is None with `problem` saying why, if its quantities cannot be read. `shape` is equal for pods that ask for
     the same. `refusal` is the kubelet's reason for a pod it did not place. `waits` tells a pending pod that an extender
-    of this project has refused; `runs` one whose containers have started. `started` is RFC 3339.
+    of this project has refused; `acknowledged` one that its kubelet has taken on, `runs` one whose containers have
+    started. `started` is RFC 3339.
     """
 
     uid: str
@@ -44,6 +45,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str]
     version: str
     runs: bool = False
+    acknowledged: bool = False
     waits: bool = False
     refusal: str = ""
     problem: str = ""
@@ -84,6 +86,7 @@ class Records:
             labels=self._shared_labels(meta.labels),
             version=meta.resourceVersion,
             runs=status.phase == "Running",
+            acknowledged=bool(status.startTime) or status.phase == "Running",
             waits=stage == "pending" and _was_refused(status),
             refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",
             problem=problem,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -28,22 +29,51 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Reports:
+    """Reports wait until the pods are there: a pod that comes to a reported node makes its books anew, all at once do
+    so once a node."""
+
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._waiting: dict[str, report.Report] | None = {}
 
     def replace(self, items: list[report.Report]) -> None:
-        listed = {item.name for item in items}
+        listed = {item.name: item for item in items}
+        if self._waiting is not None:
+            self._waiting = listed
+            return
         for name in self._ledger.reported():
             if name not in listed:
                 self._ledger.drop_report(name)
         for item in items:
-            self._ledger.put_report(item)
+            if not self._is_known(item):
+                self._ledger.put_report(item)
 
     def apply(self, event: EventType, item: report.Report) -> None:
-        if event == "DELETED":
+        if self._waiting is not None:
+            if event == "DELETED":
+                self._waiting.pop(item.name, None)
+            else:
+                self._waiting[item.name] = item
+        elif event == "DELETED":
             self._ledger.drop_report(item.name)
         else:
             self._ledger.put_report(item)
+
+    def release(self) -> None:
+        """The pods have been listed."""
+        if self._waiting is not None:
+            listed, self._waiting = list(self._waiting.values()), None
+            self.replace(listed)
+
+    def _is_known(self, item: report.Report) -> bool:
+        """Whether a new list only says again what the last event said."""
+        books = self._ledger.books(item.name)
+        return (
+            bool(item.version)
+            and books is not None
+            and books.report is not None
+            and (books.report.version == item.version)
+        )
 
 
 class _Nodes:
@@ -61,8 +91,9 @@ class _Nodes:
 
 
 class _Pods:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, listed: Callable[[], None]) -> None:
         self._ledger = ledger
+        self._listed = listed
         self._held: set[str] = set()
         self._is_first = True
 
@@ -75,6 +106,7 @@ class _Pods:
         for item in sorted(items, key=lambda one: one.started):
             self._ledger.put_pod(item, is_news=not self._is_first)
         self._is_first = False
+        self._listed()
 
     def apply(self, event: EventType, item: PodRecord) -> None:
         if event == "DELETED":
@@ -108,7 +140,7 @@ class Budgets:
 
 
 def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets) -> list[Reflector[Any]]:
-    """One for each collection, in the order in which they are best listed: pods before the reports that tell of them.
+    """One for each collection.
 
     A cluster without the NRT CRD is one in which no node has been reported yet.
     """
@@ -118,9 +150,10 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets) -> 
     def decode_report(raw: bytes | msgspec.Raw) -> report.Report:
         return report.read(decode_topology(raw))
 
+    reports = _Reports(ledger)
     return [
-        Reflector(api, "/api/v1/pods", records.decode, _Pods(ledger)),
+        Reflector(api, "/api/v1/pods", records.decode, _Pods(ledger, reports.release)),
         Reflector(api, "/api/v1/nodes", decode_node, _Nodes(ledger)),
-        Reflector(api, nrt.PATH, decode_report, _Reports(ledger), missing_is_empty=True),
+        Reflector(api, nrt.PATH, decode_report, reports, missing_is_empty=True),
         Reflector(api, BUDGETS_PATH, decode_budget, budgets),
     ]

@@ -58,7 +58,7 @@ class CountClaim:
     groups: int = 1
 
     def table(self, places: Places) -> Flags:
-        fits = reaching(self.values[:, places], self.wanted)
+        fits = reaching(at(self.values, places), self.wanted)
         if self.bound is not None:
             bound = self.bound[places]
             masks = np.arange(len(fits), dtype=np.uint8)[:, None]
@@ -66,7 +66,7 @@ class CountClaim:
         return fits
 
     def possible(self, places: Places) -> Flags:
-        values = self.values[:, places]
+        values = at(self.values, places)
         enough: Flags = (np.maximum(values, 0).sum(axis=0) >= self.wanted) & (values >= 0).any(axis=0)
         return enough
 
@@ -80,7 +80,12 @@ class CountClaim:
         return free
 
     def cover(self, places: Places) -> Bits:
-        return bits(self.values[:, places] >= 0)
+        return bits(at(self.values, places) >= 0)
+
+
+def at(values: NDArray[Any], places: Places) -> NDArray[Any]:
+    """(zones, places) of (zones, nodes); `places` ascend, so that as many as there are nodes are all."""
+    return values if len(places) == values.shape[1] else values.take(places, axis=1)
 
 
 def chosen(values: NDArray[Any], zone: NDArray[np.intp]) -> NDArray[Any]:

@@ -40,7 +40,8 @@ LOWEST: Final[NDArray[np.intp]] = np.array([max(0, (mask & -mask).bit_length() -
 def bits(fits: Flags) -> Bits:
     """From (zones, nodes) the set of zones of each node, as bits."""
     if fits.shape[1] < _FEW:
-        return np.packbits(fits, axis=0, bitorder="little")[0]
+        packed: Bits = np.packbits(fits, axis=0, bitorder="little")[0]
+        return packed
     found: Bits = fits[0].astype(np.uint8)
     for zone in range(1, len(fits)):
         found |= fits[zone].view(np.uint8) << np.uint8(zone)
@@ -76,7 +77,7 @@ def reaching(values: NDArray[np.int64], wanted: int) -> Flags:
 
 
 def _pairs(table: NDArray[Any], zone: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Views of the masks without a zone, and of the same masks with it."""
+    """Views of the masks without a zone, and of the same masks with it; of a table in C order, others are copied."""
     paired = table.reshape(-1, 2, table.shape[-1] << zone)
     return paired[:, 0], paired[:, 1]
 
@@ -89,7 +90,7 @@ def marked(fits: Flags, values: Bits) -> Bits:
 
 def below(fits: Flags, zones: int) -> Flags:
     """The masks that are part of one that fits."""
-    found = fits.copy()
+    found = fits.copy(order="C")
     for zone in range(zones):
         without, having = _pairs(found, zone)
         without |= having
@@ -98,7 +99,7 @@ def below(fits: Flags, zones: int) -> Flags:
 
 def counted_above(fits: Flags, zones: int) -> Bits:
     """How many masks that fit contain each mask."""
-    found = fits.astype(np.uint8)
+    found = fits.astype(np.uint8, order="C")
     for zone in range(zones):
         without, having = _pairs(found, zone)
         without += having
@@ -106,11 +107,12 @@ def counted_above(fits: Flags, zones: int) -> Bits:
 
 
 def exactly(above: NDArray[np.uint16], zones: int) -> NDArray[np.uint16]:
-    """From how many pairs lie above each mask, in place, how many are the mask itself."""
+    """From how many pairs lie above each mask, how many are the mask itself."""
+    found = above.copy(order="C")
     for zone in range(zones):
-        without, having = _pairs(above, zone)
+        without, having = _pairs(found, zone)
         without -= having
-    return above
+    return found
 
 
 class Order:

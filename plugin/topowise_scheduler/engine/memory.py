@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Kind
-from topowise_scheduler.engine.claims import Claim, Places
+from topowise_scheduler.engine.claims import Places, at
 from topowise_scheduler.engine.counts import GROUPS, OUT
 from topowise_scheduler.engine.decisions import FAILED, Decisions
 from topowise_scheduler.engine.kinds import Sizes
@@ -77,26 +77,17 @@ class Memory:
         self._everything = np.uint8((1 << zones) - 1)
         # The bits of the NUMA nodes that have so much free.
         self._enough: dict[tuple[str, int], Bits] = {}
+        self._claims: dict[Amounts, MemoryClaim] = {}
         self._mine = False
 
-    def claim(self, requested: Amounts) -> Claim | None:
+    def claim(self, requested: Amounts) -> MemoryClaim | None:
         """The hints for these amounts; None for none at all. Refuses where a type is missing."""
         if not requested or self._missing(requested):
             return None
-        singles = self._alone
-        for name, size in requested:
-            singles = singles & self._having(name, size)
-        for reusable in self._reusable:
-            fits = self._fits_with(reusable, requested)
-            single = popcounts(self.sheet.zones)[reusable.mask] == 1
-            singles = np.where(fits & single, singles | reusable.mask, singles)
-        active = singles != 0
-        none = np.flatnonzero(~active)
-        if len(none):
-            active[none] = self.several(requested, none)
-        sizes = self.sheet.each(self.sheet.kinds.memory_sizes(requested))
-        whole = None if active.all() else active
-        return MemoryClaim(self, requested, singles, sizes, whole, len(requested))
+        found = self._claims.get(requested)
+        if found is None:
+            found = self._claims[requested] = self._claim(requested)
+        return found
 
     def check(self, requested: Amounts) -> None:
         """Refuse where no hint would help: no mask fits, and none can be met that lies within a group."""
@@ -138,7 +129,7 @@ class Memory:
         unused = ~spread(self._used[places], zones)
         found = np.ones((1 << zones, len(places)), dtype=np.bool_)
         for name, size in requested:
-            found &= reaching(np.where(unused, self._of(name)[:, places], OUT), size)
+            found &= reaching(np.where(unused, at(self._of(name), places), OUT), size)
         found[0] = False
         found[1 << np.arange(zones)] = spread(singles[places], zones)
         grouped = np.flatnonzero(self._grouped[places])
@@ -147,8 +138,8 @@ class Memory:
                 found[mask[fits], grouped[fits]] = True
         for reusable in self._reusable:
             fits = self._fits_with(reusable, requested)[places]
-            at = np.flatnonzero(fits)
-            found[reusable.mask[places][at], at] = True
+            fitting = np.flatnonzero(fits)
+            found[reusable.mask[places][fitting], fitting] = True
         return found
 
     def several(self, requested: Amounts, places: Places) -> Flags:
@@ -178,6 +169,22 @@ class Memory:
         zones = self.sheet.zones
         allocatable = self.sheet.kinds.empty.section(("memory", "memory"))[:zones, self.sheet.kind]
         return allocatable - self._of("memory"), allocatable
+
+    def _claim(self, requested: Amounts) -> MemoryClaim:
+        singles = self._alone
+        for name, size in requested:
+            singles = singles & self._having(name, size)
+        for reusable in self._reusable:
+            fits = self._fits_with(reusable, requested)
+            single = popcounts(self.sheet.zones)[reusable.mask] == 1
+            singles = np.where(fits & single, singles | reusable.mask, singles)
+        active = singles != 0
+        none = np.flatnonzero(~active)
+        if len(none):
+            active[none] = self.several(requested, none)
+        sizes = self.sheet.each(self.sheet.kinds.memory_sizes(requested))
+        whole = None if active.all() else active
+        return MemoryClaim(self, requested, singles, sizes, whole, len(requested))
 
     def _missing(self, requested: Amounts) -> bool:
         """Refuse the nodes that lack a type; True if all do."""
@@ -219,7 +226,7 @@ class Memory:
         """Whether no NUMA node of the mask is in use alone or by another group."""
         zones = self.sheet.zones
         inside = spread(mask & self._used[places], zones)
-        violated: Flags = (inside & (self._cells[:, places] != mask)).any(axis=0)
+        violated: Flags = (inside & (at(self._cells, places) != mask)).any(axis=0)
         return ~violated
 
     def _has_free(self, mask: Bits, requested: Amounts) -> Flags:
@@ -233,10 +240,10 @@ class Memory:
         return enough
 
     def _has_free_at(self, mask: Bits, requested: Amounts, places: Places) -> Flags:
-        inside = spread(mask, self.sheet.zones)
+        inside = spread(mask, self.sheet.zones).astype(np.int64)
         enough = np.ones(len(places), dtype=np.bool_)
         for name, size in requested:
-            enough &= (self._of(name)[:, places] * inside).sum(axis=0) >= size
+            enough &= (at(self._of(name), places) * inside).sum(axis=0) >= size
         return enough
 
     def _fits_with(self, reusable: _Reusable, requested: Amounts) -> Flags:
@@ -260,7 +267,8 @@ class Memory:
         """The default hint, or the best that contains the stored one (findBestHint), into `mask`; or refuse."""
         zones = self.sheet.zones
         claim = self.claim(requested)
-        assert isinstance(claim, MemoryClaim)
+        if claim is None:
+            return
         within = mask.copy()
         # One NUMA node that fits is better than all that contain it.
         singles = claim.singles & np.where(within == 0, self._everything, within)
@@ -290,6 +298,7 @@ class Memory:
             self._cells = self._cells.copy()
             self._mine = True
         self._enough.clear()
+        self._claims.clear()
         zones, count = self.sheet.zones, len(mask)
         needed = {}
         for name, size in requested:

@@ -48,9 +48,10 @@ class _Node(NamedTuple):
 class Engine:
     """The decisions of `Kubelet`, for all nodes in a few milliseconds.
 
-    `fallbacks` counts by cause (decisions.CAUSES) how many decisions were asked of the one-node model. An engine is
-    used by one thread. `cache_hits` and `cache_misses` count verdicts that were known, and that were not.
-    `policies` (rows,) is the Topology Manager policy of each row, a place in topowise.attributes.POLICIES.
+    `fallbacks` counts by cause (decisions.CAUSES) how many decisions were asked of the one-node model, and as "empty"
+    how often only it knew whether a refused pod would fit without the others. `cache_hits` and `cache_misses` count
+    verdicts that were known, and that were not. `policies` (rows,) is the Topology Manager policy of each row, a place
+    in topowise.attributes.POLICIES. An engine is used by one thread.
     """
 
     reasons: ClassVar[tuple[str, ...]] = REASONS

@@ -33,9 +33,10 @@ class Step:
 class Room:
     """Nodes on which a pod fits, before it is there.
 
-    `rows` (nodes,) are rows of the engine. `distances` (zones, zones, nodes) is the SLIT, 10 and 20 where a node does not tell. `allocatable` and `available`
-    map a resource to (zones, nodes) int64 by position: what a zone can give to pods, and what of it nobody holds;
-    0 where a node or a zone has none of it. `masks` (steps, nodes) are the hints, bit z for position z, 0 for none.
+    `rows` (nodes,) are rows of the engine. `distances` (zones, zones, nodes) is the SLIT, 10 and 20 where a node does
+    not tell. `allocatable` and `available` map a resource to (zones, nodes) int64 by position: what a zone can give to
+    pods, and what of it nobody holds; 0 where a node or a zone has none of it. `masks` (steps, nodes) are the hints,
+    bit z for position z, 0 for none.
     """
 
     rows: NDArray[np.int32]

@@ -47,7 +47,7 @@ class Shape(NamedTuple):
                 for container in view.containers
             ]
         )
-        if len(asks) == 1 and not view.by_pod_level:
+        if len(asks) == 1 and view.containers[0].kind == "app" and not view.by_pod_level:
             total = asks[0]
         else:
             named = sorted({name for ask in asks for name, _ in ask.devices})

@@ -3,49 +3,54 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import os
 import sys
-
-import msgspec
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from topowise import __version__
-from topowise.runtime import cli
+from topowise.errors import TopowiseError
+from topowise_scheduler.kubectl import arguments
+
+if TYPE_CHECKING:
+    from topowise_scheduler.kubectl.console import Answer
+
+_TROUBLE = 2
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """The command line; its exit status."""
-    return cli.run(_parser(), arguments)
+    given = sys.argv[1:] if argv is None else argv
+    try:
+        answer = _answer(given)
+        sys.stdout.write(answer.text)
+        sys.stdout.flush()
+    except TopowiseError as exc:
+        sys.stderr.write(f"error: {exc}\n")
+        return _TROUBLE
+    except BrokenPipeError:
+        # `| head` has seen enough; the interpreter would complain once more while it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    for note in answer.notes:
+        sys.stderr.write(f"{note}\n")
+    return answer.status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kubectl topowise", description="The NUMA nodes of a cluster.")
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    nodes = commands.add_parser("nodes", help="what each NUMA node can still give")
-    nodes.add_argument("-f", "--file", help="saved NodeResourceTopologies instead of the cluster's; - is stdin")
-    nodes.add_argument("-o", "--output", choices=("table", "json", "yaml", "name"), default="table")
-    nodes.set_defaults(command=_nodes)
-    return parser
+def _answer(given: list[str]) -> Answer:
+    from topowise_scheduler.kubectl import console
 
+    if given[:1] == ["__complete"]:
+        from topowise_scheduler.kubectl import completion
 
-def _nodes(options: argparse.Namespace) -> int:
-    from topowise_scheduler.kubectl import source
-    from topowise_scheduler.kubectl.nodes import table
-
-    found = source.topologies(options.file)
-    if options.output == "name":
-        print("\n".join(one.metadata.name for one in found))
-    elif options.output == "json":
-        print(msgspec.json.format(msgspec.json.encode({"items": found}), indent=2).decode())
-    elif options.output == "yaml":
-        print(msgspec.yaml.encode({"items": found}).decode(), end="")
-    elif not found:
-        print("No NodeResourceTopologies found: is an exporter running?", file=sys.stderr)
-    else:
-        text, problems = table(found)
-        print(text)
-        for problem in problems:
-            print(f"warning: {problem}", file=sys.stderr)
-    return 0
+        return completion.complete(given[1:], arguments.parser(__version__))
+    options: argparse.Namespace = arguments.parser(__version__).parse_args(given)
+    command = importlib.import_module(f"topowise_scheduler.kubectl.{options.command}")
+    run: Callable[[argparse.Namespace, console.Console], Answer] = command.run
+    return run(options, console.of_this_process())
 
 
 if __name__ == "__main__":

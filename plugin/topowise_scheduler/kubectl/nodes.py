@@ -1,36 +1,133 @@
-"""The table of `kubectl topowise nodes`: a row for each NUMA node, free and allocatable as exporters report it."""
+"""`kubectl topowise nodes`: a row for each node, or with `-o wide` for each NUMA node, as exporters report it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from topowise import nrt, quantity
-from topowise.errors import ParseError
-from topowise_scheduler.explain import human
-from topowise_scheduler.kubectl.columns import columns
+import msgspec
+
+from topowise import nrt
+from topowise_scheduler.kubectl import objects, zones
+from topowise_scheduler.kubectl.ages import age
+from topowise_scheduler.kubectl.columns import columns, width_of
+from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.report import Report, read
+
+NOTHING_FOUND: Final = "No NodeResourceTopologies found: is an exporter running?"
+_HEADER: Final = (
+    "NODE", "POLICY", "SCOPE", "PRECISION", "ZONES", "CPU FREE", "FRAG", "MEMORY FREE", "DEVICES FREE", "CHANGED"
+)  # fmt: skip
+_WIDE_HEADER: Final = ("NODE", "POLICY", "SCOPE", "PRECISION", "ZONE", "CPU FREE", "MEMORY FREE", "OTHER FREE")
+# What a narrow terminal does without, the first one first.
+_SPARED: Final = ("PRECISION", "ZONES", "SCOPE", "CHANGED", "DEVICES FREE", "MEMORY FREE")
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    found = (
+        objects.from_files(options.file)
+        if options.file
+        else objects.from_cluster(Kubectl(options.context, options.kubeconfig))
+    ).reports
+    if options.output in ("json", "yaml"):
+        return Answer(document([one.raw for one in found], options.output))
+    if options.output == "name":
+        return Answer("".join(f"{one.topology.metadata.name}\n" for one in found))
+    if not found:
+        return Answer("", notes=(NOTHING_FOUND,))
+    topologies = [one.topology for one in found]
+    if options.output == "wide":
+        text, problems = wide_table(topologies)
+        left_out: Sequence[str] = ()
+    else:
+        changed = {one.topology.metadata.name: one.changed for one in found}
+        header, rows, problems = _rows(topologies, changed, console)
+        header, rows, left_out = _narrowed(header, rows, console.width)
+        text = columns(header, rows)
+    notes = [f"warning: {problem}" for problem in problems]
+    if left_out:
+        notes.append(f"{console.width} columns: {', '.join(left_out)} left out; -o wide has all, a row for each zone")
+    return Answer(text + "\n", notes=tuple(notes))
 
 
 def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, list[str]]:
-    """The table, and a line for each part of an object that could not be used."""
+    """The table of nodes, and a line for each part of an object that could not be used."""
+    header, rows, problems = _rows(topologies, {}, Console())
+    return columns(header, rows), problems
+
+
+def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, list[str]]:
+    """The same with a row for each NUMA node, and all its resources."""
     rows: list[list[str]] = []
     problems: list[str] = []
     for topology in topologies:
         report = read(topology)
         problems += [f"{report.name}: {problem}" for problem in report.problems]
-        rows += [_row(report, numa_id, zone) for numa_id, zone in nrt.numa_zones(topology)] or [
+        rows += [[*_node(report), *_zone(numa_id, zone)] for numa_id, zone in zones.zones_of(topology)] or [
             [*_node(report), "-", "-", "-", ""]
         ]
-    header = ["NODE", "POLICY", "SCOPE", "PRECISION", "ZONE", "CPU FREE", "MEMORY FREE", "OTHER FREE"]
-    return columns(header, rows), problems
+    return columns(_WIDE_HEADER, rows), problems
 
 
-def _row(report: Report, numa_id: int, zone: nrt.Zone) -> list[str]:
-    amounts = {resource.name: _free(resource) for resource in zone.resources or ()}
-    others = " ".join(
-        f"{name}={text}" for name, text in sorted(amounts.items()) if text and name not in ("cpu", "memory")
-    )
-    return [*_node(report), str(numa_id), amounts.get("cpu") or "-", amounts.get("memory") or "-", others]
+def document(items: Sequence[objects.Json], form: str) -> str:
+    """A List of objects, just as they are."""
+    listed = {"apiVersion": "v1", "kind": "List", "items": items}
+    if form == "yaml":
+        return msgspec.yaml.encode(listed).decode()
+    return msgspec.json.format(msgspec.json.encode(listed), indent=2).decode() + "\n"
+
+
+def _rows(
+    topologies: Iterable[nrt.NodeResourceTopology], changed: Mapping[str, str], console: Console
+) -> tuple[Sequence[str], list[list[str]], list[str]]:
+    rows: list[list[str]] = []
+    problems: list[str] = []
+    for topology in topologies:
+        report = read(topology)
+        problems += [f"{report.name}: {problem}" for problem in report.problems]
+        mine = [amounts for _, amounts in zones.zones_of(topology)]
+        lost = None if report.empty.settings.topology.policy == "none" else zones.fragmentation(mine)
+        rows.append(
+            [
+                *_node(report),
+                str(len(mine)),
+                _free(mine, "cpu", console),
+                "-" if lost is None else f"{lost}%",
+                _free(mine, "memory", console),
+                " ".join(
+                    f"{zones.short(name)} {zones.numbers(mine, name).replace(' of ', '/')}"
+                    for name in zones.resources(mine)
+                    if "/" in name
+                )
+                or "-",
+                age(changed.get(report.name, ""), console.now),
+            ]
+        )
+    return _HEADER, rows, problems
+
+
+def _narrowed(
+    header: Sequence[str], rows: list[list[str]], width: int | None
+) -> tuple[Sequence[str], list[list[str]], Sequence[str]]:
+    """The table without as many columns as it takes to fit, and the names of these."""
+    left_out: list[str] = []
+    for name in _SPARED:
+        if width is None or width_of(header, rows) <= width:
+            break
+        at = header.index(name)
+        header = [*header[:at], *header[at + 1 :]]
+        rows = [[*row[:at], *row[at + 1 :]] for row in rows]
+        left_out.append(name)
+    return header, rows, left_out
+
+
+def _free(mine: zones.Zones, resource: str, console: Console) -> str:
+    if not any(resource in zone for zone in mine):
+        return "-"
+    return f"{zones.bars(mine, resource, is_ascii=console.is_ascii)} {zones.numbers(mine, resource)}"
 
 
 def _node(report: Report) -> list[str]:
@@ -38,15 +135,14 @@ def _node(report: Report) -> list[str]:
     return [report.name, topology.policy, topology.scope, report.precision]
 
 
-def _free(resource: nrt.Resource) -> str:
-    """Available of allocatable; "" if none can be allocated, "?" for what cannot be read."""
-    try:
-        may = quantity.for_resource(resource.name, resource.allocatable)
-        can = quantity.for_resource(resource.name, resource.available)
-    except ParseError:
+def _zone(numa_id: int, zone: Mapping[str, zones.Amount]) -> list[str]:
+    told = {name: _of(name, amount) for name, amount in zone.items()}
+    others = " ".join(f"{name}={text}" for name, text in sorted(told.items()) if name not in ("cpu", "memory"))
+    return [str(numa_id), told.get("cpu", "-"), told.get("memory", "-"), others]
+
+
+def _of(resource: str, amount: zones.Amount) -> str:
+    """Available of allocatable, "?" for what cannot be read."""
+    if amount.available is None:
         return "?"
-    return f"{_spell(resource.name, max(0, can))}/{_spell(resource.name, may)}" if may else ""
-
-
-def _spell(resource: str, amount: int) -> str:
-    return quantity.from_milli(amount) if resource == "cpu" else human(resource, amount)
+    return f"{zones.spell(resource, amount.available)}/{zones.spell(resource, amount.allocatable)}"

@@ -1,4 +1,4 @@
-"""Where the plug-in gets objects: from the cluster through kubectl itself, or from a file.
+"""Where the plug-in gets objects: from the cluster through kubectl itself, or from files.
 
 `kubectl get --raw` takes 0.05 s where the official client takes a second, and brings contexts, exec credentials and
 proxies along exactly as the user has them.
@@ -9,60 +9,142 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import yaml
 
-from topowise import nrt
 from topowise.errors import SourceError
 
-
-class _TopologyList(msgspec.Struct, frozen=True):
-    items: list[nrt.NodeResourceTopology]
+_TIMEOUT_S: Final = 60
 
 
-def topologies(file: str | None) -> list[nrt.NodeResourceTopology]:
-    """All NRTs by name: those of `file` ("-" is stdin; a List, one object or several documents) or of the cluster."""
-    documents = _from_cluster() if file is None else _from_file(file)
-    try:
-        found = [
-            item
-            for document in documents
-            for item in (
-                msgspec.convert(document, _TopologyList).items
-                if "items" in document
-                else [msgspec.convert(document, nrt.NodeResourceTopology)]
-            )
+class MissingError(SourceError):
+    """The server knows no such object, or no such kind."""
+
+
+class ForbiddenError(SourceError):
+    """The user may not read it."""
+
+
+class Kubectl:
+    """The user's kubectl, in the context and with the kubeconfig that were named, if any."""
+
+    def __init__(self, context: str = "", kubeconfig: str = "") -> None:
+        self._binary = os.environ.get("KUBECTL") or "kubectl"
+        self._flags = [
+            *(["--context", context] if context else []),
+            *(["--kubeconfig", kubeconfig] if kubeconfig else []),
         ]
-    except (msgspec.ValidationError, TypeError) as exc:
-        raise SourceError(file or "the cluster", f"is not a NodeResourceTopology or a list of them: {exc}") from exc
-    return sorted(found, key=lambda one: one.metadata.name)
+
+    def get(self, *paths: str) -> list[bytes]:
+        """The answers to some reads, which are made at once. Raises SourceError for the first that failed."""
+        answers = self.attempt(*paths)
+        for answer in answers:
+            if isinstance(answer, SourceError):
+                raise answer
+        return [answer for answer in answers if isinstance(answer, bytes)]
+
+    def attempt(self, *paths: str) -> list[bytes | SourceError]:
+        """The answer to each read, or why there is none. Raises SourceError if there is no kubectl."""
+        running = [self._start("get", "--raw", path) for path in paths]
+        return [self._finish(one, f"{self._binary} get --raw {path}") for one, path in zip(running, paths, strict=True)]
+
+    def namespace(self) -> str:
+        """The namespace of the context."""
+        arguments = ("config", "view", "--minify", "-o", "jsonpath={..namespace}")
+        answer = self._finish(self._start(*arguments), f"{self._binary} config view")
+        return "default" if isinstance(answer, SourceError) else answer.decode().strip() or "default"
+
+    def contexts(self) -> list[str]:
+        """The names of all contexts."""
+        started = self._start("config", "get-contexts", "-o", "name")
+        answer = self._finish(started, f"{self._binary} config get-contexts")
+        return [] if isinstance(answer, SourceError) else answer.decode().split()
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                [self._binary, *arguments, *self._flags],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        except OSError as exc:
+            raise SourceError(
+                self._binary, f"cannot be run ({exc.strerror}); install kubectl, set $KUBECTL, or read a saved file"
+            ) from exc
+
+    def _finish(self, process: subprocess.Popen[bytes], command: str) -> bytes | SourceError:
+        try:
+            out, err = process.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return SourceError(command, f"did not answer within {_TIMEOUT_S}s")
+        if not process.returncode:
+            return out
+        said = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
+        why = said[-1].strip() if said else "failed without a word"
+        for mark, kind in (("(NotFound)", MissingError), ("(Forbidden)", ForbiddenError)):
+            if mark in why:
+                return kind(command, why)
+        return SourceError(command, why)
 
 
-def _from_cluster() -> list[Any]:
-    kubectl = os.environ.get("KUBECTL", "kubectl")
-    command = [kubectl, "get", "--raw", nrt.PATH]
+def decoded(answer: bytes, what: str) -> Any:
+    """The JSON of an answer. Raises SourceError."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=30, check=False)
-    except FileNotFoundError as exc:
-        raise SourceError(kubectl, "is not on PATH; install kubectl, set $KUBECTL, or read a file with -f") from exc
-    except subprocess.TimeoutExpired as exc:
-        raise SourceError(" ".join(command), "did not answer within 30s") from exc
-    if done.returncode:
-        raise SourceError(" ".join(command), done.stderr.decode(errors="replace").strip() or "failed without a word")
-    try:
-        return [msgspec.json.decode(done.stdout)]
+        return msgspec.json.decode(answer)
     except msgspec.DecodeError as exc:
-        raise SourceError(" ".join(command), f"answered something that is not JSON: {exc}") from exc
+        raise SourceError(what, f"answered something that is not JSON: {exc}") from exc
 
 
-def _from_file(file: str) -> list[Any]:
+def documents(files: Sequence[str]) -> list[Any]:
+    """The documents of some files ("-" is stdin), YAML or JSON; lists of any kind are opened. Raises SourceError."""
+    found = []
+    for file in files:
+        for document in _read(file):
+            if not isinstance(document, dict):
+                raise SourceError(file, f"has a {type(document).__name__} at its top, expected Kubernetes objects")
+            found += _opened(document)
+    return found
+
+
+def _read(file: str) -> list[Any]:
     try:
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return [document for document in yaml.safe_load_all(text) if document is not None]
     except OSError as exc:
         raise SourceError(file, f"cannot be read: {exc.strerror}") from exc
-    except yaml.YAMLError as exc:
-        raise SourceError(file, f"is not YAML: {' '.join(str(exc).split())}") from exc
+    if text.lstrip()[:1] == b"{":
+        try:
+            return [msgspec.json.decode(text)]
+        except msgspec.DecodeError:
+            pass
+    try:
+        return [document for document in yaml.load_all(text, _Loader) if document is not None]
+    except (yaml.YAMLError, ValueError) as exc:
+        raise SourceError(file, f"is neither JSON nor YAML: {' '.join(str(exc).split())}") from exc
+
+
+def _opened(document: dict[str, Any]) -> list[Any]:
+    """The items of a list, each with the kind it has as an item."""
+    items = document.get("items")
+    if not isinstance(items, list):
+        return [document]
+    kind = str(document.get("kind") or "List").removesuffix("List")
+    version = document.get("apiVersion", "")
+    named = {"apiVersion": version, "kind": kind} if kind else {}
+    return [one for item in items if isinstance(item, dict) for one in _opened({**named, **item})]
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The safe loader, for which a time is a text, as it is in Kubernetes."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}

@@ -121,9 +121,12 @@ class MemoryTables:
         return tuple(values)
 
     def has_free(self, mask: Mask, requested: Mapping[str, int]) -> bool:
-        """isAffinitySatisfyRequest; what init containers left for reuse does not count."""
+        """isAffinitySatisfyRequest; what init containers left for reuse does not count.
+
+        Raises Refused for a type the node lacks.
+        """
         for name, size in requested.items():
-            values = self.free[name]
+            values = self.free_of(name)
             if sum(values[position] for position in members(mask)) < size:
                 return False
         return True

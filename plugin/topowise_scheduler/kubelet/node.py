@@ -220,19 +220,13 @@ class Kubelet:
         joins nodes to groups just as an allocation does.
         """
         self.remove(uid)
-        positions = self.devices.positions
         for name, placement in placements.items():
-            if self.cpu is not None and placement.cpus is not None:
-                self.cpu.hold(uid, name, placement.cpus)
-            if self.memory is not None and placement.memory:
-                blocks = [
-                    Block(block.type, mask_of([positions[node] for node in block.numa]), block.size)
-                    for block in placement.memory
-                ]
-                self.memory.hold(uid, name, tuple(blocks))
-            for resource, ids in placement.devices.items():
-                self.devices.hold(uid, name, resource, ids)
+            self._hold(uid, name, placement)
         self._activate(uid, _Active(dict(requests), None, {}))
+
+    def reserve(self, holder: str, placement: Placement) -> None:
+        """Take CPUs, memory and devices away for no pod; the predicates do not see it, and it cannot be given back."""
+        self._hold(holder, "", placement)
 
     def placements(self, uid: str) -> dict[str, Placement]:
         """What each container of an active pod holds now."""
@@ -364,6 +358,19 @@ class Kubelet:
                 name: amount for name, amount in requests.items() if name in self._fixed or name in self.devices.tables
             }
         return shortages(requests, self._used, len(self.active), self._fixed, devices)
+
+    def _hold(self, uid: str, name: str, placement: Placement) -> None:
+        positions = self.devices.positions
+        if self.cpu is not None and placement.cpus is not None:
+            self.cpu.hold(uid, name, placement.cpus)
+        if self.memory is not None and placement.memory:
+            blocks = [
+                Block(block.type, mask_of([positions[node] for node in block.numa]), block.size)
+                for block in placement.memory
+            ]
+            self.memory.hold(uid, name, tuple(blocks))
+        for resource, ids in placement.devices.items():
+            self.devices.hold(uid, name, resource, ids)
 
     def _activate(self, uid: str, active: _Active) -> None:
         self.active[uid] = active

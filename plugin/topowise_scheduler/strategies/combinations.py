@@ -38,18 +38,14 @@ def fewest(
         fits &= available[name] >= amount
     one = fits.any(axis=0)
     masks[one] = 1 << fits[:, one].argmax(axis=0)
-    open_ = np.flatnonzero(~one)
+    if one.all():
+        return masks
+    sizes = _at_least(available, amounts)
     for size in range(2, zones + 1):
-        left = []
-        for nodes in _chunks(open_, zones, size):
-            some = {name: values[:, nodes] for name, values in available.items()}
+        for nodes in _chunks(np.flatnonzero((masks == 0) & (sizes <= size)), zones, size):
+            some = {name: values.take(nodes, axis=1) for name, values in available.items()}
             wanted = {name: values[nodes] for name, values in amounts.items()}
-            found = _closest(some, wanted, barred[:, nodes], distances.take(nodes, axis=2), size)
-            masks[nodes] = found
-            left.append(nodes[found == 0])
-        if not left:
-            break
-        open_ = np.concatenate(left)
+            masks[nodes] = _closest(some, wanted, barred.take(nodes, axis=1), distances.take(nodes, axis=2), size)
     return masks
 
 
@@ -63,8 +59,20 @@ def are_closest(masks: NDArray[np.int32], distances: NDArray[np.int32]) -> NDArr
         for nodes in _chunks(np.flatnonzero(sizes == size), zones, size):
             spans = _spans(distances.take(nodes, axis=2), size)
             own = (_masks(zones, size)[:, None] == masks[nodes]).argmax(axis=0)
-            close[nodes] = spans[own, np.arange(nodes.size)] == spans.min(axis=0)
+            close[nodes] = np.take_along_axis(spans, own[None], axis=0)[0] == spans.min(axis=0)
     return close
+
+
+def _at_least(
+    available: Mapping[str, NDArray[np.int64]], amounts: Mapping[str, NDArray[np.int64]]
+) -> NDArray[np.int64]:
+    """(nodes,) how many zones are needed for the scarcest amount alone, which no combination of fewer can have."""
+    found = []
+    for name, amount in amounts.items():
+        most = np.cumsum(-np.sort(-available[name], axis=0), axis=0)
+        found.append(1 + (most < amount).sum(axis=0))
+    sizes: NDArray[np.int64] = np.max(found, axis=0)
+    return sizes
 
 
 def _closest(
@@ -88,8 +96,11 @@ def _closest(
 
 
 def _spans(distances: NDArray[np.int32], size: int) -> NDArray[np.int32]:
-    """(combinations, nodes) the sum of the distances between all pairs of different members. To itself each has 10, so
-    combinations of a size compare as the averages over all pairs do (nodesAvgDistance)."""
+    """(combinations, nodes), or (combinations, 1) if all nodes are alike, the sum of the distances between all pairs of
+    different members. To itself each has 10, so combinations of a size compare as upstream's averages over all pairs,
+    each with itself too (nodesAvgDistance)."""
+    if (distances == distances[:, :, :1]).all():
+        distances = distances[:, :, :1]
     members = _members(distances.shape[0], size)
     both_ways = distances + distances.transpose(1, 0, 2)
     total = np.zeros((len(members), distances.shape[2]), np.int32)
@@ -112,4 +123,5 @@ def _members(zones: int, size: int) -> NDArray[np.intp]:
 @lru_cache(maxsize=64)
 def _masks(zones: int, size: int) -> NDArray[np.int32]:
     """(combinations,) as bit masks."""
-    return (1 << _members(zones, size)).sum(axis=1).astype(np.int32)
+    masks: NDArray[np.int32] = (1 << _members(zones, size)).sum(axis=1).astype(np.int32)
+    return masks

@@ -71,13 +71,13 @@ def _search_without_hint(
     barred = np.zeros((room.zones, nodes.size), np.bool_)
     wanted = {}
     for name, amount in amounts.items():
-        has = room.allocatable[name][:, nodes] > 0
+        has = room.allocatable[name].take(nodes, axis=1) > 0
         somewhere = has.any(axis=0)
         wanted[name] = np.where(somewhere, amount, 0)
         if name in ("cpu", "memory"):
             barred |= ~has & somewhere
-    some = {name: left[name][:, nodes] for name in amounts}
-    found = fewest(some, wanted, barred, room.distances[:, :, nodes])
+    some = {name: left[name].take(nodes, axis=1) for name in amounts}
+    found = fewest(some, wanted, barred, room.distances.take(nodes, axis=2))
     nothing = np.logical_and.reduce([amount == 0 for amount in wanted.values()])
     found[nothing] = 0
     fits[nodes[(found == 0) & ~nothing]] = False

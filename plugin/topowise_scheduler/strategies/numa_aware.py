@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from topowise_scheduler.engine.room import Room
 from topowise_scheduler.strategies.scale import RAW_MAX
-from topowise_scheduler.strategies.turns import PASSING, asked
+from topowise_scheduler.strategies.turns import PASSING, asked, could
 
 _PERCENT = RAW_MAX // 100
 
@@ -34,8 +34,7 @@ class NUMAAware:
             used |= masks
             nodes = np.flatnonzero(masks == 0)
             if nodes.size:
-                could = np.logical_or.reduce([room.allocatable[name][:, nodes].any(axis=0) for name in amounts])
-                used[nodes[could]] = (1 << room.zones) - 1
+                used[nodes[could(room, amounts, nodes)]] = (1 << room.zones) - 1
         return -np.bitwise_count(used).astype(np.int64)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:

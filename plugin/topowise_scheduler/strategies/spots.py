@@ -47,6 +47,16 @@ class Spots:
         total: NDArray[np.int64] = (amounts.take(self.several, axis=1) * self.inside).sum(axis=0)
         return total
 
+    def gather(self, single: PerZone, several: PerZone) -> NDArray[np.int64]:
+        """(nodes,) `at_single` of the one and `at_several` of the other, 0 for nodes with neither."""
+        if self.single.size == self.masks.size:
+            return self.at_single(single)
+        found = np.zeros(self.masks.size, np.int64)
+        found[self.single] = self.at_single(single)
+        if self.several.size:
+            found[self.several] = self.at_several(several)
+        return found
+
     def without(self, available: PerZone, amount: int) -> PerZone:
         """(zones, nodes) what is left when each node has given this amount, the lowest zone of its mask first."""
         left = available.copy()

@@ -27,16 +27,15 @@ still tells 4 from 5 by ten levels. Nodes without a hint for something they coul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine.room import Room
-from topowise_scheduler.strategies.spots import PerZone, Spots
-from topowise_scheduler.strategies.turns import Turn, listed, ways
+from topowise_scheduler.strategies.spots import Spots
+from topowise_scheduler.strategies.turns import Turn, could, ways
 
 _LOSSES: Final = 312
 _SPANS: Final = 8
@@ -83,7 +82,7 @@ class TightFit:
             if turn.spots.several.size:
                 np.maximum(span, _span(turn.spots, room.distances), out=span)
             if turn.spots.none.size:
-                promised[turn.spots.none] &= ~_could(room, turn)
+                promised[turn.spots.none] &= ~could(room, turn.amounts, turn.spots.none)
         # Half up.
         worse = np.floor(loss * (_LEVELS_PER_OCTAVE / len(placed)) + 0.5).astype(np.int64)
         levels = np.maximum(_LOSSES - 1 - worse, 1) * _SPANS + (_SPANS - 1 - span)
@@ -91,32 +90,25 @@ class TightFit:
 
     def _loss(self, room: Room, turn: Turn, idle: Iterable[str]) -> Octaves:
         """(nodes,) of one turn; 0 where nothing is aligned."""
-        spots = turn.spots
-        loss = np.zeros(spots.masks.size)
-        if spots.single.size:
-            hole = _Hole(turn.available, room.available, room.allocatable, spots.at_single, spots.single.size)
-            loss[spots.single] = self._octaves(hole, turn.amounts, idle)
-        if spots.several.size:
-            given_up = _Hole(room.allocatable, room.allocatable, room.allocatable, spots.at_several, spots.several.size)
-            loss[spots.several] = self._octaves(given_up, turn.amounts, idle)
-        return loss
-
-    def _octaves(self, hole: _Hole, amounts: Mapping[str, int], idle: Iterable[str]) -> Octaves:
-        """(places,) for holes of some nodes."""
-        count = hole.count
+        spots, whole_zones = turn.spots, room.allocatable
+        count = spots.masks.size
         octaves, parts = np.zeros(count), np.zeros(count)
         share, left = np.ones(count), np.zeros(count)
-        for name, amount in amounts.items():
-            free, whole = hole.place(hole.free[name]), hole.place(hole.whole[name])
+        for name, amount in turn.amounts.items():
+            # Several zones are given up whole.
+            free = spots.gather(turn.available[name], whole_zones[name])
+            whole = spots.gather(whole_zones[name], whole_zones[name])
             has = whole > 0
             weight = self._weights.get(name, 1) * has
             octaves += weight * np.log2(np.maximum(free, amount) / amount)
             parts += weight
             np.minimum(share, free / np.maximum(whole, 1), out=share, where=has)
         for name in idle:
-            free, whole = hole.place(hole.beside[name]), hole.place(hole.whole[name])
+            free = spots.gather(room.available[name], whole_zones[name])
+            whole = spots.gather(whole_zones[name], whole_zones[name])
             np.maximum(left, free / np.maximum(whole, 1), out=left)
-        return octaves / np.maximum(parts, 1) + _INTACT * (share >= 1) + _IDLE * np.minimum(left, share)
+        intact = (share >= 1) & (parts > 0)
+        return octaves / np.maximum(parts, 1) + _INTACT * intact + _IDLE * np.minimum(left, share)
 
     def _fill(self, room: Room, placed: Iterable[Turn]) -> NDArray[np.int64]:
         """(nodes,) 0 to _FILLS - 1."""
@@ -133,18 +125,6 @@ class TightFit:
         return np.minimum(share * _FILLS, _FILLS - 1).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class _Hole:
-    """Where to read what a turn finds: (zones, nodes) `free` of what it asks for, `beside` of other resources, `whole`
-    of intact zones; `place` picks the zones it goes to, of `count` nodes."""
-
-    free: Mapping[str, PerZone]
-    beside: Mapping[str, PerZone]
-    whole: Mapping[str, PerZone]
-    place: Callable[[PerZone], NDArray[np.int64]]
-    count: int
-
-
 def _idle(room: Room, placed: Iterable[Turn]) -> list[str]:
     """Devices and hugepages that none of these asks for."""
     used = {"cpu", "memory"}.union(*(turn.amounts for turn in placed))
@@ -157,16 +137,6 @@ def _together(placed: Iterable[Turn]) -> dict[str, int]:
         for name, amount in turn.amounts.items():
             total[name] = total.get(name, 0) + amount
     return total
-
-
-def _could(room: Room, turn: Turn) -> NDArray[np.bool_]:
-    """(none,) whether a node without a hint has zones that could give any of what is asked for."""
-    nodes = turn.spots.none
-    found = np.zeros(nodes.size, np.bool_)
-    for name in turn.amounts:
-        where = listed(room, name)
-        found |= True if where is None else where[nodes]
-    return found
 
 
 def _span(spots: Spots, distances: NDArray[np.int32]) -> NDArray[np.int64]:

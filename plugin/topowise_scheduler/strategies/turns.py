@@ -6,7 +6,7 @@ before it keep. A plain init container gives all of it back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -94,3 +94,12 @@ def listed(room: Room, name: str) -> NDArray[np.bool_] | None:
     kubelet does not align it."""
     somewhere = np.asarray(room.allocatable[name].any(axis=0))
     return None if somewhere.all() else somewhere
+
+
+def could(room: Room, names: Iterable[str], nodes: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """For these nodes, whether their zones can give any of the resources."""
+    found = np.zeros(nodes.size, np.bool_)
+    for name in names:
+        where = listed(room, name)
+        found |= True if where is None else where[nodes]
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -22,9 +23,10 @@ from burst.workload import BLIND_SCHEDULER, NUMA_SCHEDULER, Workload
 from sandbox.hollow import Fleet, Pace, Refusal, Reporting
 from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
 from topowise import nrt
-from topowise.errors import ApiError
+from topowise.errors import ApiError, ConfigError
 from topowise.kube import credentials
 from topowise.kube.api import Api
+from topowise.kube.credentials import Credentials
 
 CRD: Final = Path(__file__).parents[3] / "charts/topowise/crds/noderesourcetopologies.yaml"
 _QUIET_S: Final = 1.5
@@ -70,8 +72,12 @@ class Bench:
         self._kubeconfig = directory / "kubeconfig"
         self.services: list[Service] = []
         self.refusals: list[Refusal] = []
+        self.raced: list[Refusal] = []
+        """Refused because another scheduler's pod was bound to the node at the same moment; nobody can know that."""
         self.blind_refusals: list[Refusal] = []
         self.evidence: list[str] = []
+        self.errors: Counter[str] = Counter()
+        """Why attempts have failed."""
         self.attempts: dict[str, list[Attempt]] = {}
         self.seconds = 0.0
         self._backlog = scenario.backlog
@@ -201,6 +207,7 @@ class Bench:
             "seconds": f"{self.seconds:.1f}",
             "pods/s": f"{pods / max(0.001, self.seconds):.0f}",
             "refused": str(len(self.refusals)),
+            "raced": str(len(self.raced)),
             "blind refused": str(len(self.blind_refusals)),
             "bound": str(counts["bound"]),
             "attempts": str(counts["attempts"]),
@@ -221,11 +228,7 @@ class Bench:
         self.session = await self._stack.enter_async_context(aiohttp.ClientSession())
         arguments = ("--kubeconfig-out", str(self._kubeconfig), "--crd", str(CRD), "--window", "100000")
         await self._apiserver.start("sandbox.apiserver", *arguments)
-        async with asyncio.timeout(20):
-            while not self._kubeconfig.exists():
-                self._apiserver.check()
-                await asyncio.sleep(0.02)
-        access = await credentials.load(str(self._kubeconfig))
+        access = await self._credentials()
         self.api = await self._stack.enter_async_context(Api(access, "bench", timeout=30))
         async with asyncio.timeout(20):
             while not await self._serves():
@@ -276,6 +279,16 @@ class Bench:
             await service.kill()
         await self._apiserver.kill()
 
+    async def _credentials(self) -> Credentials:
+        async with asyncio.timeout(20):
+            while True:
+                self._apiserver.check()
+                try:
+                    return await credentials.load(str(self._kubeconfig))
+                except ConfigError:
+                    # Not there, or half written.
+                    await asyncio.sleep(0.02)
+
     async def _serves(self) -> bool:
         try:
             await self.api.request("GET", nrt.PATH)
@@ -290,6 +303,8 @@ class Bench:
 
     def _note_attempt(self, attempt: Attempt) -> None:
         self.attempts.setdefault(attempt.uid, []).append(attempt)
+        if attempt.error:
+            self.errors[attempt.error] += 1
         if attempt.chosen is not None:
             history = self.fleet.nodes[attempt.chosen].lifecycle.history
             history.append((time.monotonic(), f"{attempt.namespace}/{attempt.name} decided"))
@@ -298,15 +313,17 @@ class Bench:
         if refusal.pod.spec.schedulerName == BLIND_SCHEDULER:
             self.blind_refusals.append(refusal)
             return
-        self.refusals.append(refusal)
+        seen = evidence.scene(refusal, self.fleet.nodes[refusal.node])
+        if seen.is_race("default/blind"):
+            self.raced.append(refusal)
+        else:
+            self.refusals.append(refusal)
         if len(self.evidence) < _EVIDENCE and self.services:
-            history = list(self.fleet.nodes[refusal.node].lifecycle.history)
-            self._later(self._gather_evidence(refusal, history))
+            self._later(self._gather_evidence(seen))
 
-    async def _gather_evidence(self, refusal: Refusal, history: list[tuple[float, str]]) -> None:
-        pod = f"{refusal.pod.metadata.namespace}/{refusal.pod.metadata.name}"
-        asked = {self.extender.prefix} if self.extender is not None else set()
-        service = next(one for one in self.services if one.prefix in asked)
-        believed = await service.explain(self.session, pod, refusal.node)
-        tried = self.attempts.get(refusal.pod.metadata.uid, [])
-        self.evidence.append(evidence.describe(refusal, tried, history, believed))
+    async def _gather_evidence(self, seen: evidence.Scene) -> None:
+        asked = None if self.extender is None else self.extender.prefix
+        service = next(one for one in self.services if one.prefix == asked)
+        believed = await service.explain(self.session, seen.pod, seen.refusal.node)
+        tried = self.attempts.get(seen.refusal.pod.metadata.uid, [])
+        self.evidence.append(evidence.describe(seen, tried, believed))

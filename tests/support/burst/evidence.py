@@ -4,45 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sandbox.hollow import Refusal
+import msgspec
+
+from sandbox.hollow import HollowNode, Refusal
 from sandbox.kubescheduler import Attempt
 
-History = Sequence[tuple[float, str]]
-_SHOWN = 24
+_SHOWN = 30
+# A binding of another scheduler that is on its way to the service while the service binds cannot be foreseen.
+_RACE_S = 0.05
 
 
-def describe(refusal: Refusal, tried: Sequence[Attempt], history: History, believed: str) -> str:
-    """`history` is the node's up to the refusal, `believed` the service's explanation just after it."""
-    pod = f"{refusal.pod.metadata.namespace}/{refusal.pod.metadata.name}"
-    decision = refusal.decision
+class Scene(msgspec.Struct, frozen=True):
+    """A refusal with the node's history up to it, and the time its kubelet was looked at for the last report that was
+    there when the pod was decided."""
+
+    refusal: Refusal
+    history: Sequence[tuple[float, str]]
+    looked_at: float
+
+    @property
+    def pod(self) -> str:
+        """namespace/name"""
+        return f"{self.refusal.pod.metadata.namespace}/{self.refusal.pod.metadata.name}"
+
+    def times(self) -> dict[str, dict[str, float]]:
+        """By pod, when what happened."""
+        times: dict[str, dict[str, float]] = {}
+        for moment, what in self.history:
+            name, _, rest = what.partition(" ")
+            times.setdefault(name, {})[rest.partition(":")[0]] = moment
+        return times
+
+    def is_race(self, strangers: str) -> bool:
+        """Whether a pod of another scheduler, by its name's beginning, came to the node just before this one."""
+        times = self.times()
+        mine = times.get(self.pod, {}).get("assigned", 0.0)
+        theirs = [its["assigned"] for name, its in times.items() if name.startswith(strangers) and "assigned" in its]
+        return any(mine - _RACE_S <= moment <= mine for moment in theirs)
+
+    def suspects(self) -> Iterator[str]:
+        """Orders of events since that report which a prediction may have taken for another."""
+        times = self.times()
+        mine = times.get(self.pod, {})
+        for name, other in times.items():
+            decided, assigned, admitted = (other.get(what, 0.0) for what in ("decided", "assigned", "admitted"))
+            if 0.0 < admitted < self.looked_at or name == self.pod:
+                continue
+            if 0.0 < mine.get("decided", 0.0) < decided and 0.0 < assigned < mine.get("assigned", 0.0):
+                yield f"{name} was decided later and assigned earlier"
+            for ended, its in times.items():
+                gone = its.get("ended", 0.0)
+                if 0.0 < decided < gone < assigned:
+                    yield f"{ended} ended while {name} was decided and not yet assigned"
+                if 0.0 < assigned < gone < admitted:
+                    yield f"{ended} ended while {name} was assigned and not yet admitted"
+
+
+def scene(refusal: Refusal, node: HollowNode) -> Scene:
+    """As things are at the moment of the refusal."""
+    name = f"{refusal.pod.metadata.namespace}/{refusal.pod.metadata.name} "
+    history = list(node.lifecycle.history)
+    decided = next((moment for moment, what in history if what == f"{name}decided"), refusal.at)
+    looks = [looked for looked, written in node.reporter.reports if written < decided]
+    return Scene(refusal, history, looks[-1] if looks else 0.0)
+
+
+def describe(seen: Scene, tried: Sequence[Attempt], believed: str) -> str:
+    """`believed` is the service's explanation just after the refusal."""
+    refusal, decision = seen.refusal, seen.refusal.decision
     return "\n".join(
         [
-            f"pod {pod} refused by {refusal.node}: {decision.reason}: {decision.message}",
+            f"pod {seen.pod} refused by {refusal.node}: {decision.reason}: {decision.message}",
             f"  {decision.rejection} {decision.shortages}",
             f"  attempts: {[(one.chosen, len(one.feasible), dict(one.scores), one.error) for one in tried[-3:]]}",
-            f"  suspects: {list(suspects(pod, history)) or 'none'}",
+            f"  suspects: {list(seen.suspects()) or 'none'}",
             f"  believed: {believed}",
+            f"  last report when it was decided: of {seen.looked_at - refusal.at:+.3f}s",
             "  the node:",
-            *(f"    {moment - refusal.at:+8.3f}s {what}" for moment, what in history[-_SHOWN:]),
+            *(f"    {moment - refusal.at:+8.3f}s {what}" for moment, what in seen.history[-_SHOWN:]),
         ]
     )
-
-
-def suspects(pod: str, history: History) -> Iterator[str]:
-    """Orders of events that a prediction may have taken for another."""
-    times: dict[str, dict[str, float]] = {}
-    for moment, what in history:
-        name, _, rest = what.partition(" ")
-        times.setdefault(name, {})[rest.partition(":")[0]] = moment
-    mine = times.get(pod, {})
-    for name, other in times.items():
-        if (
-            "decided" in mine
-            and other.get("decided", 0.0) > mine["decided"]
-            and other.get("assigned", 0)
-            and (other["assigned"] < mine.get("assigned", 0.0))
-        ):
-            yield f"{name} was decided later and assigned earlier"
-        for ended, its in times.items():
-            if other.get("assigned", 0.0) and other["assigned"] < its.get("ended", 0.0) < other.get("admitted", 0.0):
-                yield f"{ended} ended while {name} was assigned and not yet admitted"

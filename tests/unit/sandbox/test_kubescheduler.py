@@ -54,7 +54,7 @@ class StandIn:
         await asyncio.sleep(self.bind_seconds)
         if self.bind_error:
             return {"Error": self.bind_error}
-        target = {"target": {"kind": "Node", "name": body["Node"]}}
+        target = {"metadata": {"name": body["PodName"]}, "target": {"kind": "Node", "name": body["Node"]}}
         async with aiohttp.ClientSession() as session:
             url = f"{self._server.url}/api/v1/namespaces/default/pods/{body['PodName']}/binding"
             async with session.post(url, json=target) as response:

@@ -158,3 +158,14 @@ def test_a_pod_scope_pod_that_is_admitted_again_is_not_refused(
     again = kubelet.admit(pod)
     assert [_blocks(again, name) for name in ("c0", "c1")] == [_blocks(first, name) for name in ("c0", "c1")]
     assert _free(kubelet) == [4, 8]
+
+
+def test_a_page_size_the_node_lacks_is_refused_even_if_only_an_init_container_asks(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # The pod's own request drops what no app container asks for, so the lack shows only when memory is taken.
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope="pod")
+    pod = pod_of("a", _limits("1Gi"), init=[_limits("1Gi", **{"hugepages-1Gi": "1Gi"})])
+    admission = kubelet.admit(pod)
+    assert admission.reason == "UnexpectedAdmissionError"
+    assert "hugepages-1Gi" in admission.message

@@ -1,0 +1,227 @@
+"""An API server's stand-in for the benchmark of the scheduler service: large lists, fast watches, bindings.
+
+A process of its own: `python -m bench.catalogue TEMPLATES PORT`. Lists are made of templates page by page, which takes
+about a hundredth of what reading them takes. There is one server under two prefixes: below /light there are no pods.
+Under /control the benchmark says what is to happen (see `Catalogue`). Events are streamed to whoever watches; a watch
+is never resumed in the past, as nothing here breaks one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import msgspec
+import uvloop
+from aiohttp import web
+
+from bench import metal
+from topowise import nrt
+
+NODES, PODS, BUDGETS = "/api/v1/nodes", "/api/v1/pods", "/apis/policy/v1/poddisruptionbudgets"
+LIGHT: Final = "/light"
+
+_TICK_S: Final = 0.01
+_BOOKMARK_S: Final = 30.0
+
+
+class Templates(msgspec.Struct):
+    """What the server is made of. Node n is called `names[n]` and looks like server n modulo their number."""
+
+    names: list[str]
+    reports: list[tuple[bytes, bytes]]
+    pods: list[bytes]
+
+
+class Catalogue:
+    """The collections and their watches.
+
+    POST /control/reports?rate=&seconds=  NRTs change, one after the other, their newest pod coming and going
+    POST /control/pods?rate=&seconds=     pods live: pending, assigned, running, ready, ending, gone
+    POST /control/gone                    the pods of these uids and names ([[uid, name], ...]) are deleted
+    GET  /control/sent                    how many events were sent since the last stream began, and for how long
+    """
+
+    def __init__(self, templates: Templates) -> None:
+        self._names = [name.encode() for name in templates.names]
+        self._templates = templates
+        self._newest = [0] * len(self._names)
+        self._version = 2000
+        self._watches: dict[str, set[web.StreamResponse]] = {path: set() for path in (NODES, PODS, nrt.PATH, BUDGETS)}
+        self._streams: set[asyncio.Task[None]] = set()
+        self._sent = 0
+        self._took = 0.0
+        self._numbers = itertools.count()
+
+    def application(self) -> web.Application:
+        """All routes."""
+        app = web.Application(client_max_size=64 << 20)
+        for prefix in ("", LIGHT):
+            for path in self._watches:
+                app.router.add_get(prefix + path, self._collection)
+            app.router.add_post(prefix + "/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind)
+            app.router.add_patch(prefix + "/api/v1/namespaces/{namespace}/pods/{name}", self._patch)
+        app.router.add_post("/control/reports", self._stream_reports)
+        app.router.add_post("/control/pods", self._stream_pods)
+        app.router.add_post("/control/gone", self._delete)
+        app.router.add_get("/control/sent", self._tell)
+        return app
+
+    async def _collection(self, request: web.Request) -> web.StreamResponse:
+        light = request.path.startswith(LIGHT)
+        path = request.path.removeprefix(LIGHT)
+        if "watch" in request.query:
+            return await self._watch(request, path)
+        start, size = int(request.query.get("continue", "0")), int(request.query.get("limit", "500"))
+        # A server's pods are listed together.
+        count = 0 if path == BUDGETS or (light and path == PODS) else len(self._names)
+        end = min(count, start + (max(1, size // metal.PODS) if path == PODS else size))
+        items = b",".join(self._item(path, number) for number in range(start, end))
+        more = "" if end == count else str(end)
+        head = f'{{"kind":"List","metadata":{{"resourceVersion":"{self._version}","continue":"{more}"}},"items":['
+        return web.Response(body=head.encode() + items + b"]}", content_type="application/json")
+
+    def _item(self, path: str, number: int) -> bytes:
+        name = self._names[number]
+        if path == NODES:
+            return metal.node(name.decode(), number)
+        if path == PODS:
+            return self._templates.pods[number % len(self._templates.pods)].replace(metal.NODE, name)
+        return self._report(number)
+
+    def _report(self, number: int) -> bytes:
+        template = self._templates.reports[number % len(self._templates.reports)][self._newest[number]]
+        return template.replace(metal.NODE, self._names[number]).replace(metal.VERSION, b"%d" % self._version)
+
+    async def _watch(self, request: web.Request, path: str) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        self._watches[path].add(response)
+        try:
+            while True:
+                await response.write(
+                    b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%d"}}}\n' % self._version
+                )
+                await asyncio.sleep(_BOOKMARK_S)
+        finally:
+            self._watches[path].discard(response)
+
+    async def _send(self, path: str, events: list[bytes]) -> None:
+        data = b"".join(events)
+        if not data:
+            return
+        for response in list(self._watches[path]):
+            with contextlib.suppress(ConnectionError):
+                await response.write(data)
+
+    async def _bind(self, request: web.Request) -> web.Response:
+        body = msgspec.json.decode(await request.read())
+        name = request.match_info["name"]
+        shape = int(name.split("-")[1])
+        uid, target = body["metadata"]["uid"].encode(), body["target"]["name"].encode()
+        event = self._event("MODIFIED", metal.pod_template(shape, "Pending", True), name.encode(), uid, target)
+        await self._send(PODS, [event])
+        return web.Response(body=b'{"kind":"Status","status":"Success"}', status=201, content_type="application/json")
+
+    async def _patch(self, request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=b"{}", content_type="application/json")
+
+    def _event(self, kind: str, template: bytes, name: bytes, uid: bytes, node: bytes) -> bytes:
+        self._version += 1
+        pod = template.replace(metal.NAME, name).replace(metal.UID, uid).replace(metal.NODE, node)
+        return b'{"type":"%s","object":%s}\n' % (kind.encode(), pod.replace(metal.VERSION, b"%d" % self._version))
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        gone = metal.pod_template(0, "Pending", False)
+        listed = msgspec.json.decode(await request.read(), type=list[tuple[str, str]])
+        await self._send(PODS, [self._event("DELETED", gone, name.encode(), uid.encode(), b"") for uid, name in listed])
+        return web.Response()
+
+    async def _stream_reports(self, request: web.Request) -> web.Response:
+        return self._stream(request, nrt.PATH, self._changed_reports())
+
+    async def _stream_pods(self, request: web.Request) -> web.Response:
+        return self._stream(request, PODS, self._lives())
+
+    def _changed_reports(self) -> Iterator[bytes]:
+        rng = Random(1)
+        while True:
+            number = rng.randrange(len(self._names))
+            self._newest[number] ^= 1
+            self._version += 1
+            yield b'{"type":"MODIFIED","object":%s}\n' % self._report(number)
+
+    def _lives(self) -> Iterator[bytes]:
+        """The events of pods in turn, a hundred at a time somewhere in their lives."""
+        rng = Random(2)
+        alive = deque(self._life(rng) for _ in range(100))
+        while True:
+            life = alive.popleft()
+            event = next(life, None)
+            if event is None:
+                alive.append(self._life(rng))
+            else:
+                alive.append(life)
+                yield event
+
+    def _life(self, rng: Random) -> Iterator[bytes]:
+        number, shape, node = next(self._numbers), rng.choice((0, 1, 2, 3, 4, 9, 10, 12)), rng.choice(self._names)
+        name, uid = b"churn-%d-%d" % (shape, number), b"7c4d1e8f-0000-4000-9000-%012d" % number
+        stages = (
+            ("ADDED", metal.pod_template(shape, "Pending", False)),
+            ("MODIFIED", metal.pod_template(shape, "Pending", True)),
+            ("MODIFIED", metal.pod_template(shape, "Pending", True)),
+            ("MODIFIED", metal.pod_template(shape, "Running", True)),
+            ("MODIFIED", metal.pod_template(shape, "Running", True)),
+            ("MODIFIED", metal.pod_template(shape, "Running", True, True)),
+            ("DELETED", metal.pod_template(shape, "Succeeded", True, True)),
+        )
+        for kind, template in stages:
+            yield self._event(kind, template, name, uid, node)
+
+    def _stream(self, request: web.Request, path: str, events: Iterator[bytes]) -> web.Response:
+        rate, seconds = float(request.query["rate"]), float(request.query["seconds"])
+        self._sent, self._took = 0, 0.0
+        task = asyncio.create_task(self._run(path, events, rate, seconds))
+        self._streams.add(task)
+        task.add_done_callback(self._streams.discard)
+        return web.Response()
+
+    async def _run(self, path: str, events: Iterator[bytes], rate: float, seconds: float) -> None:
+        started = time.perf_counter()
+        due = 0
+        while due < rate * seconds:
+            await asyncio.sleep(_TICK_S)
+            passed = min(seconds, time.perf_counter() - started)
+            due = round(rate * passed)
+            # Waits where the reader does not keep up, and then sends what has become due since.
+            await self._send(path, list(itertools.islice(events, due - self._sent)))
+            self._sent = due
+        self._took = time.perf_counter() - started
+
+    async def _tell(self, _: web.Request) -> web.Response:
+        told: dict[str, Any] = {"sent": self._sent, "seconds": self._took, "running": len(self._streams)}
+        return web.json_response(told)
+
+
+async def serve(templates: Templates, port: int) -> None:
+    """Serves on loopback until cancelled."""
+    runner = web.AppRunner(Catalogue(templates).application(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        read = msgspec.msgpack.decode(Path(sys.argv[1]).read_bytes(), type=Templates)
+        loop.run(serve(read, int(sys.argv[2])))

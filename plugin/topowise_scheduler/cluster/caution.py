@@ -1,0 +1,153 @@
+"""A node as it may be at worst, while it is not known where its newest pods lie.
+
+A prediction is as good as the order of events. Between our decision and the kubelet's another pod may end, which the
+kubelet knows before the API server does, or two pods may change places; then a pod lies on another NUMA node than
+predicted, and the next one predicted on top of it may be refused. So until a report confirms them, or time has shown
+that nothing came in between, such pods are held on *every* NUMA node that could have taken them. What fits beside that
+fits wherever they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+import msgspec
+
+from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
+from topowise_scheduler.kubelet.cpu_topology import CpuSet
+from topowise_scheduler.kubelet.masks import mask_of, members
+from topowise_scheduler.kubelet.pod import PodView, device_requests
+
+# Under the other policies CPUs and devices may come from anywhere, so that only their sums decide.
+_ZONES_DECIDE = ("restricted", "single-numa-node")
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """What has to lie together: a container, or with scope pod all of it. Whole CPUs, bytes, devices."""
+
+    cpus: int
+    memory: dict[str, int]
+    devices: dict[str, int]
+    is_init: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.cpus or any(self.memory.values()) or any(self.devices.values()))
+
+
+def holds_anything(node: Kubelet, pod: PodView) -> bool:
+    """Whether the pod gets anything of its own on this node."""
+    return any(_parts(node, pod))
+
+
+def at_worst(node: Kubelet, unsure: Iterable[PodView]) -> Kubelet:
+    """A copy of the node in which each of these pods also holds what it might hold elsewhere."""
+    copy = node.fork()
+    for pod in unsure:
+        parts = [part for part in _parts(node, pod) if part]
+        held = node.placements(pod.uid).values() if pod.uid in node.active else ()
+        for position in range(len(node.node_ids)):
+            wanted = _together(parts, node, position)
+            if wanted:
+                _reserve(copy, node, pod.uid, position, wanted, list(held))
+    return copy
+
+
+def _parts(node: Kubelet, pod: PodView) -> Iterator[_Part]:
+    zones_decide = node.settings.topology.policy in _ZONES_DECIDE
+    tables = node.devices.tables if zones_decide else {}
+    has_cpus, has_memory = zones_decide and node.cpu is not None, node.memory is not None
+    if node.settings.topology.scope == "pod":
+        yield _Part(
+            pod.cpus if has_cpus else 0,
+            (pod.memory or {}) if has_memory else {},
+            {name: count for name in tables if (count := device_requests(pod, name))},
+        )
+        return
+    for container in pod.containers:
+        yield _Part(
+            container.cpus if has_cpus else 0,
+            (container.memory or {}) if has_memory else {},
+            {name: count for name, count in container.limits.items() if name in tables and count},
+            container.kind == "init",
+        )
+
+
+def _together(parts: Iterable[_Part], node: Kubelet, position: int) -> _Part:
+    """The most of a pod that can lie on one NUMA node: all parts for which it is large enough; init ones in turn."""
+    cpus = initial_cpus = 0
+    memory: dict[str, int] = {}
+    initial_memory: dict[str, int] = {}
+    devices: dict[str, int] = {}
+    initial_devices: dict[str, int] = {}
+    for part in parts:
+        if not _is_possible(part, node, position):
+            continue
+        if part.is_init:
+            initial_cpus = max(initial_cpus, part.cpus)
+            for mine, theirs in ((initial_memory, part.memory), (initial_devices, part.devices)):
+                for name, amount in theirs.items():
+                    mine[name] = max(mine.get(name, 0), amount)
+            continue
+        cpus += part.cpus
+        for mine, theirs in ((memory, part.memory), (devices, part.devices)):
+            for name, amount in theirs.items():
+                mine[name] = mine.get(name, 0) + amount
+    for mine, theirs in ((memory, initial_memory), (devices, initial_devices)):
+        for name, amount in theirs.items():
+            mine[name] = max(mine.get(name, 0), amount)
+    return _Part(max(cpus, initial_cpus), memory, devices)
+
+
+def _is_possible(part: _Part, node: Kubelet, position: int) -> bool:
+    """Whether the NUMA node could have the part if nothing else were there."""
+    if part.cpus and node.cpu is not None:
+        usable = node.topology.numa_cpus[position] & ~node.cpu.policy.reserved
+        if usable.bit_count() < part.cpus:
+            return False
+    if node.memory is not None:
+        allocatable = node.memory.policy.allocatable
+        if any(
+            size > allocatable.get(name, _NONE)[position] for name, size in part.memory.items() if name in allocatable
+        ):
+            return False
+    return all(
+        (node.devices.tables[name].near[position] & node.devices.tables[name].healthy).bit_count() >= count
+        for name, count in part.devices.items()
+    )
+
+
+_NONE = (0,) * 64
+
+
+def _reserve(copy: Kubelet, node: Kubelet, uid: str, position: int, wanted: _Part, held: list[Placement]) -> None:
+    """Take what is free of it, beyond what the pod is predicted to have there already."""
+    zone = node.node_ids[position]
+    cpus: CpuSet | None = None
+    if wanted.cpus and copy.cpu is not None:
+        mine = node.topology.numa_cpus[position]
+        already = sum(((placement.cpus or 0) & mine).bit_count() for placement in held)
+        cpus = mask_of(islice(members(copy.cpu.available & mine), max(0, wanted.cpus - already)))
+    blocks = []
+    if copy.memory is not None and copy.memory.tables.cells[position] == 1 << position:
+        for name, size in wanted.memory.items():
+            already = sum(
+                block.size
+                for placement in held
+                for block in placement.memory
+                if block.type == name and block.numa == (zone,)
+            )
+            free = copy.memory.tables.free.get(name, _NONE)[position]
+            size = min(size - already, free)
+            if size > 0:
+                blocks.append(MemoryBlock(name, (zone,), size))
+    devices: dict[str, tuple[str, ...]] = {}
+    for name, count in wanted.devices.items():
+        table = copy.devices.tables[name]
+        already = sum(
+            (table.select(placement.devices.get(name, ())) & table.near[position]).bit_count() for placement in held
+        )
+        ids = table.names(copy.devices.free(name) & table.near[position])[: max(0, count - already)]
+        if ids:
+            devices[name] = ids
+    copy.reserve(f"{uid} at node {zone}", Placement("app", (zone,), False, cpus or None, tuple(blocks), devices))

@@ -1,0 +1,111 @@
+"""The command line as argparse knows it. Importing this imports nothing else, so that `--help` and typos are quick."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+STRATEGIES: Final = ("TightFit", "LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware")
+SHELLS: Final = ("bash", "zsh", "fish", "kubectl")
+
+_EPILOG: Final = (
+    "Exit status: 0 done, or yes; 1 no: a pod fits nowhere (explain, fits, simulate), or something is wrong (doctor); "
+    "2 it could not be found out, or the command line is wrong."
+)
+
+
+def parser(version: str) -> argparse.ArgumentParser:
+    """The parser; the name of the command is `command` of what it returns."""
+    made = argparse.ArgumentParser(
+        prog="kubectl topowise", description="The NUMA nodes of a cluster, and what fits on them.", epilog=_EPILOG
+    )
+    made.add_argument("--version", action="version", version=version)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _nodes(_command(commands, "nodes", "what the NUMA nodes of each node can still give"))
+    _node(_command(commands, "node", "one machine as a picture: CPUs, memory, devices, and whose they are"))
+    _explain(_command(commands, "explain", "why each node's kubelet would take a pod, or not"))
+    _fits(_command(commands, "fits", "how many more pods like this one there is room for"))
+    _simulate(_command(commands, "simulate", "where these manifests would go, and which of their pods nowhere"))
+    _doctor(_command(commands, "doctor", "what is set up in a way that will hurt, and how to mend it"))
+    completion = commands.add_parser("completion", help="a script for a shell, or the hook for kubectl")
+    completion.add_argument("shell", choices=SHELLS)
+    return made
+
+
+def _command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str) -> _Parser:
+    made = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".", epilog=_EPILOG)
+    made.add_argument("--context", default="", metavar="NAME", help="kubectl's context, instead of the current one")
+    made.add_argument("--kubeconfig", default="", metavar="FILE", help="kubectl's kubeconfig, instead of the usual one")
+    return made
+
+
+_Parser = argparse.ArgumentParser
+
+
+def _nodes(made: _Parser) -> None:
+    _file(made, "saved objects instead of the cluster's; - is stdin")
+    _output(made, "table", "wide", "json", "yaml", "name")
+
+
+def _node(made: _Parser) -> None:
+    made.add_argument("name", metavar="NAME", help="the node")
+    _file(made, "saved objects instead of the cluster's; - is stdin")
+    made.add_argument("--pods", action="store_true", help="with the pods assigned since the report, as they will lie")
+    _output(made, "text", "svg", "wide", "json", "yaml")
+
+
+def _explain(made: _Parser) -> None:
+    made.add_argument("pod", metavar="POD", nargs="?", help="a pod of the cluster; or its manifest with -f")
+    _file(made, "manifests of pods, or of what makes pods")
+    _namespace(made)
+    made.add_argument("--node", action="append", default=[], metavar="NAME", help="of this node only; may be repeated")
+    made.add_argument("--service", default="", metavar="URL", help="ask a running topowise-scheduler at this address")
+    _cluster(made)
+    _output(made, "table", "wide", "json")
+
+
+def _fits(made: _Parser) -> None:
+    _file(made, "manifests of pods, or of what makes pods", required=True)
+    _namespace(made)
+    _cluster(made)
+    _output(made, "table", "json")
+
+
+def _simulate(made: _Parser) -> None:
+    _file(made, "manifests: pods, and deployments, stateful sets, jobs with all their replicas", required=True)
+    _namespace(made)
+    _cluster(made)
+    made.add_argument(
+        "--strategy", choices=STRATEGIES, default="TightFit", help="scoring.strategy of the service (%(default)s)"
+    )
+    _output(made, "table", "json")
+
+
+def _doctor(made: _Parser) -> None:
+    _file(made, "saved objects instead of the cluster's; what only the cluster knows is left out")
+    made.add_argument("--scheduler-config", default="", metavar="FILE", help="kube-scheduler's configuration, too")
+    _output(made, "table", "json")
+
+
+def _file(made: _Parser, what: str, *, required: bool = False) -> None:
+    made.add_argument(
+        "-f", "--file", action="append", default=[], required=required, metavar="FILE", help=f"{what}; may be repeated"
+    )
+
+
+def _namespace(made: _Parser) -> None:
+    made.add_argument("-n", "--namespace", default="", metavar="NAME", help="of pods that name none")
+
+
+def _cluster(made: _Parser) -> None:
+    made.add_argument(
+        "--nodes-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="saved NodeResourceTopologies, Nodes and Pods instead of the cluster's; may be repeated",
+    )
+
+
+def _output(made: _Parser, *forms: str) -> None:
+    made.add_argument("-o", "--output", choices=forms, default=forms[0], help="%(default)s unless given")

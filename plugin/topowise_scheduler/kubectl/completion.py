@@ -1,0 +1,149 @@
+"""Completion: small scripts that ask the plug-in itself, in the way kubectl asks plug-ins.
+
+kubectl runs an executable `kubectl_complete-topowise` with the words so far, the last of which is to be completed, and
+reads a candidate a line and ":<directive>" at the end, as cobra prints them. `kubectl-topowise __complete` answers so.
+Source: k8s.io/kubectl/pkg/cmd/plugin (SetupPluginCompletion), cobra's ShellCompDirective.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from topowise.errors import TopowiseError
+from topowise_scheduler.kubectl.console import Answer, Console
+
+_FILES: Final = 0
+_NO_FILES: Final = 4
+_MOST: Final = 500
+
+_SCRIPTS: Final = {
+    "bash": """\
+# Completion of kubectl-topowise for bash. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
+_kubectl_topowise() {
+  local told
+  told=$(kubectl-topowise __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null) || return
+  [[ ${told##*:} == 0 ]] && compopt -o default
+  mapfile -t COMPREPLY < <(sed -e '$d' -e 's/\\t.*//' <<<"$told")
+}
+complete -F _kubectl_topowise kubectl-topowise
+""",
+    "zsh": """\
+#compdef kubectl-topowise
+# Completion of kubectl-topowise for zsh. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
+_kubectl_topowise() {
+  local -a told described
+  told=("${(@f)$(kubectl-topowise __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  [[ ${told[-1]} == ":0" ]] && _files
+  described=("${(@)${(@)told[1,-2]//:/\\\\:}/$'\\t'/:}")
+  _describe topowise described
+}
+compdef _kubectl_topowise kubectl-topowise
+""",
+    "fish": """\
+# Completion of kubectl-topowise for fish. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
+function __kubectl_topowise
+    set -l words (commandline -opc) (commandline -ct)
+    set -l told (kubectl-topowise __complete $words[2..-1] 2>/dev/null)
+    test "$told[-1]" = ":0"; and __fish_complete_path (commandline -ct)
+    printf '%s\\n' $told | string match -v -r '^:[0-9]+$'
+end
+complete -c kubectl-topowise -f -a '(__kubectl_topowise)'
+""",
+    "kubectl": """\
+#!/bin/sh
+# kubectl's completion runs this for `kubectl topowise`: an executable file kubectl_complete-topowise on PATH.
+exec kubectl-topowise __complete "$@"
+""",
+}
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command: a script, or with `kubectl` the hook."""
+    del console
+    return Answer(_SCRIPTS[options.shell])
+
+
+def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> Answer:
+    """The candidates for the last word. What cannot be asked has none: nobody reads errors while he types."""
+    *before, last = words or [""]
+    directive = _NO_FILES
+    found: Mapping[str, str] = {}
+    try:
+        # argparse offers no public way to look at a parser.
+        commands = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+        if not before:
+            helps = {one.dest: one.help or "" for one in commands._choices_actions}
+            found = _options(parser) if last.startswith("-") else helps
+        elif before[0] in commands.choices:
+            directive, found = _argument(commands.choices[before[0]], before[0], before[1:], last)
+    except TopowiseError:
+        pass
+    lines = [f"{name}\t{what}" if what else name for name, what in found.items() if name.startswith(last)]
+    return Answer("".join(f"{line}\n" for line in [*lines, f":{directive}"]))
+
+
+def _argument(
+    parser: argparse.ArgumentParser, command: str, before: Sequence[str], last: str
+) -> tuple[int, Mapping[str, str]]:
+    """Of a command: an option, the value of one, or what the command is about."""
+    option = parser._option_string_actions.get(before[-1]) if before else None
+    if option is not None and option.nargs != 0:
+        if option.metavar == "FILE":
+            return _FILES, {}
+        if option.choices is not None:
+            return _NO_FILES, dict.fromkeys(map(str, option.choices), "")
+        return _NO_FILES, dict.fromkeys(_named(option.dest, parser, before), "")
+    if last.startswith("-"):
+        return _NO_FILES, _options(parser)
+    if command == "completion":
+        return _NO_FILES, dict.fromkeys(_SCRIPTS, "")
+    about = {"node": "node", "explain": "pod"}.get(command, "")
+    return _NO_FILES, dict.fromkeys(_named(about, parser, before), "")
+
+
+def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
+    return {
+        name: (one.help or "").replace("%(default)s", str(one.default))
+        for one in parser._actions
+        for name in one.option_strings
+        if name.startswith("--")
+    }
+
+
+def _named(what: str, parser: argparse.ArgumentParser, before: Sequence[str]) -> Iterator[str]:
+    """Names of nodes, pods, namespaces or contexts, of the files or of the cluster that the words so far name."""
+    from topowise import nrt
+    from topowise_scheduler.kubectl import objects
+    from topowise_scheduler.kubectl.source import Kubectl, decoded
+
+    given = _given(parser, before)
+    files = given.get("nodes_file", []) or (given.get("file", []) if what == "node" and "pod" not in given else [])
+    kubectl = Kubectl(*(given.get(name, [""])[-1] for name in ("context", "kubeconfig")))
+    namespace = given.get("namespace", [""])[-1]
+    if what == "node" and files:
+        yield from (one.topology.metadata.name for one in objects.from_files(files).reports)
+        return
+    if what == "context":
+        yield from kubectl.contexts()
+        return
+    if what == "pod":
+        path = f"/api/v1/namespaces/{namespace or kubectl.namespace()}/pods"
+    else:
+        path = {"node": nrt.PATH, "namespace": "/api/v1/namespaces"}.get(what, "")
+    if path:
+        path += f"?limit={_MOST}"
+        (answer,) = kubectl.get(path)
+        yield from (item["metadata"]["name"] for item in decoded(answer, path).get("items") or ())
+
+
+def _given(parser: argparse.ArgumentParser, before: Sequence[str]) -> dict[str, list[str]]:
+    """The values of the options so far."""
+    found: dict[str, list[str]] = {}
+    for word, value in pairwise(before):
+        option = parser._option_string_actions.get(word)
+        if option is not None and option.nargs != 0:
+            found.setdefault(option.dest, []).append(value)
+    return found

@@ -1,0 +1,52 @@
+"""What a command knows of the terminal it answers to, and what an answer is. Commands themselves print nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from typing import NamedTuple
+
+_PICTURE_COLUMNS = 100
+
+GOOD, BAD, WARN, DIM, BOLD = "32", "31", "33", "2", "1"
+"""SGR codes of the terminal's own colours, which suit light and dark."""
+
+
+class Console(NamedTuple):
+    """`width` is None where there is no terminal: then a row is a line, however long, for those who pipe it.
+
+    `columns` is the width of pictures, which need one everywhere. `now` is seconds since 1970.
+    """
+
+    width: int | None = None
+    columns: int = _PICTURE_COLUMNS
+    is_colour: bool = False
+    is_ascii: bool = False
+    now: float = 0.0
+
+    def paint(self, text: str, code: str) -> str:
+        """The text in a colour, if there are colours."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.is_colour and code and text else text
+
+
+class Answer(NamedTuple):
+    """What goes to stdout as it is, the exit status, and lines for stderr."""
+
+    text: str
+    status: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def of_this_process() -> Console:
+    """The console of stdout, by the conventions of no-color.org."""
+    is_terminal = sys.stdout.isatty()
+    columns = shutil.get_terminal_size((_PICTURE_COLUMNS, 24)).columns
+    return Console(
+        width=columns if is_terminal else None,
+        columns=columns,
+        is_colour=is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
+        is_ascii=not (sys.stdout.encoding or "").lower().startswith("utf"),
+        now=time.time(),
+    )

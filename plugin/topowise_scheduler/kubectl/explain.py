@@ -1,0 +1,190 @@
+"""`kubectl topowise explain`: why each node's kubelet would take a pod, or not."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from topowise import pods
+from topowise.errors import SourceError
+from topowise_scheduler.explain import NodeExplanation, Step, ZoneRoom, human
+from topowise_scheduler.kubectl import console as colours
+from topowise_scheduler.kubectl import manifests, objects
+from topowise_scheduler.kubectl.columns import columns
+from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.picture.words import counted
+from topowise_scheduler.kubectl.source import Kubectl, decoded
+
+if TYPE_CHECKING:
+    pass
+
+_ORDER: Final = ("fits", "not now", "never", "not reported")
+_COLOURS: Final = {
+    "fits": colours.GOOD,
+    "not now": colours.WARN,
+    "never": colours.BAD,
+    "not reported": colours.DIM,
+}
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """A pod and what was said of it. `note` is what has to be known of the answer."""
+
+    pod: pods.Pod
+    nodes: list[NodeExplanation]
+    note: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether any node takes it."""
+        return any(one.verdict == "fits" for one in self.nodes)
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    if bool(options.pod) == bool(options.file):
+        raise SourceError("explain", "expected the name of a pod or -f FILE, and not both")
+    explained, notes = _ask_service(options) if options.service else _ask_ourselves(options)
+    status = 0 if all(one.fits for one in explained) else 1
+    if options.output == "json":
+        told = [one.nodes for one in explained]
+        encoded = msgspec.json.encode(told[0] if len(told) == 1 else told)
+        return Answer(msgspec.json.format(encoded, indent=2).decode() + "\n", status, notes)
+    texts = [_text(one, console, is_wide=options.output == "wide") for one in explained]
+    return Answer("\n".join(texts), status, notes)
+
+
+def ordered(nodes: Sequence[NodeExplanation]) -> list[NodeExplanation]:
+    """Those that fit first, the best of them on top; then those that come closest."""
+    return sorted(nodes, key=lambda one: (_ORDER.index(one.verdict), -one.score, _lacks(one), one.node))
+
+
+def _lacks(one: NodeExplanation) -> float:
+    """How far the zone that comes closest is from enough: the number of resources it lacks, and the worst share."""
+    rooms = one.steps[-1].resources if one.steps else ()
+    if not rooms:
+        return 0.0
+    return min(sum(_lack(room.asked, room.zones[at]) for room in rooms) for at in range(len(rooms[0].zones)))
+
+
+def _lack(asked: int, zone: ZoneRoom) -> float:
+    """0 for a zone that has enough, else 1 and half of the share that is missing."""
+    return 0.0 if zone.fits else 1.5 - max(0, zone.available) / max(1, asked) / 2
+
+
+def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], tuple[str, ...]]:
+    from topowise_scheduler.kubectl import service
+
+    if options.pod:
+        namespace = options.namespace or Kubectl(options.context, options.kubeconfig).namespace()
+        pod = pods.Pod(pods.Metadata(options.pod, namespace), pods.Spec())
+        told = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
+        return [Explained(pod, told)], ()
+    wanted, notes = manifests.read(options.file, options.namespace or "default")
+    return [
+        Explained(one.pod, service.explain(options.service, "", msgspec.to_builtins(one.pod), options.node))
+        for one in wanted
+    ], tuple(notes)
+
+
+def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], tuple[str, ...]]:
+    from topowise_scheduler.kubectl import estate
+
+    notes: list[str] = []
+    if options.pod:
+        pod, there, now = _pod_and_objects(options)
+        asked = [(pod, _already(pod))]
+    else:
+        wanted, notes = manifests.read(options.file, options.namespace or "default")
+        there, now = estate.read(options)
+        classes = classes_for(options, there, wanted)
+        notes += [
+            f"warning: priority class {name!r} is not known; its pods are taken to have priority 0"
+            for name in manifests.unknown_classes(wanted, classes)
+        ]
+        asked = [(one.with_priority(classes).pod, "") for one in wanted]
+    known = estate.Estate(there, now)
+    names = options.node or known.names
+    if not names:
+        raise objects.no_nodes(options.nodes_file)
+    return [Explained(pod, known.explain(pod, names), note) for pod, note in asked], (*notes, *known.notes)
+
+
+def classes_for(
+    options: argparse.Namespace, there: objects.Objects, wanted: Sequence[manifests.Wanted]
+) -> dict[str, int]:
+    """The priorities of the classes that are named; those of the cluster are read only if there is need to."""
+    if options.nodes_file or not any(one.priority_class for one in wanted):
+        return there.classes
+    return objects.priority_classes(Kubectl(options.context, options.kubeconfig))
+
+
+def _pod_and_objects(options: argparse.Namespace) -> tuple[pods.Pod, objects.Objects, float]:
+    from topowise_scheduler.kubectl import estate
+
+    if options.nodes_file:
+        there = objects.from_files(options.nodes_file)
+        namespace = options.namespace or "default"
+        for pod in there.pods or ():
+            if (pod.metadata.namespace or "default", pod.metadata.name) == (namespace, options.pod):
+                return pod, there, estate.saved_at(there)
+        raise SourceError(", ".join(options.nodes_file), f"has no Pod {namespace}/{options.pod}, expected it there")
+    kubectl = Kubectl(options.context, options.kubeconfig)
+    namespace = options.namespace or kubectl.namespace()
+    path = f"/api/v1/namespaces/{namespace}/pods/{options.pod}"
+    (answer,) = kubectl.get(path)
+    return objects.pod_of(decoded(answer, path), path), *estate.read(options)
+
+
+def _already(pod: pods.Pod) -> str:
+    if pod.is_terminal:
+        return "It has ended; told is what would become of it now."
+    if pod.spec.nodeName:
+        return f"It is on {pod.spec.nodeName}; told is what would become of it if it were not there."
+    return ""
+
+
+def _text(one: Explained, console: Console, *, is_wide: bool) -> str:
+    nodes = ordered(one.nodes)
+    metadata = one.pod.metadata
+    fitting = sum(node.verdict == "fits" for node in nodes)
+    title = f"Pod {metadata.namespace or 'default'}/{metadata.name}: fits {fitting} of {counted(len(nodes), 'node')}"
+    lines = [console.paint(title, colours.BOLD), *([one.note] if one.note else []), ""]
+    rows = [[node.node, node.verdict, str(node.score) if node.verdict == "fits" else "-", _why(node)] for node in nodes]
+    header = ["NODE", "VERDICT", "SCORE", "WHY"]
+
+    def paint(column: int, cell: str) -> str:
+        return console.paint(cell, _COLOURS.get(cell, "")) if column == 1 else cell
+
+    lines.append(columns(header, rows, width=console.width, paint=paint))
+    if is_wide:
+        lines += [f"\n{_matrix(node, step, console)}" for node in nodes for step in node.steps if step.resources]
+    return "\n".join(lines) + "\n"
+
+
+def _why(node: NodeExplanation) -> str:
+    return f"{node.text} (by counts alone)" if node.precision == "counts" else node.text
+
+
+def _matrix(node: NodeExplanation, step: Step, console: Console) -> str:
+    """What one merge of hints saw: a row for each resource, a column for each zone."""
+    who = f"container {step.container}" if step.container else "the pod"
+    chosen = "" if step.chosen is None else f" -> NUMA {'+'.join(map(str, step.chosen))}"
+    rows = []
+    for room in sorted(step.resources, key=lambda room: (room.resource != "cpu", room.resource != "memory")):
+        cells = [
+            f"{'' if zone.fits else '!'}{human(room.resource, max(0, zone.available))}"
+            f"/{human(room.resource, max(0, zone.allocatable))}"
+            for zone in room.zones
+        ]
+        rows.append([room.resource, human(room.resource, room.asked), *cells])
+    header = ["RESOURCE", "ASKED", *(f"NUMA {zone.numa}" for zone in step.resources[0].zones)]
+
+    def paint(column: int, cell: str) -> str:
+        return console.paint(cell, colours.BAD) if column > 1 and cell.startswith("!") else cell
+
+    title = f"{node.node}, {who}{chosen} (free of allocatable; ! is not enough)"
+    return f"{title}\n{columns(header, rows, indent='  ', paint=paint)}"

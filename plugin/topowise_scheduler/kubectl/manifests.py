@@ -1,0 +1,152 @@
+"""The pods that manifests ask for: as they are, or as many as a controller would make of its template."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from topowise import pods
+from topowise.errors import SourceError
+from topowise_scheduler.kubectl import objects
+from topowise_scheduler.kubectl.filters import Demands
+from topowise_scheduler.kubectl.objects import Json
+from topowise_scheduler.kubectl.source import documents
+
+_TEMPLATES: Final = ("Deployment", "ReplicaSet", "ReplicationController", "StatefulSet")
+_MOST_REPLICAS: Final = 10_000
+
+# pkg/apis/scheduling/types.go
+_SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """A pod that somebody asks for, `count` of them in a row. `origin` is what asks: "Deployment default/web"."""
+
+    pod: pods.Pod
+    spec: Mapping[str, Any]
+    demands: Demands
+    origin: str
+    count: int
+
+    @property
+    def name(self) -> str:
+        """Namespace and name."""
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+    @property
+    def priority_class(self) -> str:
+        """Its class if the priority itself is not written, "" otherwise."""
+        return "" if self.spec.get("priority") is not None else str(self.spec.get("priorityClassName") or "")
+
+    def replicas(self) -> Iterator[pods.Pod]:
+        """Each of them, with a name and a uid of its own."""
+        for number in range(self.count):
+            metadata = self.pod.metadata
+            name = metadata.name if self.origin.startswith("Pod ") else f"{metadata.name}-{number}"
+            yield msgspec.structs.replace(
+                self.pod,
+                metadata=msgspec.structs.replace(metadata, name=name, uid=f"wanted/{self.origin}/{number}"),
+            )
+
+    def with_priority(self, classes: Mapping[str, int]) -> Wanted:
+        """With the priority of its class; 0 for one that is not known."""
+        if not self.priority_class:
+            return self
+        priority = {**classes, **_SYSTEM_CLASSES}.get(self.priority_class, 0)
+        spec = msgspec.structs.replace(self.pod.spec, priority=priority)
+        return msgspec.structs.replace(self, pod=msgspec.structs.replace(self.pod, spec=spec))
+
+
+def read(files: Sequence[str], namespace: str) -> tuple[list[Wanted], list[str]]:
+    """What the files ask for in their order, and notes on what makes no pods. Raises SourceError if nothing does."""
+    where = ", ".join(files)
+    found: list[Wanted] = []
+    left_out: Counter[str] = Counter()
+    for document in documents(files):
+        made = _wanted(document, namespace, where)
+        if made is None:
+            left_out[str(document.get("kind") or "without a kind")] += 1
+        elif made.count:
+            found.append(made)
+    if not found:
+        kinds = ", ".join(sorted(left_out)) or "nothing"
+        raise SourceError(where, f"has {kinds}, expected Pods, {', '.join(_TEMPLATES)}s or Jobs with replicas")
+    notes = []
+    daemons = left_out.pop("DaemonSet", 0)
+    if daemons:
+        notes.append(f"note: {daemons} DaemonSet(s) left out: they have a pod on every node")
+    if left_out:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(left_out.items()))
+        notes.append(f"note: left out, as they make no pods: {kinds}")
+    return found, notes
+
+
+def unknown_classes(found: Sequence[Wanted], classes: Mapping[str, int]) -> list[str]:
+    """The priority classes that are named and not known."""
+    named = {one.priority_class for one in found} - {""}
+    return sorted(named - classes.keys() - _SYSTEM_CLASSES.keys())
+
+
+def of_pod(document: Json, where: str, namespace: str = "default") -> Wanted:
+    """One pod. Raises SourceError."""
+    return _make(document, document, f"Pod {_name(document, where)}", 1, namespace, where)
+
+
+def _wanted(document: Json, namespace: str, where: str) -> Wanted | None:
+    """What one object asks for; None if it is nothing that makes pods on some node."""
+    kind, spec = document.get("kind"), document.get("spec") or {}
+    if kind == "Pod" or (kind is None and "containers" in spec):
+        return of_pod(document, where, namespace)
+    if kind == "CronJob":
+        spec = (spec.get("jobTemplate") or {}).get("spec") or {}
+    if kind in _TEMPLATES:
+        count = _count(document, spec.get("replicas"), where)
+    elif kind in ("Job", "CronJob"):
+        parallel = _count(document, spec.get("parallelism"), where)
+        count = min(parallel, _count(document, spec.get("completions", parallel), where))
+    else:
+        return None
+    template = spec.get("template") or {}
+    return _make(template, document, f"{kind} {_name(document, where)}", count, namespace, where)
+
+
+def _make(template: Json, owner: Json, origin: str, count: int, namespace: str, where: str) -> Wanted:
+    spec = template.get("spec") or {}
+    metadata = {**(template.get("metadata") or {})}
+    metadata["name"] = _name(owner, where)
+    metadata["namespace"] = (owner.get("metadata") or {}).get("namespace") or namespace
+    if owner is not template:
+        metadata.pop("uid", None)
+    # It is placed anew, wherever it is now.
+    named = {
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {field: item for field, item in spec.items() if field != "nodeName"},
+    }
+    try:
+        demands = msgspec.convert(spec, Demands)
+    except msgspec.ValidationError as exc:
+        raise SourceError(where, f"{origin} cannot be read: {exc}") from exc
+    kind, name = origin.split(" ", 1)
+    return Wanted(objects.pod_of(named, where), spec, demands, f"{kind} {metadata['namespace']}/{name}", count)
+
+
+def _name(document: Json, where: str) -> str:
+    metadata = document.get("metadata") or {}
+    name = str(metadata.get("name") or str(metadata.get("generateName") or "").rstrip("-"))
+    if not name:
+        raise SourceError(where, f"a {document.get('kind') or 'pod'} has no metadata.name, expected one")
+    return name
+
+
+def _count(document: Json, given: Any, where: str) -> int:
+    """A number of replicas; None is 1."""
+    if given is None:
+        return 1
+    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= _MOST_REPLICAS:
+        name = f"{document.get('kind')} {_name(document, where)}"
+        raise SourceError(where, f"{name} has {given!r:.80} replicas, expected a number from 0 to {_MOST_REPLICAS}")
+    return given

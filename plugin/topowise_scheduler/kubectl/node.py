@@ -1,0 +1,144 @@
+"""`kubectl topowise node NAME`: one machine drawn, with what its pods hold."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import msgspec
+
+from topowise import nrt, pods, quantity
+from topowise.errors import ParseError, SourceError
+from topowise_scheduler.cluster.books import Books
+from topowise_scheduler.kubectl import nodes, objects, picture
+from topowise_scheduler.kubectl.ages import age
+from topowise_scheduler.kubectl.columns import columns
+from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.picture import Picture, words
+from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded
+from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
+from topowise_scheduler.report import Report, read
+from topowise_scheduler.report.costs import distances
+
+_NAMES_TOLD = 8
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    found, pods_of_it = _find(options)
+    if options.output in ("json", "yaml"):
+        return Answer(_document(found.raw, options.output))
+    report = read(found.topology)
+    notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
+    drawn = picture_of(report, found, pods_of_it, console.now)
+    if options.output == "svg":
+        return Answer(picture.svg(drawn), notes=notes)
+    if options.output == "wide":
+        return Answer(f"{nodes.wide_table([found.topology])[0]}\n\n{_holdings(drawn)}\n", notes=notes)
+    text = picture.terminal(drawn, width=console.columns, ascii_only=console.is_ascii, colour=console.is_colour)
+    return Answer(text, notes=notes)
+
+
+def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[pods.Pod], now: float) -> Picture:
+    """The machine as it was reported, with these pods where the kubelet will have put them since."""
+    state = _now(found, pods_of_it) if pods_of_it else _as_reported(report)
+    return picture.read(
+        state,
+        {pod.metadata.uid: f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods_of_it},
+        node=report.name,
+        machine=_machine(found.topology),
+        precision=report.precision,
+        age=f"changed {age(found.changed, now)} ago" if found.changed else "",
+    )
+
+
+def _as_reported(report: Report) -> Kubelet:
+    books = Books()
+    books.put_report(report, 0.0)
+    return _known(books)
+
+
+def _now(found: objects.Reported, pods_of_it: Sequence[pods.Pod]) -> Kubelet:
+    # The ledger brings the engine along, which takes 0.15 s to load.
+    from topowise_scheduler.kubectl.estate import Estate
+
+    estate = Estate(objects.Objects(reports=(found,), pods=tuple(pods_of_it)), 0.0)
+    return _known(estate.ledger.books(found.topology.metadata.name))
+
+
+def _known(books: Books | None) -> Kubelet:
+    if books is None or books.kubelet is None:
+        raise AssertionError("books with a report have a kubelet")
+    return books.kubelet
+
+
+def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[pods.Pod, ...]]:
+    """The report, and the pods that are to be looked at."""
+    name = options.name
+    if options.file:
+        saved = objects.from_files(options.file)
+        report = saved.report(name)
+        if report is None:
+            raise SourceError(", ".join(options.file), f"has no NodeResourceTopology {name!r}, {_instead(saved)}")
+        if options.pods and saved.pods is None:
+            raise SourceError(", ".join(options.file), "has no Pods, expected some with --pods")
+        return report, (saved.pods or ()) if options.pods else ()
+    kubectl = Kubectl(options.context, options.kubeconfig)
+    path = f"{nrt.PATH}/{name}"
+    wanted = [path, *([f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}"] if options.pods else [])]
+    try:
+        answers = kubectl.get(*wanted)
+    except MissingError as exc:
+        raise SourceError(f"node {name}", _instead(objects.from_cluster(kubectl))) from exc
+    (report,) = objects.reports([decoded(answers[0], path)], path)
+    return report, objects.pods_in(answers[1], wanted[1]) if options.pods else ()
+
+
+def _instead(there: objects.Objects) -> str:
+    names = [one.topology.metadata.name for one in there.reports]
+    if not names:
+        return "expected the name of a reported node, but there is no NodeResourceTopology at all"
+    more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
+    return f"expected the name of a reported node: {', '.join(names[:_NAMES_TOLD])}{more}"
+
+
+def _document(raw: objects.Json, form: str) -> str:
+    if form == "yaml":
+        return msgspec.yaml.encode(raw).decode()
+    return msgspec.json.format(msgspec.json.encode(raw), indent=2).decode() + "\n"
+
+
+def _machine(topology: nrt.NodeResourceTopology) -> Machine | None:
+    """What a kubelet does not keep of its machine: how far the nodes are apart, and how much memory they have."""
+    zones = nrt.numa_zones(topology)
+    ids = [numa_id for numa_id, _ in zones]
+    if not zones:
+        return None
+    return Machine(
+        numa=tuple(
+            NumaNode(id=numa_id, memory=_memory(zone), distances=distances(zone.costs or (), ids))
+            for numa_id, zone in zones
+        )
+    )
+
+
+def _memory(zone: nrt.Zone) -> int:
+    for resource in zone.resources or ():
+        if resource.name == "memory":
+            try:
+                return max(0, quantity.value(resource.capacity))
+            except ParseError:
+                return 0
+    return 0
+
+
+def _holdings(drawn: Picture) -> str:
+    """A row for each pod that holds something."""
+    zone_of = {thread.id: zone.id for zone in drawn.zones for thread in zone.threads if thread.id is not None}
+    rows = []
+    for owner in drawn.owners:
+        on = {zone_of[cpu] for cpu in owner.cpus if cpu in zone_of}
+        on.update(zone for block in owner.memory for zone in block.zones)
+        rows.append([owner.name, words.nodes(sorted(on)) or "-", ", ".join(words.holds(owner))])
+    more = words.others(drawn)
+    return "\n".join([columns(["POD", "NUMA NODES", "HOLDS"], rows), *([more] if more else [])])

@@ -1,0 +1,190 @@
+"""The objects the commands work on, whether from the cluster or from files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from topowise import nrt, pods
+from topowise.errors import SourceError
+from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded, documents
+
+NODES_PATH: Final = "/api/v1/nodes"
+# What has ended holds nothing, and is most of what some clusters keep.
+PODS_PATH: Final = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
+ALL_PODS_PATH: Final = "/api/v1/pods"
+_CLASSES_PATH: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+Json = dict[str, Any]
+
+
+class Taint(msgspec.Struct, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeMetadata(msgspec.Struct, frozen=True):
+    name: str = ""
+    uid: str = ""
+    labels: dict[str, str] = {}
+
+
+class NodeSpec(msgspec.Struct, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    allocatable: pods.Quantities = {}
+    conditions: tuple[pods.Condition, ...] = ()
+
+
+class Node(msgspec.Struct, frozen=True):
+    """What is used of a v1.Node."""
+
+    metadata: NodeMetadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its kubelet says so; one without conditions says nothing against it."""
+        return all(one.status == "True" for one in self.status.conditions if one.type == "Ready")
+
+
+class Reported(msgspec.Struct, frozen=True):
+    """An NRT as it came, and read. `changed` is when its content was last written (RFC 3339), "" if nobody tells.
+
+    `writers` are the field managers that own content of it.
+    """
+
+    raw: Json
+    topology: nrt.NodeResourceTopology
+    changed: str = ""
+    writers: tuple[str, ...] = ()
+
+
+class Objects(msgspec.Struct, frozen=True):
+    """`pods` and `nodes` are None where nobody has told of any; `classes` are priorities by class."""
+
+    reports: tuple[Reported, ...] = ()
+    pods: tuple[pods.Pod, ...] | None = None
+    nodes: tuple[Node, ...] | None = None
+    classes: dict[str, int] = {}
+
+    def report(self, name: str) -> Reported | None:
+        """The report of a node."""
+        return next((one for one in self.reports if one.topology.metadata.name == name), None)
+
+
+class _Pods(msgspec.Struct, frozen=True):
+    items: tuple[pods.Pod, ...]
+
+
+class _Nodes(msgspec.Struct, frozen=True):
+    items: tuple[Node, ...]
+
+
+def from_files(files: Sequence[str]) -> Objects:
+    """NRTs, and Pods, Nodes and PriorityClasses if there are any; other kinds are left out. Raises SourceError."""
+    kinds: dict[str, list[Json]] = {}
+    for document in documents(files):
+        # Our own `-o json` of old had no kinds.
+        kinds.setdefault(document.get("kind") or nrt.KIND, []).append(document)
+    where = ", ".join(files)
+    return Objects(
+        reports=reports(kinds.get(nrt.KIND, []), where),
+        pods=tuple([_convert(one, pods.Pod, where) for one in kinds["Pod"]]) if "Pod" in kinds else None,
+        nodes=tuple([_convert(one, Node, where) for one in kinds["Node"]]) if "Node" in kinds else None,
+        classes={
+            str((one.get("metadata") or {}).get("name")): int(one.get("value") or 0)
+            for one in kinds.get("PriorityClass", [])
+        },
+    )
+
+
+def from_cluster(kubectl: Kubectl, *, pods_path: str = "", nodes: bool = False) -> Objects:
+    """The NRTs of the cluster, with its pods and nodes if wanted. A cluster without the CRD has no NRTs."""
+    paths = [nrt.PATH, *([pods_path] if pods_path else []), *([NODES_PATH] if nodes else [])]
+    answers = dict(zip(paths, kubectl.attempt(*paths), strict=True))
+    for path, answer in answers.items():
+        if isinstance(answer, SourceError) and not (path == nrt.PATH and isinstance(answer, MissingError)):
+            raise answer
+    listed = answers[nrt.PATH]
+    items = decoded(listed, nrt.PATH).get("items") or [] if isinstance(listed, bytes) else []
+    named = [{"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, **item} for item in items]
+    return Objects(
+        reports=reports(named, nrt.PATH),
+        pods=_listed(answers[pods_path], _Pods, pods_path).items if pods_path else None,
+        nodes=_listed(answers[NODES_PATH], _Nodes, NODES_PATH).items if nodes else None,
+    )
+
+
+def priority_classes(kubectl: Kubectl) -> dict[str, int]:
+    """The value of each PriorityClass of the cluster."""
+    (answer,) = kubectl.get(_CLASSES_PATH)
+    items = decoded(answer, _CLASSES_PATH).get("items") or []
+    return {item["metadata"]["name"]: int(item.get("value") or 0) for item in items}
+
+
+def reports(found: Sequence[Json], where: str) -> tuple[Reported, ...]:
+    """NRTs by name. Raises SourceError."""
+    made = [_reported(document, where) for document in found]
+    return tuple(sorted(made, key=lambda one: one.topology.metadata.name))
+
+
+def pods_in(answer: bytes, path: str) -> tuple[pods.Pod, ...]:
+    """The pods of a list. Raises SourceError."""
+    return _listed(answer, _Pods, path).items
+
+
+def pod_of(document: Json, where: str) -> pods.Pod:
+    """A pod. Raises SourceError."""
+    return _convert(document, pods.Pod, where)
+
+
+def no_nodes(files: Sequence[str]) -> SourceError:
+    """That there is nothing to put a pod on."""
+    where = ", ".join(files) or "the cluster"
+    return SourceError(where, "has neither a NodeResourceTopology nor a Node, expected some")
+
+
+T = TypeVar("T")
+
+
+def _listed(answer: bytes | SourceError, kind: type[T], path: str) -> T:
+    if isinstance(answer, SourceError):
+        raise answer
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.DecodeError as exc:
+        raise SourceError(path, f"answered something else than expected: {exc}") from exc
+
+
+def _convert(document: Json, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as exc:
+        name = (document.get("metadata") or {}).get("name", "")
+        raise SourceError(where, f"{document.get('kind')} {name!r:.80} cannot be read: {exc}") from exc
+
+
+def _reported(document: Json, where: str) -> Reported:
+    topology = _convert(document, nrt.NodeResourceTopology, where)
+    metadata = document["metadata"]
+    entries = [entry for entry in metadata.get("managedFields") or () if isinstance(entry, dict)]
+    writes = [entry for entry in entries if _CONTENT.intersection(entry.get("fieldsV1") or ())]
+    times = [str(entry["time"]) for entry in writes or entries if entry.get("time")]
+    return Reported(
+        document,
+        topology,
+        max(times, default=str(metadata.get("creationTimestamp") or "")),
+        tuple(sorted({str(entry.get("manager") or "") for entry in writes})),
+    )
+
+
+# Labels and annotations are anybody's.
+_CONTENT: Final = frozenset(("f:zones", "f:attributes", "f:topologyPolicies"))

@@ -1,0 +1,58 @@
+"""Where pods can be put and tried: the estate, with what kube-scheduler itself would look at."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from topowise import pods
+from topowise_scheduler.kubectl import estate, manifests, objects
+from topowise_scheduler.kubectl.estate import Estate
+from topowise_scheduler.kubectl.explain import classes_for
+from topowise_scheduler.kubectl.filters import Filters, overlooked
+from topowise_scheduler.kubectl.manifests import Wanted
+
+
+class Yard:
+    """The nodes, and the wanted pods with their priorities."""
+
+    def __init__(self, there: objects.Objects, now: float, wanted: Sequence[Wanted], strategy: str) -> None:
+        self.estate = Estate(there, now, strategy, top_score=estate.FINEST)
+        self.names: Sequence[str] = self.estate.names
+        self.wanted = wanted
+        records = [self.estate.records.record(pod) for pod in there.pods or ()]
+        self.filters = Filters(
+            there.nodes,
+            [
+                (record.node, record.needs)
+                for record in records
+                if record.stage == "assigned" and record.needs is not None
+            ],
+        )
+
+    def refusals(self, one: Wanted, pod: pods.Pod) -> dict[str, str]:
+        """Why each node cannot have the pod, "" for one that can. Raises ParseError."""
+        needs, _ = self.estate.records.needs(pod)
+        told = {name: self.filters.refusal(name, needs, one.demands) for name in self.names}
+        told |= self.estate.refusals(pod, [name for name, refusal in told.items() if not refusal])
+        return told
+
+
+def open_yard(options: argparse.Namespace, strategy: str = "TightFit") -> tuple[Yard, tuple[str, ...]]:
+    """The yard that the options ask for, and lines for stderr. Raises SourceError."""
+    wanted, notes = manifests.read(options.file, options.namespace or "default")
+    there, now = estate.read(options)
+    classes = classes_for(options, there, wanted)
+    notes += [
+        f"warning: priority class {name!r} is not known; its pods are taken to have priority 0"
+        for name in manifests.unknown_classes(wanted, classes)
+    ]
+    notes += [
+        f"note: {one.origin} asks for {', '.join(asked)}, which is not looked at here"
+        for one in wanted
+        if (asked := overlooked(one.spec))
+    ]
+    yard = Yard(there, now, [one.with_priority(classes) for one in wanted], strategy)
+    if not yard.names:
+        raise objects.no_nodes(options.nodes_file)
+    return yard, (*notes, *yard.estate.notes)

@@ -1,0 +1,315 @@
+"""The objects on a real API server, and the real kube-scheduler with the rights and configurations that they give.
+
+One API server for all of it. Objects are sent with strict field validation, so a misspelt field is an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sandbox import controlplane, stock_scheduler
+from sandbox.apiserver import kubeconfig
+from sandbox.processes import Process, free_ports
+
+Document = dict[str, Any]
+
+ASSETS = controlplane.assets(stock_scheduler.BINARY)
+if ASSETS is None:
+    pytest.skip("no etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS", allow_module_level=True)
+pytestmark = pytest.mark.apiserver
+
+NAMESPACE = "topowise-system"
+# Their definitions are not ours to have.
+FOREIGN = {"PodMonitor", "ServiceMonitor", "PrometheusRule", "Issuer", "Certificate"}
+PLURALS = {
+    "Namespace": ("/api/v1", "namespaces"),
+    "ServiceAccount": ("/api/v1", "serviceaccounts"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "NodeResourceTopology": ("/apis/topology.node.k8s.io/v1alpha2", "noderesourcetopologies"),
+    "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
+}
+RECIPES = sorted(path.stem for path in (Path(__file__).parents[3] / "charts/topowise/recipes").glob("*.yaml"))
+
+
+class Cluster:
+    """A client of the API server, as the administrator or with a token."""
+
+    def __init__(self, plane: controlplane.ControlPlane) -> None:
+        self.plane = plane
+        self._context = ssl._create_unverified_context()
+
+    def call(self, method: str, path: str, body: Document | None = None, *, token: str = "") -> tuple[int, Document]:
+        headers = {"Authorization": f"Bearer {token or self.plane.token}", "Content-Type": "application/json"}
+        if method == "PATCH":
+            headers["Content-Type"] = "application/apply-patch+yaml"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.plane.url + path, data, headers, method=method)
+        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._context)
+        try:
+            with urllib.request.build_opener(*handlers).open(request, timeout=20) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as exc:
+            return exc.code, json.load(exc)
+
+    def apply(self, document: Document, *, dry_run: bool = False) -> None:
+        query = "fieldManager=chart&force=true&fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
+        status, answer = self.call("PATCH", f"{path_of(document)}?{query}", document)
+        assert status in (200, 201), f"{document['kind']} {document['metadata']['name']}: {answer.get('message')}"
+
+    def token(self, account: str, pod: Document | None = None) -> str:
+        """A token of a service account; with a pod, one that says where it runs."""
+        spec: Document = {}
+        if pod is not None:
+            meta = pod["metadata"]
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+        status, answer = self.call("POST", path, body)
+        assert status == 201, answer
+        return str(answer["status"]["token"])
+
+
+def path_of(document: Document) -> str:
+    """Where an object lies."""
+    kind, meta = document["kind"], document["metadata"]
+    version = document["apiVersion"]
+    root, plural = PLURALS.get(kind, (f"/apis/{version}" if "/" in version else f"/api/{version}", f"{kind.lower()}s"))
+    place = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
+    return f"{root}{place}/{plural}/{meta['name']}"
+
+
+def eventually(check: Callable[[], Any], within: float = 20.0) -> Any:
+    deadline = time.monotonic() + within
+    while True:
+        found = check()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "not within the time"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def cluster(default: Any) -> Iterator[Cluster]:
+    """With the chart's default objects in it."""
+    assert ASSETS is not None
+    with controlplane.ControlPlane(ASSETS) as plane:
+        made = Cluster(plane)
+        order = {"Namespace": 0, "CustomResourceDefinition": 1}
+        for document in sorted(default, key=lambda one: order.get(one["kind"], 2)):
+            made.apply(document)
+        for name in ("metal-0", "metal-1"):
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+            made.call("POST", "/api/v1/nodes", node)
+            amounts = {"cpu": "32", "memory": "64Gi", "pods": "110"}
+            ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}]
+            status = {"capacity": amounts, "allocatable": amounts, "conditions": ready}
+            answer = made.call("PATCH", f"/api/v1/nodes/{name}/status?fieldManager=test", {**node, "status": status})
+            assert answer[0] == 200, answer
+        yield made
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_api_server_takes_the_objects(cluster: Cluster, render: Any, recipe: str) -> None:
+    more = ("networkPolicy.egress.enabled=true", "monitoring.dashboard.enabled=true", "crds.numatopology=true")
+    for document in render(recipe, *more):
+        if document["kind"] not in FOREIGN:
+            cluster.apply(document, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    ("account", "group", "resource", "verb", "namespace", "allowed"),
+    [
+        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "patch", "", True),
+        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "delete", "", False),
+        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "list", "", False),
+        ("exporter", "", "pods", "list", "", False),
+        ("exporter", "", "secrets", "get", "default", False),
+        ("scheduler", "topology.node.k8s.io", "noderesourcetopologies", "watch", "", True),
+        ("scheduler", "topology.node.k8s.io", "noderesourcetopologies", "patch", "", False),
+        ("scheduler", "policy", "poddisruptionbudgets", "list", "", True),
+        ("scheduler", "", "pods/binding", "create", "default", True),
+        ("scheduler", "", "pods", "patch", "default", True),
+        ("scheduler", "coordination.k8s.io", "leases", "create", NAMESPACE, True),
+        ("scheduler", "", "secrets", "list", "", False),
+    ],
+)
+def test_rights(
+    cluster: Cluster, account: str, group: str, resource: str, verb: str, namespace: str, allowed: bool
+) -> None:
+    main, _, sub = resource.partition("/")
+    attributes = {"group": group, "resource": main, "subresource": sub, "verb": verb, "namespace": namespace}
+    user = f"system:serviceaccount:{NAMESPACE}:topowise-{account}"
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": attributes},
+    }
+    _, answer = cluster.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    assert answer["status"]["allowed"] is allowed
+
+
+def test_an_exporter_writes_for_its_own_node_only(cluster: Cluster) -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "exporter-of-metal-0", "namespace": NAMESPACE},
+        "spec": {
+            "nodeName": "metal-0",
+            "serviceAccountName": "topowise-exporter",
+            "containers": [{"name": "exporter", "image": "none"}],
+        },
+    }
+    status, made = cluster.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+    assert status == 201, made
+    token = cluster.token("topowise-exporter", made)
+
+    def publish(name: str, with_token: str) -> tuple[int, Document]:
+        topology = {
+            "apiVersion": "topology.node.k8s.io/v1alpha2",
+            "kind": "NodeResourceTopology",
+            "metadata": {"name": name},
+            "zones": [{"name": "node-0", "type": "Node"}],
+        }
+        return cluster.call("PATCH", f"{path_of(topology)}?fieldManager=topowise-exporter", topology, token=with_token)
+
+    # A policy takes effect some moments after it was made.
+    status, answer = eventually(lambda: (got := publish("metal-1", token))[0] >= 400 and got)
+    assert status in (403, 422), answer
+    assert "the exporter on node metal-0 may not write the object of node metal-1" in answer["message"]
+    assert publish("metal-0", token)[0] in (200, 201)
+    assert publish("metal-0", cluster.token("topowise-exporter"))[0] >= 400
+    assert publish("metal-1", "")[0] in (200, 201)
+
+
+def kubeconfig_of(cluster: Cluster, account: str, folder: Path) -> Path:
+    return kubeconfig.write(folder / account, cluster.plane.url, token=cluster.token(account), insecure=True)
+
+
+def unpack(secret: Document, folder: Path) -> Path:
+    folder.mkdir()
+    for name, text in secret["data"].items():
+        (folder / name).write_bytes(base64.b64decode(text))
+    return folder
+
+
+def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document, scheduler: Document) -> list[Path]:
+    """The service and kube-scheduler as the chart's account; their logs."""
+    health, secure = free_ports(2)
+    access = str(kubeconfig_of(cluster, "topowise-scheduler", tmp_path))
+    service = {**service, "client": {"kubeconfig": access}, "serving": {"address": "127.0.0.1", "port": health}}
+    # No pod, no namespace of it.
+    service["leaderElection"] = {**service["leaderElection"], "leaseNamespace": NAMESPACE}
+    scheduler = {**scheduler, "clientConnection": {"kubeconfig": access}}
+    logs = []
+    for name, document, arguments, ready in (
+        (
+            "service",
+            service,
+            [sys.executable, "-m", "topowise_scheduler", "serve"],
+            f"http://127.0.0.1:{health}/readyz",
+        ),
+        (
+            "kube-scheduler",
+            scheduler,
+            [
+                f"{ASSETS}/{stock_scheduler.BINARY}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={secure}",
+                f"--authentication-kubeconfig={access}",
+                f"--authorization-kubeconfig={access}",
+            ],
+            f"https://127.0.0.1:{secure}/healthz",
+        ),
+    ):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(document))
+        log = tmp_path / f"{name}.log"
+        stack.enter_context(Process(name, [*arguments, f"--config={file}"], log)).wait_until_ready(ready)
+        logs.append(log)
+    return logs
+
+
+def place(cluster: Cluster, name: str, scheduler_name: str, logs: list[Path]) -> str:
+    """Makes a pod and waits until it is bound; the node."""
+    requests = {"cpu": "2", "memory": "1Gi"}
+    container = {"name": "main", "image": "none", "resources": {"requests": requests, "limits": requests}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulerName": scheduler_name, "containers": [container]},
+    }
+    status, answer = cluster.call("POST", "/api/v1/namespaces/default/pods", pod)
+    assert status == 201, answer
+    path = f"/api/v1/namespaces/default/pods/{name}"
+    try:
+        return str(eventually(lambda: cluster.call("GET", path)[1]["spec"].get("nodeName"), 30))
+    except AssertionError:
+        pytest.fail("\n".join(log.read_text()[-3000:] for log in logs))
+
+
+def test_the_chart_s_own_scheduler_places_a_pod(cluster: Cluster, default: Any, tmp_path: Path) -> None:
+    files = default.named("ConfigMap", "topowise-scheduler")["data"]
+    service, scheduler = yaml.safe_load(files["scheduler.yaml"]), yaml.safe_load(files["kube-scheduler.yaml"])
+    (port,) = free_ports(1)
+    service["extender"]["port"] = port
+    scheduler["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        logs = start(stack, cluster, tmp_path, service, scheduler)
+        assert place(cluster, "own", scheduler["profiles"][0]["schedulerName"], logs) in ("metal-0", "metal-1")
+        leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+        holders = {one["metadata"]["name"] for one in cluster.call("GET", leases)[1]["items"]}
+        assert holders == {"topowise-scheduler", "topowise-scheduler-waking"}
+    for log in logs:
+        assert "forbidden" not in log.read_text()
+
+
+def test_a_scheduler_elsewhere_places_a_pod_over_mutual_tls(cluster: Cluster, render: Any, tmp_path: Path) -> None:
+    made = render("default-scheduler", "scheduler.tls.ipAddresses={127.0.0.1}", "scheduler.extender.bind=true")
+    service = yaml.safe_load(made.named("ConfigMap", "topowise-scheduler")["data"]["scheduler.yaml"])
+    server = unpack(made.named("Secret", "topowise-scheduler-extender-tls"), tmp_path / "server")
+    client = unpack(made.named("Secret", "topowise-scheduler-extender-client"), tmp_path / "client")
+    (port,) = free_ports(1)
+    files = {name: str(server / Path(path).name) for name, path in service["extender"]["tls"].items()}
+    service["extender"] = {"address": "127.0.0.1", "port": port, "tls": files}
+    service["leaderElection"]["enabled"] = False
+    extender = {
+        **stock_scheduler.extender(f"https://127.0.0.1:{port}"),
+        # Not ignorable here, or a failure would not be seen.
+        "enableHTTPS": True,
+        "tlsConfig": {
+            "caFile": str(client / "ca.crt"),
+            "certFile": str(client / "tls.crt"),
+            "keyFile": str(client / "tls.key"),
+            "serverName": f"topowise-scheduler-extender.{NAMESPACE}.svc",
+        },
+    }
+    scheduler = {
+        "apiVersion": stock_scheduler.API_VERSION,
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "profiles": [{"schedulerName": "remote"}],
+        "extenders": [extender],
+    }
+    with ExitStack() as stack:
+        logs = start(stack, cluster, tmp_path, service, scheduler)
+        assert place(cluster, "remote", "remote", logs) in ("metal-0", "metal-1")
+        nobody = ssl.create_default_context(cafile=str(client / "ca.crt"))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=nobody)
+        )
+        with pytest.raises((urllib.error.URLError, OSError)):
+            opener.open(f"https://127.0.0.1:{port}/explain?pod=default/remote", timeout=5)

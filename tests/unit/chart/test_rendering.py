@@ -1,0 +1,306 @@
+"""What Helm makes of the values: workloads, mounts, configurations, certificates, and what is refused with a reason."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from topowise.runtime import config
+from topowise_exporter.configuration import ExporterConfiguration
+from topowise_scheduler.configuration import SchedulerConfiguration
+
+Document = dict[str, Any]
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+RECIPES = ["", *sorted(path.stem for path in (Path(__file__).parents[3] / "charts/topowise/recipes").glob("*.yaml"))]
+EVERYTHING = (
+    "crds.numatopology=true",
+    "exporter.config.numatopology=true",
+    "exporter.config.kubelet.configz.enabled=true",
+    "networkPolicy.egress.enabled=true",
+    "monitoring.monitor.enabled=true",
+    "monitoring.prometheusRule.enabled=true",
+    "monitoring.dashboard.enabled=true",
+    "scheduler.config.grpc.address=0.0.0.0",
+    "scheduler.config.grpc.port=50051",
+)
+NAMESPACED = {"DaemonSet", "Deployment", "ConfigMap", "Secret", "Service", "ServiceAccount", "NetworkPolicy", "Role"}
+
+
+def scheduler_config(made: Any) -> SchedulerConfiguration:
+    text = made.named("ConfigMap", "topowise-scheduler")["data"]["scheduler.yaml"]
+    return config.parse(SchedulerConfiguration, text.encode())
+
+
+def exporter_config(made: Any) -> ExporterConfiguration:
+    text = made.named("ConfigMap", "topowise-exporter")["data"]["exporter.yaml"]
+    return config.parse(ExporterConfiguration, text.encode())
+
+
+def kube_scheduler_config(made: Any) -> Document:
+    return yaml.safe_load(made.named("ConfigMap", "topowise-scheduler")["data"]["kube-scheduler.yaml"])
+
+
+def mounts(made: Any) -> dict[str, str]:
+    """Host path -> place in the exporter."""
+    pod = made.pod("DaemonSet", "topowise-exporter")
+    places = {one["name"]: one for one in pod["containers"][0]["volumeMounts"]}
+    assert all(one["readOnly"] for one in places.values())
+    return {one["hostPath"]["path"]: places[one["name"]]["mountPath"] for one in pod["volumes"] if "hostPath" in one}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_lint_has_no_complaint(helm: Run, chart: Path, recipe: str) -> None:
+    values = [f"--values={chart}/recipes/{recipe}.yaml"] if recipe else []
+    done = helm("lint", "--strict", str(chart), *values)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["as it is", "everything on"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_objects_are_of_one_piece(render: Any, recipe: str, settings: tuple[str, ...]) -> None:
+    made = render(recipe, *settings)
+    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in made]
+    assert len(set(names)) == len(names)
+    for one in made:
+        assert one["metadata"]["labels"]["app.kubernetes.io/part-of"] == "topowise"
+        if one["kind"] in NAMESPACED - {"Role"}:
+            assert one["metadata"]["namespace"] == "topowise-system"
+    for workload in (*made.kinds("DaemonSet"), *made.kinds("Deployment")):
+        spec = workload["spec"]
+        assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+        pod = spec["template"]["spec"]
+        volumes = {one["name"]: one for one in pod["volumes"]}
+        for container in (*pod["containers"], *pod.get("initContainers", ())):
+            assert {one["name"] for one in container["volumeMounts"]} <= volumes.keys()
+            assert container["resources"]["requests"]
+        for volume in volumes.values():
+            if "configMap" in volume:
+                assert made.named("ConfigMap", volume["configMap"]["name"])
+        accounts = {one["metadata"]["name"] for one in made.kinds("ServiceAccount")}
+        assert pod["serviceAccountName"] in accounts
+    for container in containers(made):
+        context = container["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+    exporter_config(made)
+    if made.kinds("Deployment"):
+        scheduler_config(made)
+
+
+def containers(made: Any) -> list[Document]:
+    pods = [one["spec"]["template"]["spec"] for one in (*made.kinds("DaemonSet"), *made.kinds("Deployment"))]
+    return [one for pod in pods for one in (*pod["containers"], *pod.get("initContainers", ()))]
+
+
+def test_mounts_follow_the_configuration(render: Any) -> None:
+    assert mounts(render()) == {"/sys": "/host/sys", "/var/lib/kubelet": "/var/lib/kubelet"}
+    elsewhere = render(
+        "",
+        "exporter.config.kubeletRoot=/var/lib/k0s/kubelet",
+        "exporter.config.podresourcesSocket=/var/lib/k0s/kubelet/pod-resources/kubelet.sock",
+        "exporter.config.kubelet.configFile=/etc/kubernetes/kubelet/config.json",
+        "exporter.config.kubelet.configDir=/etc/kubernetes/kubelet/config.json.d",
+        "exporter.config.notifyFile=/run/topowise/notify",
+    )
+    assert mounts(elsewhere).keys() == {"/sys", "/var/lib/k0s/kubelet", "/etc/kubernetes/kubelet", "/run/topowise"}
+
+
+def test_without_the_root_only_the_sockets_directory_is_mounted(render: Any) -> None:
+    without = ("exporter.config.kubeletRoot=", "exporter.config.kubelet.configz.enabled=true")
+    with pytest.raises(ValueError, match="is not mounted"):
+        render("", *without)
+    made = render("", *without, "exporter.config.kubelet.configFile=")
+    assert mounts(made).keys() == {"/sys", "/var/lib/kubelet/pod-resources"}
+    assert exporter_config(made).kubelet_root == ""
+
+
+def test_the_exporter_knows_its_node(default: Any) -> None:
+    (container,) = default.pod("DaemonSet", "topowise-exporter")["containers"]
+    fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"] if "valueFrom" in one}
+    assert fields == {"NODE_NAME": "spec.nodeName", "NODE_ADDRESS": "status.hostIP"}
+
+
+def test_a_change_of_the_configuration_replaces_the_pods(render: Any) -> None:
+    def sums(*settings: str) -> list[str]:
+        made = render("", *settings)
+        return [
+            made.named(kind, name)["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+            for kind, name in (("DaemonSet", "topowise-exporter"), ("Deployment", "topowise-scheduler"))
+        ]
+
+    before = sums()
+    exporter, scheduler = sums("exporter.config.interval=2s")
+    assert exporter != before[0] and scheduler == before[1]
+    exporter, scheduler = sums("scheduler.extender.weight=7")
+    assert exporter == before[0] and scheduler != before[1]
+
+
+def test_kube_scheduler_is_wired_as_recommended(default: Any) -> None:
+    made = kube_scheduler_config(default)
+    assert made["percentageOfNodesToScore"] == 100
+    assert made["profiles"] == [{"schedulerName": "topowise-scheduler"}]
+    service = scheduler_config(default)
+    assert made["extenders"] == [
+        {
+            "urlPrefix": f"http://{service.extender.address}:{service.extender.port}",
+            "filterVerb": "filter",
+            "prioritizeVerb": "prioritize",
+            "preemptVerb": "preempt",
+            "bindVerb": "bind",
+            "weight": 5,
+            "nodeCacheCapable": True,
+            "ignorable": False,
+            "httpTimeout": "2s",
+        }
+    ]
+    assert made["leaderElection"]["resourceName"] != service.leader_election.lease_name
+
+
+def test_the_service_starts_before_the_scheduler_that_asks_it(default: Any) -> None:
+    pod = default.pod("Deployment", "topowise-scheduler")
+    (service,) = pod["initContainers"]
+    assert service["restartPolicy"] == "Always"
+    assert service["startupProbe"]["httpGet"]["path"] == "/readyz"
+    assert [one["name"] for one in pod["containers"]] == ["kube-scheduler"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "tag"), [("1.31.2-eks-a1b2c3", "v1.31.2"), ("v1.30.5+k3s1", "v1.30.5"), ("1.36.2-gke.100", "v1.36.2")]
+)
+def test_kube_scheduler_is_of_the_clusters_version(render: Any, cluster: str, tag: str) -> None:
+    pod = render("", kube_version=cluster).pod("Deployment", "topowise-scheduler")
+    assert pod["containers"][0]["image"] == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+def test_a_digest_wins_over_the_tag(render: Any) -> None:
+    digest = "sha256:" + "0" * 64
+    made = render("", f"image.digest={digest}", "image.repository=example.com/topowise")
+    image = made.pod("DaemonSet", "topowise-exporter")["containers"][0]["image"]
+    assert image == f"example.com/topowise@{digest}"
+
+
+def test_one_replica_elects_nobody_and_is_never_doubled(render: Any) -> None:
+    made = render("", "scheduler.replicas=1")
+    assert not scheduler_config(made).leader_election.enabled
+    assert kube_scheduler_config(made)["leaderElection"]["leaderElect"] is False
+    assert made.named("Deployment", "topowise-scheduler")["spec"]["strategy"] == {"type": "Recreate"}
+    assert not made.kinds("PodDisruptionBudget")
+
+
+def test_the_ports_follow_the_configuration(render: Any) -> None:
+    made = render("", "exporter.config.serving.port=9999", "monitoring.monitor.enabled=true")
+    (container,) = made.pod("DaemonSet", "topowise-exporter")["containers"]
+    assert [one["containerPort"] for one in container["ports"]] == [9999]
+    ingress = made.named("NetworkPolicy", "topowise-exporter")["spec"]["ingress"]
+    assert ingress[0]["ports"][0]["port"] == 9999
+
+
+@pytest.mark.parametrize("off", ["serving.port=0", "serving.address=127.0.0.1"])
+def test_nobody_probes_a_port_that_is_not_there(render: Any, off: str) -> None:
+    made = render("", f"exporter.config.{off}", "monitoring.monitor.enabled=true")
+    (container,) = made.pod("DaemonSet", "topowise-exporter")["containers"]
+    assert not {"ports", "livenessProbe", "readinessProbe"} & container.keys()
+    assert "topowise-exporter" not in {one["metadata"]["name"] for one in made.kinds("PodMonitor")}
+
+
+def test_probes_speak_tls_where_the_port_does(render: Any) -> None:
+    files = "exporter.config.serving.tls.certFile=/tls/crt", "exporter.config.serving.tls.keyFile=/tls/key"
+    (container,) = render("", *files).pod("DaemonSet", "topowise-exporter")["containers"]
+    assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_the_remote_extender_speaks_mutual_tls(render: Any, tmp_path: Path) -> None:
+    made = render("default-scheduler", "scheduler.service.clusterIP=10.96.0.100")
+    extender = scheduler_config(made).extender
+    assert extender.address == "0.0.0.0"
+    assert extender.tls is not None
+    mounted = {one["mountPath"]: one["name"] for one in containers_of(made)[0]["volumeMounts"]}
+    for file in (extender.tls.cert_file, extender.tls.key_file, extender.tls.client_ca_file):
+        assert str(Path(file).parent) in mounted
+    service = made.named("Service", "topowise-scheduler-extender")["spec"]
+    assert service["clusterIP"] == "10.96.0.100"
+    assert service["sessionAffinity"] == "ClientIP"
+    server = unpacked(made, "topowise-scheduler-extender-tls", tmp_path)
+    client = unpacked(made, "topowise-scheduler-extender-client", tmp_path)
+    assert server["ca.crt"].read_text() == client["ca.crt"].read_text()
+    for files in (server, client):
+        # Loads only if key and certificate fit each other, in the form that Python wants.
+        ssl.create_default_context(cafile=str(files["ca.crt"])).load_cert_chain(files["tls.crt"], files["tls.key"])
+    names = ssl._ssl._test_decode_cert(str(server["tls.crt"]))["subjectAltName"]  # type: ignore[attr-defined]
+    assert ("DNS", "topowise-scheduler-extender.topowise-system.svc") in names
+    assert ("IP Address", "10.96.0.100") in names
+
+
+def containers_of(made: Any) -> list[Document]:
+    return made.pod("Deployment", "topowise-scheduler")["containers"]
+
+
+def unpacked(made: Any, secret: str, folder: Path) -> dict[str, Path]:
+    files = {}
+    for name, text in made.named("Secret", secret)["data"].items():
+        files[name] = folder / f"{secret}-{name}"
+        files[name].write_bytes(base64.b64decode(text))
+    return files
+
+
+def test_cert_manager_is_asked_for_the_names_of_the_service(render: Any) -> None:
+    made = render("cert-manager")
+    assert not made.kinds("Secret")
+    server = made.named("Certificate", "topowise-scheduler-extender-tls")["spec"]
+    assert "topowise-scheduler-extender.topowise-system.svc" in server["dnsNames"]
+    assert "server auth" in server["usages"]
+    assert "client auth" in made.named("Certificate", "topowise-scheduler-extender-client")["spec"]["usages"]
+    assert server["issuerRef"]["name"] in {one["metadata"]["name"] for one in made.kinds("Issuer")}
+    issuer = ("scheduler.tls.certManager.issuerRef.name=mine", "scheduler.tls.certManager.issuerRef.kind=ClusterIssuer")
+    theirs = render("cert-manager", *issuer)
+    assert not theirs.kinds("Issuer")
+    assert len(theirs.kinds("Certificate")) == 2
+
+
+def test_an_existing_secret_has_to_be_named(render: Any) -> None:
+    with pytest.raises(ValueError, match=r"existingSecret\.name is needed"):
+        render("default-scheduler", "scheduler.tls.source=existingSecret")
+    made = render(
+        "default-scheduler", "scheduler.tls.source=existingSecret", "scheduler.tls.existingSecret.name=my-certificate"
+    )
+    assert not made.kinds("Secret")
+    volumes = made.pod("Deployment", "topowise-scheduler")["volumes"]
+    assert {one["secret"]["secretName"] for one in volumes if "secret" in one} == {"my-certificate"}
+
+
+def test_old_clusters_get_no_policy_that_they_do_not_know(render: Any) -> None:
+    assert render().kinds("ValidatingAdmissionPolicy")
+    old = render("", kube_version="1.29.9")
+    assert not old.kinds("ValidatingAdmissionPolicy")
+    sys_mount = old.pod("DaemonSet", "topowise-exporter")["containers"][0]["volumeMounts"][1]
+    assert "recursiveReadOnly" not in sys_mount
+
+
+def test_a_misspelt_option_is_refused(render: Any) -> None:
+    with pytest.raises(ValueError, match="nodename"):
+        render("", "exporter.config.nodename=x")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
+    values = [f"--values={chart}/recipes/{recipe}.yaml"] if recipe else []
+    done = helm("install", "topowise", str(chart), "--dry-run=client", "--namespace=topowise-system", *values)
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:")[2]
+    assert "kubectl get noderesourcetopologies" in notes
+    _, has_extender, entry = notes.partition("  extenders:\n")
+    assert bool(has_extender) == (recipe in ("default-scheduler", "cert-manager", "opt-in"))
+    if has_extender:
+        (extender,) = yaml.safe_load(entry.partition("\n\n")[0])
+        assert extender["urlPrefix"].startswith("https://")
+        assert extender["tlsConfig"]["serverName"] == "topowise-scheduler-extender.topowise-system.svc"
+        assert extender["nodeCacheCapable"] is True

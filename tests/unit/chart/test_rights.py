@@ -1,0 +1,146 @@
+"""RBAC gives exactly what the code asks of the API server: every request in it is listed here, and found by reading it.
+
+Whoever adds a request to the code is told by `test_every_request_in_the_code_is_listed`, and then adds the right.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topowise import nrt, numatopology
+from topowise_scheduler.cluster import watch
+from topowise_scheduler.cluster.records import Records
+
+Document = dict[str, Any]
+Right = tuple[str, str, str]
+"""API group, resource, verb."""
+
+NRT = nrt.PATH.split("/")[2], nrt.PATH.rpartition("/")[2]
+NUMATOPOLOGY = numatopology.PATH.split("/")[2], numatopology.PATH.rpartition("/")[2]
+LEASES = "coordination.k8s.io", "leases"
+
+# Module, and the method of a request in it -> the rights it takes. Server-side apply creates what is not there.
+EXPORTER: dict[tuple[str, str], set[Right]] = {
+    ("topowise_exporter/publish/writer.py", "PATCH"): {(*NRT, "patch"), (*NRT, "create")},
+    ("topowise_exporter/publish/writer.py", "GET"): {(*NRT, "get"), ("", "nodes", "get")},
+}
+WATCHED = {NRT, ("", "nodes"), ("", "pods"), ("policy", "poddisruptionbudgets")}
+SCHEDULER: dict[tuple[str, str], set[Right]] = {
+    ("topowise/kube/reflector.py", "GET"): {(*one, "list") for one in WATCHED},
+    ("topowise/kube/reflector.py", "stream"): {(*one, "watch") for one in WATCHED},
+    ("topowise_scheduler/extender/explaining.py", "GET"): {("", "pods", "get")},
+    ("topowise_scheduler/extender/binding.py", "GET"): {("", "pods", "get")},
+    ("topowise_scheduler/extender/binding.py", "POST"): {("", "pods/binding", "create")},
+    ("topowise_scheduler/cluster/waking.py", "PATCH"): {("", "pods", "patch")},
+}
+ELECTION: dict[tuple[str, str], set[Right]] = {
+    ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
+}
+
+
+def requests(repository: Path) -> set[tuple[str, str]]:
+    """(module, method) of every call of Api.request and Api.stream."""
+    found = set()
+    for package in ("exporter", "plugin", "proto"):
+        for path in (repository / package).rglob("*.py"):
+            for call in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+                    continue
+                owner = ast.unparse(call.func.value)
+                if call.func.attr not in ("request", "stream") or owner.rpartition(".")[2] not in ("api", "_api"):
+                    continue
+                first = call.args[0]
+                method = first.value if isinstance(first, ast.Constant) else "?"
+                name = "stream" if call.func.attr == "stream" else str(method)
+                found.add((str(path.relative_to(repository / package)), name))
+    return found
+
+
+def rights(*roles: Document) -> set[Right]:
+    return {
+        (group, resource, verb)
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
+    return set().union(*calls.values())
+
+
+def test_every_request_in_the_code_is_listed(repository: Path) -> None:
+    assert requests(repository) == EXPORTER.keys() | SCHEDULER.keys() | ELECTION.keys()
+
+
+def test_every_watched_collection_is_listed() -> None:
+    nothing: Any = None
+    paths = {source._path for source in watch.reflectors(nothing, nothing, Records(), watch.Budgets())}
+    assert {(path.split("/")[2] if path.startswith("/apis/") else "", path.split("/")[-1]) for path in paths} == WATCHED
+
+
+def test_the_exporter_may_do_what_it_does_and_no_more(default: Any) -> None:
+    assert rights(default.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER)
+
+
+def test_the_scheduler_may_do_what_it_does_and_no_more(default: Any) -> None:
+    assert rights(default.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
+    leases = default.named("Role", "topowise-scheduler")
+    assert rights(leases) == needs(ELECTION)
+    named = [rule["resourceNames"] for rule in leases["rules"] if rule["verbs"] != ["create"]]
+    assert named == [["topowise-scheduler", "topowise-scheduler-waking"]]
+
+
+def test_the_kube_scheduler_has_the_roles_of_the_clusters_own(default: Any) -> None:
+    account = {"kind": "ServiceAccount", "name": "topowise-scheduler", "namespace": "topowise-system"}
+    bound = {
+        one["roleRef"]["name"]: one["metadata"].get("namespace", "")
+        for kind in ("ClusterRoleBinding", "RoleBinding")
+        for one in default.kinds(kind)
+        if account in one["subjects"]
+    }
+    assert bound == {
+        "topowise-scheduler": "topowise-system",
+        "system:kube-scheduler": "",
+        "system:volume-scheduler": "",
+        "extension-apiserver-authentication-reader": "kube-system",
+    }
+
+
+def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
+    made = render("", "exporter.config.kubelet.configz.enabled=true", "exporter.config.numatopology=true")
+    grown = {("", "nodes/configz", "get"), *((*NUMATOPOLOGY, verb) for verb in ("get", "create", "patch"))}
+    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | grown
+
+
+def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:
+    made = render("", "scheduler.extender.bind=false", "scheduler.config.waking.enabled=false", "scheduler.replicas=1")
+    gone = {("", "pods/binding", "create"), ("", "pods", "patch")}
+    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) - gone
+    assert not made.kinds("Role")
+
+
+def test_before_1_33_configz_is_refused_unless_nodes_proxy_is_accepted(render: Any) -> None:
+    wanted = "exporter.config.kubelet.configz.enabled=true"
+    with pytest.raises(ValueError, match="nodes/proxy allows"):
+        render("", wanted, kube_version="1.32.4")
+    made = render("", wanted, "exporter.rbac.nodesProxy=true", kube_version="1.32.4")
+    assert ("", "nodes/proxy", "get") in rights(made.named("ClusterRole", "topowise-exporter"))
+
+
+def test_the_static_pod_gets_its_rights_as_a_user(render: Any) -> None:
+    made = render("kubeadm-static-pod")
+    assert not made.kinds("Deployment")
+    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
+    role = made.named("Role", "topowise-scheduler")
+    assert role["metadata"]["namespace"] == "kube-system"
+    assert rights(role) == needs(ELECTION)
+    user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:kube-scheduler"}
+    for kind in ("ClusterRoleBinding", "RoleBinding"):
+        assert made.named(kind, "topowise-scheduler")["subjects"] == [user]

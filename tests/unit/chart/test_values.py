@@ -1,0 +1,137 @@
+"""values.yaml, its schema, the recipes, and the configurations that they make."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from topowise import __version__
+from topowise.runtime import config
+from topowise_exporter.configuration import ExporterConfiguration
+from topowise_scheduler.configuration import SchedulerConfiguration
+
+Document = dict[str, Any]
+HEAD = {"apiVersion": config.API_VERSION}
+
+
+@pytest.fixture(scope="module")
+def schema(chart: Path) -> jsonschema.Draft7Validator:
+    document = json.loads((chart / "values.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(document)
+    return jsonschema.Draft7Validator(document)
+
+
+def merged(base: Document, over: Document) -> Document:
+    """As Helm merges values: maps by key, everything else replaced."""
+    made = copy.deepcopy(base)
+    for name, one in over.items():
+        inner = made.get(name)
+        made[name] = merged(inner, one) if isinstance(inner, dict) and isinstance(one, dict) else one
+    return made
+
+
+def test_the_chart_is_of_the_version_of_the_code(chart: Path) -> None:
+    about = yaml.safe_load((chart / "Chart.yaml").read_text())
+    assert about["apiVersion"] == "v2"
+    assert about["appVersion"] == about["version"] == __version__
+
+
+def test_values_keep_the_schema(schema: jsonschema.Draft7Validator, values: Document) -> None:
+    schema.validate(values)
+
+
+def test_the_schema_names_every_value_and_no_other(values: Document, chart: Path) -> None:
+    document = json.loads((chart / "values.schema.json").read_text())
+
+    def compare(here: str, part: Document, given: Document) -> None:
+        while "$ref" in part:
+            part = document["$defs"][part["$ref"].rpartition("/")[2]]
+        if "properties" not in part or here.endswith(".config"):
+            return
+        assert part["additionalProperties"] is False, here
+        optional = {"global"} if not here else {"digest", "limits", "claims", "name", "kind", "group"}
+        assert set(given) <= set(part["properties"]), here
+        assert set(part["properties"]) - set(given) <= optional, here
+        for name, one in given.items():
+            if isinstance(one, dict):
+                compare(f"{here}.{name}", part["properties"][name], one)
+
+    compare("", document, values)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"exporters": {}},
+        {"exporter": {"config": {"sysfsroot": "/sys"}}},
+        {"exporter": {"config": {"interval": "1 s"}}},
+        {"exporter": {"config": {"kind": "ExporterConfiguration"}}},
+        {"scheduler": {"config": {"scoring": {"strategy": "Tight"}}}},
+        {"scheduler": {"mode": "sidecar"}},
+        {"scheduler": {"extender": {"weight": 0}}},
+        {"scheduler": {"extender": {"managedResources": [{"name": "cpu"}]}}},
+        {"image": {"digest": "latest"}},
+        {"monitoring": {"monitor": {"kind": "Probe"}}},
+    ],
+    ids=json.dumps,
+)
+def test_the_schema_refuses(schema: jsonschema.Draft7Validator, values: Document, wrong: Document) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        schema.validate(merged(values, wrong))
+
+
+def test_recipes_keep_the_schema(
+    schema: jsonschema.Draft7Validator, values: Document, recipes: dict[str, Document]
+) -> None:
+    assert recipes
+    for recipe in recipes.values():
+        schema.validate(merged(values, recipe))
+
+
+def test_the_daemons_understand_the_configurations_in_the_values(
+    values: Document, recipes: dict[str, Document]
+) -> None:
+    for recipe in ({}, *recipes.values()):
+        whole = merged(values, recipe)
+        for kind, given in (
+            (ExporterConfiguration, whole["exporter"]["config"]),
+            (SchedulerConfiguration, whole["scheduler"]["config"]),
+        ):
+            config.parse(kind, yaml.safe_dump({**HEAD, "kind": kind.__name__, **given}).encode())
+
+
+def test_the_daemons_understand_the_committed_configmaps(default: Any) -> None:
+    exporter = default.named("ConfigMap", "topowise-exporter")["data"]["exporter.yaml"]
+    settings = config.parse(ExporterConfiguration, exporter.encode())
+    assert settings.sysfs_root == "/host/sys"
+    scheduler = default.named("ConfigMap", "topowise-scheduler")["data"]["scheduler.yaml"]
+    assert config.parse(SchedulerConfiguration, scheduler.encode()).leader_election.enabled
+
+
+def test_the_static_pod_of_the_recipe_is_of_one_piece(chart: Path) -> None:
+    folder = chart / "recipes/kubeadm"
+    settings = config.load(SchedulerConfiguration, str(folder / "scheduler.yaml"))
+    kube_scheduler = yaml.safe_load((folder / "kube-scheduler.yaml").read_text())
+    (extender,) = kube_scheduler["extenders"]
+    assert extender["urlPrefix"] == f"http://{settings.extender.address}:{settings.extender.port}"
+    assert settings.client.kubeconfig == kube_scheduler["clientConnection"]["kubeconfig"]
+    pod = yaml.safe_load((folder / "topowise-scheduler.yaml").read_text())["spec"]["containers"][0]
+    assert pod["image"].endswith(f":{__version__}")
+    assert pod["readinessProbe"]["httpGet"]["port"] == settings.serving.port
+    recipe = yaml.safe_load((chart / "recipes/kubeadm-static-pod.yaml").read_text())["scheduler"]
+    assert recipe["static"]["leaseNamespace"] == settings.leader_election.lease_namespace
+    assert recipe["config"]["leaderElection"]["leaseName"] == settings.leader_election.lease_name
+
+
+def test_what_is_made_in_charts_is_current(repository: Path) -> None:
+    command = [sys.executable, "hack/gen-chart", "--check"]
+    done = subprocess.run(command, check=False, cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,121 @@
+"""Hollow nodes: machines as the exporter reads them, kubelets that take their time, reports that follow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burst.nodes import KINDS
+from daemons import CRD, assert_eventually, plain
+from sandbox import machines
+from sandbox.apiserver import ApiServer
+from sandbox.hollow import LIFETIME, Fleet, Pace, Reporting
+from sandbox.hollow.hardware import scanned
+from topowise.kube.api import Api
+from topowise_exporter import machine as hardware
+
+NRT = "noderesourcetopologies.topology.node.k8s.io"
+MACHINES = machines.DEMOS | {name: kind.machine for name, kind in KINDS.items()}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_machine_is_the_same_written_and_read_or_made_directly(tmp_path: Path, name: str) -> None:
+    sysfs, procfs = machines.write_tree(MACHINES[name], tmp_path)
+    assert scanned(MACHINES[name]) == hardware.scan(str(sysfs), str(procfs))
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer() as made:
+        made.install_crds(CRD)
+        yield made
+
+
+@pytest.fixture
+async def api(server: ApiServer) -> AsyncIterator[Api]:
+    async with Api(plain(server), "test", timeout=5) as made:
+        yield made
+
+
+@pytest.fixture
+async def fleet(api: Api) -> AsyncIterator[Fleet]:
+    """One node of two NUMA nodes with 8 CPUs, policy single-numa-node, 6 and 8 to give."""
+    made = Fleet(api, pace=Pace(stop=(0.1, 0.1)), reporting=Reporting(wait=(0.01, 0.01)))
+    kind = KINDS["small-single-pod"]
+    made.add("n", kind.machine, kind.config)
+    async with made:
+        yield made
+
+
+def make(server: ApiServer, name: str, cpu: str = "2", *, lifetime: float | None = None, init: str = "") -> None:
+    def container(called: str, cpus: str) -> dict[str, Any]:
+        amounts = {"cpu": cpus, "memory": "1Gi"}
+        return {"name": called, "image": "i:1", "resources": {"requests": amounts, "limits": amounts}}
+
+    spec: dict[str, Any] = {"nodeName": "n", "containers": [container("c", cpu)]}
+    if init:
+        spec["initContainers"] = [container("i", init)]
+    annotations = {} if lifetime is None else {LIFETIME: str(lifetime)}
+    server.create("pods", {"metadata": {"name": name, "annotations": annotations}, "spec": spec})
+
+
+def phase(server: ApiServer, name: str) -> str | None:
+    found = (one["status"] for one in server.store.objects("pods") if one["metadata"]["name"] == name)
+    return next((status.get("phase") for status in found), None)
+
+
+def free(server: ApiServer) -> list[int]:
+    """CPUs of each zone."""
+    (topology,) = server.store.objects(NRT)
+    found = [{one["name"]: int(one["available"]) for one in zone["resources"]} for zone in topology["zones"]]
+    return [amounts["cpu"] for amounts in found]
+
+
+async def test_a_pod_runs_and_is_reported_and_its_room_is_free_after_its_life(server: ApiServer, fleet: Fleet) -> None:
+    assert free(server) == [6, 8]
+    make(server, "p", "7", lifetime=0.3)
+    await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [6, 1])
+    await assert_eventually(lambda: phase(server, "p") == "Succeeded" and free(server) == [6, 8])
+    assert fleet.is_quiet
+
+
+async def test_what_cannot_be_aligned_is_refused_as_a_kubelet_does(server: ApiServer, fleet: Fleet) -> None:
+    make(server, "p", "9")
+    await assert_eventually(lambda: phase(server, "p") == "Failed")
+    (pod,) = server.store.objects("pods")
+    assert pod["status"]["reason"] == "TopologyAffinityError"
+    assert pod["status"]["message"].startswith("Pod was rejected: ")
+    (refusal,) = fleet.refusals
+    assert (refusal.node, refusal.pod.metadata.name) == ("n", "p")
+    assert free(server) == [6, 8]
+
+
+async def test_a_deleted_pod_is_gone_when_its_containers_have_stopped(
+    server: ApiServer, api: Api, fleet: Fleet
+) -> None:
+    make(server, "p", "6")
+    await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [0, 8])
+    await api.request("DELETE", "/api/v1/namespaces/default/pods/p")
+    assert phase(server, "p") == "Running"
+    await assert_eventually(lambda: phase(server, "p") is None and free(server) == [6, 8])
+
+
+async def test_pods_are_admitted_in_the_order_of_their_assignment(server: ApiServer, fleet: Fleet) -> None:
+    for number in range(8):
+        make(server, f"p{number}", "2")
+    await assert_eventually(lambda: all(phase(server, f"p{number}") != "Pending" for number in range(8)))
+    assert [phase(server, f"p{number}") for number in range(8)] == ["Running"] * 7 + ["Failed"]
+
+
+async def test_cpus_of_finished_init_containers_stay_with_the_pod(server: ApiServer, fleet: Fleet) -> None:
+    make(server, "p", "2", init="4")
+    await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [2, 8])
+
+
+async def test_an_unchanged_node_is_not_written_again(server: ApiServer, fleet: Fleet) -> None:
+    make(server, "p", "250m")
+    await assert_eventually(lambda: phase(server, "p") == "Running" and fleet.is_quiet)
+    assert fleet.nodes["n"].reporter.written <= 2

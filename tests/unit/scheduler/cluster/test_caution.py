@@ -1,0 +1,133 @@
+"""While it is not sure where pods lie, nobody is sent to where they may be."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import GIB, Service, configuration, counts, kubelet, machine, pod
+from topowise import nrt, pods
+from topowise_scheduler.cluster.caution import at_worst, holds_anything
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.pod import PodView
+
+
+def view(node: Kubelet, name: str, cpu: str, memory: str = "1Gi") -> PodView:
+    needs = pods.needs(pods.decode(msgspec.json.encode(pod(name, cpu, memory))))
+    return node.view(f"uid-{name}", needs)
+
+
+def free(node: Kubelet) -> tuple[list[int], list[int]]:
+    assert node.cpu is not None
+    assert node.memory is not None
+    cpus = [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
+    return cpus, [amount // GIB for amount in node.memory.tables.free["memory"]]
+
+
+class TestAtWorst:
+    def test_a_pod_is_held_where_it_is_predicted_and_where_it_may_be(self) -> None:
+        node = kubelet()
+        one = view(node, "a", "2", "4Gi")
+        assert node.admit_view(one).admitted
+        assert free(node) == ([1, 4], [11, 16])
+        assert free(at_worst(node, [one])) == ([1, 2], [11, 12])
+        assert free(node) == ([1, 4], [11, 16])
+
+    def test_not_on_a_numa_node_that_could_never_have_it(self) -> None:
+        node = kubelet()
+        one = view(node, "a", "4")
+        assert node.admit_view(one).admitted
+        # Of the first NUMA node's CPUs one is the system's.
+        assert free(at_worst(node, [one])) == ([3, 0], [15, 15])
+
+    def test_a_pod_that_found_no_room_may_have_found_some(self) -> None:
+        node = kubelet()
+        assert node.admit_view(view(node, "other", "4")).admitted
+        assert free(at_worst(node, [view(node, "a", "4")])) == ([3, 0], [15, 14])
+        assert free(at_worst(node, [view(node, "a", "2")])) == ([1, 0], [14, 14])
+
+    def test_where_zones_do_not_decide_only_memory_is_held(self) -> None:
+        node = kubelet(topologyManagerPolicy="best-effort")
+        one = view(node, "a", "2", "4Gi")
+        assert node.admit_view(one).admitted
+        assert free(at_worst(node, [one])) == ([1, 4], [11, 12])
+
+    def test_a_pod_of_the_shared_pool_holds_nothing(self) -> None:
+        node = kubelet(memoryManagerPolicy="None", reservedMemory=None)
+        assert not holds_anything(node, view(node, "a", "500m"))
+        assert holds_anything(node, view(node, "a", "2"))
+
+
+class TestWhenItIsNotSure:
+    @pytest.fixture
+    def service(self) -> Service:
+        made = Service()
+        made.report(self.report(kubelet()))
+        return made
+
+    def report(self, truth: Kubelet, version: str = "1") -> nrt.NodeResourceTopology:
+        made = exported(machine(), configuration(), truth, lambda uid: ("default", uid.removeprefix("uid-")))
+        return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, resourceVersion=version))
+
+    def fits(self, service: Service, cpu: str) -> bool:
+        return bool(service.fits(pod("next", cpu), "n1"))
+
+    def test_until_the_kubelet_has_taken_the_pod_on_and_nothing_came_in_between(self, service: Service) -> None:
+        service.put(pod("a", "3", node="n1"))
+        assert not self.fits(service, "4")
+        assert service.ledger.unsettled == 1
+        service.put(pod("a", "3", node="n1", phase="Running"))
+        assert not self.fits(service, "4")
+        service.clock.now += 3
+        service.ledger.tick()
+        assert self.fits(service, "4")
+        assert service.ledger.unsettled == 0
+
+    def test_until_the_report_if_a_pod_ended_meanwhile(self, service: Service) -> None:
+        truth = kubelet()
+        assert truth.admit(pods.decode(msgspec.json.encode(pod("other", "2")))).admitted
+        service.put(pod("other", "2", node="n1", phase="Running"))
+        service.report(self.report(truth, "2"))
+        # Zone 0 has one CPU left, so it is predicted on zone 1; but the other one may have ended before it came.
+        service.put(pod("a", "2", node="n1"))
+        service.ledger.drop_pod("uid-other")
+        service.put(pod("a", "2", node="n1", phase="Running"))
+        service.clock.now += 3
+        service.ledger.tick()
+        assert service.free("n1") == [3, 2]
+        assert not self.fits(service, "3")
+        truth.remove("uid-other")
+        assert truth.admit(pods.decode(msgspec.json.encode(pod("a", "2")))).admitted
+        service.report(self.report(truth, "3"))
+        assert service.free("n1") == [1, 4]
+        assert self.fits(service, "4")
+
+    def test_until_the_report_if_two_pods_came_together(self, service: Service) -> None:
+        for name in ("a", "b"):
+            service.put(pod(name, "2", node="n1", phase="Running"))
+        service.clock.now += 3
+        service.ledger.tick()
+        assert service.free("n1") == [1, 2]
+        assert not self.fits(service, "2")
+
+    def test_for_pods_that_were_there_before_us(self, service: Service) -> None:
+        service.put(pod("a", "3", node="n1", phase="Running"), is_news=False)
+        service.clock.now += 3
+        service.ledger.tick()
+        assert not self.fits(service, "4")
+        service.clock.now += 120
+        service.ledger.tick()
+        assert self.fits(service, "4")
+
+    def test_a_bind_is_checked_against_the_worst(self, service: Service) -> None:
+        service.put(pod("a", "3", node="n1"))
+        record = service.put(pod("next", "4"))
+        assert record.needs is not None
+        assert service.ledger.assume(record, record.needs, "n1") == "TopologyAffinityError"
+
+    def test_on_one_numa_node_there_is_nothing_to_be_unsure_of(self) -> None:
+        service = Service()
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("a", "3", node="n1"))
+        assert self.fits(service, "5")

@@ -1,0 +1,79 @@
+"""Servers as they are bought, for tests that are about typical nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from topowise import pods
+from topowise_scheduler.kubelet import (
+    Core,
+    Device,
+    DevicePlugin,
+    Kubelet,
+    KubeletConfiguration,
+    Machine,
+    MemoryReservation,
+    NumaNode,
+)
+
+GI = 1 << 30
+GPU = "nvidia.com/gpu"
+
+ServerOf = Callable[..., Kubelet]
+NeedsOf = Callable[..., pods.Needs]
+
+
+def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8, **fields: Any) -> Kubelet:
+    """8 cores with two threads, 32 GiB and a GPU a NUMA node, two NUMA nodes a socket."""
+    total = zones * cores
+    numa = tuple(
+        NumaNode(
+            id=zone,
+            memory=32 * GI,
+            cores=tuple(Core(zone // 2, (core, core + total)) for core in range(zone * cores, (zone + 1) * cores)),
+            hugepages={2048: 1024},
+            distances=tuple(10 if zone == other else 12 if zone // 2 == other // 2 else 32 for other in range(zones)),
+        )
+        for zone in range(zones)
+    )
+    gpus = DevicePlugin(GPU, tuple(Device(f"gpu{zone}", (zone,)) for zone in range(zones)))
+    defaults: dict[str, Any] = {
+        "topologyManagerPolicy": policy,
+        "cpuManagerPolicy": "static",
+        "reservedSystemCPUs": f"0,{total}",
+        "memoryManagerPolicy": "Static",
+        "reservedMemory": (MemoryReservation(0, {"memory": "1Gi"}),),
+        "systemReserved": {"cpu": "2", "memory": "1Gi"},
+    }
+    return Kubelet(Machine(numa=numa, devices=(gpus,)), KubeletConfiguration(**(defaults | fields)))
+
+
+def _pod(uid: str, *containers: Mapping[str, Any], init: int = 0) -> pods.Pod:
+    """A Guaranteed pod, the first `init` containers of which are init containers."""
+    made = [pods.Container(f"c{number}", pods.Resources(limits=dict(one))) for number, one in enumerate(containers)]
+    return pods.Pod(
+        metadata=pods.Metadata(name=uid, uid=uid),
+        spec=pods.Spec(initContainers=tuple(made[:init]), containers=tuple(made[init:])),
+    )
+
+
+def _needs(*containers: Mapping[str, Any], init: int = 0) -> pods.Needs:
+    return pods.needs(_pod("new", *containers, init=init))
+
+
+@pytest.fixture
+def server_of() -> ServerOf:
+    return _server
+
+
+@pytest.fixture
+def pod_of() -> Callable[..., pods.Pod]:
+    return _pod
+
+
+@pytest.fixture
+def needs_of() -> NeedsOf:
+    return _needs

@@ -1,0 +1,90 @@
+"""The engine decides for many nodes what the model decides for each: whether, why not, and every container's hint.
+
+`ENGINE_SOAK=N` multiplies the number of random clusters by N.
+"""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import random_nodes
+from topowise import pods
+from topowise_scheduler.engine import Engine, Judgement, Outcome
+from topowise_scheduler.kubelet import Kubelet
+
+SOAK = int(os.environ.get("ENGINE_SOAK", "1"))
+NODES, PODS = 12, 5
+Verdict = tuple[Outcome, str, list[int]]
+
+clusters = settings(max_examples=16 * SOAK, deadline=None)
+
+
+@pytest.mark.parametrize("policy", random_nodes.POLICIES)
+@given(seed=st.integers(0, 1 << 32))
+@clusters
+def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> None:
+    rng = Random(seed)
+    nodes = [random_nodes.node(rng, policy) for _ in range(NODES)]
+    engine = Engine()
+    for number, node in enumerate(nodes):
+        engine.put(f"n{number}", node.kubelet)
+    for _ in range(PODS):
+        pod = random_nodes.pod(rng)
+        asked = [number for number, node in enumerate(nodes) if not random_nodes.asks_the_impossible(node.kubelet, pod)]
+        rng.shuffle(asked)
+        rows = engine.rows([f"n{number}" for number in asked])
+        judged = engine.judge(pods.needs(pod), rows, pods.needs(pod, pod_level_resources=False))
+        for place, number in enumerate(asked):
+            assert verdict(judged, place) == expected(nodes[number], pod), f"node {number}"
+
+
+@given(seed=st.integers(0, 1 << 32))
+@clusters
+def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) -> None:
+    rng = Random(seed)
+    engine = Engine()
+    cluster: dict[str, Kubelet] = {}
+    asked = [random_nodes.pod(rng) for _ in range(3)]
+    for _ in range(6):
+        for name in rng.sample("abcdefghijkl", 4):
+            if rng.random() < 0.3:
+                engine.drop(name)
+                cluster.pop(name, None)
+            else:
+                cluster[name] = random_nodes.node(rng, load=2).kubelet
+                engine.put(name, cluster[name])
+        pod = rng.choice(asked)
+        mine = {
+            name: kubelet for name, kubelet in cluster.items() if not random_nodes.asks_the_impossible(kubelet, pod)
+        }
+        cold = Engine()
+        for name, kubelet in mine.items():
+            cold.put(name, kubelet)
+        names = rng.sample(sorted(mine), rng.randint(0, len(mine)))
+        needs = pods.needs(pod)
+        warm, new = engine.judge(needs, engine.rows(names)), cold.judge(needs, cold.rows(names))
+        for place in range(len(names)):
+            assert verdict(warm, place) == verdict(new, place)
+
+
+def verdict(judged: Judgement, place: int) -> Verdict:
+    outcome = Outcome(judged.outcome[place])
+    masks = judged.masks[:, place].tolist() if outcome == Outcome.FITS else []
+    return outcome, judged.reason_of(place), masks
+
+
+def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:
+    kubelet = node.kubelet.fork()
+    needs = pods.needs(pod, pod_level_resources=kubelet.settings.pod_level_resources)
+    admission = kubelet.admit_view(kubelet.view("new", needs))
+    if admission.admitted:
+        hints = kubelet.active["new"].hints
+        return Outcome.FITS, "", [hints[container.name].mask or 0 for container in needs.containers]
+    empty = node.empty.fork()
+    ever = empty.admit_view(empty.view("new", needs)).admitted
+    return Outcome.UNSCHEDULABLE if ever else Outcome.UNRESOLVABLE, admission.reason, []

@@ -1,0 +1,196 @@
+"""Rows, remembered verdicts, rooms, and which nodes the model is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from topowise import pods
+from topowise_scheduler.engine import Engine, Outcome, Room, remembered
+from topowise_scheduler.kubelet import Device, Kubelet
+
+GI = 1 << 30
+GPU = "nvidia.com/gpu"
+ServerOf = Callable[..., Kubelet]
+PodOf = Callable[..., pods.Pod]
+NeedsOf = Callable[..., pods.Needs]
+POLICIES = ("best-effort", "restricted", "single-numa-node")
+
+
+@pytest.fixture
+def engine(server_of: ServerOf, pod_of: PodOf) -> Engine:
+    """An empty node, one whose NUMA node 0 is taken, and one with too few CPUs."""
+    found = Engine()
+    busy = server_of()
+    assert busy.admit(pod_of("p", {"cpu": "14", "memory": "20Gi", GPU: "1"})).admitted
+    found.put("empty", server_of())
+    found.put("busy", busy)
+    found.put("small", server_of(cores=2))
+    return found
+
+
+def test_a_node_has_a_row_until_it_is_dropped(engine: Engine, server_of: ServerOf) -> None:
+    assert engine.rows(["small", "nobody", "empty"]).tolist() == [2, -1, 0]
+    engine.put("empty", server_of())
+    assert engine.rows(["empty"]).tolist() == [0]
+    engine.drop("empty")
+    engine.drop("nobody")
+    assert engine.rows(["empty", "busy"]).tolist() == [-1, 1]
+    assert engine.names(engine.rows(["busy", "nobody"])) == ["busy", ""]
+    assert len(engine) == 2
+
+
+def test_a_verdict_says_whether_waiting_may_help(engine: Engine, needs_of: NeedsOf) -> None:
+    judged = engine.judge(needs_of(*[{"cpu": "6", "memory": "1Gi", GPU: "1"}] * 4))
+    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
+    assert [judged.reason_of(index) for index in range(3)] == ["", "TopologyAffinityError", "TopologyAffinityError"]
+    assert judged.masks[:, 0].tolist() == [1, 2, 4, 8]
+
+
+def test_a_shortage_names_the_resource(engine: Engine, needs_of: NeedsOf) -> None:
+    judged = engine.judge(needs_of({"cpu": "100m", "memory": "1Gi", "ephemeral-storage": "1Gi", "x.io/other": "3"}))
+    assert judged.outcome.tolist() == [Outcome.FITS] * 3
+    judged = engine.judge(pods.needs(pods.decode(b"""{"metadata": {}, "spec": {"containers": [
+        {"name": "c", "resources": {"requests": {"cpu": "51"}}}]}}""")))  # fmt: skip
+    assert [judged.reason_of(index) for index in range(3)] == ["", "OutOfcpu", "OutOfcpu"]
+    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
+
+
+def test_rows_may_be_asked_in_any_order_twice_and_without_a_node(engine: Engine, needs_of: NeedsOf) -> None:
+    needs = needs_of({"cpu": "15", "memory": "1Gi", GPU: "1"})
+    everything = engine.judge(needs)
+    rows = engine.rows(["small", "nobody", "busy", "empty", "busy"])
+    judged = engine.judge(needs, rows)
+    known = [2, 1, 0, 1]
+    assert judged.outcome.tolist() == [everything.outcome[2], Outcome.UNKNOWN, *everything.outcome[known[1:]].tolist()]
+    fits = np.flatnonzero(judged.outcome == Outcome.FITS)
+    assert judged.masks[0, fits].tolist() == [everything.masks[0, max(0, row)] for row in rows[fits]]
+    assert engine.judge(needs, rows[:0]).outcome.tolist() == []
+
+
+def test_only_nodes_that_changed_are_judged_again(engine: Engine, server_of: ServerOf, needs_of: NeedsOf) -> None:
+    needs = needs_of({"cpu": "4", "memory": "1Gi"})
+    engine.judge(needs)
+    assert (engine.cache_hits, engine.cache_misses) == (0, 3)
+    engine.put("busy", server_of())
+    # A pod of the same shape, whoever it is.
+    assert engine.judge(needs_of({"cpu": "4", "memory": 1 << 30})).masks.tolist() == [[1, 1, 2]]
+    assert (engine.cache_hits, engine.cache_misses) == (2, 4)
+
+
+def test_what_is_remembered_is_bounded(engine: Engine, needs_of: NeedsOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "_SHAPES", 5)
+    for amount in range(1, 9):
+        engine.judge(needs_of({"cpu": "1", "memory": amount * GI}))
+    assert len(engine._memory) == 5
+    monkeypatch.setattr(remembered, "_BYTES", 1)
+    engine.judge(needs_of({"cpu": "2", "memory": GI}))
+    assert len(engine._memory) == 1
+
+
+def test_a_judgement_is_the_callers_own(engine: Engine, needs_of: NeedsOf) -> None:
+    needs = needs_of({"cpu": "4", "memory": "1Gi"})
+    engine.judge(needs).outcome[:] = 0
+    assert engine.judge(needs).outcome[0] == Outcome.FITS
+
+
+def test_the_gate_of_pod_level_resources_is_the_nodes(server_of: ServerOf) -> None:
+    level = pods.Resources(limits={"cpu": "20", "memory": "4Gi"})
+    inner = pods.Container("c", pods.Resources(limits={"cpu": "2", "memory": "1Gi"}))
+    pod = pods.Pod(pods.Metadata(uid="new"), pods.Spec(containers=(inner,), resources=level))
+    engine = Engine()
+    engine.put("on", server_of())
+    engine.put("off", server_of(featureGates={"PodLevelResources": False}))
+    judged = engine.judge(pods.needs(pod), None, pods.needs(pod, pod_level_resources=False))
+    # The managers leave a pod with pod-level resources alone.
+    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
+    assert judged.masks.tolist() == [[0, 1]]
+
+
+def test_a_room_is_what_the_nodes_have(engine: Engine, needs_of: NeedsOf) -> None:
+    needs = needs_of(
+        {"cpu": "1", "memory": "1Gi"}, {"cpu": "6", "memory": "2Gi", "hugepages-2Mi": "4Mi", GPU: "1"}, init=1
+    )
+    [(places, room)] = list(engine.rooms(needs, engine.rows(["nobody", "small", "busy", "empty"])))
+    assert isinstance(room, Room)
+    assert places.tolist() == [2, 3]
+    assert room.rows.tolist() == [1, 0]
+    assert room.zones == 4
+    assert room.distances[:, :, 0].tolist()[0] == [10, 12, 32, 32]
+    assert room.allocatable["cpu"].T.tolist() == [[14, 16, 16, 16]] * 2
+    assert room.available["cpu"].T.tolist() == [[0, 16, 16, 16], [14, 16, 16, 16]]
+    assert room.available[GPU].T.tolist() == [[0, 1, 1, 1], [1, 1, 1, 1]]
+    assert room.allocatable["memory"][:, 0].tolist() == [29 * GI, 30 * GI, 30 * GI, 30 * GI]
+    assert room.available["memory"][:, 0].tolist() == [9 * GI, 30 * GI, 30 * GI, 30 * GI]
+    assert room.available["hugepages-2Mi"][:, 0].tolist() == [2 * GI] * 4
+    assert [(step.name, step.kind) for step in room.steps] == [("c0", "init"), ("c1", "app")]
+    assert room.steps[1].amounts == {"cpu": 6, "memory": 2 * GI, "hugepages-2Mi": 4 << 20, GPU: 1}
+    assert room.masks.tolist() == [[2, 1], [2, 1]]
+
+
+def test_nodes_of_other_sizes_and_policies_are_other_rooms(server_of: ServerOf, needs_of: NeedsOf) -> None:
+    engine = Engine()
+    for zones in (2, 4, 8):
+        for policy in POLICIES:
+            engine.put(f"{policy}-{zones}", server_of(policy, zones=zones))
+    found = list(engine.rooms(needs_of({"cpu": "1", "memory": "1Gi"})))
+    assert sorted(room.zones for _, room in found) == [2, 2, 2, 4, 4, 4, 8, 8, 8]
+    assert sorted(row for _, room in found for row in room.rows.tolist()) == list(range(9))
+
+
+def test_typical_pods_on_loaded_nodes_are_decided_by_counts(server_of: ServerOf, pod_of: PodOf) -> None:
+    """Of 3,600 decisions 0 to 5 are asked of the model, for devices of one resource over several NUMA nodes."""
+    rng = Random(7)
+    engine = Engine()
+    for number in range(60):
+        kubelet = server_of(POLICIES[number % 3], zones=rng.choice((2, 4, 8)))
+        for other in range(rng.randint(0, 14)):
+            kubelet.admit(_typical(rng, pod_of, f"p{other}"))
+        engine.put(f"n{number}", kubelet)
+    for _ in range(60):
+        engine.judge(pods.needs(_typical(rng, pod_of, "new")))
+    assert sum(engine.fallbacks.values()) <= 0.005 * engine.cache_misses, engine.fallbacks
+
+
+def _typical(rng: Random, pod_of: PodOf, uid: str) -> pods.Pod:
+    def container() -> dict[str, Any]:
+        limits = {"cpu": rng.choice(("1", "2", "4", "8", "500m")), "memory": rng.choice(("1Gi", "4Gi", "12Gi"))}
+        if rng.random() < 0.2:
+            limits[GPU] = "1"
+        return limits
+
+    init = rng.choice((0, 0, 1))
+    return pod_of(uid, *[container() for _ in range(init + rng.choice((1, 1, 2)))], init=init)
+
+
+def test_what_counts_cannot_tell_is_asked_of_the_model_and_counted(server_of: ServerOf, needs_of: NeedsOf) -> None:
+    engine = Engine()
+    bridged = server_of()
+    bridged.report_devices(GPU, [Device("gpu0", (0, 1)), Device("gpu1", (2,))])
+    engine.put("bridged", bridged)
+    engine.put("plain", server_of())
+    engine.put("by-socket", server_of("restricted", cpuManagerPolicyOptions={"align-by-socket": "true"}))
+    judged = engine.judge(needs_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
+    assert judged.outcome.tolist() == [Outcome.FITS] * 3
+    assert judged.masks.tolist() == [[2, 2, 2]]
+    assert engine.fallbacks == {"devices-near-several-nodes": 1, "align-by-socket": 1}
+    # Remembered like any other verdict.
+    engine.judge(needs_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
+    assert sum(engine.fallbacks.values()) == 2
+
+
+def test_machines_beyond_eight_numa_nodes_are_left_to_the_model(server_of: ServerOf, needs_of: NeedsOf) -> None:
+    options = {"max-allowable-numa-nodes": "12"}
+    engine = Engine()
+    engine.put("large", server_of(zones=10, topologyManagerPolicyOptions=options))
+    engine.put("many", server_of("none", zones=20, memoryManagerPolicy="None", reservedMemory=()))
+    needs = needs_of(*[{"cpu": "15", "memory": "1Gi", GPU: "1"}] * 9)
+    judged = engine.judge(needs)
+    assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
+    assert judged.masks[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
+    assert engine.fallbacks == {"zones": 2}
+    assert sorted(room.zones for _, room in engine.rooms(needs)) == [10, 20]

@@ -1,0 +1,80 @@
+"""Merged hints of many nodes are those of the topology manager of each."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topowise_scheduler.engine import lattice, merging
+from topowise_scheduler.engine.claims import CountClaim
+from topowise_scheduler.engine.counts import OUT
+from topowise_scheduler.kubelet import NumaNode
+from topowise_scheduler.kubelet.configuration import TopologySettings
+from topowise_scheduler.kubelet.hints import Hints
+from topowise_scheduler.kubelet.masks import by_size
+from topowise_scheduler.kubelet.topology_manager import TopologyManager
+
+NODES = 30
+
+
+@pytest.mark.parametrize("policy", ["restricted", "best-effort"])
+@given(seed=st.integers(0, 1 << 32))
+@settings(max_examples=40, deadline=None)
+def test_the_best_hint_is_found(policy: str, seed: int) -> None:
+    rng = Random(seed)
+    zones = rng.randint(1, 8)
+    rows = tuple(
+        tuple(10 if one == other else rng.choice((12, 20, 32)) for other in range(zones)) for one in range(zones)
+    )
+    closest = rng.random() < 0.5
+    manager = TopologyManager(
+        TopologySettings(policy, "container", closest),
+        [NumaNode(zone, 1, distances=rows[zone]) for zone in range(zones)],
+    )
+    claims = [_claim(rng, zones) for _ in range(rng.randint(1, 4))]
+    order = lattice.order(zones, rows if closest else None)
+    masks, preferred = merging.merge(claims, order, np.ones(NODES, dtype=np.bool_), policy == "best-effort")
+    everything = np.arange(NODES)
+    tables = [claim.table(everything) for claim in claims]
+    for node in range(NODES):
+        groups = []
+        for claim, table in zip(claims, tables, strict=True):
+            if claim.active is None or claim.active[node]:
+                fits = sum(1 << int(mask) for mask in np.flatnonzero(table[:, node]))
+                group = Hints(fits, fits & by_size(zones)[int(claim.sizes[node])])
+                groups += [group] * claim.groups
+        want = manager.merge(groups)
+        assert preferred[node] == want.preferred
+        if want.preferred or policy == "best-effort":
+            assert masks[node] == want.mask
+
+
+def _claim(rng: Random, zones: int) -> CountClaim:
+    wanted = rng.choice((0, 1, 2, 3, 6, 1000))
+    most = max(1, wanted * rng.choice((1, 1, 2)) // rng.choice((1, 1, 2)))
+    capacity = [rng.choice((0, most, most)) for _ in range(zones)]
+    values = np.array(
+        [[rng.randint(0, held) if held else OUT for _ in range(NODES)] for held in capacity], dtype=np.int64
+    )
+    having = [1 << zone for zone, held in enumerate(capacity) if held]
+    largest = list(accumulate(sorted(capacity, reverse=True)))
+    size = min(1 + sum(total < wanted for total in largest), len(having))
+    bound = None
+    singles = lattice.bits(values >= wanted)
+    if rng.random() < 0.3:
+        bound = np.array([rng.choice((0, 0, *having)) for _ in range(NODES)], dtype=np.uint8)
+        singles = np.where(bound == 0, singles, singles & bound)
+    return CountClaim(
+        values=values,
+        wanted=wanted,
+        singles=singles,
+        sizes=np.full(NODES, size, dtype=np.uint8),
+        active=np.array([rng.random() < 0.8 for _ in range(NODES)]) if rng.random() < 0.3 else None,
+        bound=bound,
+        groups=rng.choice((1, 1, 2)),
+    )

@@ -1,0 +1,53 @@
+"""The engine, with one node, decides as recorded kubelet code did.
+
+A tenth of the scenarios; `ENGINE_SOAK=10` takes all.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from topowise import pods
+from topowise_scheduler import replay
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.kubelet import Kubelet, KubeletStartError
+
+RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
+STEP = max(1, 10 // int(os.environ.get("ENGINE_SOAK", "1")))
+
+
+def test_every_recorded_admission_is_decided_alike() -> None:
+    if not RECORDED.exists():
+        pytest.skip("the recorded decisions are not beside this repository")
+    with gzip.open(RECORDED) as file:
+        lines = file.read().splitlines()
+    assert [problem for line in lines[::STEP] for problem in _differences(line)] == []
+
+
+def _differences(line: bytes) -> Iterator[str]:
+    scenario = replay.read_scenario(line)
+    try:
+        kubelet = Kubelet(scenario.machine, scenario.config, predicates=scenario.config.predicates)
+    except KubeletStartError:
+        return
+    for number, event in enumerate(scenario.events):
+        # A pod that is admitted once more, after a restart, is no business of a scheduler.
+        if event.op != "admit" or event.pod is None or (event.uid or event.pod.metadata.uid) in kubelet.active:
+            replay.apply(kubelet, event)
+            continue
+        engine = Engine()
+        engine.put("node", kubelet.fork())
+        judged = engine.judge(pods.needs(event.pod), None, pods.needs(event.pod, pod_level_resources=False))
+        result = replay.apply(kubelet, event)
+        if judged.reason_of(0) != result.get("reason", ""):
+            yield f"{scenario.id}, event {number}: {judged.reason_of(0)!r}, recorded {result.get('reason')!r}"
+        elif result["admitted"]:
+            numa = [container["hint"]["numa"] for container in result["containers"].values()]
+            masks = [sum(1 << kubelet.node_ids.index(node) for node in nodes or ()) for nodes in numa]
+            if judged.masks[:, 0].tolist() != masks:
+                yield f"{scenario.id}, event {number}: hints {judged.masks[:, 0].tolist()}, recorded {masks}"
