@@ -109,6 +109,8 @@ class Answers:
             judged = self._engine.judge(asked.needs, asked.rows[known])
             outcomes[known] = judged.outcome
             words[known] = self._words(judged.outcome, judged.reason)
+            if self._ledger.worlds:
+                self._judge_worlds(asked, outcomes, words)
         for name, others in self._ledger.exceptions(asked.record.uid, asked.record.priority).items():
             self._judge_apart(asked, name, others, outcomes, words)
         for name in self._ledger.quarantined(asked.record.shape):
@@ -137,11 +139,12 @@ class Answers:
         scores = self.scores(asked)
         found = []
         for at, name in enumerate(asked.names):
-            state = self.state_for(asked, name)
+            states = self.states_for(asked, name)
             books = self._ledger.books(name)
-            if state is None or books is None or books.report is None:
+            if not states or books is None or books.report is None:
                 found.append(explain.not_reported(name))
                 continue
+            state = states[0]
             found.append(
                 explain.explain(
                     name,
@@ -165,11 +168,10 @@ class Answers:
         taken, self._new_strangers = self._new_strangers, []
         return taken
 
-    def state_for(self, asked: Question, name: str, *, at_its_worst: bool = True) -> Kubelet | None:
-        """A copy of a node's state as it is for this pod (Ledger.state); None if nobody has reported the node."""
+    def states_for(self, asked: Question, name: str) -> list[Kubelet]:
+        """Copies of a node's state as it is for this pod (Ledger.states); none if nobody has reported the node."""
         record = asked.record
-        others = {record.uid, *self._ledger.rivals(record.uid, record.priority, name)}
-        return self._ledger.state(name, others, at_its_worst=at_its_worst)
+        return self._ledger.states(name, {record.uid, *self._ledger.rivals(record.uid, record.priority, name)})
 
     def _words(self, outcomes: NDArray[np.int8], reasons: NDArray[np.int8]) -> NDArray[np.int16]:
         """The words of every pair of outcome and reason that occurs."""
@@ -182,22 +184,35 @@ class Answers:
                 words[pairs == pair] = self._texts.number(text)
         return words
 
+    def _judge_worlds(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+        """Nodes on which pods may lie elsewhere than predicted: the pod has to fit all the same."""
+        worlds = self._ledger.worlds
+        unsettled = np.fromiter(worlds, np.int32, len(worlds))
+        places = np.flatnonzero((outcomes == _FITS) & np.isin(asked.rows, unsettled)).tolist()
+        if not places:
+            return
+        rows = [worlds[int(asked.rows[at])] for at in places]
+        starts = np.cumsum([0, *map(len, rows[:-1])])
+        judged = self._engine.judge(asked.needs, np.concatenate(rows))
+        fits = np.logical_and.reduceat(judged.outcome == _FITS, starts)
+        refused = np.array(places)[~fits]
+        outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNSETTLED)
+
     def _judge_apart(
         self, asked: Question, name: str, others: set[str], outcomes: NDArray[np.int8], words: NDArray[np.int16]
     ) -> None:
         if name not in asked.names:
             return
         at = asked.names.index(name)
-        state = self._ledger.state(name, others)
-        if state is None:
-            return
-        admission = state.admit_view(state.view(asked.record.uid, asked.needs))
-        if admission.admitted:
-            outcomes[at], words[at] = Outcome.FITS, 0
-        else:
+        states = self._ledger.states(name, others)
+        admissions = [state.admit_view(state.view(asked.record.uid, asked.needs)) for state in states]
+        refused = next((one for one in admissions if not one.admitted), None)
+        if refused is not None:
             # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
             outcomes[at] = Outcome.UNSCHEDULABLE
-            words[at] = self._texts.number(refusals.of(admission.reason, ever=False))
+            words[at] = self._texts.number(refusals.of(refused.reason, ever=False))
+        elif admissions:
+            outcomes[at], words[at] = Outcome.FITS, 0
 
     def _apply_policy(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Nodes whose Topology Manager cannot give what the pod's annotations ask for."""

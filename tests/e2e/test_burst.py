@@ -53,6 +53,20 @@ async def test_calls_that_move_to_another_replica(tmp_path: Path, capsys: pytest
         await conclude(bench, capsys)
 
 
+async def test_urgent_pods_that_evict_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = Scenario(nodes=10, pods=scaled(500), urgent=0.15, forever=0.6, seed=6)
+    async with Bench(scenario, tmp_path) as bench:
+        await bench.feed()
+        await conclude(bench, capsys)
+        assert bench.scheduler.counts["victims"] > 0
+
+
+async def test_bindings_that_overtake_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with Bench(Scenario(nodes=8, pods=scaled(400), slow_bindings=0.1, seed=7), tmp_path) as bench:
+        await bench.feed()
+        await conclude(bench, capsys)
+
+
 async def conclude(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     figures = await bench.figures()
     with capsys.disabled():

@@ -1,16 +1,19 @@
-"""A node as it may be at worst, while it is not known where its newest pods lie.
+"""A node as it may be, while it is not known where its newest pods lie.
 
 A prediction is as good as the order of events. Between our decision and the kubelet's another pod may end, which the
 kubelet knows before the API server does, or two pods may change places; then a pod lies on another NUMA node than
 predicted, and the next one predicted on top of it may be refused. So until a report confirms them, or time has shown
-that nothing came in between, such pods are held on *every* NUMA node that could have taken them. What fits beside that
-fits wherever they are.
+that nothing came in between, a pod only fits if it fits in every *world*: each way in which such pods may lie on the
+NUMA nodes that could take them. Where these are too many there is one world instead, which is worse than all of them:
+each such pod holds what it could hold on every NUMA node at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, product
+from math import prod
+from typing import Final
 
 import msgspec
 
@@ -20,7 +23,8 @@ from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.kubelet.pod import PodView, device_requests
 
 # Under the other policies CPUs and devices may come from anywhere, so that only their sums decide.
-_ZONES_DECIDE = ("restricted", "single-numa-node")
+_ZONES_DECIDE: Final = ("restricted", "single-numa-node")
+_MAX_WORLDS: Final = 16
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -40,7 +44,35 @@ def holds_anything(node: Kubelet, pod: PodView) -> bool:
     return any(_parts(node, pod))
 
 
-def at_worst(node: Kubelet, unsure: Iterable[PodView]) -> Kubelet:
+def worlds(node: Kubelet, unsure: Sequence[PodView]) -> list[Kubelet]:
+    """Copies of the node for the ways in which these pods may lie, beside the predicted one. Predicates aside: what
+    pods request is the same in all of them."""
+    if not unsure:
+        return []
+    choices: list[list[tuple[str, _Part, int] | None]] = []
+    for pod in unsure:
+        parts = [part for part in _parts(node, pod) if part]
+        places = [position for position in range(len(node.node_ids)) if _is_possible(parts[0], node, position)]
+        if len(parts) > 1:
+            return [_at_worst(node, unsure)]
+        choices.append([*((pod.uid, parts[0], position) for position in places)] or [None])
+    if prod(map(len, choices)) > _MAX_WORLDS:
+        return [_at_worst(node, unsure)]
+    found = []
+    base = node.fork()
+    for pod in unsure:
+        base.remove(pod.uid)
+    for world in product(*choices):
+        copy = base.fork()
+        for placed in world:
+            if placed is not None:
+                uid, part, position = placed
+                _reserve(copy, node, uid, position, part, [])
+        found.append(copy)
+    return found
+
+
+def _at_worst(node: Kubelet, unsure: Iterable[PodView]) -> Kubelet:
     """A copy of the node in which each of these pods also holds what it might hold elsewhere."""
     copy = node.fork()
     for pod in unsure:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from topowise import pods
 from topowise.runtime.log import V2, kv
 from topowise_scheduler.cluster.books import Booking, Books, Standing
-from topowise_scheduler.cluster.caution import at_worst
+from topowise_scheduler.cluster.caution import worlds
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
@@ -50,7 +53,9 @@ class Ledger:
         """Pending pods that were refused here, by uid."""
         self.known: set[str] = set()
         """Names of the Node objects."""
-        self._unsettled: dict[str, int] = {}
+        self._unsettled: dict[str, tuple[int, int]] = {}
+        self.worlds: dict[int, NDArray[np.int32]] = {}
+        """Nodes on which pods may lie elsewhere than predicted: the engine's row, and the rows of the other worlds."""
         self.improved: set[str] = set()
         """Nodes that may have more room than before; whoever wakes pods takes them out."""
         self.events: Counter[str] = Counter()
@@ -83,6 +88,7 @@ class Ledger:
         if books is not None and books.report is not None:
             books.drop_report()
             self._release(name)
+            self._put_worlds(name, [], 0)
             self.engine.drop(name)
             self._forget_if_empty(name, books)
 
@@ -188,33 +194,30 @@ class Ledger:
         else:
             self._drop_booking(uid, claim[0], ended=False)
 
-    def state(self, name: str, without: Collection[str], *, at_its_worst: bool = True) -> Kubelet | None:
-        """A copy of a node's state without these pods, None if nobody has reported the node.
+    def states(self, name: str, without: Collection[str]) -> list[Kubelet]:
+        """Copies of a node's state without these pods: as predicted, then its other worlds (caution.py).
 
-        `at_its_worst` also holds what pods may hold elsewhere while it is not sure where they lie (caution.py).
+        Empty if nobody has reported the node.
         """
         books = self._nodes.get(name)
         state = None if books is None else books.without(without)
-        if books is None or state is None or not at_its_worst:
-            return state
-        unsure = [one for one in books.unsure(self._clock()) if one.uid not in without]
-        return at_worst(state, unsure) if unsure else state
+        if books is None or state is None:
+            return []
+        return [state, *worlds(state, [one for one in books.unsure(self._clock()) if one.uid not in without])]
 
     def tick(self) -> None:
         """What time alone changes; to be called about every second."""
         self.expire()
         now = self._clock()
-        for name, count in list(self._unsettled.items()):
-            books = self._nodes.get(name)
-            if books is None or books.kubelet is None:
-                del self._unsettled[name]
-            elif len(books.unsure(now)) != count:
+        for name, (unsure, _) in list(self._unsettled.items()):
+            books = self._nodes[name]
+            if len(books.unsure(now)) != unsure:
                 self._publish(name, books)
 
     @property
     def unsettled(self) -> int:
         """Pods that may lie elsewhere than predicted."""
-        return sum(self._unsettled.values())
+        return sum(unsure for unsure, _ in self._unsettled.values())
 
     def expire(self) -> int:
         """Drop claims that nobody has fulfilled in time; how many they were."""
@@ -239,7 +242,7 @@ class Ledger:
         if free is not None:
             # It must fit where the pods before it are predicted, and wherever else they may be.
             unsure = [one for one in books.unsure(self._clock()) if one.uid not in others]
-            for state in (free, at_worst(free, unsure)) if unsure else (free,):
+            for state in (free, *worlds(free, unsure)):
                 admission = state.fork().admit_view(state.view(record.uid, needs))
                 if not admission.admitted:
                     self.events["bind_conflict"] += 1
@@ -350,12 +353,10 @@ class Ledger:
     def _publish(self, name: str, books: Books, *, better: bool = True) -> None:
         if books.kubelet is None:
             return
+        self.engine.put(name, books.kubelet)
         unsure = books.unsure(self._clock())
-        self.engine.put(name, at_worst(books.kubelet, unsure) if unsure else books.kubelet)
-        if unsure:
-            self._unsettled[name] = len(unsure)
-        else:
-            self._unsettled.pop(name, None)
+        if unsure or name in self._unsettled:
+            self._put_worlds(name, worlds(books.kubelet, unsure), len(unsure))
         if better:
             self.improved.add(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=len(books.bookings)))
@@ -365,6 +366,20 @@ class Ledger:
         return Booking(
             record, needs, standing, since=now, acknowledged=now if record.acknowledged else None, was_there=was_there
         )
+
+    def _put_worlds(self, name: str, found: Sequence[Kubelet], unsure: int) -> None:
+        """The engine judges the worlds of a node as nodes of their own, whose names no node can have."""
+        row = int(self.engine.rows([name])[0])
+        _, before = self._unsettled.pop(name, (0, 0))
+        self.worlds.pop(row, None)
+        names = [f"{name}/{number}" for number in range(max(len(found), before))]
+        for one, world in zip(names, found, strict=False):
+            self.engine.put(one, world)
+        for one in names[len(found) :]:
+            self.engine.drop(one)
+        if unsure:
+            self._unsettled[name] = (unsure, len(found))
+            self.worlds[row] = self.engine.rows(names[: len(found)])
 
     def _priority_on(self, name: str, uid: str) -> int:
         booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None

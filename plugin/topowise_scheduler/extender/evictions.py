@@ -28,7 +28,7 @@ class Evictions:
         allowed = {budget.key: budget.allowed for budget in budgets}
         chosen = {}
         for name, uids in proposed.items():
-            state = self._answers.state_for(asked, name, at_its_worst=False)
+            state = next(iter(self._answers.states_for(asked, name)), None)
             if state is None:
                 choice: preemption.Choice | None = preemption.Choice(tuple(uids), 0)
             else:

@@ -84,6 +84,13 @@ def _simulate(made: _Parser) -> None:
 def _doctor(made: _Parser) -> None:
     _file(made, "saved objects instead of the cluster's; what only the cluster knows is left out")
     made.add_argument("--scheduler-config", default="", metavar="FILE", help="kube-scheduler's configuration, too")
+    made.add_argument(
+        "--patience",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="until a report that does not match its node is looked at again (%(default)s)",
+    )
     _output(made, "table", "json")
 
 

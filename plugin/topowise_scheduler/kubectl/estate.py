@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -112,18 +112,6 @@ def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:
     """The objects of the files or of the cluster that the options name, and when they were so."""
     if options.nodes_file:
         there = objects.from_files(options.nodes_file)
-        return there, saved_at(there)
+        return there, objects.saved_at(there)
     kubectl = Kubectl(options.context, options.kubeconfig)
     return objects.from_cluster(kubectl, pods_path=objects.PODS_PATH, nodes=True), time.time()
-
-
-def saved_at(there: objects.Objects) -> float:
-    """The latest time that saved objects tell of: nobody knows when they were saved."""
-    return max((-seconds for text in _times(there) if (seconds := seconds_since(text, 0.0)) is not None), default=0.0)
-
-
-def _times(there: objects.Objects) -> Iterator[str]:
-    yield from (one.changed for one in there.reports)
-    for pod in there.pods or ():
-        yield pod.metadata.creationTimestamp or ""
-        yield (pod.status.startTime if pod.status is not None else None) or ""

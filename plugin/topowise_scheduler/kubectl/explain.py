@@ -130,7 +130,7 @@ def _pod_and_objects(options: argparse.Namespace) -> tuple[pods.Pod, objects.Obj
         namespace = options.namespace or "default"
         for pod in there.pods or ():
             if (pod.metadata.namespace or "default", pod.metadata.name) == (namespace, options.pod):
-                return pod, there, estate.saved_at(there)
+                return pod, there, objects.saved_at(there)
         raise SourceError(", ".join(options.nodes_file), f"has no Pod {namespace}/{options.pod}, expected it there")
     kubectl = Kubectl(options.context, options.kubeconfig)
     namespace = options.namespace or kubectl.namespace()
@@ -172,7 +172,9 @@ def _why(node: NodeExplanation) -> str:
 def _matrix(node: NodeExplanation, step: Step, console: Console) -> str:
     """What one merge of hints saw: a row for each resource, a column for each zone."""
     who = f"container {step.container}" if step.container else "the pod"
-    chosen = "" if step.chosen is None else f" -> NUMA {'+'.join(map(str, step.chosen))}"
+    # Of a pod that is refused, the last merge chose what the policy does not let pass.
+    passed = step.preferred or node.verdict == "fits"
+    chosen = "" if step.chosen is None or not passed else f" -> NUMA {'+'.join(map(str, step.chosen))}"
     rows = []
     for room in sorted(step.resources, key=lambda room: (room.resource != "cpu", room.resource != "memory")):
         cells = [

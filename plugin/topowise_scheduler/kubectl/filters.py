@@ -93,12 +93,15 @@ class Filters:
         short = [resource for resource, amount in _asked(needs) if free and amount > free.get(resource, 0)]
         return f"Insufficient {', '.join(short)}" if short else ""
 
-    def room(self, name: str, needs: Needs) -> int | None:
-        """How many such pods there is room for by node allocatable; None if that is not known."""
+    def room(self, name: str, needs: Needs) -> tuple[int, str] | None:
+        """How many such pods there is room for by node allocatable, and of what is too little for one more.
+
+        None if it is not known.
+        """
         free = self._free.get(name)
         if not free:
             return None
-        return max(0, min(free.get(resource, 0) // amount for resource, amount in _asked(needs)))
+        return min((max(0, free.get(resource, 0) // amount), resource) for resource, amount in _asked(needs))
 
 
 def _asked(needs: Needs) -> list[tuple[str, int]]:

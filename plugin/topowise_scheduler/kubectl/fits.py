@@ -64,13 +64,13 @@ def rooms_for(yard: Yard, one: Wanted) -> Iterator[Room]:
             told = {why.node: why.text for why in yard.estate.explain(one.pod, [name])} if state is not None else {}
             yield Room(name, 0, "-", told[name] if refusal.startswith("NUMA: ") and name in told else refusal)
         elif state is None:
-            yield Room(name, by_sums or 0, "-", "not reported: node allocatable alone is looked at")
+            yield Room(name, by_sums[0] if by_sums else 0, "-", "not reported: node allocatable alone is looked at")
         else:
             yield _fill(yard, name, state, needs, by_sums)
 
 
-def _fill(yard: Yard, name: str, state: Kubelet, needs: Needs, by_sums: int | None) -> Room:
-    most = MOST if by_sums is None else min(by_sums, MOST)
+def _fill(yard: Yard, name: str, state: Kubelet, needs: Needs, by_sums: tuple[int, str] | None) -> Room:
+    most = MOST if by_sums is None else min(by_sums[0], MOST)
     precision = yard.estate.precision(name)
     first = "-"
     for number in range(most):
@@ -81,7 +81,7 @@ def _fill(yard: Yard, name: str, state: Kubelet, needs: Needs, by_sums: int | No
             return Room(name, number, first, why.text)
         if not number:
             first = whereabouts.told(whereabouts.of(state, uid, is_exact=precision == "exact"))
-    limit = "node allocatable is used up" if by_sums is not None and by_sums <= MOST else f"not tried beyond {MOST}"
+    limit = f"Insufficient {by_sums[1]}" if by_sums is not None and by_sums[0] <= MOST else f"not tried beyond {MOST}"
     return Room(name, most, first, limit)
 
 

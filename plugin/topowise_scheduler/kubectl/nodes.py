@@ -45,11 +45,13 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     else:
         changed = {one.topology.metadata.name: one.changed for one in found}
         header, rows, problems = _rows(topologies, changed, console)
+        if console.width is not None and width_of(header, rows) > console.width:
+            header, rows, _ = _rows(topologies, changed, console, is_short=True)
         header, rows, left_out = _narrowed(header, rows, console.width)
         text = columns(header, rows)
     notes = [f"warning: {problem}" for problem in problems]
     if left_out:
-        notes.append(f"{console.width} columns: {', '.join(left_out)} left out; -o wide has all, a row for each zone")
+        notes.append(f"note: {console.width} columns are too few for {', '.join(left_out)}; -o wide has a row a zone")
     return Answer(text + "\n", notes=tuple(notes))
 
 
@@ -81,7 +83,11 @@ def document(items: Sequence[objects.Json], form: str) -> str:
 
 
 def _rows(
-    topologies: Iterable[nrt.NodeResourceTopology], changed: Mapping[str, str], console: Console
+    topologies: Iterable[nrt.NodeResourceTopology],
+    changed: Mapping[str, str],
+    console: Console,
+    *,
+    is_short: bool = False,
 ) -> tuple[Sequence[str], list[list[str]], list[str]]:
     rows: list[list[str]] = []
     problems: list[str] = []
@@ -94,11 +100,11 @@ def _rows(
             [
                 *_node(report),
                 str(len(mine)),
-                _free(mine, "cpu", console),
+                _free(mine, "cpu", console, is_short=is_short),
                 "-" if lost is None else f"{lost}%",
-                _free(mine, "memory", console),
+                _free(mine, "memory", console, is_short=is_short),
                 " ".join(
-                    f"{zones.short(name)} {zones.numbers(mine, name).replace(' of ', '/')}"
+                    f"{zones.short(name)} {zones.numbers(mine, name, is_short=is_short).replace(' of ', '/')}"
                     for name in zones.resources(mine)
                     if "/" in name
                 )
@@ -124,10 +130,10 @@ def _narrowed(
     return header, rows, left_out
 
 
-def _free(mine: zones.Zones, resource: str, console: Console) -> str:
+def _free(mine: zones.Zones, resource: str, console: Console, *, is_short: bool) -> str:
     if not any(resource in zone for zone in mine):
         return "-"
-    return f"{zones.bars(mine, resource, is_ascii=console.is_ascii)} {zones.numbers(mine, resource)}"
+    return f"{zones.bars(mine, resource, is_ascii=console.is_ascii)} {zones.numbers(mine, resource, is_short=is_short)}"
 
 
 def _node(report: Report) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from topowise import nrt, pods
 from topowise.errors import SourceError
+from topowise_scheduler.kubectl.ages import seconds_since
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded, documents
 
 NODES_PATH: Final = "/api/v1/nodes"
@@ -139,6 +140,18 @@ def reports(found: Sequence[Json], where: str) -> tuple[Reported, ...]:
 def pods_in(answer: bytes, path: str) -> tuple[pods.Pod, ...]:
     """The pods of a list. Raises SourceError."""
     return _listed(answer, _Pods, path).items
+
+
+def saved_at(there: Objects) -> float:
+    """The latest time that saved objects tell of: nobody knows when they were saved."""
+    return max((-seconds for text in _times(there) if (seconds := seconds_since(text, 0.0)) is not None), default=0.0)
+
+
+def _times(there: Objects) -> Iterator[str]:
+    yield from (one.changed for one in there.reports)
+    for pod in there.pods or ():
+        yield pod.metadata.creationTimestamp or ""
+        yield (pod.status.startTime if pod.status is not None else None) or ""
 
 
 def pod_of(document: Json, where: str) -> pods.Pod:

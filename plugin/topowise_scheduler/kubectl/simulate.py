@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +25,8 @@ from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.kubectl.whereabouts import Whereabouts
 from topowise_scheduler.kubectl.yard import Yard, open_yard
 
-_NODES_TOLD: Final = 5
+_REASONS_TOLD: Final = 5
+_NAMES_TOLD: Final = 3
 _NOWHERE: Final = "(nowhere)"
 
 
@@ -139,10 +140,19 @@ def _reasons(refusals: Mapping[str, str], told: Mapping[str, str]) -> dict[str, 
 
 
 def _told(one: Placed, console: Console) -> str:
-    rows = [[name, why] for name, why in one.reasons.items()]
-    more = len(rows) - _NODES_TOLD
-    text = columns(["NODE", "WHY NOT"], rows[:_NODES_TOLD], indent="  ", width=console.width)
+    """Each reason once, with the nodes it is of."""
+    nodes: dict[str, list[str]] = {}
+    for name, why in one.reasons.items():
+        nodes.setdefault(why, []).append(name)
+    rows = [[_names(names), why] for why, names in nodes.items()]
+    more = len(rows) - _REASONS_TOLD
+    text = columns(["NODE", "WHY NOT"], rows[:_REASONS_TOLD], indent="  ", width=console.width)
     return f"{text}\n  and {more} more (-o json has all)" if more > 0 else text
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_TOLD
+    return ", ".join(names[:_NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
 
 
 def _name(pod: pods.Pod) -> str:

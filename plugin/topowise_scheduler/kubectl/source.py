@@ -25,10 +25,6 @@ class MissingError(SourceError):
     """The server knows no such object, or no such kind."""
 
 
-class ForbiddenError(SourceError):
-    """The user may not read it."""
-
-
 class Kubectl:
     """The user's kubectl, in the context and with the kubeconfig that were named, if any."""
 
@@ -88,9 +84,8 @@ class Kubectl:
             return out
         said = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
         why = said[-1].strip() if said else "failed without a word"
-        for mark, kind in (("(NotFound)", MissingError), ("(Forbidden)", ForbiddenError)):
-            if mark in why:
-                return kind(command, why)
+        if "(NotFound)" in why:
+            return MissingError(command, why)
         return SourceError(command, why)
 
 

@@ -55,16 +55,21 @@ def bars(zones: Zones, resource: str, *, is_ascii: bool) -> str:
     return "".join(_bar(zone.get(resource), levels) for zone in zones)
 
 
-def numbers(zones: Zones, resource: str) -> str:
-    """What is free in each zone, of how much in all; with many zones the sum of it, and the most one zone has."""
+def numbers(zones: Zones, resource: str, *, is_short: bool = False) -> str:
+    """What is free in each zone, of how much in all; with many zones the sum of it, and the most one zone has.
+
+    `is_short` gives the sum alone.
+    """
     amounts = [zone.get(resource) for zone in zones]
     free = [None if one is None else one.available for one in amounts]
     total = sum(one.allocatable for one in amounts if one is not None)
-    if len(zones) <= _NUMBERS_OF:
+    if len(zones) <= _NUMBERS_OF and not is_short:
         told = "+".join("-" if one is None else _in_unit_of(resource, total, one.available) for one in amounts)
         return f"{told} of {spell(resource, total)}"
     known = [one for one in free if one is not None]
     told, best = (_in_unit_of(resource, total, number) for number in (sum(known), max(known, default=0)))
+    if is_short:
+        return f"{told} of {spell(resource, total)}"
     return f"{told} (one zone {best}) of {spell(resource, total)}"
 
 

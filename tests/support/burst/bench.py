@@ -22,6 +22,7 @@ from burst.service import Process, Service
 from burst.workload import BLIND_SCHEDULER, NUMA_SCHEDULER, Workload
 from sandbox.hollow import Fleet, Pace, Refusal, Reporting
 from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
+from sandbox.kubescheduler.pod import PodInfo
 from topowise import nrt
 from topowise.errors import ApiError, ConfigError
 from topowise.kube import credentials
@@ -41,7 +42,9 @@ class Scenario(msgspec.Struct, frozen=True):
     """One burst. Pods live for a while, then room is reused; the last share of them, `forever`, stays.
 
     `backlog`: no more pods are made while so many of them wait. `deleted` is the share of mortal pods that are deleted
-    instead of ending by themselves. `blind_pods` come through a second scheduler that knows nothing of NUMA.
+    instead of ending by themselves, `urgent` the share of all that may evict the others. `blind_pods` come through a
+    second scheduler that knows nothing of NUMA. With `slow_bindings` (seconds) the API server holds some Bindings up for
+    so long, and later ones overtake them.
     """
 
     nodes: int = 20
@@ -52,10 +55,12 @@ class Scenario(msgspec.Struct, frozen=True):
     lifetimes: Seconds = (1.0, 6.0)
     forever: float = 0.2
     deleted: float = 0.15
+    urgent: float = 0.0
     backlog: int = 60
     pace: Pace = Pace(admission=(0.0, 0.1), start=(0.0, 0.2), stop=(0.02, 0.2))
     reporting: Reporting = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05))
     bind_delay: Seconds = (0.0, 0.1)
+    slow_bindings: float = 0.0
     has_extender: bool = True
 
 
@@ -146,6 +151,7 @@ class Bench:
         lifetime = None if stays else self._random.uniform(*scenario.lifetimes)
         is_deleted = lifetime is not None and self._random.random() < scenario.deleted
         pod = workload.pod(number, scheduler=scheduler, lifetime=None if is_deleted else lifetime)
+        pod["spec"]["priority"] = 100 if self._random.random() < scenario.urgent else 0
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
         await self.api.request("POST", path, body=msgspec.json.encode(pod))
         if is_deleted and lifetime is not None:
@@ -214,6 +220,7 @@ class Bench:
             "no node": str(counts["refused"]),
             "errors": str(counts["failed"]),
             "bind errors": str(counts["bind failed"]),
+            "victims": str(counts["victims"]),
             "left": str(len(self.scheduler.pending)),
             "woken": metric("woken_pods_total"),
             "hits": metric('predictions_total{outcome="hit"}'),
@@ -242,7 +249,7 @@ class Bench:
             await service.start(self.session)
         self.extender: Extender | None = None
         if self.services:
-            self.extender = Extender(self.session, self.services[0].prefix)
+            self.extender = _Noting(self.session, self.services[0].prefix, self._note)
         self.scheduler = KubeScheduler(
             self.api,
             NUMA_SCHEDULER,
@@ -256,6 +263,15 @@ class Bench:
             self.blind = KubeScheduler(self.api, BLIND_SCHEDULER, None, bind_delay=scenario.bind_delay)
         loops = [self.scheduler, *([self.blind] if self.blind is not None else [])]
         self._loops = [asyncio.create_task(one.run(), name=one.name) for one in loops]
+        if scenario.slow_bindings:
+            self._loops.append(asyncio.create_task(self._hold_up_bindings(), name="slow bindings"))
+
+    async def _hold_up_bindings(self) -> None:
+        """Every second or third one."""
+        rule = {"action": "delay", "delay": self.scenario.slow_bindings, "path": "*/binding", "count": 1}
+        while True:
+            await self.api.request("POST", "/sandbox/levers", body=msgspec.json.encode(rule))
+            await asyncio.sleep(self.scenario.slow_bindings / 2)
 
     async def _start_nodes(self) -> None:
         self.fleet = Fleet(
@@ -306,8 +322,10 @@ class Bench:
         if attempt.error:
             self.errors[attempt.error] += 1
         if attempt.chosen is not None:
-            history = self.fleet.nodes[attempt.chosen].lifecycle.history
-            history.append((time.monotonic(), f"{attempt.namespace}/{attempt.name} decided"))
+            self._note(attempt.chosen, f"{attempt.namespace}/{attempt.name} decided")
+
+    def _note(self, node: str, what: str) -> None:
+        self.fleet.nodes[node].lifecycle.history.append((time.monotonic(), what))
 
     def _note_refusal(self, refusal: Refusal) -> None:
         if refusal.pod.spec.schedulerName == BLIND_SCHEDULER:
@@ -327,3 +345,15 @@ class Bench:
         believed = await service.explain(self.session, seen.pod, seen.refusal.node)
         tried = self.attempts.get(seen.refusal.pod.metadata.uid, [])
         self.evidence.append(evidence.describe(seen, tried, believed))
+
+
+class _Noting(Extender):
+    """Notes when a bind is asked for."""
+
+    def __init__(self, session: aiohttp.ClientSession, prefix: str, note: Callable[[str, str], None]) -> None:
+        super().__init__(session, prefix)
+        self._note = note
+
+    async def bind(self, info: PodInfo, node: str) -> None:
+        self._note(node, f"{info.key} bind")
+        await super().bind(info, node)

@@ -12,6 +12,8 @@ from sandbox.kubescheduler import Attempt
 _SHOWN = 30
 # A binding of another scheduler that is on its way to the service while the service binds cannot be foreseen.
 _RACE_S = 0.05
+# For so long the service may not have heard of what is in the API.
+_HEARING_S = 0.02
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -52,9 +54,12 @@ class Scene(msgspec.Struct, frozen=True):
                 continue
             if 0.0 < mine.get("decided", 0.0) < decided and 0.0 < assigned < mine.get("assigned", 0.0):
                 yield f"{name} was decided later and assigned earlier"
+            if 0.0 < mine.get("bind", 0.0) < other.get("bind", 0.0) and 0.0 < assigned < mine.get("assigned", 0.0):
+                yield f"{name} was sent to be bound later and assigned earlier"
             for ended, its in times.items():
                 gone = its.get("ended", 0.0)
-                if 0.0 < decided < gone < assigned:
+                heard = next((its[what] for what in its if what.startswith("is Succeeded")), gone)
+                if 0.0 < decided < heard + _HEARING_S and gone < assigned and heard > decided - _HEARING_S:
                     yield f"{ended} ended while {name} was decided and not yet assigned"
                 if 0.0 < assigned < gone < admitted:
                     yield f"{ended} ended while {name} was assigned and not yet admitted"

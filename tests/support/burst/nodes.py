@@ -71,7 +71,7 @@ def _config(machine: Machine, policy: str, scope: str = "container", **more: Any
     return msgspec.convert(settings, KubeletConfiguration)
 
 
-_FULL: Final = {"cpuManagerPolicyOptions": {"full-pcpus-only": "true"}}
+_FULL: Final[dict[str, Any]] = {"cpuManagerPolicyOptions": {"full-pcpus-only": "true"}}
 _SMALL: Final = _machine(2, 4, 24, pages={PAGE_2M: 1024})
 _WIDE: Final = _machine(2, 12, 64, pages={PAGE_2M: 1024, PAGE_1G: 4})
 _SNC: Final = _machine(4, 4, 24, pages={PAGE_2M: 512})

@@ -163,6 +163,22 @@ def test_alerts_can_be_left_out_and_get_links(render: Any, alerts: list[Document
     assert rules[0]["expr"] == alerts[0]["expr"]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "groups", "is_missed"),
+    [
+        ("", {"topowise-exporter", "topowise-scheduler"}, True),
+        ("exporter-only", {"topowise-exporter"}, False),
+        ("kubeadm-static-pod", {"topowise-exporter", "topowise-scheduler"}, False),
+    ],
+)
+def test_nobody_is_missed_who_is_not_installed(render: Any, recipe: str, groups: set[str], is_missed: bool) -> None:
+    made = render(recipe, "monitoring.prometheusRule.enabled=true").named("PrometheusRule", "topowise")["spec"][
+        "groups"
+    ]
+    assert {group["name"] for group in made} == groups
+    assert is_missed == ("TopowiseSchedulerAbsent" in {rule["alert"] for group in made for rule in group["rules"]})
+
+
 def test_the_dashboard_arrives_whole(render: Any, dashboard: Document) -> None:
     made = render("", "monitoring.dashboard.enabled=true").named("ConfigMap", "topowise-dashboard")
     assert json.loads(made["data"]["topowise.json"]) == dashboard

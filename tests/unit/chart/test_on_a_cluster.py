@@ -194,6 +194,40 @@ def test_an_exporter_writes_for_its_own_node_only(cluster: Cluster) -> None:
     assert publish("metal-1", "")[0] in (200, 201)
 
 
+def test_an_upgrade_keeps_certificates_and_definitions_and_leaves_those_of_others(
+    cluster: Cluster, helm: Any, chart: Path, tmp_path: Path
+) -> None:
+    access = f"--kubeconfig={cluster.plane.kubeconfig(tmp_path / 'kubeconfig')}"
+    values = f"--values={chart}/recipes/default-scheduler.yaml", "--set=crds.numatopology=true", "--namespace=second"
+
+    def run(*arguments: str) -> None:
+        done = helm(*arguments, access)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def definition(name: str) -> Document:
+        return cluster.call("GET", f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")[1]
+
+    def certificates() -> list[Document]:
+        names = ("tls", "client")
+        path = "/api/v1/namespaces/second/secrets/second-topowise-scheduler-extender"
+        return [cluster.call("GET", f"{path}-{name}")[1]["data"] for name in names]
+
+    theirs = definition("noderesourcetopologies.topology.node.k8s.io")
+    run("install", "second", str(chart), "--create-namespace", *values)
+    ours = definition("numatopologies.nodeinfo.volcano.sh")
+    assert ours["metadata"]["annotations"]["meta.helm.sh/release-name"] == "second"
+    made = certificates()
+    run("upgrade", "second", str(chart), *values, "--set=scheduler.extender.weight=6")
+    assert certificates() == made
+    run("uninstall", "second", "--namespace=second")
+    assert definition("numatopologies.nodeinfo.volcano.sh")["metadata"]["uid"] == ours["metadata"]["uid"]
+    run("install", "second", str(chart), *values)
+    assert certificates() != made
+    run("uninstall", "second", "--namespace=second")
+    now = definition("noderesourcetopologies.topology.node.k8s.io")["metadata"]
+    assert now["resourceVersion"] == theirs["metadata"]["resourceVersion"]
+
+
 def kubeconfig_of(cluster: Cluster, account: str, folder: Path) -> Path:
     return kubeconfig.write(folder / account, cluster.plane.url, token=cluster.token(account), insecure=True)
 

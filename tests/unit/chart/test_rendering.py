@@ -76,6 +76,10 @@ def test_objects_are_of_one_piece(render: Any, recipe: str, settings: tuple[str,
     for workload in (*made.kinds("DaemonSet"), *made.kinds("Deployment")):
         spec = workload["spec"]
         assert spec["selector"]["matchLabels"].items() <= spec["template"]["metadata"]["labels"].items()
+        # By these two `kubectl topowise doctor` finds them.
+        labels = spec["template"]["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "topowise"
+        assert labels["app.kubernetes.io/component"] in workload["metadata"]["name"]
         pod = spec["template"]["spec"]
         volumes = {one["name"]: one for one in pod["volumes"]}
         for container in (*pod["containers"], *pod.get("initContainers", ())):
@@ -294,6 +298,8 @@ def test_a_misspelt_option_is_refused(render: Any) -> None:
 def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
     values = [f"--values={chart}/recipes/{recipe}.yaml"] if recipe else []
     done = helm("install", "topowise", str(chart), "--dry-run=client", "--namespace=topowise-system", *values)
+    if "Kubernetes cluster unreachable" in done.stderr:
+        pytest.skip("this Helm (before 4) shows notes only with a cluster")
     assert done.returncode == 0, done.stderr
     notes = done.stdout.partition("NOTES:")[2]
     assert "kubectl get noderesourcetopologies" in notes

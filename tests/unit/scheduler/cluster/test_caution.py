@@ -8,7 +8,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
-from topowise_scheduler.cluster.caution import at_worst, holds_anything
+from topowise_scheduler.cluster.caution import holds_anything, worlds
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 
@@ -25,33 +25,45 @@ def free(node: Kubelet) -> tuple[list[int], list[int]]:
     return cpus, [amount // GIB for amount in node.memory.tables.free["memory"]]
 
 
-class TestAtWorst:
-    def test_a_pod_is_held_where_it_is_predicted_and_where_it_may_be(self) -> None:
+class TestWorlds:
+    def test_there_is_one_for_each_numa_node_on_which_the_pod_may_lie(self) -> None:
         node = kubelet()
         one = view(node, "a", "2", "4Gi")
         assert node.admit_view(one).admitted
         assert free(node) == ([1, 4], [11, 16])
-        assert free(at_worst(node, [one])) == ([1, 2], [11, 12])
+        assert [free(world) for world in worlds(node, [one])] == [([1, 4], [11, 16]), ([3, 2], [15, 12])]
         assert free(node) == ([1, 4], [11, 16])
 
-    def test_not_on_a_numa_node_that_could_never_have_it(self) -> None:
+    def test_none_where_the_pod_could_never_lie(self) -> None:
         node = kubelet()
         one = view(node, "a", "4")
         assert node.admit_view(one).admitted
         # Of the first NUMA node's CPUs one is the system's.
-        assert free(at_worst(node, [one])) == ([3, 0], [15, 15])
+        assert [free(world)[0] for world in worlds(node, [one])] == [[3, 0]]
 
     def test_a_pod_that_found_no_room_may_have_found_some(self) -> None:
         node = kubelet()
         assert node.admit_view(view(node, "other", "4")).admitted
-        assert free(at_worst(node, [view(node, "a", "4")])) == ([3, 0], [15, 14])
-        assert free(at_worst(node, [view(node, "a", "2")])) == ([1, 0], [14, 14])
+        assert [free(world)[0] for world in worlds(node, [view(node, "a", "2")])] == [[1, 0], [3, 0]]
 
-    def test_where_zones_do_not_decide_only_memory_is_held(self) -> None:
+    def test_two_pods_may_lie_together_or_apart(self) -> None:
+        node = kubelet()
+        pair = [view(node, name, "1") for name in "ab"]
+        assert all(node.admit_view(one).admitted for one in pair)
+        assert [free(world)[0] for world in worlds(node, pair)] == [[1, 4], [2, 3], [2, 3], [3, 2]]
+
+    def test_too_many_are_one_that_is_worse_than_all(self) -> None:
+        node = kubelet()
+        many = [view(node, f"p{number}", "1") for number in range(5)]
+        assert all(node.admit_view(one).admitted for one in many)
+        (worst,) = worlds(node, many)
+        assert free(worst)[0] == [0, 0]
+
+    def test_where_zones_do_not_decide_only_memory_may_be_elsewhere(self) -> None:
         node = kubelet(topologyManagerPolicy="best-effort")
         one = view(node, "a", "2", "4Gi")
         assert node.admit_view(one).admitted
-        assert free(at_worst(node, [one])) == ([1, 4], [11, 12])
+        assert [free(world)[1] for world in worlds(node, [one])] == [[11, 16], [15, 12]]
 
     def test_a_pod_of_the_shared_pool_holds_nothing(self) -> None:
         node = kubelet(memoryManagerPolicy="None", reservedMemory=None)
@@ -96,7 +108,8 @@ class TestWhenItIsNotSure:
         service.clock.now += 3
         service.ledger.tick()
         assert service.free("n1") == [3, 2]
-        assert not self.fits(service, "3")
+        assert self.fits(service, "3")
+        assert service.ledger.unsettled == 1
         truth.remove("uid-other")
         assert truth.admit(pods.decode(msgspec.json.encode(pod("a", "2")))).admitted
         service.report(self.report(truth, "3"))
@@ -104,12 +117,13 @@ class TestWhenItIsNotSure:
         assert self.fits(service, "4")
 
     def test_until_the_report_if_two_pods_came_together(self, service: Service) -> None:
-        for name in ("a", "b"):
-            service.put(pod(name, "2", node="n1", phase="Running"))
+        for name, cpu in (("a", "3"), ("b", "1")):
+            service.put(pod(name, cpu, node="n1", phase="Running"))
         service.clock.now += 3
         service.ledger.tick()
-        assert service.free("n1") == [1, 2]
-        assert not self.fits(service, "2")
+        assert service.free("n1") == [0, 3]
+        # Had the second come first, it would lie on node 0, and the other one on node 1.
+        assert not self.fits(service, "3")
 
     def test_for_pods_that_were_there_before_us(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1", phase="Running"), is_news=False)
@@ -125,6 +139,12 @@ class TestWhenItIsNotSure:
         record = service.put(pod("next", "4"))
         assert record.needs is not None
         assert service.ledger.assume(record, record.needs, "n1") == "TopologyAffinityError"
+
+    def test_a_pod_that_fits_either_way_does_not_wait(self, service: Service) -> None:
+        service.report(counts("n1", ("8", "8"), included=()))
+        service.put(pod("a", "8", node="n1"))
+        assert self.fits(service, "8")
+        assert not self.fits(service, "9")
 
     def test_on_one_numa_node_there_is_nothing_to_be_unsure_of(self) -> None:
         service = Service()

@@ -1,0 +1,113 @@
+"""Reads what the checks need, and prints what they find."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from topowise.errors import SourceError
+from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.kubectl import console as colours
+from topowise_scheduler.kubectl import objects
+from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.doctor import definition, exporters, kube_scheduler, kubelets, pods, pools, reports
+from topowise_scheduler.kubectl.doctor.finding import SEVERITIES, Finding, Severity, together
+from topowise_scheduler.kubectl.objects import Objects, Reported
+from topowise_scheduler.kubectl.picture.words import counted
+from topowise_scheduler.kubectl.source import Kubectl
+from topowise_scheduler.report import Report, read
+
+_COLOURS: Final[dict[Severity, str]] = {"error": colours.BAD, "warning": colours.WARN, "note": colours.DIM}
+_LABEL: Final = 9
+
+Read = Sequence[tuple[Reported, Report]]
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    found: list[Finding] = []
+    # A file that cannot be read is told before the cluster is asked.
+    if options.scheduler_config:
+        found += kube_scheduler.check(kube_scheduler.read(options.scheduler_config))
+    if options.file:
+        there = objects.from_files(options.file)
+        found += _saved(there)
+    else:
+        there = _look(Kubectl(options.context, options.kubeconfig), found, console, options.patience)
+    merged = together(found)
+    status = 1 if any(one.severity != "note" for one in merged) else 0
+    if options.output == "json":
+        told = [{**msgspec.to_builtins(one), "thing": one.thing} for one in merged]
+        return Answer(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n", status)
+    return Answer(_text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config)), status)
+
+
+def _saved(there: Objects) -> Iterator[Finding]:
+    now = objects.saved_at(there)
+    known = _read(there)
+    yield from _common(there, known, now)
+    yield from reports.unmatched(list(reports.mismatches(there, known, now)))
+
+
+def _look(kubectl: Kubectl, found: list[Finding], console: Console, patience: float) -> Objects:
+    """The cluster, with what is only found there."""
+    group, pods_of_exporters = kubectl.attempt(definition.PATH, exporters.PATH)
+    found += definition.check(group)
+    there = objects.from_cluster(kubectl, pods_path=objects.ALL_PODS_PATH, nodes=True)
+    known = _read(there)
+    found += _common(there, known, console.now)
+    if not isinstance(pods_of_exporters, SourceError):
+        found += exporters.check(exporters.listed(pods_of_exporters), kubectl, console.now)
+    first = reports.mismatches(there, known, console.now)
+    if first:
+        # Pods come and go while we look; what is wrong stays wrong.
+        time.sleep(patience)
+        again = objects.from_cluster(kubectl, pods_path=objects.PODS_PATH)
+        second = reports.mismatches(again, _read(again), console.now)
+        found += reports.unmatched([name for name, seen in first.items() if second.get(name) == seen])
+    return there
+
+
+def _read(there: Objects) -> Read:
+    return [(one, read(one.topology)) for one in there.reports]
+
+
+def _common(there: Objects, known: Read, now: float) -> Iterator[Finding]:
+    yield from reports.check(there, known)
+    for raw, report in known:
+        yield from kubelets.check(raw, report)
+    yield from pools.check(there.nodes, known)
+    records = Records()
+    yield from pods.check(there, [records.record(pod) for pod in there.pods or ()], known, now)
+
+
+def _text(found: Sequence[Finding], there: Objects, console: Console, *, looked_at_scheduler: bool) -> str:
+    lines = []
+    for one in found:
+        lines += [
+            *_paragraph(one.severity, f"{one.thing}: {one.value}", console, _COLOURS[one.severity]),
+            *_paragraph("  why", one.why, console, colours.DIM),
+            *_paragraph("  mend", one.mend, console, colours.DIM),
+            "",
+        ]
+    seen = f"{counted(len(there.reports), 'report')}"
+    for what, things in (("node", there.nodes), ("pod", there.pods)):
+        seen += f", {counted(len(things), what)}" if things is not None else f", no {what}s"
+    counts = [(name, sum(one.severity == name for one in found)) for name in SEVERITIES]
+    told = ", ".join(counted(count, name) for name, count in counts if count) or "nothing to mend"
+    lines.append(f"Looked at {seen}: {told}.")
+    if not looked_at_scheduler:
+        lines.append("Not looked at: kube-scheduler's configuration (--scheduler-config FILE).")
+    return "\n".join(lines) + "\n"
+
+
+def _paragraph(label: str, text: str, console: Console, code: str) -> list[str]:
+    """Text beside a label, in lines of the console's width."""
+    lines = textwrap.wrap(text, max(30, console.columns - _LABEL), break_long_words=False, break_on_hyphens=False)
+    head = console.paint(label, code) + " " * (_LABEL - len(label))
+    return [head + lines[0], *(" " * _LABEL + line for line in lines[1:])]

@@ -1,0 +1,48 @@
+"""What a check finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, Literal
+
+import msgspec
+
+Severity = Literal["error", "warning", "note"]
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
+_MOST_NAMES: Final = 8
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`kind` and `names` are what it is about ("node" and which), `value` what was seen there.
+
+    An error breaks something now, a warning will under some load, a note is worth knowing and no reason to act.
+    """
+
+    check: str
+    severity: Severity
+    kind: str
+    names: tuple[str, ...]
+    value: str
+    why: str
+    mend: str
+
+    @property
+    def thing(self) -> str:
+        """ "node a", "nodes a, b", "nodes a, b and 7 more"."""
+        if not self.names:
+            return self.kind
+        told = ", ".join(self.names[:_MOST_NAMES])
+        more = f" and {len(self.names) - _MOST_NAMES} more" if len(self.names) > _MOST_NAMES else ""
+        return f"{self.kind}{'s' if len(self.names) > 1 else ''} {told}{more}"
+
+
+def together(found: Iterable[Finding]) -> list[Finding]:
+    """Findings that differ in names alone as one, the severest first."""
+    merged: dict[tuple[str, ...], list[Finding]] = {}
+    for one in found:
+        merged.setdefault((one.check, one.severity, one.kind, one.value, one.why, one.mend), []).append(one)
+    joined = [
+        msgspec.structs.replace(same[0], names=tuple(dict.fromkeys(name for one in same for name in one.names)))
+        for same in merged.values()
+    ]
+    return sorted(joined, key=lambda one: SEVERITIES.index(one.severity))

@@ -1,0 +1,132 @@
+"""Settings of kubelets that surprise people: what they promise is not what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from topowise import attributes, kubeletconfig, nrt
+from topowise.errors import ParseError
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise_scheduler.kubectl.doctor.finding import Finding, Severity
+from topowise_scheduler.kubectl.objects import Reported
+from topowise_scheduler.report import Report
+from topowise_scheduler.report.costs import distances
+
+_MOST_NODES: Final = 8
+_ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most-allocated-numa-node")
+
+
+def configuration(raw: Reported) -> KubeletConfiguration | None:
+    """The kubelet's configuration as reported; as far as the ecosystem's attributes tell where only they are there."""
+    named = nrt.attributes_of(raw.topology.attributes)
+    text = named.get(attributes.KUBELET_CONFIGURATION)
+    if text is not None:
+        try:
+            return kubeletconfig.decode(text)
+        except ParseError:
+            return None
+    if attributes.CPU_MANAGER_POLICY not in named or attributes.MEMORY_MANAGER_POLICY not in named:
+        return None
+    try:
+        policy, scope = attributes.policy_and_scope(named, raw.topology.topologyPolicies)
+    except ParseError:
+        return None
+    return KubeletConfiguration(
+        topologyManagerPolicy=policy,
+        topologyManagerScope=scope,
+        cpuManagerPolicy=named[attributes.CPU_MANAGER_POLICY].lower(),
+        memoryManagerPolicy=named[attributes.MEMORY_MANAGER_POLICY].capitalize(),
+        topologyManagerPolicyOptions=_options(named),
+    )
+
+
+def check(raw: Reported, report: Report) -> Iterator[Finding]:
+    """One node."""
+    config = configuration(raw)
+    if config is None:
+        return
+
+    def found(severity: Severity, value: str, why: str, mend: str) -> Finding:
+        return Finding("kubelet", severity, "node", (report.name,), value, why, mend)
+
+    policy = config.topologyManagerPolicy or "none"
+    has_cpus, has_memory = config.cpuManagerPolicy == "static", config.memoryManagerPolicy == "Static"
+    zones = nrt.numa_zones(raw.topology)
+    if policy != "none" and not has_cpus:
+        yield found(
+            "warning",
+            f"topologyManagerPolicy {policy} with cpuManagerPolicy {config.cpuManagerPolicy or 'none'}",
+            "without the static CPU manager no container has CPUs of its own, so there are none to align",
+            "set cpuManagerPolicy static (drain the node, delete cpu_manager_state, restart the kubelet)",
+        )
+    if policy in ("single-numa-node", "restricted") and not has_memory:
+        yield found(
+            "warning",
+            f"topologyManagerPolicy {policy} with memoryManagerPolicy {config.memoryManagerPolicy or 'None'}",
+            "CPUs and devices are aligned and memory is not: a NUMA node can run out of memory under its pods, which "
+            "then use that of another one",
+            "set memoryManagerPolicy Static with reservedMemory (drain, delete memory_manager_state, restart)",
+        )
+    if policy == "best-effort" and has_memory:
+        yield found(
+            "warning",
+            "topologyManagerPolicy best-effort with memoryManagerPolicy Static",
+            "best-effort admits every merge, but the memory manager then joins NUMA nodes to groups where one has too "
+            "little, and refuses pods of single nodes there with UnexpectedAdmissionError",
+            "use restricted or single-numa-node, or memoryManagerPolicy None",
+        )
+    if policy == "none" and (has_cpus or has_memory):
+        yield found(
+            "note",
+            f"topologyManagerPolicy none with a static {'CPU' if has_cpus else 'memory'} manager",
+            "pods get CPUs or memory of their own, and nobody sees to it that they are on one NUMA node",
+            "set topologyManagerPolicy, if pods there care for NUMA nodes",
+        )
+    if policy != "none" and len(zones) == 1:
+        yield found(
+            "note",
+            f"topologyManagerPolicy {policy} and one NUMA node",
+            "there is nothing to align; if the machine has more than one, its firmware or its hypervisor hides them",
+            "turn node interleaving off in the firmware, or give the virtual machine its NUMA topology",
+        )
+    yield from _options_of(config, raw, report)
+
+
+def _options_of(config: KubeletConfiguration, raw: Reported, report: Report) -> Iterator[Finding]:
+    options = {**(config.topologyManagerPolicyOptions or {}), **(config.cpuManagerPolicyOptions or {})}
+    on = {name for name, value in options.items() if value.lower() in ("true", "t", "1")}
+    zones = nrt.numa_zones(raw.topology)
+    ids = [numa_id for numa_id, _ in zones]
+    if "prefer-closest-numa-nodes" in on and any(distances(zone.costs or (), ids) is None for _, zone in zones):
+        yield Finding(
+            "kubelet", "warning", "node", (report.name,), "prefer-closest-numa-nodes, and no distances reported",
+            "the scheduler cannot tell which sets of NUMA nodes its kubelet will take",
+            "let the exporter read /sys/devices/system/node/node*/distance",
+        )  # fmt: skip
+    most = options.get("max-allowable-numa-nodes", "")
+    if len(zones) > _MOST_NODES or (most.isdigit() and int(most) > _MOST_NODES):
+        yield Finding(
+            "kubelet", "warning", "node", (report.name,),
+            f"{len(zones)} NUMA nodes, max-allowable-numa-nodes {most or 'unset'}",
+            "the kubelet tries every set of NUMA nodes for each container: beyond 8 that takes seconds and more",
+            "have fewer NUMA nodes (NPS or SNC in the firmware), or policy none",
+        )  # fmt: skip
+    gates = sorted(name for name, is_on in (config.featureGates or {}).items() if is_on and "Alpha" in name)
+    alpha = sorted(on.intersection(_ALPHA)) + gates
+    if alpha:
+        yield Finding(
+            "kubelet", "note", "node", (report.name,), f"in use though alpha: {', '.join(alpha)}",
+            "it may change or go with the next version of Kubernetes, and then the kubelet does not start",
+            "look at its release notes before an update",
+        )  # fmt: skip
+
+
+def _options(named: Mapping[str, str]) -> dict[str, str]:
+    found = {
+        option: named[attributes.option_name(option)]
+        for option in ("prefer-closest-numa-nodes", "prefer-most-allocated-numa-node")
+        if attributes.option_name(option) in named
+    }
+    most = named.get(attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES)
+    return {**found, "max-allowable-numa-nodes": most} if most else found

@@ -1,0 +1,143 @@
+"""The program as a process: how fast it starts, what it loads, pipes, colours, and kubectl's completion."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Save = Callable[..., str]
+
+PROGRAM = (sys.executable, "-m", "topowise_scheduler.kubectl")
+HERE = Path(__file__).parent
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *words], capture_output=True, text=True, env=os.environ | environment, check=False, timeout=60
+    )
+
+
+def test_nodes_starts_at_once_and_loads_nothing_heavy(saved: Save) -> None:
+    words = ["nodes", "-f", saved()]
+    best = 60.0
+    for _ in range(5):
+        began = time.monotonic()
+        assert run(*words).returncode == 0
+        best = min(best, time.monotonic() - began)
+    # 0.12 s on an idle machine; the bound has room for a busy one.
+    assert best < 0.6
+    heavy = ("numpy", "rich", "kubernetes", "aiohttp", "grpc", "asyncio", "topowise_scheduler.engine")
+    code = (
+        "import sys; from topowise_scheduler.kubectl.__main__ import main; main(sys.argv[1:]); "
+        f"print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)"
+    )
+    for more in (words, ["node", "metal-a", "-f", saved()], ["completion", "bash"]):
+        done = subprocess.run([sys.executable, "-c", code, *more], capture_output=True, text=True, check=True)
+        assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_is_no_error(saved: Save) -> None:
+    for words in (["nodes"], ["node", "metal-c", "-o", "svg"]):
+        command = " ".join([*PROGRAM, *words, "-f", saved()])
+        done = subprocess.run(
+            ["bash", "-c", f"{command} | true; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "0\n"
+        assert done.stderr == ""
+
+
+def test_stdin_and_a_svg_in_a_pipe(saved: Save) -> None:
+    text = Path(saved()).read_bytes()
+    done = subprocess.run(
+        [*PROGRAM, "node", "metal-a", "-f", "-", "-o", "svg"], input=text, capture_output=True, check=True
+    )
+    assert done.stdout.startswith(b"<svg ")
+    assert done.stdout.endswith(b"</svg>\n")
+
+
+def on_terminal(words: list[str], **environment: str) -> str:
+    """What the program writes to a terminal of 80 columns."""
+    import fcntl
+    import struct
+    import termios
+
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "TERM")}
+    process = subprocess.Popen(
+        [*PROGRAM, *words], stdout=child, stderr=subprocess.DEVNULL, env=inherited | {"TERM": "xterm"} | environment
+    )
+    os.close(child)
+    told = b""
+    while True:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        told += part
+    process.wait(10)
+    os.close(parent)
+    return told.decode()
+
+
+def test_colours_are_for_terminals_that_want_them(saved: Save) -> None:
+    words = ["explain", "-f", str(HERE / "manifests.yaml"), "--nodes-file", saved()]
+    assert "\x1b[" in on_terminal(words)
+    assert "\x1b[" not in on_terminal(words, NO_COLOR="1")
+    assert "\x1b[" not in on_terminal(words, TERM="dumb")
+    assert "\x1b[" not in run(*words).stdout
+
+
+def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
+    for words in (["nodes", "-f", saved()], ["node", "metal-a", "-f", saved()]):
+        assert run(*words, PYTHONIOENCODING="ascii").stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([""], "nodes node explain fits simulate doctor completion"),
+        (["no"], "nodes node"),
+        (["node", "-f", "CLUSTER", "metal-"], "metal-a metal-b metal-c"),
+        (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml"),
+        (["explain", "--nodes-file", "CLUSTER", "--node", "e"], "edge-1"),
+        (["simulate", "--strategy", "Least"], "LeastAllocated LeastNUMANodes"),
+        (["doctor", "--sch"], "--scheduler-config"),
+        (["completion", "f"], "fish"),
+        (["nobody", ""], ""),
+    ],
+)
+def test_completion(words: list[str], told: str, saved: Save) -> None:
+    done = run("__complete", *(word.replace("CLUSTER", saved()) for word in words))
+    *candidates, directive = done.stdout.splitlines()
+    assert [candidate.split("\t")[0] for candidate in candidates] == told.split()
+    assert directive == ":4"
+
+
+def test_completion_of_files_is_the_shells() -> None:
+    assert run("__complete", "simulate", "-f", "").stdout == ":0\n"
+
+
+def test_completion_scripts_are_scripts() -> None:
+    script = run("completion", "bash").stdout
+    code = (
+        f"{script}\nCOMP_WORDS=(kubectl-topowise completion k); COMP_CWORD=2; _kubectl_topowise\necho ${{COMPREPLY[@]}}"
+    )
+    wrapper = f'kubectl-topowise() {{ {" ".join(PROGRAM)} "$@"; }}\n'
+    done = subprocess.run(["bash", "-c", wrapper + code], capture_output=True, text=True, check=True)
+    assert done.stdout == "kubectl\n"
+    assert done.stderr == ""
+    hook = run("completion", "kubectl").stdout
+    assert hook.startswith("#!/bin/sh\n")
+    assert 'exec kubectl-topowise __complete "$@"\n' in hook
+    for shell in ("zsh", "fish"):
+        assert "kubectl-topowise __complete" in run("completion", shell).stdout
