@@ -30,8 +30,8 @@ e2e: venv ## Slow proofs on real processes, some minutes; not part of the tests.
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
 	@$(BIN)/python hack/gen-proto
 
-gen-reference: venv ## Write docs/reference from the code.
-	@$(BIN)/python hack/gen-reference
+gen-reference: venv ## Write docs/reference and the chart's schema from the code, and render the kustomizations.
+	@$(BIN)/python hack/gen-reference && $(BIN)/python hack/gen-chart
 
 fix: venv ## Format and repair what ruff can.
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from topowise import __version__
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.records import KUBELET_REFUSALS
 
 _NAME = "topowise_scheduler_"
 
@@ -54,7 +55,8 @@ class Counts(Collector):
             "kubelet_refusals",
             "Pods that kubelets have refused, by their reason.",
             "reason",
-            {name.removeprefix("refusal_"): times for name, times in events.items() if name.startswith("refusal_")},
+            # From the start with 0 for each: a counter that first appears at 1 shows no increase.
+            {reason: events[f"refusal_{reason}"] for reason in KUBELET_REFUSALS},
         )
         yield _counter(
             "claims_ended",

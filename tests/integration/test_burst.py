@@ -8,7 +8,7 @@ from burst import Bench, Scenario, assert_no_refusals, assert_nothing_left_out
 
 
 async def test_a_burst_of_pods_finds_room_and_no_kubelet_refuses_any(tmp_path: Path) -> None:
-    scenario = Scenario(nodes=8, pods=300, lifetimes=(0.5, 3.0))
+    scenario = Scenario(nodes=8, pods=300, lifetimes=(0.5, 2.5))
     async with Bench(scenario, tmp_path) as bench:
         await bench.feed()
         assert bench.scheduler.counts["bound"] >= 200

@@ -22,7 +22,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
-from topowise_scheduler.explain import NodeExplanation
+from topowise_scheduler.explain import NodeExplanation, not_reported
 from topowise_scheduler.kubectl import objects
 from topowise_scheduler.kubectl.ages import seconds_since
 from topowise_scheduler.kubectl.source import Kubectl
@@ -71,7 +71,11 @@ class Estate:
     def explain(self, pod: pods.Pod, names: Sequence[str]) -> list[NodeExplanation]:
         """What each of these kubelets would do with the pod, if it were not there already. Raises ParseError."""
         self.ledger.drop_pod(pod.metadata.uid)
-        return self.answers.explanations(self.answers.question(pod, names, is_simulation=True))
+        # Scores are spread over the nodes that are asked about: only these, as the service itself does.
+        reported = set(self.ledger.reported())
+        asked = [name for name in names if name in reported]
+        told = self.answers.explanations(self.answers.question(pod, asked, is_simulation=True))
+        return [*told, *(not_reported(name) for name in names if name not in reported)]
 
     def refusals(self, pod: pods.Pod, names: Sequence[str]) -> dict[str, str]:
         """Why each node refuses the pod, "" for one that does not. Raises ParseError."""
@@ -83,9 +87,9 @@ class Estate:
         scores = self.answers.scores(self.answers.question(pod, names, is_simulation=True))
         return names[int(scores.argmax())]
 
-    def state(self, pod: pods.Pod, name: str) -> Kubelet | None:
-        """A copy of a node as it is for this pod, None for one that is not reported."""
-        return self.answers.state_for(self.answers.question(pod, [name], is_simulation=True), name)
+    def states(self, pod: pods.Pod, name: str) -> list[Kubelet]:
+        """Copies of all that a node may look like for this pod, none for one that is not reported."""
+        return self.answers.states_for(self.answers.question(pod, [name], is_simulation=True), name)
 
     def assign(self, pod: pods.Pod, name: str) -> PodRecord:
         """The pod is on the node, for good, before anything else happens. It must fit there."""

@@ -22,6 +22,7 @@ from topowise_scheduler.kubectl.manifests import Wanted
 from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.kubectl.yard import Yard, open_yard
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.refusals import PREFIX
 
 MOST: Final = 1000
 """So many are tried on a node: more than any kubelet takes (maxPods), unless nobody tells how many that is."""
@@ -59,28 +60,29 @@ def rooms_for(yard: Yard, one: Wanted) -> Iterator[Room]:
     for name in yard.names:
         refusal = refusals[name]
         by_sums = yard.filters.room(name, needs)
-        state = yard.estate.state(one.pod, name)
+        states = yard.estate.states(one.pod, name)
         if refusal:
-            told = {why.node: why.text for why in yard.estate.explain(one.pod, [name])} if state is not None else {}
-            yield Room(name, 0, "-", told[name] if refusal.startswith("NUMA: ") and name in told else refusal)
-        elif state is None:
+            told = {why.node: why.text for why in yard.estate.explain(one.pod, [name])} if states else {}
+            yield Room(name, 0, "-", told[name] if refusal.startswith(PREFIX) and name in told else refusal)
+        elif not states:
             yield Room(name, by_sums[0] if by_sums else 0, "-", "not reported: node allocatable alone is looked at")
         else:
-            yield _fill(yard, name, state, needs, by_sums)
+            yield _fill(name, states, yard.estate.precision(name), needs, by_sums)
 
 
-def _fill(yard: Yard, name: str, state: Kubelet, needs: Needs, by_sums: tuple[int, str] | None) -> Room:
+def _fill(name: str, states: list[Kubelet], precision: str, needs: Needs, by_sums: tuple[int, str] | None) -> Room:
+    """Until one of the states that the node may be in has no room for one more."""
     most = MOST if by_sums is None else min(by_sums[0], MOST)
-    precision = yard.estate.precision(name)
     first = "-"
     for number in range(most):
         uid = f"wanted/{number}"
-        before = state.fork()
-        if not state.admit_view(state.view(uid, needs)).admitted:
-            why = explain.explain(name, before, before.view(uid, needs), precision=precision)
-            return Room(name, number, first, why.text)
+        for state in states:
+            before = state.fork()
+            if not state.admit_view(state.view(uid, needs)).admitted:
+                why = explain.explain(name, before, before.view(uid, needs), precision=precision)
+                return Room(name, number, first, why.text)
         if not number:
-            first = whereabouts.told(whereabouts.of(state, uid, is_exact=precision == "exact"))
+            first = whereabouts.told(whereabouts.of(states[0], uid, is_exact=precision == "exact"))
     limit = f"Insufficient {by_sums[1]}" if by_sums is not None and by_sums[0] <= MOST else f"not tried beyond {MOST}"
     return Room(name, most, first, limit)
 

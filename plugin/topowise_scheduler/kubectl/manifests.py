@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from topowise import pods
-from topowise.errors import SourceError
+from topowise.errors import ParseError, SourceError
+from topowise_scheduler import policies
 from topowise_scheduler.kubectl import objects
 from topowise_scheduler.kubectl.filters import Demands
 from topowise_scheduler.kubectl.objects import Json
@@ -131,7 +132,13 @@ def _make(template: Json, owner: Json, origin: str, count: int, namespace: str, 
     except msgspec.ValidationError as exc:
         raise SourceError(where, f"{origin} cannot be read: {exc}") from exc
     kind, name = origin.split(" ", 1)
-    return Wanted(objects.pod_of(named, where), spec, demands, f"{kind} {metadata['namespace']}/{name}", count)
+    pod = objects.pod_of(named, where)
+    try:
+        pods.needs(pod)
+        policies.demand(pod.metadata.annotations or {})
+    except ParseError as exc:
+        raise SourceError(where, f"{origin} cannot be read: {exc}") from exc
+    return Wanted(pod, spec, demands, f"{kind} {metadata['namespace']}/{name}", count)
 
 
 def _name(document: Json, where: str) -> str:

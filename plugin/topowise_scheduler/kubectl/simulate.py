@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 
 from topowise import pods
-from topowise.errors import ParseError
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import whereabouts
 from topowise_scheduler.kubectl.columns import columns
@@ -24,6 +23,7 @@ from topowise_scheduler.kubectl.manifests import Wanted
 from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.kubectl.whereabouts import Whereabouts
 from topowise_scheduler.kubectl.yard import Yard, open_yard
+from topowise_scheduler.refusals import PREFIX
 
 _REASONS_TOLD: Final = 5
 _NAMES_TOLD: Final = 3
@@ -113,10 +113,7 @@ def place(yard: Yard) -> list[Placed]:
 
 def _place(yard: Yard, one: Wanted, pod: pods.Pod) -> Placed:
     made = Placed(_name(pod), one.origin, pod.spec.priority or 0)
-    try:
-        refusals = yard.refusals(one, pod)
-    except ParseError as exc:
-        return msgspec.structs.replace(made, refusals=dict.fromkeys(yard.names, str(exc)), reasons={"": str(exc)})
+    refusals = yard.refusals(one, pod)
     fitting = [name for name, refusal in refusals.items() if not refusal]
     if not fitting:
         asked = [name for name in yard.names if yard.estate.precision(name)]
@@ -135,7 +132,7 @@ def _place(yard: Yard, one: Wanted, pod: pods.Pod) -> Placed:
 
 def _reasons(refusals: Mapping[str, str], told: Mapping[str, str]) -> dict[str, str]:
     """By node: what its kubelet lacks, or what is against it before a kubelet is asked."""
-    ours = {name: why for name, why in told.items() if refusals[name].startswith("NUMA: ")}
+    ours = {name: why for name, why in told.items() if refusals[name].startswith(PREFIX)}
     return {**ours, **{name: words for name, words in refusals.items() if name not in ours}}
 
 

@@ -43,8 +43,8 @@ class Scenario(msgspec.Struct, frozen=True):
 
     `backlog`: no more pods are made while so many of them wait. `deleted` is the share of mortal pods that are deleted
     instead of ending by themselves, `urgent` the share of all that may evict the others. `blind_pods` come through a
-    second scheduler that knows nothing of NUMA. With `slow_bindings` (seconds) the API server holds some Bindings up for
-    so long, and later ones overtake them.
+    second scheduler that knows nothing of NUMA. With `slow_bindings` (seconds) the API server holds some Bindings up
+    for so long, and later ones overtake them.
     """
 
     nodes: int = 20

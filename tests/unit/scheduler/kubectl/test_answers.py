@@ -198,7 +198,7 @@ def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_
     for words, told in (
         (
             f"node nobody -f {saved()}",
-            "has no NodeResourceTopology 'nobody', expected the name of a reported node: edge-1",
+            "'nobody', expected the name of a reported node: edge-1, metal-a, metal-b, metal-c",
         ),
         (f"explain x --nodes-file {saved()}", "has no Pod default/x, expected it there"),
         ("explain", "expected the name of a pod or -f FILE, and not both"),
