@@ -152,7 +152,8 @@ class Answers:
                     state.view(asked.record.uid, asked.needs),
                     precision=books.report.precision,
                     refusal=verdicts.text(at),
-                    never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE),
+                    never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE)
+                    and verdicts.text(at) != refusals.QUARANTINED,
                     score=int(scores[at]) if verdicts.outcomes[at] == _FITS else 0,
                 )
             )

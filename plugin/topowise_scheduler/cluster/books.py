@@ -87,7 +87,7 @@ class Books:
         self.report: Report | None = None
         self.kubelet: Kubelet | None = None
         self.bookings: dict[str, Booking] = {}
-        self._ended: dict[PodName, float] = {}
+        self._ended: dict[PodName, tuple[float, str]] = {}
         self._releases: list[float] = []
         # Pods by uid that the numbers of a counts report are known to be of; where they lie may be told.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
@@ -95,7 +95,7 @@ class Books:
     def put_report(self, report: Report, now: float) -> Comparison:
         """A new report; `now` (seconds, monotonic) ages what is remembered of ended pods."""
         is_newer = self.report is None or not report.version or report.version != self.report.version
-        self._ended = {name: at for name, at in self._ended.items() if now - at < ENDED_KEPT_S}
+        self._ended = {name: (at, uid) for name, (at, uid) in self._ended.items() if now - at < ENDED_KEPT_S}
         self._releases = [at for at in self._releases if now - at < ENDED_KEPT_S]
         comparison = Comparison()
         if report.precision == "exact":
@@ -162,7 +162,7 @@ class Books:
         if booking is None:
             return
         if booking.standing is Standing.ASSIGNED and ended_at is not None:
-            self._ended[booking.name] = ended_at
+            self._ended[booking.name] = ended_at, uid
             if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
         if self.kubelet is None or self.report is None:
@@ -176,6 +176,26 @@ class Books:
         for other in self.bookings.values():
             if not other.placed and not other.reported:
                 self._place(other)
+
+    def survive(self, state: Kubelet, uid: str, needs: pods.Needs, without: Collection[str], at_most: int) -> bool:
+        """Whether the pods that their kubelet has not taken on yet still find room if another one comes before them.
+
+        `state` is the node as predicted, without some pods. True if there are more than `at_most` of them.
+        """
+        coming = [
+            booking
+            for booking in self._assigned()
+            if booking.placed and not booking.reported and booking.acknowledged is None and booking.uid not in without
+        ]
+        if not coming or len(coming) > at_most or len(state.node_ids) < 2:
+            return True
+        trial = state.fork()
+        for booking in coming:
+            trial.remove(booking.uid)
+        return all(
+            trial.admit_view(trial.view(one, asked)).admitted
+            for one, asked in ((uid, needs), *((booking.uid, booking.needs) for booking in coming))
+        )
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
         """A copy of the present state in which these pods are gone."""
@@ -285,7 +305,8 @@ class Books:
                 self._included = {one.uid: (one.name, one.needs) for one in counted}
         is_exact = report.precision == "exact"
         known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
-        gone = set(self._ended)
+        # What a finished init container left to a pod is in the report by the pod's uid.
+        gone = {*self._ended, *(("", uid) for _, uid in self._ended.values())}
         for booking in self._assigned():
             # A pod that its kubelet has not started yet is in the report by its uid alone.
             names = (booking.name, ("", booking.uid))

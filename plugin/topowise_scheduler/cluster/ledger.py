@@ -27,6 +27,10 @@ from topowise_scheduler.report import Report
 log = logging.getLogger(__name__)
 
 _MAX_ASKED: Final = 10_000
+# An exporter writes nothing if a refusal has changed nothing, so a quarantine ends by itself too.
+_QUARANTINE_S: Final = 300.0
+# Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
+_MAX_SWAPPED: Final = 4
 
 
 class Ledger:
@@ -46,7 +50,7 @@ class Ledger:
         self._assumed: set[str] = set()
         self._claims: dict[str, tuple[str, float]] = {}
         self._nominated: dict[str, str] = {}
-        self._quarantine: dict[bytes, set[str]] = {}
+        self._quarantine: dict[bytes, dict[str, float]] = {}
         self._seen_refusals: set[str] = set()
         self._asked: dict[str, PodRecord] = {}
         self.waiting: dict[str, PodRecord] = {}
@@ -209,6 +213,8 @@ class Ledger:
         """What time alone changes; to be called about every second."""
         self.expire()
         now = self._clock()
+        for name in {name for nodes in self._quarantine.values() for name in nodes}:
+            self._release(name, before=now)
         for name, (unsure, _) in list(self._unsettled.items()):
             books = self._nodes[name]
             if len(books.unsure(now)) != unsure:
@@ -247,6 +253,9 @@ class Ledger:
                 if not admission.admitted:
                     self.events["bind_conflict"] += 1
                     return admission.reason
+            if not books.survive(free, record.uid, needs, others, _MAX_SWAPPED):
+                self.events["bind_conflict"] += 1
+                return "a pod that is on its way there would be refused if this one came first"
         self._assumed.add(record.uid)
         self._assign(record, name, needs)
         return ""
@@ -262,11 +271,13 @@ class Ledger:
     def exceptions(self, uid: str, priority: int) -> dict[str, set[str]]:
         """Nodes whose state for this pod is another than the engine's, with the pods that do not count there.
 
-        They are the pod itself where it is expected, and nominated pods of lower priority.
+        They are the pod itself where it is or is expected, and nominated pods of lower priority.
         """
         found: dict[str, set[str]] = {}
         if uid in self._claims:
             found[self._claims[uid][0]] = {uid}
+        if uid in self._assigned:
+            found[self._assigned[uid]] = {uid}
         for other, name in self._nominated.items():
             if other == uid or self._priority_on(name, other) < priority:
                 found.setdefault(name, set()).add(other)
@@ -330,12 +341,14 @@ class Ledger:
             extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, reason=record.refusal),
         )
         if books is not None and books.report is not None and record.shape:
-            self._quarantine.setdefault(record.shape, set()).add(record.node)
+            self._quarantine.setdefault(record.shape, {})[record.node] = self._clock() + _QUARANTINE_S
 
-    def _release(self, name: str) -> None:
-        for shape in [shape for shape, names in self._quarantine.items() if name in names]:
-            self._quarantine[shape].discard(name)
-            if not self._quarantine[shape]:
+    def _release(self, name: str, before: float = float("inf")) -> None:
+        """End the quarantines of a node that would end before a time (seconds, monotonic)."""
+        for shape, nodes in list(self._quarantine.items()):
+            if nodes.get(name, before) < before:
+                del nodes[name]
+            if not nodes:
                 del self._quarantine[shape]
 
     def _drop_booking(self, uid: str, name: str, *, ended: bool = True) -> None:

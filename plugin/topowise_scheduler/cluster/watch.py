@@ -103,7 +103,7 @@ class _Pods:
             self._ledger.drop_pod(uid)
         self._held = listed
         # In the order in which they came to their nodes, as far as that can be told afterwards.
-        for item in sorted(items, key=lambda one: one.started):
+        for item in sorted(items, key=lambda one: (one.started, len(one.version), one.version)):
             self._ledger.put_pod(item, is_news=not self._is_first)
         self._is_first = False
         self._listed()

@@ -8,6 +8,7 @@ decide anew, which costs a second; a kubelet's refusal would cost the pod.
 from __future__ import annotations
 
 import asyncio
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -30,6 +31,7 @@ class Binder:
         self._ledger = ledger
         self._records = records
         self._not_ready = not_ready
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def bind(self, body: bytes) -> bytes:
         """ExtenderBindingArgs -> ExtenderBindingResult. Raises BadRequestError."""
@@ -50,7 +52,12 @@ class Binder:
             return f"pod cannot be read: {exc}"
         if record.needs is None:
             return f"pod cannot be placed: {record.problem}"
-        reason = self._ledger.assume(record, record.needs, args.Node)
+        # A kubelet places pods in the order of their Bindings, so these must be made in the order of the bookings.
+        async with self._locks.setdefault(args.Node, asyncio.Lock()):
+            return await self._book_and_bind(args, record, record.needs)
+
+    async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
+        reason = self._ledger.assume(record, needs, args.Node)
         if reason:
             return f"kubelet of {args.Node} would refuse the pod now: {reason}"
         path = f"/api/v1/namespaces/{args.PodNamespace}/pods/{args.PodName}/binding"

@@ -187,6 +187,21 @@ class TestReportsOfOurExporter:
         service.put(pod("a", "4", node="n1", uid="another"))
         assert service.free("n1") == [3, 0]
 
+    def test_an_ended_pods_init_container_leaves_nothing_behind_in_an_old_report(self, service: Service) -> None:
+        node = kubelet()
+        waits = pod("a", "2")
+        waits["spec"]["initContainers"] = [{**waits["spec"]["containers"][0], "name": "i"}]
+        waits["spec"]["initContainers"][0]["resources"] = {"limits": {"cpu": "4", "memory": "1Gi"}}
+        admit(node, waits)
+        node.start("uid-a")
+        service.report(exact(node))
+        service.put({**waits, "spec": {**waits["spec"], "nodeName": "n1"}})
+        assert service.free("n1") == [3, 0]
+        service.ledger.drop_pod("uid-a")
+        assert service.free("n1") == [3, 4]
+        service.report(exact(node, "2"))
+        assert service.free("n1") == [3, 4]
+
     def test_what_the_kubelet_holds_for_a_pod_we_have_not_seen_is_taken(self, service: Service) -> None:
         truth = kubelet()
         admit(truth, pod("a", "3"))
@@ -296,3 +311,15 @@ class TestRefusals:
         for version in ("1", "2"):
             service.put(pod("a", "4", node="n1", phase="Failed", reason="SMTAlignmentError", resourceVersion=version))
         assert service.ledger.events["refusal_SMTAlignmentError"] == 1
+
+    def test_a_quarantine_ends_by_itself_where_nothing_changes(self, service: Service) -> None:
+        service.report(exact(kubelet()))
+        service.put(pod("a", "4", node="n1"))
+        service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        service.clock.now += 299
+        service.ledger.tick()
+        assert service.fits(pod("b", "4"), "n1") == []
+        service.clock.now += 2
+        service.ledger.tick()
+        assert service.fits(pod("b", "4"), "n1") == ["n1"]
+        assert service.ledger.quarantines == 0

@@ -1,0 +1,456 @@
+"""Each thing the doctor finds, on objects that have it and on a cluster through a stand-in for kubectl."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from topowise import fingerprint
+from topowise_scheduler import refusals
+from topowise_scheduler.kubectl.console import Answer
+from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler
+from topowise_scheduler.kubectl.doctor.durations import seconds
+
+Ask = Callable[..., Answer]
+Save = Callable[..., str]
+Json = dict[str, Any]
+
+NOW = 1_780_000_000.0
+
+
+def attributes(document: Json) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in document["attributes"]}
+
+
+def with_attributes(document: Json, **changed: str | None) -> Json:
+    """A copy with attributes changed, or left out if None; a name may begin with "topowise_io_"."""
+    named: dict[str, str | None] = {**attributes(document)}
+    named.update(
+        {name.replace("topowise_io_", "topowise.io/").replace("_", "-"): text for name, text in changed.items()}
+    )
+    listed = [{"name": name, "value": text} for name, text in named.items() if text is not None]
+    return {**document, "attributes": listed}
+
+
+def configured(document: Json, **fields: Any) -> Json:
+    """A copy whose kubelet is set otherwise; the object is not what that kubelet would report, which is not looked at."""
+    config = json.loads(attributes(document)["topowise.io/kubelet-configuration"])
+    return with_attributes(document, topowise_io_kubelet_configuration=json.dumps({**config, **fields}))
+
+
+@pytest.fixture
+def objects(saved: Save) -> dict[str, Json]:
+    """The saved objects, "kind name"."""
+    items = json.loads(Path(saved()).read_text())["items"]
+    return {f"{one['kind']} {one['metadata']['name']}": one for one in items}
+
+
+@pytest.fixture
+def examine(ask: Ask, saved: Save) -> Callable[..., list[str]]:
+    """What the doctor says of objects: "severity thing: value"."""
+
+    def look(*items: Json) -> list[str]:
+        found = json.loads(ask("doctor", "-f", saved(*items, name="some.json"), "-o", "json").text)
+        return [f"{one['severity']} {one['thing']}: {one['value']}" for one in found]
+
+    return look
+
+
+REPORT = "NodeResourceTopology metal-a"
+
+
+def test_a_healthy_node_has_nothing(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    running = [one for one in objects.values() if one.get("spec", {}).get("nodeName") == "metal-a"]
+    assert examine(objects[REPORT], objects["Node metal-a"], *running) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"cpuManagerPolicy": "none"}, "warning node metal-a: topologyManagerPolicy single-numa-node with cpuManagerPolicy none"),
+        (
+            {"memoryManagerPolicy": "None"},
+            "warning node metal-a: topologyManagerPolicy single-numa-node with memoryManagerPolicy None",
+        ),
+        (
+            {"topologyManagerPolicy": "best-effort"},
+            "warning node metal-a: topologyManagerPolicy best-effort with memoryManagerPolicy Static",
+        ),
+        ({"topologyManagerPolicy": "none"}, "note node metal-a: topologyManagerPolicy none with a static CPU manager"),
+        (
+            {"topologyManagerPolicyOptions": {"max-allowable-numa-nodes": "12"}},
+            "warning node metal-a: 2 NUMA nodes, max-allowable-numa-nodes 12",
+        ),
+        (
+            {
+                "topologyManagerPolicyOptions": {"prefer-most-allocated-numa-node": "true"},
+                "featureGates": {"TopologyManagerPolicyAlphaOptions": True},
+            },
+            "note node metal-a: in use though alpha: prefer-most-allocated-numa-node, TopologyManagerPolicyAlphaOptions",
+        ),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)  # fmt: skip
+def test_settings_that_surprise(
+    fields: Json, told: str, objects: dict[str, Json], examine: Callable[..., list[str]]
+) -> None:
+    assert told in examine(configured(objects[REPORT], **fields))
+
+
+def test_the_closest_nodes_without_distances(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    document = configured(
+        objects[REPORT],
+        topologyManagerPolicy="restricted",
+        topologyManagerPolicyOptions={"prefer-closest-numa-nodes": "true"},
+    )
+    assert not [line for line in examine(document) if "no distances reported" in line]
+    document["zones"] = [{**zone, "costs": []} for zone in document["zones"]]
+    assert "warning node metal-a: prefer-closest-numa-nodes, and no distances reported" in examine(document)
+
+
+def test_one_numa_node_and_a_policy(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    document = {**objects[REPORT], "zones": objects[REPORT]["zones"][:1]}
+    assert "note node metal-a: topologyManagerPolicy single-numa-node and one NUMA node" in examine(document)
+
+
+def test_other_exporters_tell_their_policies_by_attributes(
+    objects: dict[str, Json], examine: Callable[..., list[str]]
+) -> None:
+    document = objects["NodeResourceTopology edge-1"]
+    assert examine(document) == ["note node edge-1: known by counts alone"]
+    named = with_attributes(document, cpuManagerPolicy="None", memoryManagerPolicy="None")
+    assert examine(named) == [
+        "warning node edge-1: topologyManagerPolicy restricted with cpuManagerPolicy none",
+        "warning node edge-1: topologyManagerPolicy restricted with memoryManagerPolicy None",
+        "note node edge-1: known by counts alone",
+    ]
+
+
+def test_two_writers(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    document = json.loads(json.dumps(objects[REPORT]))
+    (entry,) = document["metadata"]["managedFields"]
+    document["metadata"]["managedFields"] += [
+        {**entry, "manager": "nfd-master"},
+        {**entry, "manager": "kubectl-label", "fieldsV1": {"f:metadata": {}}},
+    ]
+    assert "error NodeResourceTopology metal-a: 2 writers: nfd-master, topowise-exporter" in examine(document)
+
+
+def test_nodes_without_reports_and_reports_without_nodes(
+    objects: dict[str, Json], examine: Callable[..., list[str]]
+) -> None:
+    plain, resting = objects["Node plain"], json.loads(json.dumps(objects["Node resting"]))
+    master = json.loads(json.dumps(plain))
+    master["metadata"]["name"] = "master"
+    master["spec"]["taints"] = [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]
+    resting["status"]["conditions"][0]["status"] = "False"
+    assert examine(objects[REPORT], plain, master, resting) == [
+        "warning node plain: ready, without a NodeResourceTopology",
+        "warning NodeResourceTopology metal-a: of a node that is not there",
+    ]
+    assert examine(plain) == ["error cluster: without a NodeResourceTopology"]
+
+
+def test_a_node_made_anew(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    document = json.loads(json.dumps(objects[REPORT]))
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "metal-a", "uid": "another"}
+    document["metadata"]["ownerReferences"] = [owner]
+    assert examine(document, objects["Node metal-a"]) == [
+        "error node metal-a: with the report of an earlier node of this name"
+    ]
+
+
+def test_a_report_of_other_pods(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    told = ["error node metal-b: reported with other pods than are there"]
+    report, late = objects["NodeResourceTopology metal-b"], json.loads(json.dumps(objects["Pod late"]))
+    others = (objects["Node metal-b"], objects["Pod postgres-0"])
+    assert examine(report, late, *others) == told
+    assert examine(report, *others) == []
+    assert examine(report, objects["Node metal-b"], objects["Pod router"]) == told
+    # A pod that came a moment ago has not been seen yet.
+    late["status"]["startTime"] = "2026-05-28T20:26:40Z"
+    assert examine(report, late, *others) == []
+
+
+def test_kinds_of_nodes_that_differ(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    other = configured(objects["NodeResourceTopology metal-b"], topologyManagerScope="pod")
+    nodes = [objects["Node metal-a"], objects["Node metal-b"]]
+    running = [objects["Pod postgres-0"], objects["Pod router"], objects["Pod trainer"], objects["Pod frontend-7d9c"]]
+    value = "different topologyManagerScope: container on metal-a; pod on metal-b"
+    assert f"warning node pool 2 NUMA nodes of 32 CPUs, 64Gi: {value}" in examine(
+        objects[REPORT], other, *nodes, *running
+    )
+    for one, kind in zip(nodes, ("large", "small"), strict=True):
+        one["metadata"]["labels"]["node.kubernetes.io/instance-type"] = kind
+    assert not [line for line in examine(objects[REPORT], other, *nodes, *running) if "pool" in line]
+
+
+def test_pods_that_kubelets_refused_lately(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    def failed(name: str, reason: str, started: str) -> Json:
+        document = json.loads(json.dumps(objects["Pod router"]))
+        document["metadata"].update(name=name, uid=name)
+        document["status"] = {"phase": "Failed", "reason": reason, "startTime": started}
+        return dict(document)
+
+    lines = examine(
+        objects[REPORT],
+        *(one for one in objects.values() if one.get("spec", {}).get("nodeName") == "metal-a"),
+        failed("one", "TopologyAffinityError", "2026-05-28T20:00:00Z"),
+        failed("two", "TopologyAffinityError", "2026-05-28T19:00:00Z"),
+        failed("old", "TopologyAffinityError", "2026-05-26T19:00:00Z"),
+        failed("evicted", "Evicted", "2026-05-28T19:00:00Z"),
+        failed("three", "OutOfcpu", "2026-05-28T19:00:00Z"),
+    )
+    assert lines == [
+        "warning node metal-a: refused 1 pod with OutOfcpu within a day: telco/three",
+        "warning node metal-a: refused 2 pods with TopologyAffinityError within a day: telco/one, telco/two",
+    ]
+
+
+def test_pods_that_wait_and_pods_that_never_run(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    waiting = json.loads(json.dumps(objects["Pod late"]))
+    del waiting["spec"]["nodeName"]
+    message = f"0/3 nodes are available: 3 {refusals.NOT_NOW}."
+    waiting["status"] = {
+        "phase": "Pending",
+        "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}],
+    }
+    amounts = {"cpu": "3", "memory": "1Gi"}
+    waiting["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+    report = configured(objects[REPORT], cpuManagerPolicyOptions={"full-pcpus-only": "true"})
+    lines = examine(report, waiting)
+    assert "warning pod ml/late: waiting for NUMA room: no node's kubelet could align it" in lines
+    (odd,) = [line for line in lines if "whole cores" in line]
+    assert "1 pending pod with a number of CPUs that is no multiple of 2: ml/late" in odd
+
+
+def test_what_cannot_be_read_of_a_report(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    lines = examine(with_attributes(objects[REPORT], topowise_io_holdings="[["))
+    assert any(line.startswith("warning node metal-a: report with what cannot be used: ") for line in lines)
+    assert "note node metal-a: known by counts alone" in lines
+
+
+EXTENDER: Json = {
+    "urlPrefix": "http://127.0.0.1:8080",
+    "filterVerb": "filter",
+    "prioritizeVerb": "prioritize",
+    "preemptVerb": "preempt",
+    "weight": 5,
+    "nodeCacheCapable": True,
+    "httpTimeout": "2s",
+}
+
+
+def scheduler(**changed: Any) -> list[str]:
+    """Findings on a good configuration with changes to it, or to its extender."""
+    top = {
+        name: changed.pop(name)
+        for name in list(changed)
+        if name in ("percentageOfNodesToScore", "profiles", "extenders")
+    }
+    config = {"percentageOfNodesToScore": 100, "extenders": [{**EXTENDER, **changed}], **top}
+    return [f"{one.severity}: {one.value}" for one in kube_scheduler.check(config)]
+
+
+def test_a_good_configuration_of_kube_scheduler() -> None:
+    assert scheduler() == []
+    tls = {"caFile": "/ca", "certFile": "/c", "keyFile": "/k"}
+    assert scheduler(urlPrefix="https://topowise:8443", tlsConfig=tls) == ["note: not on loopback"]
+    profiles = [{"schedulerName": "numa", "percentageOfNodesToScore": 100}]
+    assert scheduler(percentageOfNodesToScore=None, profiles=profiles) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"nodeCacheCapable": False}, "error: nodeCacheCapable False, expected true"),
+        ({"nodeCacheCapable": None}, "error: nodeCacheCapable None, expected true"),
+        ({"filterVerb": ""}, "error: no filterVerb"),
+        ({"prioritizeVerb": ""}, "warning: no prioritizeVerb"),
+        ({"preemptVerb": ""}, "warning: no preemptVerb"),
+        ({"weight": 0}, "error: weight 0, expected a number above 0"),
+        ({"weight": 1}, "warning: weight 1, expected 2 to 50"),
+        ({"weight": 500}, "warning: weight 500, expected 2 to 50"),
+        ({"httpTimeout": None}, "note: httpTimeout not set: 5s"),
+        ({"httpTimeout": "30s"}, "warning: httpTimeout 30s, expected 100ms to 5s"),
+        ({"httpTimeout": "5ms"}, "warning: httpTimeout 5ms, expected 100ms to 5s"),
+        ({"ignorable": True}, "warning: ignorable"),
+        ({"urlPrefix": "https://127.0.0.1:8443", "enableHTTPS": True}, "error: https without a CA"),
+        ({"urlPrefix": "http://topowise:8080"}, "warning: asked over the network without TLS"),
+        ({"tlsConfig": {"insecure": True, "caFile": "/ca"}}, "error: tlsConfig.insecure with a CA"),
+        ({"managedResources": [{"name": "cpu"}]}, "error: managedResources cpu"),
+        ({"managedResources": [{"name": "nvidia.com/gpu"}]}, "warning: managedResources nvidia.com/gpu"),
+        ({"percentageOfNodesToScore": None}, "warning: percentageOfNodesToScore not set, expected 100"),
+        ({"percentageOfNodesToScore": 50}, "warning: percentageOfNodesToScore 50, expected 100"),
+        ({"extenders": []}, "error: no extender"),
+        (
+            {"extenders": [{**EXTENDER, "bindVerb": "bind"}, {**EXTENDER, "bindVerb": "bind"}]},
+            "error: 2 extenders with a bindVerb",
+        ),
+        (
+            {
+                "profiles": [
+                    {
+                        "schedulerName": "x",
+                        "plugins": {"filter": {"enabled": [{"name": "NodeResourceTopologyMatch"}]}},
+                    }
+                ]
+            },
+            "warning: NodeResourceTopologyMatch in profile 'x'",
+        ),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_configurations_of_kube_scheduler(changed: Json, told: str) -> None:
+    assert told in scheduler(**changed)
+
+
+def test_durations_of_go() -> None:
+    assert seconds("1m30s") == 90
+    assert seconds("100ms") == pytest.approx(0.1)
+    assert [seconds(text) for text in ("0s", "", "2", 2, None, "soon")] == [None] * 6
+
+
+# Through kubectl
+
+
+class FakeKubectl:
+    """A program that answers `get --raw PATH` from a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "answers"
+        self.folder.mkdir()
+        self.program = folder / "kubectl"
+        self.program.write_text(
+            "#!/bin/sh\n"
+            f'file="{self.folder}/$(printf %s "$3" | tr "/?" "__")"\n'
+            '[ -f "$file" ] && exec cat "$file"\n'
+            'echo "Error from server (NotFound): the server could not find the requested resource" >&2\n'
+            "exit 1\n"
+        )
+        self.program.chmod(0o755)
+
+    def answer(self, path: str, body: Any) -> None:
+        text = body if isinstance(body, str) else json.dumps(body)
+        (self.folder / path.translate(str.maketrans("/?", "__"))).write_text(text)
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objects: dict[str, Json]) -> FakeKubectl:
+    """A healthy cluster of metal-a."""
+    made = FakeKubectl(tmp_path)
+    monkeypatch.setenv("KUBECTL", str(made.program))
+    running = [one for one in objects.values() if one.get("spec", {}).get("nodeName") == "metal-a"]
+    made.answer("/apis/topology.node.k8s.io", {"versions": [{"version": "v1alpha1"}, {"version": "v1alpha2"}]})
+    made.answer("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies", {"items": [objects[REPORT]]})
+    made.answer("/api/v1/nodes", {"items": [objects["Node metal-a"]]})
+    made.answer("/api/v1/pods", {"items": running})
+    made.answer(exporters.PATH, {"items": [EXPORTER]})
+    made.answer(METRICS, metrics(NOW - 1))
+    return made
+
+
+EXPORTER: Json = {
+    "metadata": {"name": "topowise-exporter-x", "namespace": "kube-system"},
+    "spec": {
+        "nodeName": "metal-a",
+        "containers": [{"name": "exporter", "ports": [{"name": "metrics", "containerPort": 9153}]}],
+    },
+    "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+}
+METRICS = "/api/v1/namespaces/kube-system/pods/topowise-exporter-x:9153/proxy/metrics"
+
+
+def metrics(looked: float, source: str = "configz") -> str:
+    return (
+        "# HELP topowise_exporter_last_look_timestamp_seconds When the node was last seen.\n"
+        f"topowise_exporter_last_look_timestamp_seconds {looked!r}\n"
+        f"topowise_exporter_last_publish_timestamp_seconds {looked!r}\n"
+        f'topowise_exporter_kubelet_config_source{{source="{source}"}} 1.0\n'
+    )
+
+
+def test_a_healthy_cluster(fake: FakeKubectl, ask: Ask) -> None:
+    answer = ask("doctor")
+    assert answer.status == 0
+    assert answer.text.startswith("Looked at 1 report, 1 node, 3 pods: nothing to mend.\n")
+
+
+def test_the_definition(fake: FakeKubectl, ask: Ask) -> None:
+    fake.answer("/apis/topology.node.k8s.io", {"versions": [{"version": "v1alpha1"}]})
+    answer = ask("doctor")
+    assert "error    API group topology.node.k8s.io: serves v1alpha1, expected v1alpha2" in answer.text
+    for file in fake.folder.glob("_apis*"):
+        file.unlink()
+    answer = ask("doctor")
+    assert "error    API group topology.node.k8s.io: is not served" in answer.text
+    assert answer.status == 1
+
+
+def test_exporters_that_are_silent_or_guess(fake: FakeKubectl, ask: Ask) -> None:
+    fake.answer(METRICS, metrics(NOW - 300, "defaults"))
+    text = " ".join(ask("doctor").text.split())
+    assert "error exporter kube-system/topowise-exporter-x: on metal-a has not looked at its node for 5m" in text
+    assert "on metal-a has not got its object to the API server for 5m" in text
+    assert "on metal-a does not know its kubelet's configuration" in text
+
+
+def test_exporters_that_cannot_be_asked_or_are_not_ready(fake: FakeKubectl, ask: Ask) -> None:
+    fake.answer(exporters.PATH, {"items": [{**EXPORTER, "metadata": {"name": "other", "namespace": "x"}}]})
+    answer = ask("doctor")
+    assert "note     exporters: not all can be asked for their metrics: " in answer.text
+    assert answer.status == 0
+    waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}], "phase": "Running"}
+    fake.answer(exporters.PATH, {"items": [{**EXPORTER, "status": waiting}]})
+    answer = ask("doctor")
+    assert "on metal-a is not ready: CrashLoopBackOff" in " ".join(answer.text.split())
+    assert answer.status == 1
+
+
+def test_a_report_that_does_not_match_is_looked_at_twice(fake: FakeKubectl, ask: Ask, objects: dict[str, Json]) -> None:
+    running = [objects["Pod router"]]
+    again = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
+    fake.answer("/api/v1/pods", {"items": running})
+    fake.answer(again, {"items": running})
+    assert "reported with other pods than are there" in ask("doctor", "--patience", "0").text
+    fake.answer(again, {"items": [*running, objects["Pod trainer"]]})
+    assert ask("doctor", "--patience", "0").status == 0
+
+
+def test_without_a_cluster_it_cannot_look(fake: FakeKubectl, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    from topowise_scheduler.kubectl.__main__ import main
+
+    fake.program.write_text("#!/bin/sh\necho 'The connection to the server was refused' >&2; exit 1\n")
+    assert main(["doctor"]) == 2
+    assert capfd.readouterr().err.endswith("The connection to the server was refused\n")
+    monkeypatch.setenv("KUBECTL", "/no/such/kubectl")
+    assert main(["nodes"]) == 2
+    assert "cannot be run (No such file or directory); install kubectl" in capfd.readouterr().err
+
+
+def test_names_are_told_up_to_a_number(examine: Callable[..., list[str]], objects: dict[str, Json]) -> None:
+    nodes = []
+    for number in range(12):
+        one = json.loads(json.dumps(objects["Node plain"]))
+        one["metadata"]["name"] = f"n{number:02}"
+        nodes.append(one)
+    (line,) = [one for one in examine(objects[REPORT], objects["Node metal-a"], *nodes) if "ready" in one]
+    assert line.startswith("warning nodes n00, n01, n02, n03, n04, n05, n06, n07 and 4 more: ")
+
+
+def test_the_fingerprint_is_the_exporters(objects: dict[str, Json]) -> None:
+    """What the fixtures are made of is what the check computes."""
+    named = attributes(objects["NodeResourceTopology metal-b"])
+    assert named["nodeTopologyPodsFingerprint"] == fingerprint.of([("db", "postgres-0")])
+
+
+def test_a_scheduler_file_without_its_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({"kind": "ConfigMap"}))
+    with pytest.raises(Exception, match="has no KubeSchedulerConfiguration"):
+        kube_scheduler.read(str(file))
