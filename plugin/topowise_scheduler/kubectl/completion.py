@@ -34,11 +34,11 @@ complete -F _kubectl_topowise kubectl-topowise
 #compdef kubectl-topowise
 # Completion of kubectl-topowise for zsh. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
 _kubectl_topowise() {
-  local -a told described
+  local tab=$'\\t'
+  local -a told
   told=("${(@f)$(kubectl-topowise __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-  [[ ${told[-1]} == ":0" ]] && _files
-  described=("${(@)${(@)told[1,-2]//:/\\\\:}/$'\\t'/:}")
-  _describe topowise described
+  [[ ${told[-1]} == ":0" ]] && _files && return
+  compadd -- ${told[1,-2]%%$tab*}
 }
 compdef _kubectl_topowise kubectl-topowise
 """,

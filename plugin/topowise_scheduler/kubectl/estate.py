@@ -11,6 +11,7 @@ import argparse
 import logging
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -69,7 +70,10 @@ class Estate:
         """All nodes, reported or not."""
 
     def explain(self, pod: pods.Pod, names: Sequence[str]) -> list[NodeExplanation]:
-        """What each of these kubelets would do with the pod, if it were not there already. Raises ParseError."""
+        """What each of these kubelets would do with the pod, if it were not there already.
+
+        Raises ParseError, as all questions do, for a pod whose quantities or annotations cannot be read.
+        """
         self.ledger.drop_pod(pod.metadata.uid)
         # Scores are spread over the nodes that are asked about: only these, as the service itself does.
         reported = set(self.ledger.reported())
@@ -78,7 +82,7 @@ class Estate:
         return [*told, *(not_reported(name) for name in names if name not in reported)]
 
     def refusals(self, pod: pods.Pod, names: Sequence[str]) -> dict[str, str]:
-        """Why each node refuses the pod, "" for one that does not. Raises ParseError."""
+        """Why each node refuses the pod, "" for one that does not."""
         verdicts = self.answers.verdicts(self.answers.question(pod, names, is_simulation=True))
         return {name: verdicts.text(at) for at, name in enumerate(names)}
 
@@ -94,7 +98,8 @@ class Estate:
     def assign(self, pod: pods.Pod, name: str) -> PodRecord:
         """The pod is on the node, for good, before anything else happens. It must fit there."""
         spec = msgspec.structs.replace(pod.spec, nodeName=name)
-        status = pods.Status(phase="Pending", startTime="assigned")
+        started = datetime.fromtimestamp(self._time, UTC).isoformat()
+        status = pods.Status(phase="Pending", startTime=started)
         record = self.records.record(msgspec.structs.replace(pod, spec=spec, status=status))
         self.ledger.put_pod(record)
         self._time += _SETTLED_S

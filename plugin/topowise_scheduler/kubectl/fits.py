@@ -54,15 +54,16 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 
 
 def rooms_for(yard: Yard, one: Wanted) -> Iterator[Room]:
-    """What each node has room for. Raises ParseError for a pod whose quantities cannot be read."""
+    """What each node has room for."""
     needs, _ = yard.estate.records.needs(one.pod)
-    refusals = yard.refusals(one, one.pod)
+    pod = one.numbered(0)
+    refusals = yard.refusals(one, pod)
     for name in yard.names:
         refusal = refusals[name]
         by_sums = yard.filters.room(name, needs)
-        states = yard.estate.states(one.pod, name)
+        states = yard.estate.states(pod, name)
         if refusal:
-            told = {why.node: why.text for why in yard.estate.explain(one.pod, [name])} if states else {}
+            told = {why.node: why.text for why in yard.estate.explain(pod, [name])} if states else {}
             yield Room(name, 0, "-", told[name] if refusal.startswith(PREFIX) and name in told else refusal)
         elif not states:
             yield Room(name, by_sums[0] if by_sums else 0, "-", "not reported: node allocatable alone is looked at")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,13 +24,17 @@ _SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A pod that somebody asks for, `count` of them in a row. `origin` is what asks: "Deployment default/web"."""
+    """A pod that somebody asks for, `count` of them in a row.
+
+    `origin` is what asks: "Deployment default/web"; `serial` tells two of one name apart.
+    """
 
     pod: pods.Pod
     spec: Mapping[str, Any]
     demands: Demands
     origin: str
     count: int
+    serial: int = 0
 
     @property
     def name(self) -> str:
@@ -42,15 +46,12 @@ class Wanted(msgspec.Struct, frozen=True):
         """Its class if the priority itself is not written, "" otherwise."""
         return "" if self.spec.get("priority") is not None else str(self.spec.get("priorityClassName") or "")
 
-    def replicas(self) -> Iterator[pods.Pod]:
-        """Each of them, with a name and a uid of its own."""
-        for number in range(self.count):
-            metadata = self.pod.metadata
-            name = metadata.name if self.origin.startswith("Pod ") else f"{metadata.name}-{number}"
-            yield msgspec.structs.replace(
-                self.pod,
-                metadata=msgspec.structs.replace(metadata, name=name, uid=f"wanted/{self.origin}/{number}"),
-            )
+    def numbered(self, number: int) -> pods.Pod:
+        """One of them, with a uid of its own: it is not the pod of that name that may be there already."""
+        metadata = self.pod.metadata
+        name = metadata.name if self.origin.startswith("Pod ") else f"{metadata.name}-{number}"
+        uid = f"wanted/{self.serial}/{number}"
+        return msgspec.structs.replace(self.pod, metadata=msgspec.structs.replace(metadata, name=name, uid=uid))
 
     def with_priority(self, classes: Mapping[str, int]) -> Wanted:
         """With the priority of its class; 0 for one that is not known."""
@@ -70,8 +71,8 @@ def read(files: Sequence[str], namespace: str) -> tuple[list[Wanted], list[str]]
         made = _wanted(document, namespace, where)
         if made is None:
             left_out[str(document.get("kind") or "without a kind")] += 1
-        elif made.count:
-            found.append(made)
+        else:
+            found.append(msgspec.structs.replace(made, serial=len(found)))
     if not found:
         kinds = ", ".join(sorted(left_out)) or "nothing"
         raise SourceError(where, f"has {kinds}, expected Pods, {', '.join(_TEMPLATES)}s or Jobs with replicas")

@@ -96,17 +96,17 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 def place(yard: Yard) -> list[Placed]:
     """All wanted pods, by priority and then in order."""
     # A pod that found no room leaves none to the next one of its kind.
-    hopeless: dict[str, Placed] = {}
+    hopeless: dict[int, Placed] = {}
     placed = []
     for one in sorted(yard.wanted, key=lambda wanted: -(wanted.pod.spec.priority or 0)):
-        for pod in one.replicas():
-            before = hopeless.get(one.origin)
+        for pod in map(one.numbered, range(one.count)):
+            before = hopeless.get(one.serial)
             if before is not None:
                 placed.append(msgspec.structs.replace(before, pod=_name(pod), reasons={}))
                 continue
             found = _place(yard, one, pod)
             if not found.node:
-                hopeless[one.origin] = found
+                hopeless[one.serial] = found
             placed.append(found)
     return placed
 
@@ -120,14 +120,12 @@ def _place(yard: Yard, one: Wanted, pod: pods.Pod) -> Placed:
         told = {why.node: why.text for why in ordered(yard.estate.explain(pod, asked))}
         return msgspec.structs.replace(made, refusals=refusals, reasons=_reasons(refusals, told))
     node = yard.estate.best(pod, fitting)
-    record = yard.estate.assign(pod, node)
-    if record.needs is not None:
-        yard.filters.add(node, record.needs)
+    uid = yard.put(one, pod, node)
     kubelet = yard.estate.kubelet(node)
     if kubelet is None:
         return msgspec.structs.replace(made, node=node)
     is_exact = yard.estate.precision(node) == "exact"
-    return msgspec.structs.replace(made, node=node, containers=whereabouts.of(kubelet, record.uid, is_exact=is_exact))
+    return msgspec.structs.replace(made, node=node, containers=whereabouts.of(kubelet, uid, is_exact=is_exact))
 
 
 def _reasons(refusals: Mapping[str, str], told: Mapping[str, str]) -> dict[str, str]:

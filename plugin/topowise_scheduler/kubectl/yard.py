@@ -20,6 +20,8 @@ class Yard:
         self.estate = Estate(there, now, strategy, top_score=estate.FINEST)
         self.names: Sequence[str] = self.estate.names
         self.wanted = wanted
+        self._serial = -1
+        self._against: dict[str, str] = {}
         records = [self.estate.records.record(pod) for pod in there.pods or ()]
         self.filters = Filters(
             there.nodes,
@@ -31,11 +33,22 @@ class Yard:
         )
 
     def refusals(self, one: Wanted, pod: pods.Pod) -> dict[str, str]:
-        """Why each node cannot have the pod, "" for one that can. Raises ParseError."""
-        needs, _ = self.estate.records.needs(pod)
-        told = {name: self.filters.refusal(name, needs, one.demands) for name in self.names}
-        told |= self.estate.refusals(pod, [name for name, refusal in told.items() if not refusal])
-        return told
+        """Why each node cannot have the pod, one of those wanted, "" for one that can."""
+        if self._serial != one.serial:
+            needs, _ = self.estate.records.needs(pod)
+            self._serial = one.serial
+            self._against = {name: self.filters.refusal(name, needs, one.demands) for name in self.names}
+        asked = [name for name, refusal in self._against.items() if not refusal]
+        return {**self._against, **self.estate.refusals(pod, asked)}
+
+    def put(self, one: Wanted, pod: pods.Pod, name: str) -> str:
+        """The pod is on the node from now on; its uid there."""
+        record = self.estate.assign(pod, name)
+        if record.needs is not None:
+            self.filters.add(name, record.needs)
+            # The next one of its kind finds all other nodes as they were.
+            self._against[name] = self.filters.refusal(name, record.needs, one.demands)
+        return record.uid
 
 
 def open_yard(options: argparse.Namespace, strategy: str = "TightFit") -> tuple[Yard, tuple[str, ...]]:

@@ -113,7 +113,10 @@ def _in_unit_of(resource: str, total: int, amount: int | None) -> str:
     """The number alone, in the unit in which the total is spelt; rounded down, as it is promised to somebody."""
     if amount is None:
         return "?"
-    unit = spell(resource, total).lstrip("0123456789.")
+    told = spell(resource, total)
+    unit = told.lstrip("0123456789.")
+    if amount == total:
+        return told.removesuffix(unit)
     size = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50}.get(unit)
     if resource == "cpu" or size is None:
         return spell(resource, amount)

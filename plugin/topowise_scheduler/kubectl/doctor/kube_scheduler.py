@@ -24,7 +24,7 @@ _LIGHTEST: Final = 2
 
 
 def read(file: str) -> Mapping[str, Any]:
-    """The configuration in a file; of a ConfigMap the first that it holds. Raises SourceError."""
+    """The configuration in a file. Raises SourceError."""
     for document in documents([file]):
         if document.get("kind") == _KIND:
             return dict(document)

@@ -129,6 +129,30 @@ def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, sa
     assert nodes_of(nodeSelector={"pool": "none"}) == {""}
 
 
+def test_a_manifest_of_a_pod_that_is_there_asks_for_another_one(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    objects = json.loads(Path(saved()).read_text())["items"]
+    (late,) = [one for one in objects if one["metadata"]["name"] == "late"]
+    there = manifest(tmp_path, late)
+    as_new = {
+        **late,
+        "metadata": {"name": "late", "namespace": "ml"},
+        "spec": {"containers": late["spec"]["containers"]},
+    }
+    counts = []
+    for document in (late, as_new):
+        there = manifest(tmp_path, document)
+        counts.append(json.loads(ask("fits", "-f", there, "--nodes-file", saved(), "-o", "json").text)["fits"])
+    assert counts[0] == counts[1] == 2
+    told = json.loads(ask("simulate", "-f", there, "-f", there, "--nodes-file", saved(), "-o", "json").text)
+    assert {pod["node"] for pod in told["pods"]} == {"metal-a", "metal-b"}
+
+
+def test_what_makes_no_pods_now_can_still_be_asked_about(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    file = manifest(tmp_path, deployment(0, "10"))
+    assert json.loads(ask("fits", "-f", file, "--nodes-file", saved(), "-o", "json").text)["fits"] > 0
+    assert "0 of 0 pods placed" in ask("simulate", "-f", file, "--nodes-file", saved()).text
+
+
 STATUSES = {
     "nodes -f {cluster}": 0,
     "nodes -f {empty}": 0,

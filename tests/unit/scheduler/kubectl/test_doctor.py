@@ -38,7 +38,7 @@ def with_attributes(document: Json, **changed: str | None) -> Json:
 
 
 def configured(document: Json, **fields: Any) -> Json:
-    """A copy whose kubelet is set otherwise; the object is not what that kubelet would report, which is not looked at."""
+    """A copy whose kubelet is set otherwise, though that kubelet would report other zones."""
     config = json.loads(attributes(document)["topowise.io/kubelet-configuration"])
     return with_attributes(document, topowise_io_kubelet_configuration=json.dumps({**config, **fields}))
 
@@ -72,7 +72,10 @@ def test_a_healthy_node_has_nothing(objects: dict[str, Json], examine: Callable[
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
-        ({"cpuManagerPolicy": "none"}, "warning node metal-a: topologyManagerPolicy single-numa-node with cpuManagerPolicy none"),
+        (
+            {"cpuManagerPolicy": "none"},
+            "warning node metal-a: topologyManagerPolicy single-numa-node with cpuManagerPolicy none",
+        ),
         (
             {"memoryManagerPolicy": "None"},
             "warning node metal-a: topologyManagerPolicy single-numa-node with memoryManagerPolicy None",
@@ -91,7 +94,8 @@ def test_a_healthy_node_has_nothing(objects: dict[str, Json], examine: Callable[
                 "topologyManagerPolicyOptions": {"prefer-most-allocated-numa-node": "true"},
                 "featureGates": {"TopologyManagerPolicyAlphaOptions": True},
             },
-            "note node metal-a: in use though alpha: prefer-most-allocated-numa-node, TopologyManagerPolicyAlphaOptions",
+            "note node metal-a: in use though alpha: prefer-most-allocated-numa-node, "
+            "TopologyManagerPolicyAlphaOptions",
         ),
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
@@ -168,10 +172,13 @@ def test_a_node_made_anew(objects: dict[str, Json], examine: Callable[..., list[
 def test_a_report_of_other_pods(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     told = ["error node metal-b: reported with other pods than are there"]
     report, late = objects["NodeResourceTopology metal-b"], json.loads(json.dumps(objects["Pod late"]))
-    others = (objects["Node metal-b"], objects["Pod postgres-0"])
+    later = json.loads(json.dumps(objects["Pod late"]))
+    later["metadata"].update(name="later", creationTimestamp="2026-05-28T20:26:40Z")
+    later["spec"]["nodeName"] = "elsewhere"
+    others = (objects["Node metal-b"], objects["Pod postgres-0"], later)
     assert examine(report, late, *others) == told
     assert examine(report, *others) == []
-    assert examine(report, objects["Node metal-b"], objects["Pod router"]) == told
+    assert examine(report, objects["Node metal-b"], objects["Pod router"], later) == told
     # A pod that came a moment ago has not been seen yet.
     late["status"]["startTime"] = "2026-05-28T20:26:40Z"
     assert examine(report, late, *others) == []
@@ -182,12 +189,11 @@ def test_kinds_of_nodes_that_differ(objects: dict[str, Json], examine: Callable[
     nodes = [objects["Node metal-a"], objects["Node metal-b"]]
     running = [objects["Pod postgres-0"], objects["Pod router"], objects["Pod trainer"], objects["Pod frontend-7d9c"]]
     value = "different topologyManagerScope: container on metal-a; pod on metal-b"
-    assert f"warning node pool 2 NUMA nodes of 32 CPUs, 64Gi: {value}" in examine(
-        objects[REPORT], other, *nodes, *running
-    )
+    everything = (objects[REPORT], other, *nodes, *running)
+    assert f"warning node pool 2 NUMA nodes of 32 CPUs, 64Gi: {value}" in examine(*everything)
     for one, kind in zip(nodes, ("large", "small"), strict=True):
         one["metadata"]["labels"]["node.kubernetes.io/instance-type"] = kind
-    assert not [line for line in examine(objects[REPORT], other, *nodes, *running) if "pool" in line]
+    assert not [line for line in examine(*everything) if "pool" in line]
 
 
 def test_pods_that_kubelets_refused_lately(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
@@ -403,7 +409,7 @@ def test_exporters_that_are_silent_or_guess(fake: FakeKubectl, ask: Ask) -> None
 def test_exporters_that_cannot_be_asked_or_are_not_ready(fake: FakeKubectl, ask: Ask) -> None:
     fake.answer(exporters.PATH, {"items": [{**EXPORTER, "metadata": {"name": "other", "namespace": "x"}}]})
     answer = ask("doctor")
-    assert "note     exporters: not all can be asked for their metrics: " in answer.text
+    assert "note     exporters: not all can be asked for their metrics:" in answer.text
     assert answer.status == 0
     waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}], "phase": "Running"}
     fake.answer(exporters.PATH, {"items": [{**EXPORTER, "status": waiting}]})

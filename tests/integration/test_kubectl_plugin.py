@@ -1,0 +1,231 @@
+"""The plug-in as people start it: the real kubectl finds it on PATH and it reads the API server through kubectl."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import yaml
+
+from daemons import Start, assert_eventually
+from sandbox.apiserver import ApiServer
+from sandbox.exported import exported
+from scheduler_process import Service
+from scheduling import configuration, counts, machine
+from scheduling import pod as pod_of
+from topowise import nrt, pods
+from topowise.kube.api import APPLY_PATCH, Api
+from topowise_scheduler import refusals
+from topowise_scheduler.kubelet import Kubelet
+
+SCRIPTS = Path(sys.executable).parent
+
+
+class Told(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Awaitable[Told]]
+
+
+@pytest.fixture
+def run(server: ApiServer, tmp_path: Path) -> Run:
+    """`kubectl topowise ...` against the server."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None or not (SCRIPTS / "kubectl-topowise").exists():
+        pytest.skip("no kubectl on PATH, or no kubectl-topowise beside this Python")
+    kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    path = f"{tmp_path}/bin:{SCRIPTS}:{Path(kubectl).parent}:/usr/bin:/bin"
+    environment = {"PATH": path, "KUBECONFIG": str(kubeconfig), "HOME": str(tmp_path), "NO_PROXY": "*"}
+
+    async def start(*words: str, plugin: str = "topowise", stdin: str = "") -> Told:
+        process = await asyncio.create_subprocess_exec(
+            kubectl,
+            plugin,
+            *words,
+            env=environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+        return Told(process.returncode or 0, out.decode(), err.decode())
+
+    return start
+
+
+async def publish(api: Api, name: str, topology: nrt.NodeResourceTopology, manager: str = "topowise-exporter") -> None:
+    body = {
+        **msgspec.to_builtins(topology),
+        "apiVersion": nrt.API_VERSION,
+        "kind": nrt.KIND,
+        "metadata": {"name": name},
+    }
+    query = {"fieldManager": manager, "force": "true"}
+    path = f"{nrt.PATH}/{name}"
+    await api.request("PATCH", path, query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH)
+
+
+def create_node(server: ApiServer, name: str) -> None:
+    status = {"allocatable": {"cpu": "7", "memory": "30Gi", "pods": "110"}}
+    status["conditions"] = [{"type": "Ready", "status": "True"}]  # type: ignore[assignment]
+    server.create("nodes", {"metadata": {"name": name}, "status": status})
+
+
+def create_pod(server: ApiServer, name: str, cpu: str, **fields: Any) -> dict[str, Any]:
+    document = pod_of(name, cpu, **fields)
+    del document["metadata"]["uid"]
+    made: dict[str, Any] = server.create("pods", document)
+    return made
+
+
+@pytest.fixture
+async def cluster(server: ApiServer, api: Api) -> None:
+    """n1 and n2: two zones of four CPUs; on n1 pod `held` is reported, and pod `late` is there since."""
+    kubelet = Kubelet(machine(), configuration())
+    held = create_pod(server, "held", "3", node="n1")
+    assert kubelet.admit(msgspec.convert(held, pods.Pod)).admitted
+    for name, node in (("n1", kubelet), ("n2", Kubelet(machine(), configuration()))):
+        create_node(server, name)
+        await publish(api, name, exported(machine(), configuration(), node, lambda uid: ("default", "held")))
+    create_pod(server, "late", "2", node="n1")
+
+
+def manifest(tmp_path: Path, *documents: dict[str, Any]) -> str:
+    file = tmp_path / "manifest.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return str(file)
+
+
+async def test_kubectl_finds_it_and_nodes_lists_them(run: Run, cluster: None) -> None:
+    assert "topowise" in (await run("list", plugin="plugin")).out
+    told = await run("nodes")
+    assert told.status == 0, told.err
+    head, first, second = told.out.splitlines()
+    assert head.split()[:2] == ["NODE", "POLICY"]
+    assert first.split()[:5] == ["n1", "single-numa-node", "container", "exact", "2"]
+    # The reported pod has the three CPUs of zone 0 that are not the system's.
+    assert "0+4 of 7" in first
+    assert "3+4 of 7" in second
+    assert (await run("nodes", "-o", "name")).out == "n1\nn2\n"
+    listed = json.loads((await run("nodes", "-o", "json")).out)
+    assert [one["metadata"]["name"] for one in listed["items"]] == ["n1", "n2"]
+    assert listed["items"][0]["metadata"]["managedFields"][0]["manager"] == "topowise-exporter"
+
+
+async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster: None) -> None:
+    told = await run("node", "n1")
+    assert told.status == 0, told.err
+    assert "default/held" in told.out
+    assert "default/late" not in told.out
+    told = await run("node", "n1", "--pods")
+    assert "B  default/late" in told.out
+    assert (await run("node", "n1", "-o", "svg")).out.startswith("<svg ")
+    told = await run("node", "n3")
+    assert (told.status, told.out) == (2, "")
+    assert told.err == "error: node n3: expected the name of a reported node: n1, n2\n"
+
+
+async def test_explain_counts_pods_that_no_report_tells_of(
+    run: Run, cluster: None, server: ApiServer, tmp_path: Path
+) -> None:
+    create_pod(server, "waits", "4")
+    told = await run("explain", "waits", "-o", "json")
+    assert told.status == 0, told.err
+    verdicts = {one["node"]: one["verdict"] for one in json.loads(told.out)}
+    # By the report alone zone 1 of n1 has four CPUs free.
+    assert verdicts == {"n1": "not now", "n2": "fits"}
+    assert (await run("explain", "waits", "--node", "n1")).status == 1
+    file = manifest(tmp_path, {"kind": "Pod", **pod_of("x", "5")})
+    told = await run("explain", "-f", file)
+    assert told.status == 1
+    assert "not even the empty node would do" in told.out
+    told = await run("explain", "nobody")
+    assert told.status == 2
+    assert told.err.startswith("error: kubectl get --raw /api/v1/namespaces/default/pods/nobody: ")
+
+
+async def test_explain_asks_the_service_and_says_the_same(
+    run: Run, cluster: None, server: ApiServer, tmp_path: Path, start: Start
+) -> None:
+    service = Service(server, tmp_path)
+    await start("topowise_scheduler", "serve", config=service.config)
+    await assert_eventually(service.is_ready)
+    create_pod(server, "waits", "4")
+    url = f"http://127.0.0.1:{service.port}"
+    theirs = await run("explain", "waits", "--service", url, "-o", "json")
+    assert theirs.status == 0, theirs.err
+    ours = await run("explain", "waits", "-o", "json")
+    assert json.loads(theirs.out) == json.loads(ours.out)
+
+
+async def test_fits_and_simulate(run: Run, cluster: None, tmp_path: Path) -> None:
+    template = {"metadata": {}, "spec": pod_of("x", "2")["spec"]}
+    deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 5, "template": template}}
+    file = manifest(tmp_path, deployment)
+    told = await run("fits", "-f", file, "-o", "json")
+    assert told.status == 0, told.err
+    assert {room["node"]: room["count"] for room in json.loads(told.out)["nodes"]} == {"n1": 1, "n2": 3}
+    told = await run("simulate", "-f", file, "-o", "json")
+    assert told.status == 1, told.err
+    result = json.loads(told.out)
+    assert (result["placed"], result["refused"]) == (4, 1)
+    told = await run("simulate", "-f", "-", stdin=yaml.safe_dump({"kind": "Pod", **pod_of("x", "2")}))
+    assert told.status == 0, told.err
+    assert "1 of 1 pods placed" in told.out
+    # Nothing was written.
+    assert (await run("nodes", "-o", "name")).out == "n1\nn2\n"
+
+
+async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> None:
+    told = await run("doctor", "--patience", "0")
+    assert told.status == 0, told.out + told.err
+    assert "Looked at 2 reports, 2 nodes, 2 pods: nothing to mend." in told.out
+    create_node(server, "n3")
+    await publish(api, "n2", counts("n2", ("8", "8")), "another-exporter")
+    message = f"0/3 nodes are available: 3 {refusals.NOT_NOW}."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    made = create_pod(server, "waits", "4")
+    body = json.dumps({"status": {"conditions": [condition]}}).encode()
+    path = f"/api/v1/namespaces/default/pods/{made['metadata']['name']}/status"
+    await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+    told = await run("doctor", "--patience", "0")
+    assert told.status == 1, told.out + told.err
+    assert "node n3: ready, without a NodeResourceTopology" in told.out
+    assert "pod default/waits: waiting for NUMA room" in told.out
+
+
+async def test_a_cluster_without_reports_and_one_without_an_api_server(
+    run: Run, server: ApiServer, tmp_path: Path
+) -> None:
+    told = await run("nodes")
+    assert (told.status, told.out) == (0, "")
+    assert "is an exporter running?" in told.err
+    told = await run("doctor")
+    assert told.status == 1
+    assert "cluster: without a NodeResourceTopology" in told.out
+    nowhere = tmp_path / "nowhere"
+    nowhere.write_text((tmp_path / "kubeconfig").read_text().replace(server.url, "http://127.0.0.1:1"))
+    for words in (("nodes",), ("doctor",), ("explain", "x", "-n", "default")):
+        told = await run(*words, "--kubeconfig", str(nowhere))
+        assert told.status == 2
+        assert told.out == ""
+        assert "refused" in told.err.splitlines()[-1]
+
+
+async def test_kubectl_completes_it(run: Run, cluster: None, tmp_path: Path) -> None:
+    hook = tmp_path / "bin" / "kubectl_complete-topowise"
+    hook.parent.mkdir()
+    hook.write_text((await run("completion", "kubectl")).out)
+    hook.chmod(0o755)
+    told = await run("topowise", "node", "n", plugin="__complete")
+    assert told.out.splitlines()[:2] == ["n1", "n2"]
