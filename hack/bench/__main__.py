@@ -19,7 +19,7 @@ def main() -> int:
     options = parser.parse_args()
     found = []
     for part in options.parts or PARTS:
-        print(f"measuring the {part}, about a minute", file=sys.stderr)
+        print(f"measuring the {part}, one to three minutes", file=sys.stderr)
         found += asyncio.run(PARTS[part]())
     print(figures.as_json(found) if options.json else figures.table(found))
     return 0

@@ -44,7 +44,7 @@ class Templates(msgspec.Struct):
 class Catalogue:
     """The collections and their watches.
 
-    POST /control/reports?rate=&seconds=  NRTs change, one after the other, their newest pod coming and going
+    POST /control/reports?rate=&seconds=  NRTs change, a pod coming and going that no pod event has told of yet
     POST /control/pods?rate=&seconds=     pods live: pending, assigned, running, ready, ending, gone
     POST /control/gone                    the pods of these uids and names ([[uid, name], ...]) are deleted
     GET  /control/sent                    how many events were sent since the last stream began, and for how long

@@ -82,7 +82,7 @@ _OFTEN: Final = (0, 1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 10, 11, 11, 12, 13, 14, 
 
 
 class Server(NamedTuple):
-    """One loaded server. `reports` are its NRT without and with its newest pod, `pods` its pods as a part of a list."""
+    """One loaded server. `reports` are its NRT without and with its newest pod, `pods` the others as part of a list."""
 
     kubelet: Kubelet
     reports: tuple[bytes, bytes]
@@ -137,9 +137,9 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
     kubelet = Kubelet(machine, configuration)
     names: dict[str, tuple[str, str]] = {}
     documents: list[dict[str, Any]] = []
-    while len(documents) < PODS:
-        # The first is given the latest time: it is the one that the older report does not tell of.
-        place = PODS - 1 - len(documents)
+    # One more than are listed: that one comes and goes in the reports, and the API server has not yet told of it.
+    while len(documents) < PODS + 1:
+        place = PODS - len(documents)
         shape = rng.choice(_OFTEN) if documents else 0
         uid = f"3c9e2f4d-{NODE.decode()}-{place:08}"
         name = f"app-{shape}-{number:02}7d9c5b6f4-{NODE.decode()}-{place:02}"
@@ -153,7 +153,7 @@ def _server(rng: Random, policy: str, kind: Kind, number: int) -> Server:
     before = kubelet.fork()
     before.remove(documents[0]["metadata"]["uid"])
     reports = [_report(machine, configuration, one, names) for one in (before, kubelet)]
-    listed = b",".join(map(msgspec.json.encode, documents))
+    listed = b",".join(map(msgspec.json.encode, documents[1:]))
     return Server(kubelet, (reports[0], reports[1]), listed)
 
 
@@ -303,7 +303,9 @@ def _container(name: str, container: Container, extra: int) -> dict[str, Any]:
 
 
 def _managed(manager: str, fields: Iterable[str]) -> list[dict[str, Any]]:
-    owned = {name: {f"f:{part}": {} for part in ("name", "value", "type", "status", "ready")} for name in fields}
+    owned: dict[str, dict[str, dict[str, str]]] = {
+        name: {f"f:{part}": {} for part in ("name", "value", "type", "status", "ready")} for name in fields
+    }
     return [
         {
             "manager": manager,

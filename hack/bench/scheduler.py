@@ -78,12 +78,15 @@ class Service:
         }
         file = work / f"{name}.yaml"
         file.write_text(yaml.safe_dump(document))
-        arguments = [sys.executable, "-m", "topowise_scheduler", "serve", "--config", str(file)]
+        # As the container image has it: gRPC's threads would have an arena of the allocator each.
+        serve = [sys.executable, "-m", "topowise_scheduler", "serve", "--config", str(file)]
+        arguments = ["env", "MALLOC_ARENA_MAX=2", *serve]
         process = Process(name, arguments, work / f"{name}.log")
         since = time.perf_counter()
         stack.enter_context(process)
         self.pid = process.pid
         while self._get("/readyz") is None:
+            process.check()
             if time.perf_counter() - since > _START_LIMIT_S:
                 raise RuntimeError(f"{name} is not ready:\n{process.tail()}")
             time.sleep(0.05)

@@ -59,7 +59,7 @@ class Process:
         opener = urllib.request.build_opener(*handlers)
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
-            self._check()
+            self.check()
             try:
                 with opener.open(request, timeout=5):
                     return
@@ -76,7 +76,8 @@ class Process:
         """The end of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises RuntimeError if the process has ended."""
         if self._child is not None and self._child.poll() is not None:
             raise RuntimeError(f"{self.name} ended with status {self._child.returncode}:\n{self.tail()}")
 

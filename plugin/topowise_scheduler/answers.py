@@ -7,7 +7,7 @@ is another for this very pod (it is nominated there, or a lesser pod is) is aske
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -106,7 +106,7 @@ class Answers:
         words = np.zeros(count, np.int16)
         known = np.flatnonzero(asked.rows >= 0)
         if known.size:
-            judged = self._engine.judge(asked.needs, asked.rows[known])
+            judged = self._engine.judge(asked.needs, asked.rows[known], asked.record.ungated)
             outcomes[known] = judged.outcome
             words[known] = self._words(judged.outcome, judged.reason)
             if self._ledger.worlds:
@@ -118,7 +118,7 @@ class Answers:
                 at = asked.names.index(name)
                 outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(refusals.QUARANTINED)
         self._apply_policy(asked, outcomes, words)
-        for word, times in enumerate(np.bincount(words).tolist()):
+        for word, times in enumerate([] if asked.is_simulation else np.bincount(words).tolist()):
             if times:
                 self.told[self._texts.texts[word]] += times
         return Verdicts(outcomes, words, self._texts.texts)
@@ -128,7 +128,7 @@ class Answers:
         raw = np.zeros(len(asked.names), np.int64)
         known = np.flatnonzero(asked.rows >= 0)
         if known.size:
-            for positions, room in self._engine.rooms(asked.needs, asked.rows[known]):
+            for positions, room in self._engine.rooms(asked.needs, asked.rows[known], asked.record.ungated):
                 raw[known[positions]] = self._strategy.raw(room)
             raw[known] = self._strategy.finish(raw[known])
         return scale.spread(raw, self._top_score)
@@ -139,17 +139,16 @@ class Answers:
         scores = self.scores(asked)
         found = []
         for at, name in enumerate(asked.names):
-            states = self.states_for(asked, name)
+            state = next(self.states_for(asked, name), None)
             books = self._ledger.books(name)
-            if not states or books is None or books.report is None:
+            if state is None or books is None or books.report is None:
                 found.append(explain.not_reported(name))
                 continue
-            state = states[0]
             found.append(
                 explain.explain(
                     name,
                     state,
-                    state.view(asked.record.uid, asked.needs),
+                    asked.record.view(state),
                     precision=books.report.precision,
                     refusal=verdicts.text(at),
                     never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE)
@@ -164,12 +163,19 @@ class Answers:
         if not asked.is_simulation:
             self._ledger.claim(asked.record, asked.needs, asked.names[at])
 
+    def fits(self, record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
+        if record.needs is None:
+            return np.zeros(len(names), np.bool_)
+        asked = Question(record, record.needs, record.demand, names, self._engine.rows(names), is_simulation=True)
+        return np.equal(self.verdicts(asked).outcomes, _FITS)
+
     def take_strangers(self) -> list[str]:
         """Names that were asked about and that the cluster does not have, each once; for the log, after the answer."""
         taken, self._new_strangers = self._new_strangers, []
         return taken
 
-    def states_for(self, asked: Question, name: str) -> list[Kubelet]:
+    def states_for(self, asked: Question, name: str) -> Iterator[Kubelet]:
         """Copies of a node's state as it is for this pod (Ledger.states); none if nobody has reported the node."""
         record = asked.record
         return self._ledger.states(name, {record.uid, *self._ledger.rivals(record.uid, record.priority, name)})
@@ -194,7 +200,7 @@ class Answers:
             return
         rows = [worlds[int(asked.rows[at])] for at in places]
         starts = np.cumsum([0, *map(len, rows[:-1])])
-        judged = self._engine.judge(asked.needs, np.concatenate(rows))
+        judged = self._engine.judge(asked.needs, np.concatenate(rows), asked.record.ungated)
         fits = np.logical_and.reduceat(judged.outcome == _FITS, starts)
         refused = np.array(places)[~fits]
         outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNSETTLED)
@@ -206,7 +212,7 @@ class Answers:
             return
         at = asked.names.index(name)
         states = self._ledger.states(name, others)
-        admissions = [state.admit_view(state.view(asked.record.uid, asked.needs)) for state in states]
+        admissions = [state.admit_view(asked.record.view(state)) for state in states]
         refused = next((one for one in admissions if not one.admitted), None)
         if refused is not None:
             # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.

@@ -82,6 +82,15 @@ class Waking(Section, frozen=True):
     """At most so many pods are woken in a second, the most important first."""
 
 
+class Ui(Section, frozen=True):
+    """The dashboard, `/ui` on the extender's port; docs/how-to/dashboard.md."""
+
+    enabled: bool = False
+    """Off: there is no such page, and nothing is kept for it. On, whoever reaches the port may read names of pods."""
+    decisions: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 200
+    """So many of the last decisions are kept, in memory alone."""
+
+
 class LeaderElection(Section, frozen=True):
     """Every replica answers; only the leader wakes pods."""
 
@@ -104,5 +113,6 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     claims: Claims = msgspec.field(default_factory=Claims)
     waking: Waking = msgspec.field(default_factory=Waking)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
+    ui: Ui = msgspec.field(default_factory=Ui)
     serving: Serving = msgspec.field(default_factory=Serving)
     """Metrics and health."""

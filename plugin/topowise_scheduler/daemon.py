@@ -19,11 +19,10 @@ from topowise.kube.api import Api
 from topowise.kube.lease import Elector
 from topowise.runtime import config, health, tasks
 from topowise.runtime.log import kv
-from topowise_scheduler import grpc_api, metrics, strategies
+from topowise_scheduler import grpc_api, metrics, strategies, ui
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import Records
-from topowise_scheduler.cluster.waking import Waker
 from topowise_scheduler.cluster.watch import Budgets, reflectors
 from topowise_scheduler.configuration import LeaderElection, SchedulerConfiguration
 from topowise_scheduler.engine import Engine
@@ -32,6 +31,7 @@ from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.waking import Waker
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,11 @@ async def run(settings: SchedulerConfiguration) -> int:
             waiting = [source.name for source in sources if not source.synced]
             return f"not yet listed: {', '.join(waiting)}" if waiting else None
 
-        answers = Answers(ledger, records, _strategy(settings), top_score=settings.extender.score_scale)
+        answers_of = ui.Observed if settings.ui.enabled else Answers
+        answers = answers_of(ledger, records, _strategy(settings), top_score=settings.extender.score_scale)
+        dashboard = None
+        if isinstance(answers, ui.Observed):
+            dashboard = ui.Dashboard(ledger, answers, not_synced, settings.ui.decisions)
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         probes = health.Health()
@@ -64,6 +68,7 @@ async def run(settings: SchedulerConfiguration) -> int:
             Explainer(api, ledger, answers, not_synced),
             http.Metrics(registry),
             settings.extender.max_body_bytes,
+            dashboard,
         )
         # 81,000 objects from the imports never die; keeping them out of collections saves 20 ms in each full one.
         gc.freeze()
@@ -73,7 +78,8 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "extender": http.serve(settings.extender, application),
                 "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, not_synced)),
                 "clock": _tick(ledger),
-                "waking": _lead(settings.leader_election, api, _waking(settings, api, ledger)),
+                **({} if dashboard is None else {"dashboard": dashboard.run()}),
+                "waking": _lead(settings.leader_election, api, _waking(settings, api, ledger, answers)),
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
@@ -91,9 +97,11 @@ async def _tick(ledger: Ledger) -> None:
         ledger.tick()
 
 
-def _waking(settings: SchedulerConfiguration, api: Api, ledger: Ledger) -> Callable[[], Awaitable[None]]:
+def _waking(
+    settings: SchedulerConfiguration, api: Api, ledger: Ledger, answers: Answers
+) -> Callable[[], Awaitable[None]]:
     waking = settings.waking
-    waker = Waker(api, ledger, interval=waking.interval, per_second=waking.per_second)
+    waker = Waker(api, ledger, answers.fits, interval=waking.interval, per_second=waking.per_second)
 
     async def nobody() -> None:
         await asyncio.Event().wait()

@@ -43,14 +43,14 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
         return all(POLICIES.index(policy) in accepted for accepted, _ in self.rules())
 
 
-_NOTHING: Final = Demand()
+NOTHING: Final = Demand()
 
 
 def demand(annotations: Mapping[str, str]) -> Demand:
     """The demand of a pod. Raises ParseError for a policy that no kubelet has."""
     ours, volcano = annotations.get(POLICY_ANNOTATION, ""), annotations.get(VOLCANO_ANNOTATION, "")
     if not ours and not volcano:
-        return _NOTHING
+        return NOTHING
     for name, text in ((POLICY_ANNOTATION, ours), (VOLCANO_ANNOTATION, volcano)):
         if text and text not in POLICIES:
             raise ParseError(f"annotation {name}", text, f"one of {', '.join(POLICIES)}")

@@ -17,6 +17,7 @@ from typing import Final, Literal
 import msgspec
 
 from topowise import quantity
+from topowise.errors import ParseError
 
 Quantity = str | int | float | None
 Quantities = dict[str, Quantity]
@@ -25,6 +26,8 @@ Kind = Literal["app", "init", "sidecar"]
 Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
 
 HUGEPAGES: Final = "hugepages-"
+# 8 PiB, or nine million million CPUs.
+MAX_AMOUNT: Final = 1 << 53
 _TERMINAL_PHASES: Final = frozenset(("Succeeded", "Failed"))
 _QOS_RESOURCES: Final = frozenset(("cpu", "memory"))
 _NONE: Final[Quantities] = {}
@@ -185,10 +188,16 @@ def aggregate(containers: Iterable[ContainerNeeds], amounts: Iterable[Mapping[st
 
 @lru_cache(maxsize=65536, typed=True)
 def amount_of(resource: str, given: Quantity) -> int:
-    """The canonical integer of a quantity as JSON spells it: text, number or null (which is 0). Raises ParseError."""
+    """The canonical integer of a quantity as JSON spells it: text, number or null (which is 0).
+
+    Raises ParseError, also for an amount that no machine has: sums of such would not fit into 64 bits.
+    """
     if given is None:
         return 0
-    return quantity.for_resource(resource, repr(given) if isinstance(given, float) else given)
+    amount = quantity.for_resource(resource, repr(given) if isinstance(given, float) else given)
+    if abs(amount) > MAX_AMOUNT:
+        raise ParseError(resource, str(given), f"at most 2^53 {'thousandths' if resource == 'cpu' else 'units'}")
+    return amount
 
 
 @lru_cache(maxsize=65536, typed=True)

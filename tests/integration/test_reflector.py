@@ -235,3 +235,23 @@ async def test_a_cancellation_in_the_turn_of_a_timeout_is_not_lost(server: ApiSe
     time.sleep(0.1)
     with pytest.raises(asyncio.CancelledError):
         await request
+
+
+async def test_an_object_on_which_its_reader_or_consumer_stumbles_is_left_out(server: ApiServer, api: Api) -> None:
+    def decode(raw: bytes | msgspec.Raw) -> pods.Pod:
+        read = pods.decode(raw)
+        if read.metadata.name == "odd":
+            raise KeyError("odd")
+        return read
+
+    server.create("pods", pod("odd"))
+    server.create("pods", pod("a"))
+    async with running(api, decode=decode) as (reflector, copy):
+        await assert_eventually(lambda: copy.names == {"a"})
+        whole, copy.apply = copy.apply, lambda event, item: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+        server.create("pods", pod("b"))
+        await asyncio.sleep(0.2)
+        copy.apply = whole  # type: ignore[method-assign]
+        server.create("pods", pod("c"))
+        await assert_eventually(lambda: copy.names == {"a", "c"})
+        assert reflector.lists == 1

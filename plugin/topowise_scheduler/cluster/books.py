@@ -13,6 +13,7 @@ What confirms a pod:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum
 from typing import Final
@@ -20,7 +21,7 @@ from typing import Final
 import msgspec
 
 from topowise import fingerprint, pods
-from topowise_scheduler.cluster.caution import holds_anything
+from topowise_scheduler.cluster.caution import holds_anything, own_amounts
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceTable
@@ -93,15 +94,13 @@ class Books:
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
 
     def put_report(self, report: Report, now: float) -> Comparison:
-        """A new report; `now` (seconds, monotonic) ages what is remembered of ended pods."""
+        """A new report; `now` is in seconds, monotonic."""
+        self.forget_ended(now)
         is_newer = self.report is None or not report.version or report.version != self.report.version
-        self._ended = {name: (at, uid) for name, (at, uid) in self._ended.items() if now - at < ENDED_KEPT_S}
-        self._releases = [at for at in self._releases if now - at < ENDED_KEPT_S]
         comparison = Comparison()
         if report.precision == "exact":
             comparison = self._compare(report)
-            for booking in self._assigned():
-                booking.reported = booking.name in report.held
+            self._mark_reported(report)
         else:
             self._included = {}
             self._mark_counted(report, believes=is_newer)
@@ -128,17 +127,21 @@ class Books:
                 return
             held.standing, held.since = booking.standing, booking.since
             held.acknowledged = booking.acknowledged
-            if report is None or booking.standing is not Standing.ASSIGNED or not self._is_told_of(report, held):
+            if report is None or booking.standing is not Standing.ASSIGNED:
                 return
+            booking = held
         else:
             self.bookings[booking.uid] = booking
             if not is_news and report is not None and report.precision == "counts" and not report.fingerprint:
                 booking.reported = True
                 return
-            if report is None or booking.standing is not Standing.ASSIGNED or not self._is_told_of(report, booking):
+            if report is None or booking.standing is not Standing.ASSIGNED:
                 self._place(booking)
                 return
-        self._rebuild(report)
+        if self._is_told_of(report, booking):
+            self._rebuild(report)
+        else:
+            self._place_before_the_less_sure(booking)
 
     def update(self, record: PodRecord, now: float) -> bool:
         """A booked pod has changed. True if that changes the books: its init containers are done."""
@@ -161,7 +164,7 @@ class Books:
         booking = self.bookings.pop(uid, None)
         if booking is None:
             return
-        if booking.standing is Standing.ASSIGNED and ended_at is not None:
+        if booking.standing is Standing.ASSIGNED and ended_at is not None and self.report is not None:
             self._ended[booking.name] = ended_at, uid
             if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
@@ -172,12 +175,27 @@ class Books:
             return
         # A pod that the numbers of a counts report include stays in them until the next one, if its place is not told.
         self.kubelet.remove(uid)
-        # What found no room may find some now: a pod is often seen before the end of the one it follows.
-        for other in self.bookings.values():
-            if not other.placed and not other.reported:
-                self._place(other)
+        self._place_the_rest()
 
-    def survive(self, state: Kubelet, uid: str, needs: pods.Needs, without: Collection[str], at_most: int) -> bool:
+    def forget_ended(self, now: float) -> bool:
+        """Ended pods of long ago; True if the report still lists one of them, which now holds again what it held."""
+        report = self.report
+        late = [name for name, (at, _) in self._ended.items() if now - at >= ENDED_KEPT_S]
+        for name in late:
+            del self._ended[name]
+        self._releases = [at for at in self._releases if now - at < ENDED_KEPT_S]
+        if report is None or not any(name in report.held for name in late):
+            return False
+        self._mark_reported(report)
+        self._rebuild(report)
+        return True
+
+    @property
+    def remembers_ended(self) -> bool:
+        """Whether `forget_ended` will have something to do."""
+        return bool(self._ended or self._releases)
+
+    def survive(self, state: Kubelet, record: PodRecord, without: Collection[str], at_most: int) -> bool:
         """Whether the pods that their kubelet has not taken on yet still find room if another one comes before them.
 
         `state` is the node as predicted, without some pods. True if there are more than `at_most` of them.
@@ -192,10 +210,7 @@ class Books:
         trial = state.fork()
         for booking in coming:
             trial.remove(booking.uid)
-        return all(
-            trial.admit_view(trial.view(one, asked)).admitted
-            for one, asked in ((uid, needs), *((booking.uid, booking.needs) for booking in coming))
-        )
+        return all(trial.admit_view(one.view(trial)).admitted for one in (record, *(one.record for one in coming)))
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
         """A copy of the present state in which these pods are gone."""
@@ -204,6 +219,10 @@ class Books:
         kubelet = self.kubelet.fork()
         for uid in uids:
             kubelet.remove(uid)
+        for booking in self._assigned():
+            # Room that only pods to be left out have taken is the room of those that are bound.
+            if not booking.placed and not booking.reported and booking.uid not in uids:
+                kubelet.admit_view(self._view(booking))
         return kubelet
 
     def unsure(self, now: float) -> list[PodView]:
@@ -236,7 +255,7 @@ class Books:
 
     def _view(self, booking: Booking) -> PodView:
         assert self.kubelet is not None
-        return self.kubelet.view(booking.uid, booking.needs)
+        return booking.record.view(self.kubelet)
 
     def _assigned(self) -> Iterator[Booking]:
         return (booking for booking in self.bookings.values() if booking.standing is Standing.ASSIGNED)
@@ -245,9 +264,13 @@ class Books:
         """Whether the report we have includes a pod whose assignment we only hear of now: watches are not in step."""
         if report.precision == "counts":
             return self._mark_counted(report, believes=False)
-        # A pod of this name that has ended: the report means that one.
-        booking.reported = booking.name in report.held and self._ended.pop(booking.name, None) is None
+        self._mark_reported(report)
         return booking.reported
+
+    def _mark_reported(self, report: Report) -> None:
+        """The pods that an exact report lists. Of a name that has ended lately, it may mean the one that ended."""
+        for booking in self._assigned():
+            booking.reported = booking.name in report.held and booking.name not in self._ended
 
     def _compare(self, report: Report) -> Comparison:
         before = self.kubelet
@@ -277,25 +300,45 @@ class Books:
         if not unmarked:
             return False
         if not report.fingerprint:
-            for booking in unmarked if believes else ():
-                booking.reported = True
-            return believes
+            return believes and self._mark_within(report)
         counted = self._counted(report)
         for missing in range(min(len(counted), _MAX_MISSING) + 1):
             names = [booking.name for booking in counted[: len(counted) - missing]]
             if report.fingerprint not in (fingerprint.of(names), fingerprint.of([*names, *self._ended])):
                 continue
             newest = {booking.uid for booking in counted[len(counted) - missing :]}
-            included = [booking for booking in unmarked if booking.uid not in newest]
+            included = [one for one in unmarked if one.uid not in newest and one.name not in self._ended]
             for booking in included:
                 booking.reported = True
             return bool(included)
         return False
 
+    def _mark_within(self, report: Report) -> bool:
+        """Mark the pods that the numbers of a report without a fingerprint have room for, the first assigned first.
+
+        koordlet reports what there is and not what is in use, so its numbers include nobody.
+        """
+        in_use: Counter[str] = Counter()
+        for occupant in report.occupants:
+            in_use.update(occupant.requests)
+        marked = False
+        for booking in self._assigned():
+            asked = own_amounts(report.empty, booking.record.view(report.empty))
+            if booking.reported or all(amount <= in_use[name] for name, amount in asked.items()):
+                in_use.subtract(asked)
+                marked = marked or not booking.reported
+                booking.reported = True
+        return marked
+
     def _counted(self, report: Report) -> list[Booking]:
         """The assigned pods that the report's kind of fingerprint counts."""
         counts_all = report.fingerprint_method == fingerprint.ALL
-        return [one for one in self._assigned() if counts_all or is_exclusive(report.empty, one.needs)]
+        return [
+            one
+            for one in self._assigned()
+            # Of a name that has ended lately, the digest may mean the one that ended.
+            if one.name not in self._ended and (counts_all or is_exclusive(report.empty, one.needs))
+        ]
 
     def _rebuild(self, report: Report) -> None:
         """The report's state, with what it does not include placed on top, the surest first."""
@@ -322,6 +365,22 @@ class Books:
             booking.placed = is_exact and booking.reported
             if not booking.reported:
                 self._place(booking)
+
+    def _place_before_the_less_sure(self, booking: Booking) -> None:
+        """The kubelet knows nothing of pods that are only expected, so they make room for one that is bound."""
+        assert self.kubelet is not None
+        lesser = [one for one in self.bookings.values() if one.standing is not Standing.ASSIGNED]
+        for one in (*lesser, booking):
+            self.kubelet.remove(one.uid)
+            one.placed = False
+        self._place(booking)
+        self._place_the_rest()
+
+    def _place_the_rest(self) -> None:
+        """What found no room may find some now: a pod is often seen before the end of the one it follows."""
+        for other in sorted(self.bookings.values(), key=lambda one: -one.standing):
+            if not other.placed and not other.reported:
+                self._place(other)
 
     def _place(self, booking: Booking) -> None:
         if self.kubelet is None:

@@ -44,6 +44,14 @@ def holds_anything(node: Kubelet, pod: PodView) -> bool:
     return any(_parts(node, pod))
 
 
+def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
+    """What the pod gets of its own in all once it runs, in units of requests: milli-CPU, bytes, devices."""
+    amounts: dict[str, int] = {"cpu": 1000 * pod.cpus} if node.cpu is not None and pod.cpus else {}
+    if node.memory is not None:
+        amounts |= pod.memory or {}
+    return amounts | {name: count for name in node.devices.tables if (count := device_requests(pod, name))}
+
+
 def worlds(node: Kubelet, unsure: Sequence[PodView]) -> list[Kubelet]:
     """Copies of the node for the ways in which these pods may lie, beside the predicted one. Predicates aside: what
     pods request is the same in all of them."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -57,6 +57,7 @@ class Ledger:
         """Pending pods that were refused here, by uid."""
         self.known: set[str] = set()
         """Names of the Node objects."""
+        self._with_ended: set[str] = set()
         self._unsettled: dict[str, tuple[int, int]] = {}
         self.worlds: dict[int, NDArray[np.int32]] = {}
         """Nodes on which pods may lie elsewhere than predicted: the engine's row, and the rows of the other worlds."""
@@ -94,6 +95,7 @@ class Ledger:
             self._release(name)
             self._put_worlds(name, [], 0)
             self.engine.drop(name)
+            self.improved.discard(name)
             self._forget_if_empty(name, books)
 
     def reported(self) -> list[str]:
@@ -198,23 +200,34 @@ class Ledger:
         else:
             self._drop_booking(uid, claim[0], ended=False)
 
-    def states(self, name: str, without: Collection[str]) -> list[Kubelet]:
+    def states(self, name: str, without: Collection[str]) -> Iterator[Kubelet]:
         """Copies of a node's state without these pods: as predicted, then its other worlds (caution.py).
 
-        Empty if nobody has reported the node.
+        None if nobody has reported the node. Each is yours to change.
         """
         books = self._nodes.get(name)
         state = None if books is None else books.without(without)
         if books is None or state is None:
-            return []
-        return [state, *worlds(state, [one for one in books.unsure(self._clock()) if one.uid not in without])]
+            return
+        yield state.fork()
+        yield from worlds(state, [one for one in books.unsure(self._clock()) if one.uid not in without])
 
     def tick(self) -> None:
         """What time alone changes; to be called about every second."""
         self.expire()
         now = self._clock()
-        for name in {name for nodes in self._quarantine.values() for name in nodes}:
+        for name in {name for nodes in self._quarantine.values() for name, until in nodes.items() if until < now}:
             self._release(name, before=now)
+            self.improved.add(name)
+        for name in list(self._with_ended):
+            books = self._nodes.get(name)
+            if books is None:
+                self._with_ended.discard(name)
+                continue
+            if books.forget_ended(now):
+                self._publish(name, books, better=False)
+            if not books.remembers_ended:
+                self._with_ended.discard(name)
         for name, (unsure, _) in list(self._unsettled.items()):
             books = self._nodes[name]
             if len(books.unsure(now)) != unsure:
@@ -241,30 +254,39 @@ class Ledger:
 
     def assume(self, record: PodRecord, needs: pods.Needs, name: str) -> str:
         """Assign a pod that is about to be bound, if its kubelet will take it. Why not, "" if it is booked."""
+        if record.uid in self._assigned and record.uid not in self._assumed:
+            return f"it is bound to {self._assigned[record.uid]} already"
+        self.unclaim(record.uid)
+        # An earlier bind of this pod was given up by who asked for it.
+        self.forget(record.uid)
         books = self._nodes.setdefault(name, Books())
         others = self.rivals(record.uid, record.priority, name)
-        self.unclaim(record.uid)
         free = books.without({record.uid, *others})
         if free is not None:
             # It must fit where the pods before it are predicted, and wherever else they may be.
             unsure = [one for one in books.unsure(self._clock()) if one.uid not in others]
             for state in (free, *worlds(free, unsure)):
-                admission = state.fork().admit_view(state.view(record.uid, needs))
+                admission = state.fork().admit_view(record.view(state))
                 if not admission.admitted:
                     self.events["bind_conflict"] += 1
                     return admission.reason
-            if not books.survive(free, record.uid, needs, others, _MAX_SWAPPED):
+            if not books.survive(free, record, others, _MAX_SWAPPED):
                 self.events["bind_conflict"] += 1
                 return "a pod that is on its way there would be refused if this one came first"
         self._assumed.add(record.uid)
         self._assign(record, name, needs)
         return ""
 
-    def forget(self, uid: str) -> None:
-        """The bind of an assumed pod has failed; no news if the pod was seen on a node meanwhile."""
-        if uid in self._assumed:
-            self._assumed.discard(uid)
-            self._drop_booking(uid, self._assigned.pop(uid), ended=False)
+    def forget(self, uid: str, name: str = "") -> None:
+        """The bind of an assumed pod (to this node) has failed; no news if it is somewhere else by now."""
+        if uid not in self._assumed or (name and self._assigned[uid] != name):
+            return
+        self._assumed.discard(uid)
+        where = self._assigned.pop(uid)
+        if self._nominated.get(uid) == where:
+            self._nodes[where].lower(uid, Standing.NOMINATED)
+        else:
+            self._drop_booking(uid, where, ended=False)
 
     # What a question has to know beside the engine
 
@@ -356,6 +378,8 @@ class Ledger:
         if books is None:
             return
         books.drop(uid, self._clock() if ended else None)
+        if books.remembers_ended:
+            self._with_ended.add(name)
         self._publish(name, books)
         self._forget_if_empty(name, books)
 

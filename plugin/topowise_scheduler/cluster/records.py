@@ -6,6 +6,7 @@ Pods of one ReplicaSet ask for the same and carry the same labels, so both are k
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable
 from typing import Final, Literal, TypeVar
 
@@ -13,6 +14,9 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError
+from topowise_scheduler import policies
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.refusals import PREFIX
 
 # status.reason of a pod its kubelet would not place (pkg/kubelet/lifecycle, cm/admission).
@@ -26,7 +30,8 @@ Kept = TypeVar("Kept", bound=Hashable | object)
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
     """A pod as the ledger needs it.
 
-    `needs` is None with `problem` saying why, if its quantities cannot be read. `shape` is equal for pods that ask for
+    `needs` is None with `problem` saying why, if its quantities cannot be read; `ungated` is what the pod needs where
+    the gate PodLevelResources is off, None if that is the same. `shape` is equal for pods that ask for
     the same. `refusal` is the kubelet's reason for a pod it did not place. `waits` tells a pending pod that an extender
     of this project has refused; `acknowledged` one that its kubelet has taken on, `runs` one whose containers have
     started. `started` is RFC 3339.
@@ -39,23 +44,32 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     node: str
     nominated: str
     needs: pods.Needs | None
+    ungated: pods.Needs | None
     shape: bytes
     priority: int
     started: str
     labels: dict[str, str]
     version: str
+    demand: policies.Demand = policies.NOTHING
     runs: bool = False
     acknowledged: bool = False
     waits: bool = False
     refusal: str = ""
     problem: str = ""
 
+    def view(self, node: Kubelet) -> PodView:
+        """The pod as a kubelet with these feature gates sees it; its quantities must have been readable."""
+        assert self.needs is not None
+        if self.ungated is None or node.settings.pod_level_resources:
+            return node.view(self.uid, self.needs)
+        return node.view(self.uid, self.ungated)
+
 
 class Records:
     """Makes records, and keeps what they share. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._needs: dict[bytes, pods.Needs] = {}
+        self._needs: dict[bytes, tuple[pods.Needs, bytes]] = {}
         self._labels: dict[bytes, dict[str, str]] = {}
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
@@ -66,25 +80,29 @@ class Records:
         """The record of a pod."""
         meta, spec, status = pod.metadata, pod.spec, pod.status or pods.Status()
         problem = ""
-        needs, shape = None, b""
+        needs, ungated, shape = None, None, b""
         try:
             needs, shape = self.needs(pod)
+            if spec.resources is not None:
+                ungated = pods.needs(pod, pod_level_resources=False)
         except ParseError as exc:
             problem = str(exc)
         stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
         return PodRecord(
             uid=meta.uid,
-            namespace=meta.namespace,
+            namespace=sys.intern(meta.namespace),
             name=meta.name,
             stage=stage,
-            node=spec.nodeName,
+            node=sys.intern(spec.nodeName),
             nominated=status.nominatedNodeName,
             needs=needs,
+            ungated=ungated,
             shape=shape,
             priority=spec.priority or 0,
             started=status.startTime or meta.creationTimestamp or "",
             labels=self._shared_labels(meta.labels),
             version=meta.resourceVersion,
+            demand=_demand(meta.annotations),
             runs=status.phase == "Running",
             acknowledged=bool(status.startTime) or status.phase == "Running",
             waits=stage == "pending" and _was_refused(status),
@@ -96,12 +114,20 @@ class Records:
         """What the pod asks for, and a text that is equal for equal needs. Raises ParseError."""
         computed = pods.needs(pod)
         shape = _encode(computed)
-        return _share(self._needs, shape, lambda: computed), shape
+        return _share(self._needs, shape, lambda: (computed, shape))
 
     def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
         if not labels:
             return {}
         return _share(self._labels, _encode(labels), lambda: labels)
+
+
+def _demand(annotations: dict[str, str] | None) -> policies.Demand:
+    """What cannot be read asks for nothing here; who asks about the pod is told (Answers.question)."""
+    try:
+        return policies.demand(annotations or {})
+    except ParseError:
+        return policies.NOTHING
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
 from topowise import nrt
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
+from topowise.runtime.log import kv
 from topowise_scheduler import report
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.preemption import Budget, decode_budget
 
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
+
+
+log = logging.getLogger(__name__)
+
+Item = TypeVar("Item", report.Report, PodRecord)
 
 
 class _Named(msgspec.Struct, frozen=True, gc=False):
@@ -29,8 +37,8 @@ class Node(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Reports:
-    """Reports wait until the pods are there: a pod that comes to a reported node makes its books anew, all at once do
-    so once a node."""
+    """At the start reports wait until the pods are listed: a pod that its node's report already tells of has the state
+    of the node made anew, which is better done once a node than once a pod."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -46,7 +54,7 @@ class _Reports:
                 self._ledger.drop_report(name)
         for item in items:
             if not self._is_known(item):
-                self._ledger.put_report(item)
+                _guarded(self._ledger.put_report, item)
 
     def apply(self, event: EventType, item: report.Report) -> None:
         if self._waiting is not None:
@@ -95,17 +103,16 @@ class _Pods:
         self._ledger = ledger
         self._listed = listed
         self._held: set[str] = set()
-        self._is_first = True
 
     def replace(self, items: list[PodRecord]) -> None:
         listed = {item.uid for item in items}
-        for uid in self._held - listed:
+        before, self._held = self._held, listed
+        for uid in before - listed:
             self._ledger.drop_pod(uid)
-        self._held = listed
         # In the order in which they came to their nodes, as far as that can be told afterwards.
         for item in sorted(items, key=lambda one: (one.started, len(one.version), one.version)):
-            self._ledger.put_pod(item, is_news=not self._is_first)
-        self._is_first = False
+            # Nobody saw what happened around a pod that is first seen in a list.
+            _guarded(partial(self._ledger.put_pod, is_news=item.uid in before), item)
         self._listed()
 
     def apply(self, event: EventType, item: PodRecord) -> None:
@@ -137,6 +144,14 @@ class Budgets:
             self._held.pop(item.key, None)
         else:
             self._held[item.key] = item
+
+
+def _guarded(put: Callable[[Item], None], item: Item) -> None:
+    """One object of a list that cannot be taken in must not keep out the others."""
+    try:
+        put(item)
+    except Exception:
+        log.exception("Object cannot be applied, left out", extra=kv(name=item.name))
 
 
 def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets) -> list[Reflector[Any]]:

@@ -20,7 +20,9 @@ from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.verbs import BadRequestError, NotReady
 
-_TIMEOUT_S = 5.0
+# Together below the 2 s after which kube-scheduler gives a call up, as our documentation configures it.
+_WAIT_S = 0.5
+_TIMEOUT_S = 1.3
 
 
 class Binder:
@@ -52,9 +54,17 @@ class Binder:
             return f"pod cannot be read: {exc}"
         if record.needs is None:
             return f"pod cannot be placed: {record.problem}"
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                lock = self._locks.setdefault(args.Node, asyncio.Lock())
+                await lock.acquire()
+        except TimeoutError:
+            return f"another bind to {args.Node} takes too long"
         # A kubelet places pods in the order of their Bindings, so these must be made in the order of the bookings.
-        async with self._locks.setdefault(args.Node, asyncio.Lock()):
+        try:
             return await self._book_and_bind(args, record, record.needs)
+        finally:
+            lock.release()
 
     async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
         reason = self._ledger.assume(record, needs, args.Node)
@@ -64,12 +74,13 @@ class Binder:
         try:
             await self._api.request("POST", path, body=_binding(args), timeout=_TIMEOUT_S)
         except ApiError as exc:
-            self._ledger.forget(args.PodUID)
-            if not exc.status:
+            self._ledger.forget(args.PodUID, args.Node)
+            # After no answer, or a server's own trouble, nobody knows whether the pod was bound.
+            if not exc.status or exc.status >= 500:
                 self._keep_room(record, args.Node)
             return f"binding failed: {exc}"
         except asyncio.CancelledError:
-            self._ledger.forget(args.PodUID)
+            self._ledger.forget(args.PodUID, args.Node)
             self._keep_room(record, args.Node)
             raise
         return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
 import msgspec
 
@@ -31,7 +32,8 @@ class Explainer:
         if not (namespace and slash and name) or "/" in name:
             raise BadRequestError(f"pod is {pod!r}, expected namespace/name")
         try:
-            body = await self._api.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}", timeout=_TIMEOUT_S)
+            path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+            body = await self._api.request("GET", path, timeout=_TIMEOUT_S)
         except ApiError as exc:
             raise BadRequestError(f"pod {pod} cannot be read: {exc}") from exc
         return self.manifest(body, nodes)

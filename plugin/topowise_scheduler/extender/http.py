@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 import uvicorn
@@ -65,16 +65,35 @@ class Metrics:
         )
 
 
+class Ui(Protocol):
+    """Pages at /ui and below, told of each answer after it was sent."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """ASGI."""
+
+    def noted(self) -> Any:
+        """What the answer just made was about; to be taken at once and given to `answered`."""
+
+    def answered(self, noted: Any, verb: str, body: bytes, answer: bytes, seconds: float, problem: str) -> None:
+        """The answer was sent."""
+
+
 class Application:
     """ASGI. Paths end in the verb, so `urlPrefix` may have any path of its own."""
 
     def __init__(
-        self, answering: Verbs, binder: Binder, explainer: Explainer, metrics: Metrics, max_body_bytes: int
+        self,
+        answering: Verbs,
+        binder: Binder,
+        explainer: Explainer,
+        metrics: Metrics,
+        max_body_bytes: int,
+        ui: Ui | None = None,
     ) -> None:
         self._verbs = {
             "filter": Verb(verbs.refuse_filter, now=answering.filter),
             "prioritize": Verb(verbs.refuse_prioritize, now=answering.prioritize),
-            "preempt": Verb(verbs.refuse_preempt, now=answering.preempt),
+            "preempt": Verb(verbs.refuse_preempt, later=answering.preempt),
             "bind": Verb(binding.refuse_bind, later=binder.bind),
             "explain": Verb(explaining.refuse_explain),
         }
@@ -83,11 +102,15 @@ class Application:
         self._seconds = {name: metrics.seconds.labels(name) for name in self._verbs}
         self._refused = {name: metrics.refused.labels(name) for name in self._verbs}
         self._max_body_bytes = max_body_bytes
+        self._ui = ui
         self._complaint = ""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         name = scope["path"].rpartition("/")[2]
         verb = self._verbs.get(name)
+        if self._ui is not None and (scope["path"] == "/ui" or scope["path"].startswith("/ui/")):
+            await self._ui(scope, receive, send)
+            return
         if verb is None:
             await _send(send, 404, f"no verb {name!r}, expected one of {', '.join(self._verbs)}\n".encode())
             return
@@ -100,8 +123,12 @@ class Application:
         started = time.perf_counter()
         answer, problem = await self._answer(verb, body)
         expected = self._answering.expected()
-        self._seconds[name].observe(time.perf_counter() - started)
+        noted = None if self._ui is None else self._ui.noted()
+        seconds = time.perf_counter() - started
+        self._seconds[name].observe(seconds)
         await _send(send, 200, answer, b"application/json")
+        if self._ui is not None:
+            self._ui.answered(noted, name, body or b"", answer, seconds, problem)
         if expected is not None:
             self._answering.settle(expected)
         for stranger in self._answering.take_strangers():

@@ -16,6 +16,7 @@ from topowise_scheduler.answers import Answers, Question, by_name
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.evictions import Evictions
+from topowise_scheduler.preemption import Choice
 
 
 class BadRequestError(TopowiseError):
@@ -70,7 +71,7 @@ class Verbs:
             self._expected = asked, int(scores.argmax())
         return wire.encode(list(map(wire.HostPriority, asked.names, scores.tolist())))
 
-    def preempt(self, body: bytes) -> bytes:
+    async def preempt(self, body: bytes) -> bytes:
         """ExtenderPreemptionArgs -> ExtenderPreemptionResult."""
         self._check_ready()
         try:
@@ -79,12 +80,16 @@ class Verbs:
             raise BadRequestError(f"request is not ExtenderPreemptionArgs: {exc}") from exc
         if args.NodeNameToMetaVictims is not None:
             proposed = {
-                name: [] if victims is None else [pod.UID for pod in victims.Pods or ()]
+                name: _NOBODY
+                if victims is None
+                else Choice(tuple([pod.UID for pod in victims.Pods or ()]), victims.NumPDBViolations)
                 for name, victims in args.NodeNameToMetaVictims.items()
             }
         elif args.NodeNameToVictims is not None:
             proposed = {
-                name: [] if victims is None else [pod.metadata.uid for pod in victims.Pods or ()]
+                name: _NOBODY
+                if victims is None
+                else Choice(tuple([pod.metadata.uid for pod in victims.Pods or ()]), victims.NumPDBViolations)
                 for name, victims in args.NodeNameToVictims.items()
             }
         else:
@@ -92,7 +97,7 @@ class Verbs:
                 "request has neither NodeNameToMetaVictims nor NodeNameToVictims, expected one of them"
             )
         asked = self._answers.question(args.Pod, list(proposed), is_simulation=True)
-        chosen = self._evictions.choose(asked, proposed)
+        chosen = await self._evictions.choose(asked, proposed)
         return wire.encode(
             wire.ExtenderPreemptionResult(
                 {
@@ -152,5 +157,6 @@ def refuse_preempt(problem: str) -> bytes:
     return b'{"NodeNameToMetaVictims":{}}'
 
 
+_NOBODY = Choice((), 0)
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 REFUSED_BECAUSE = (BadRequestError, ParseError)

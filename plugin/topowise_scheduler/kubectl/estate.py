@@ -93,7 +93,7 @@ class Estate:
 
     def states(self, pod: pods.Pod, name: str) -> list[Kubelet]:
         """Copies of all that a node may look like for this pod, none for one that is not reported."""
-        return self.answers.states_for(self.answers.question(pod, [name], is_simulation=True), name)
+        return list(self.answers.states_for(self.answers.question(pod, [name], is_simulation=True), name))
 
     def assign(self, pod: pods.Pod, name: str) -> PodRecord:
         """The pod is on the node, for good, before anything else happens. It must fit there."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from topowise import nrt, quantity
 from topowise.errors import ParseError
+from topowise.pods import MAX_AMOUNT
 
 
 class Count(NamedTuple):
@@ -48,6 +49,6 @@ def _count(zone: nrt.Zone, listed: nrt.Resource, problems: list[str]) -> Count:
 
 
 def _whole(resource: str, text: str | int) -> int:
-    """Rounded down, to a thousandth of a CPU or to a unit."""
+    """Rounded down, to a thousandth of a CPU or to a unit; bounded, as sums have to fit into 64 bits."""
     milli = quantity.milli_value(text)
-    return milli if resource == "cpu" else milli // 1000
+    return max(-MAX_AMOUNT, min(MAX_AMOUNT, milli if resource == "cpu" else milli // 1000))

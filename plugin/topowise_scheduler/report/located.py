@@ -87,7 +87,8 @@ def _take(
         requests["cpu"] = requests.get("cpu", 0) - 1000 * view.cpus
     blocks = {block.type: block.size for block in held.memory}
     mine: list[MemoryBlock] = []
-    for name, size in (view.memory or {}).items() if node.memory is not None else ():
+    asked = {name: size for name, size in (view.memory or {}).items() if size} if node.memory is not None else {}
+    for name, size in asked.items():
         blocks[name] = blocks.get(name, 0) - size
         requests[name] = requests.get(name, 0) - size
         mine.append(MemoryBlock(name, zone, size))

@@ -171,7 +171,7 @@ class Reflector(Generic[Object]):
         try:
             meta = _decode_envelope(raw).metadata
             items.append(self._decode(raw))
-        except (msgspec.DecodeError, ValueError) as exc:
+        except Exception as exc:
             self._skip(raw, exc)
             return
         held[meta.namespace, meta.name] = _number(meta.resourceVersion)
@@ -243,7 +243,7 @@ class Reflector(Generic[Object]):
             return
         try:
             item = self._decode(raw)
-        except (msgspec.DecodeError, ValueError) as exc:
+        except Exception as exc:
             if event == "DELETED" and key in self._held:
                 raise HistoryLostError(f"{meta.name} was deleted and does not decode any more: {exc}") from exc
             self._skip(raw, exc)
@@ -252,7 +252,11 @@ class Reflector(Generic[Object]):
             self._held.pop(key, None)
         else:
             self._held[key] = version
-        self._consumer.apply(event, item)
+        try:
+            self._consumer.apply(event, item)
+        except Exception:
+            # A defect of ours, but one object's; without its task the daemon would be blind to all others.
+            log.exception("Event cannot be applied, left out", extra=kv(resource=self.name, name=meta.name))
 
     def _skip(self, raw: msgspec.Raw, exc: Exception) -> None:
         log.warning(

@@ -1,5 +1,7 @@
 """The extender's verbs: exactly Go's JSON, every node in every answer, and never an accident."""
 
+import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -28,6 +30,10 @@ def answering(service: Service) -> Verbs:
 
 def body(document: dict[str, Any], names: list[str] | None, nodes: Any = None) -> bytes:
     return msgspec.json.encode({"Pod": document, "Nodes": nodes, "NodeNames": names})
+
+
+def run(verb: Callable[[bytes], Coroutine[Any, Any, bytes]]) -> Callable[[bytes], bytes]:
+    return lambda sent: asyncio.run(verb(sent))
 
 
 _OTHER = refusals.OTHER_POLICY
@@ -148,7 +154,7 @@ def test_before_the_first_sync_there_is_no_answer(service: Service) -> None:
     waiting = Verbs(
         service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: "not yet listed: nodes"
     )
-    for verb in (waiting.filter, waiting.prioritize, waiting.preempt):
+    for verb in (waiting.filter, waiting.prioritize, run(waiting.preempt)):
         with pytest.raises(BadRequestError, match="not yet listed"):
             verb(body(pod("p"), ["empty"]))
     assert msgspec.json.decode(verbs.refuse_filter("x")) == {
@@ -171,11 +177,14 @@ class TestPreempt:
     def _occupied(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         for name, cpu, priority in (("low", "6", 1), ("small", "3", 1), ("high", "5", 9)):
-            service.put(pod(name, cpu, node="n1", priority=priority))
+            # One after the other and long ago, so that it is sure where they lie.
+            service.put(pod(name, cpu, node="n1", priority=priority, phase="Running"))
+            service.clock.now += 10
+            service.ledger.tick()
 
     def ask(self, answering: Verbs, document: dict[str, Any], proposed: dict[str, Any]) -> Any:
         return msgspec.json.decode(
-            answering.preempt(
+            run(answering.preempt)(
                 msgspec.json.encode({"Pod": document, "NodeNameToVictims": None, "NodeNameToMetaVictims": proposed})
             )
         )["NodeNameToMetaVictims"]
@@ -195,9 +204,15 @@ class TestPreempt:
 
     def test_a_node_nobody_has_reported_is_kept_as_proposed(self, answering: Verbs) -> None:
         answer = self.ask(answering, pod("p", priority=5), {"x": {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}})
-        assert answer["x"]["Pods"] == [{"UID": "u"}]
+        assert answer == {"x": {"Pods": [{"UID": "u"}], "NumPDBViolations": 2}}
+
+    def test_nobody_is_evicted_from_a_node_that_the_pod_may_not_have(self, answering: Verbs, service: Service) -> None:
+        strict = pod("p", "5", priority=5, annotations={"volcano.sh/numa-topology-policy": "restricted"})
+        assert self.ask(answering, strict, {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
+        service.put(pod("refused", "5", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        assert self.ask(answering, pod("p", "5", priority=5), {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
 
     def test_whole_pods_are_answered_by_uid(self, answering: Verbs) -> None:
         sent = {"Pod": pod("p", "5", priority=5), "NodeNameToVictims": {"n1": {"Pods": [pod("low", "6")]}}}
-        answer = msgspec.json.decode(answering.preempt(msgspec.json.encode(sent)))
+        answer = msgspec.json.decode(run(answering.preempt)(msgspec.json.encode(sent)))
         assert answer["NodeNameToMetaVictims"]["n1"]["Pods"] == [{"UID": "uid-low"}]

@@ -44,7 +44,7 @@ def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterato
             yield Finding(
                 "reports", "note", "node", (report.name,), "known by counts alone",
                 "which CPUs and devices are free is not reported, so a prediction can be wrong where that decides",
-                "let topowise-exporter report it, with publishing.holdings on",
+                "let topowise-exporter report it, with publish.holdings on",
             )  # fmt: skip
 
 

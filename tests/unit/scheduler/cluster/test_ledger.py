@@ -95,6 +95,20 @@ class TestReportsOfCounts:
         service.put(pod("a", "4", node="n1"), is_news=False)
         assert service.free("n1") == [4]
 
+    def test_numbers_without_usage_include_nobody(self, service: Service) -> None:
+        """koordlet reports totals only, and anew with every change of the node."""
+        for version in range(3):
+            service.report(counts("n1", ("8", "8"), version=str(version)))
+            service.put(pod("a", "8", node="n1"))
+            assert service.free("n1") == [0, 8]
+
+    def test_numbers_without_a_fingerprint_include_no_more_pods_than_they_have_room_for(self, service: Service) -> None:
+        service.report(counts("n1", "8", version="1"))
+        service.put(pod("a", "3", node="n1"))
+        service.put(pod("b", "2", node="n1"))
+        service.report(counts("n1", "5", version="2"))
+        assert service.free("n1") == [3]
+
     def test_pods_seen_before_the_first_report_are_kept_for_it(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
         service.report(counts("n1", "8", included=()))

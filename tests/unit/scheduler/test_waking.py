@@ -6,7 +6,7 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, counts, kubelet, machine, pod
 from topowise.kube.api import Api
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster.waking import Waker
+from topowise_scheduler.waking import Waker
 
 _WAITS = [
     {
@@ -28,7 +28,14 @@ def service() -> Service:
 
 def waker(service: Service, per_second: float = 1000.0) -> Waker:
     # due() asks nobody; the requests are tested with a server in tests/integration.
-    return Waker(object.__new__(Api), service.ledger, interval=0.1, per_second=per_second)
+    return Waker(
+        object.__new__(Api),
+        service.ledger,
+        service.answers.fits,
+        interval=0.1,
+        per_second=per_second,
+        clock=service.clock,
+    )
 
 
 def due(one: Waker) -> list[str]:
@@ -47,8 +54,41 @@ def test_a_pod_is_woken_when_its_room_appears_and_only_once_for_it(service: Serv
     free(service, "8", "2")
     assert due(one) == ["a"]
     assert due(one) == []
+    service.clock.now += 1
     free(service, "7", "3")
     assert due(one) == ["a"]
+
+
+def test_a_pod_woken_in_vain_is_left_alone_for_longer_and_longer(service: Service) -> None:
+    service.put(pod("a", "4", conditions=_WAITS))
+    one = waker(service)
+    service.ledger.drop_pod("uid-other")
+    times = 0
+    for tick in range(600):
+        free(service, "8" if tick % 2 else "7", str(tick + 2))
+        times += len(due(one))
+        service.clock.now += 0.1
+    assert times == 6
+
+
+def test_a_pod_whose_policy_no_node_has_is_never_woken(service: Service) -> None:
+    service.put(pod("a", "4", conditions=_WAITS, annotations={"volcano.sh/numa-topology-policy": "restricted"}))
+    one = waker(service)
+    service.ledger.drop_pod("uid-other")
+    free(service, "8", "2")
+    assert due(one) == []
+
+
+def test_of_more_groups_than_fit_into_a_round_each_has_its_turn(service: Service) -> None:
+    service.report(counts("n2", "0", included=()))
+    for number in range(70):
+        service.put(pod(f"p{number}", "9", memory=f"{number + 1}Mi", conditions=_WAITS, priority=5))
+    service.put(pod("small", "4", conditions=_WAITS))
+    one = waker(service)
+    service.ledger.drop_pod("uid-other")
+    free(service, "8", "2")
+    woken = [name for _ in range(3) for name in due(one)]
+    assert woken == ["small"]
 
 
 def test_a_pod_that_still_does_not_fit_sleeps_on(service: Service) -> None:

@@ -1,0 +1,11 @@
+"""The dashboard: one page on the extender's port that shows what the service knows and what it said.
+
+    answers, ledger -> decisions, state, node, fits (values) -> page (HTML), JSON -> app (ASGI)
+
+It only reads. Without `ui.enabled` nothing of this is in the path of a request.
+"""
+
+from topowise_scheduler.ui.app import Dashboard
+from topowise_scheduler.ui.decisions import Decisions, Observed
+
+__all__ = ["Dashboard", "Decisions", "Observed"]

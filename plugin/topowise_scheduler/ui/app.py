@@ -1,0 +1,223 @@
+"""The dashboard as an ASGI application below /ui; it only reads.
+
+Nothing is loaded from elsewhere, and the Content-Security-Policy would not let it be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import msgspec
+import xxhash
+
+from topowise import __version__
+from topowise.errors import ParseError
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.ui import fits, node, page
+from topowise_scheduler.ui.decisions import Decisions, Noted, Observed
+from topowise_scheduler.ui.state import Reader, Sightings, State, encode
+
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = [
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+_JSON: Final = b"application/json"
+_HTML: Final = b"text/html; charset=utf-8"
+_MAX_MANIFEST: Final = 256 << 10
+_MIN_GZIP: Final = 4096
+# However many look, the state is read once in this time.
+_FRESH_S: Final = 1.0
+_FITS_S: Final = 3.0
+
+
+class Dashboard:
+    """The page, and what it is told by the extender (extender.http.Ui). `run` has to run beside it."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        answers: Observed,
+        not_ready: Callable[[], str | None],
+        size: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.decisions = answers.decisions = Decisions(size, clock)
+        self._ledger = ledger
+        self._answers = answers
+        self._clock = clock
+        self._monotonic = monotonic
+        self._sightings = Sightings(ledger, clock)
+        self._reader = Reader(ledger, self.decisions, self._sightings, int(clock() * 1000), not_ready)
+        self._states: dict[str, tuple[float, State]] = {}
+        self._reading = asyncio.Lock()
+        self._counting = asyncio.Lock()
+        static = resources.files(__package__) / "static"
+        style = (static / "style.css").read_text("utf-8") + node.style()
+        self._files = {
+            "/app.js": ((static / "app.js").read_bytes(), b"text/javascript; charset=utf-8"),
+            "/style.css": (style.encode(), b"text/css; charset=utf-8"),
+        }
+
+    async def run(self) -> None:
+        """Keeps in mind when each node was last reported, until cancelled."""
+        while True:
+            self._sightings.look()
+            await asyncio.sleep(1.0)
+
+    def noted(self) -> Noted | None:
+        """What the answer just made was about."""
+        return self._answers.take()
+
+    def answered(self, noted: Any, verb: str, body: bytes, answer: bytes, seconds: float, problem: str) -> None:
+        """An answer was sent."""
+        if verb != "explain":
+            self.decisions.keep(verb, noted, body, answer, seconds, problem)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        path, method = scope["path"].removeprefix("/ui"), scope["method"]
+        headers = dict(scope["headers"])
+        asked = {key: values[0] for key, values in parse_qs(scope["query_string"].decode("ascii", "replace")).items()}
+        reply = _Reply(send, b"gzip" in headers.get(b"accept-encoding", b""), is_head=method == "HEAD")
+        if path == "/fits":
+            if method != "POST":
+                await reply(405, b"expected POST\n")
+            else:
+                await self._fits(headers, receive, reply)
+        elif method not in ("GET", "HEAD"):
+            await reply(405, b"expected GET\n")
+        elif path == "":
+            await reply(200, (await self._page(asked)).encode(), _HTML)
+        elif path == "/":
+            # The links of the page are relative to /ui.
+            await reply(308, b"", extra=[(b"location", b"../ui")])
+        elif path == "/state.json":
+            await self._state(asked, headers.get(b"if-none-match", b""), reply)
+        elif path == "/node":
+            found = self._node(asked.get("name", ""))
+            if found is None:
+                await reply(404, b"no exporter has reported this node\n")
+            else:
+                await reply(200, page.node_part(found, page.Query()).encode(), _HTML)
+        elif path in self._files:
+            await reply(200, *self._files[path])
+        else:
+            await reply(404, b"there is no such page\n")
+
+    async def _page(self, asked: dict[str, str]) -> str:
+        query = page.Query(
+            resource=asked.get("resource", "cpu"),
+            name=asked.get("name", ""),
+            policy=asked.get("policy", ""),
+            node=asked.get("node", ""),
+        )
+        return page.page(await self._read(query.resource), query, self._node(query.node), __version__)
+
+    async def _state(self, asked: dict[str, str], known: bytes, reply: _Reply) -> None:
+        since = asked.get("since", "")
+        state = await self._read(asked.get("resource", "cpu"))
+        body = encode(state, int(since) if since.isdecimal() and len(since) < 16 else 0)
+        tag = f'"{xxhash.xxh3_64_hexdigest(body)}"'.encode()
+        extra = [(b"etag", tag), (b"topowise-now", f"{self._clock():.3f}".encode())]
+        if tag == known.removeprefix(b"W/"):
+            await reply(304, b"", extra=extra)
+        else:
+            await reply(200, body, _JSON, extra)
+
+    async def _read(self, resource: str) -> State:
+        async with self._reading:
+            read_at, state = self._states.get(resource, (-_FRESH_S, None))
+            if state is None or self._monotonic() - read_at >= _FRESH_S:
+                state = await self._reader.read(resource)
+                if resource != state.resource:
+                    # There is no such resource: its name is not kept.
+                    return state
+                self._states = {
+                    name: one for name, one in self._states.items() if self._monotonic() - one[0] < _FRESH_S
+                }
+                self._states[resource] = (self._monotonic(), state)
+            return state
+
+    def _node(self, name: str) -> node.NodePage | None:
+        return node.read(self._ledger, self._reader, self._sightings, name, self._monotonic()) if name else None
+
+    async def _fits(self, headers: dict[bytes, bytes], receive: Receive, reply: _Reply) -> None:
+        # It changes nothing, but it takes time, which no other site should make us spend.
+        if headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
+            await reply(403, b"not from another site\n")
+            return
+        body = await _body(receive)
+        if body is None:
+            await reply(200, _problem(f"the manifest is larger than {_MAX_MANIFEST} bytes"), _JSON)
+            return
+        try:
+            pod = fits.pod_of(body)
+            async with self._counting:
+                answers: Answers = self._answers
+                found = await fits.fits(answers, self._ledger, pod, within_s=_FITS_S)
+        except ParseError as exc:
+            await reply(200, _problem(str(exc)), _JSON)
+            return
+        await reply(200, msgspec.json.encode(found), _JSON)
+
+
+class _Reply:
+    """Sends one answer."""
+
+    def __init__(self, send: Send, takes_gzip: bool, *, is_head: bool) -> None:
+        self._send = send
+        self._takes_gzip = takes_gzip
+        self._is_head = is_head
+
+    async def __call__(
+        self,
+        status: int,
+        body: bytes,
+        content_type: bytes = b"text/plain; charset=utf-8",
+        extra: list[tuple[bytes, bytes]] | None = None,
+    ) -> None:
+        headers = [*_HEADERS, (b"content-type", content_type), (b"vary", b"accept-encoding"), *(extra or ())]
+        if self._takes_gzip and len(body) >= _MIN_GZIP:
+            body = await asyncio.to_thread(gzip.compress, body, 1)
+            headers.append((b"content-encoding", b"gzip"))
+        headers.append((b"content-length", str(len(body)).encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": b"" if self._is_head else body})
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The whole body, None if it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        part = message.get("body", b"")
+        size += len(part)
+        if size <= _MAX_MANIFEST:
+            parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts) if size <= _MAX_MANIFEST else None
+
+
+def _problem(text: str) -> bytes:
+    return msgspec.json.encode({"error": text})

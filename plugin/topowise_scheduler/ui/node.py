@@ -1,0 +1,110 @@
+"""One node: its picture, and the pods on it with what is sure of each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from topowise_scheduler.cluster.books import Booking, Books, Standing
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.kubectl import picture, whereabouts
+from topowise_scheduler.kubectl.picture.model import Zone
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.ui.state import Reader, Sightings
+
+Certainty = Literal["confirmed", "predicted", "unsettled", "does not fit", "claimed", "nominated"]
+
+CERTAINTIES: Final[Mapping[Certainty, str]] = {
+    "confirmed": "the node's report includes it",
+    "predicted": "bound; the model knows where the kubelet puts it",
+    "unsettled": "bound; it may lie elsewhere than predicted until the next report",
+    "does not fit": "bound; by the model the kubelet has no room for it",
+    "claimed": "expected here after an answer, not bound yet",
+    "nominated": "kube-scheduler evicts others for it here",
+}
+
+_STYLE: Final = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
+
+
+class Pod(msgspec.Struct, frozen=True):
+    """A pod of the node; `numa` in words, "-" if it holds nothing of its own or nobody knows where."""
+
+    name: str
+    certainty: Certainty
+    numa: str
+    priority: int
+
+
+class NodePage(msgspec.Struct, frozen=True):
+    """All that is shown of a node; `svg` is without its style sheet, which the page has. `seen` as in state.Node."""
+
+    name: str
+    policy: str
+    scope: str
+    precision: str
+    marks: str
+    seen: int
+    version: str
+    problems: tuple[str, ...]
+    pods: tuple[Pod, ...]
+    svg: str
+
+
+def read(ledger: Ledger, reader: Reader, sightings: Sightings, name: str, monotonic: float) -> NodePage | None:
+    """A node as it is, None if nobody has reported it. `monotonic` is the ledger's time."""
+    books = ledger.books(name)
+    if books is None or books.report is None or books.kubelet is None:
+        return None
+    settings = books.kubelet.settings.topology
+    return NodePage(
+        name=name,
+        policy=settings.policy,
+        scope=settings.scope,
+        precision=books.report.precision,
+        marks=reader.marks(name, books, reader.quarantined()),
+        seen=sightings.of(name),
+        version=books.report.version,
+        problems=books.report.problems,
+        pods=_pods(books, books.kubelet, monotonic),
+        svg=_svg(name, books, books.kubelet),
+    )
+
+
+def style() -> str:
+    """The style sheet of the pictures, the same for all."""
+    found = _STYLE.search(picture.svg(picture.Picture("", "", "", "exact", (Zone(0, (), ()),))))
+    return "" if found is None else found.group().strip().removeprefix("<style>").removesuffix("</style>")
+
+
+def _svg(name: str, books: Books, kubelet: Kubelet) -> str:
+    if not kubelet.node_ids:
+        return ""
+    names = {uid: "/".join(booking.name) for uid, booking in books.bookings.items()}
+    precision = "counts" if books.report is None else books.report.precision
+    return _STYLE.sub("", picture.svg(picture.read(kubelet, names, node=name, precision=precision)), count=1)
+
+
+def _pods(books: Books, kubelet: Kubelet, monotonic: float) -> tuple[Pod, ...]:
+    is_exact = books.report is not None and books.report.precision == "exact"
+    unsure = {view.uid for view in books.unsure(monotonic)}
+    found = []
+    for uid, booking in books.bookings.items():
+        places = whereabouts.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
+        certainty = _certainty(booking, is_unsure=uid in unsure)
+        found.append(Pod("/".join(booking.name), certainty, whereabouts.told(places), booking.record.priority))
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def _certainty(booking: Booking, *, is_unsure: bool) -> Certainty:
+    if booking.standing is Standing.NOMINATED:
+        return "nominated"
+    if booking.standing is Standing.CLAIMED:
+        return "claimed"
+    if booking.reported:
+        return "confirmed"
+    if not booking.placed:
+        return "does not fit"
+    return "unsettled" if is_unsure else "predicted"

@@ -1,0 +1,251 @@
+"""The dashboard of a running service, and as a browser shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from daemons import Start, assert_eventually
+from sandbox.apiserver import ApiServer
+from scheduler_process import Service
+from scheduling import counts
+from scheduling import pod as pod_of
+from topowise import nrt
+from topowise.kube.api import APPLY_PATCH, Api
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+NODES = {"metal-1": ("8", "3"), "metal-2": ("1", "0")}
+
+
+async def publish(api: Api, topology: nrt.NodeResourceTopology) -> None:
+    body = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, **msgspec.to_builtins(topology)}
+    path = f"{nrt.PATH}/{topology.metadata.name}"
+    query = {"fieldManager": "test", "force": "true"}
+    await api.request("PATCH", path, query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH)
+
+
+async def started(server: ApiServer, api: Api, directory: Path, start: Start, **ui: Any) -> Service:
+    for name, free in NODES.items():
+        server.create("nodes", {"metadata": {"name": name}})
+        await publish(api, counts(name, free, included=()))
+    made = Service(server, directory)
+    if ui:
+        made.config["ui"] = ui
+    await start("topowise_scheduler", "serve", config=made.config)
+    await assert_eventually(made.is_ready)
+    return made
+
+
+@pytest.fixture
+async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> Service:
+    return await started(server, api, tmp_path, start, enabled=True)
+
+
+async def decide(service: Service, server: ApiServer, name: str, cpu: str) -> None:
+    """A pod is created, decided, and bound if it fits."""
+    document = pod_of(name, cpu)
+    del document["metadata"]["uid"]
+    made = server.create("pods", document)
+    async with aiohttp.ClientSession() as session:
+        fitting = (await service.ask("filter", made, list(NODES), session))["NodeNames"]
+        if fitting:
+            meta = made["metadata"]
+            sent = {"PodName": name, "PodNamespace": "default", "PodUID": meta["uid"], "Node": fitting[0]}
+            await service.post("bind", json.dumps(sent).encode(), session)
+
+
+async def test_it_is_not_there_unless_it_is_asked_for(
+    server: ApiServer, api: Api, tmp_path: Path, start: Start
+) -> None:
+    service = await started(server, api, tmp_path, start)
+    async with aiohttp.ClientSession() as session:
+        for path in ("ui", "ui/state.json", "ui/app.js"):
+            async with session.get(f"http://127.0.0.1:{service.port}/{path}") as response:
+                assert response.status == 404
+
+
+async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -> None:
+    await decide(service, server, "trainer", "6")
+    await decide(service, server, "giant", "9")
+    url = f"http://127.0.0.1:{service.port}/ui"
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/state.json") as response:
+            told, tag = await response.json(), response.headers["ETag"]
+        assert [(one["pod"], one["outcome"], one.get("bound", "")) for one in told["decisions"]] == [
+            ("default/giant", "no room", ""),
+            ("default/trainer", "bound", "metal-1"),
+        ]
+        assert [node[0] for node in told["nodes"]] == ["metal-1", "metal-2"]
+        async with session.get(f"{url}/state.json", headers={"If-None-Match": tag}) as response:
+            assert response.status in (200, 304)
+        async with session.get(url) as response:
+            text = await response.text()
+        assert "default/trainer" in text
+        async with session.post(f"{url}/fits", data=json.dumps(pod_of("x", "1"))) as response:
+            fits = await response.json()
+        assert {one["node"]: one["count"] for one in fits["nodes"]} == {"metal-1": 5, "metal-2": 1}
+
+
+class Page:
+    """A tab of a browser, by the DevTools protocol."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._number = 0
+        self.complaints: list[str] = []
+
+    async def call(self, method: str, **params: Any) -> Any:
+        self._number += 1
+        await self._socket.send_json({"id": self._number, "method": method, "params": params})
+        while True:
+            message = await self._socket.receive_json(timeout=20)
+            if message.get("id") == self._number:
+                assert "error" not in message, message
+                return message["result"]
+            if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.complaints.append(json.dumps(message["params"]))
+
+    async def run(self, code: str) -> Any:
+        answer = await self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    async def text(self, selector: str) -> str:
+        return str(await self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
+
+    async def has(self, selector: str, *parts: str) -> None:
+        shown = ""
+
+        async def is_there() -> bool:
+            nonlocal shown
+            shown = await self.text(selector)
+            return all(part in shown for part in parts)
+
+        with contextlib.suppress(AssertionError):
+            await assert_eventually(is_there)
+        assert [part for part in parts if part not in shown] == [], shown
+
+    async def open(self, url: str, *, width: int, scheme: str = "light", script: bool = True) -> None:
+        await self.call("Emulation.setScriptExecutionDisabled", value=not script)
+        media = [{"name": "prefers-color-scheme", "value": scheme}]
+        await self.call("Emulation.setEmulatedMedia", features=media)
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        await self.call("Emulation.setDeviceMetricsOverride", **size)
+        await self.call("Page.navigate", url=url)
+
+    async def picture(self) -> bytes:
+        return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[Page]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH")
+    profile = tmp_path / "chromium"
+    options = ["--headless=new", "--disable-gpu", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
+    if not os.geteuid():
+        options.append("--no-sandbox")
+    quiet = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(CHROMIUM, *options, "about:blank", stdout=quiet, stderr=quiet)
+    port = profile / "DevToolsActivePort"
+    try:
+        await assert_eventually(lambda: port.exists() and "\n" in port.read_text(), within=30)
+        async with aiohttp.ClientSession() as session:
+            url = f"http://127.0.0.1:{port.read_text().split()[0]}/json/new?about:blank"
+            async with session.put(url) as response:
+                tab = await response.json()
+            async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+                made = Page(socket)
+                for domain in ("Page", "Runtime", "Log"):
+                    await made.call(f"{domain}.enable")
+                yield made
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await process.wait()
+
+
+async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Page, tmp_path: Path) -> None:
+    await decide(service, server, "trainer", "6")
+    url = f"http://127.0.0.1:{service.port}/ui"
+    await page.open(url, width=1280)
+    await page.has("#live", "live")
+    await page.has("#map", "metal-1", "metal-2", "single-numa-node")
+    await page.has("#decisions", "default/trainer", "bound", "1 of 2")
+    # Live: a decision comes without a reload.
+    await decide(service, server, "giant", "9")
+    await page.has("#decisions", "default/giant", "no room")
+    await page.run("document.querySelector('#decisions th button').click()")
+    await page.has("#decisions .detail", "As things are now", "never", "needs cpu 9")
+    # A node by keyboard, and away again.
+    await page.run("document.querySelector('#map a').focus()")
+    for kind in ("keyDown", "keyUp"):
+        enter = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+        await page.call("Input.dispatchKeyEvent", type=kind, **(enter if kind == "keyDown" else {"key": "Enter"}))
+    await page.has("#node", "metal-1", "default/trainer", "unsettled")
+    assert await page.run("document.querySelectorAll('#node svg rect').length") > 10
+    assert await page.run("getComputedStyle(document.querySelector('#node svg .canvas')).fill") == "rgb(244, 246, 248)"
+    assert await page.run("document.activeElement.id") == "node"
+    await page.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
+    assert await page.run("document.querySelector('#node').hidden") is True
+    manifest = json.dumps(pod_of("web", "1"))
+    await page.run(f"document.querySelector('#manifest').value = {json.dumps(manifest)}")
+    await page.run("document.querySelector('#fits-form button').click()")
+    await page.has("#fits-result", "more of default/web fit on 2 of 2 nodes")
+    await page.run(
+        "document.querySelector('#filter [name=name]').value = 'metal-2';"
+        "document.querySelector('#filter').dispatchEvent(new Event('input'))"
+    )
+    assert "metal-1" not in await page.text("#map")
+    picture = await page.picture()
+    assert picture.startswith(b"\x89PNG")
+    (tmp_path / "dashboard.png").write_bytes(picture)
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
+async def test_it_fits_on_the_screen(service: Service, page: Page, width: int, scheme: str) -> None:
+    await page.open(f"http://127.0.0.1:{service.port}/ui?node=metal-1", width=width, scheme=scheme)
+    await page.has("#live", "live")
+    await page.has("#node", "metal-1")
+    assert await page.run("document.documentElement.scrollWidth") <= width
+    ground = await page.run("getComputedStyle(document.body).backgroundColor")
+    assert ground == {"dark": "rgb(15, 20, 26)", "light": "rgb(244, 246, 248)"}[scheme]
+    assert page.complaints == []
+
+
+async def test_a_browser_without_javascript_shows_it(service: Service, server: ApiServer, page: Page) -> None:
+    await decide(service, server, "trainer", "6")
+    await page.open(f"http://127.0.0.1:{service.port}/ui?node=metal-2", width=1000, script=False)
+    await page.has("body", "metal-1", "default/trainer", "bound", "kubectl topowise fits", "policy single-numa-node")
+
+
+async def test_a_hidden_tab_asks_nothing(service: Service, page: Page) -> None:
+    await page.open(f"http://127.0.0.1:{service.port}/ui", width=1000)
+    await page.has("#live", "live")
+    await page.run(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+        "window.asked = 0; const real = window.fetch;"
+        "window.fetch = (...args) => { window.asked += 1; return real(...args); }"
+    )
+    await asyncio.sleep(2.5)
+    before = await page.run("window.asked")
+    await asyncio.sleep(2.5)
+    assert await page.run("window.asked") == before <= 1
+    await page.run("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+
+    async def asks() -> bool:
+        return bool(await page.run("window.asked") > before)
+
+    await assert_eventually(asks)

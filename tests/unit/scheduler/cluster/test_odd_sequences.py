@@ -1,0 +1,182 @@
+"""Sequences of events that once left wrong books, and objects that once ended the process."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import Service, configuration, counts, kubelet, machine, pod
+from topowise import nrt, pods
+from topowise_scheduler import report
+from topowise_scheduler.cluster.watch import Budgets, reflectors
+from topowise_scheduler.kubelet import Kubelet
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+def exact(node: Kubelet, version: str = "1", name: str = "n1") -> nrt.NodeResourceTopology:
+    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
+    return msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
+    )
+
+
+class TestWhatIsOnlyExpected:
+    def test_a_claim_that_comes_to_nothing_has_not_moved_a_bound_pod(self, service: Service) -> None:
+        service.report(counts("n1", ("8", "4"), included=()))
+        service.report(counts("n2", ("8", "4"), included=()))
+        claimed = service.put(pod("q", "6"))
+        assert claimed.needs is not None
+        service.ledger.claim(claimed, claimed.needs, "n1")
+        service.put(pod("p", "4", node="n1"))
+        service.put(pod("q", "6", node="n2"))
+        assert service.free("n1") == [4, 4]
+
+    def test_a_pod_that_is_bound_out_of_the_order_of_claims_lies_where_the_kubelet_puts_it(
+        self, service: Service
+    ) -> None:
+        service.report(counts("n1", ("8", "8"), included=()))
+        for name, cpu in (("x", "4"), ("y", "6")):
+            record = service.put(pod(name, cpu))
+            assert record.needs is not None
+            service.ledger.claim(record, record.needs, "n1")
+        assert service.free("n1") == [4, 2]
+        service.put(pod("y", "6", node="n1"))
+        assert service.free("n1") == [2, 4]
+
+    def test_a_nomination_does_not_make_a_bound_pod_vanish(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("nominated", "8", priority=1, nominatedNodeName="n1"))
+        service.put(pod("a", "8", node="n1", priority=5))
+        assert service.fits(pod("b", "8", priority=9), "n1") == []
+
+
+class TestBinds:
+    def test_a_pod_bound_anew_elsewhere_is_booked_once(self, service: Service) -> None:
+        for name in ("n1", "n2"):
+            service.report(counts(name, "8", included=()))
+        record = service.put(pod("a", "4"))
+        assert record.needs is not None
+        assert service.ledger.assume(record, record.needs, "n1") == ""
+        assert service.ledger.assume(record, record.needs, "n2") == ""
+        service.ledger.forget(record.uid, "n1")
+        assert (service.free("n1"), service.free("n2")) == ([8], [4])
+        service.ledger.drop_pod(record.uid)
+        assert service.free("n2") == [8]
+
+    def test_a_bound_pod_is_not_bound_again(self, service: Service) -> None:
+        for name in ("n1", "n2"):
+            service.report(counts(name, "8", included=()))
+        record = service.put(pod("a", "4"))
+        service.put(pod("a", "4", node="n1"))
+        assert record.needs is not None
+        assert "n1 already" in service.ledger.assume(record, record.needs, "n2")
+        assert (service.free("n1"), service.free("n2")) == ([4], [8])
+
+    def test_a_failed_bind_leaves_the_nomination(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        record = service.put(pod("a", "6", priority=5, nominatedNodeName="n1"))
+        assert record.needs is not None
+        assert service.ledger.assume(record, record.needs, "n1") == ""
+        service.ledger.forget(record.uid, "n1")
+        assert service.fits(pod("lesser", "6", priority=1), "n1") == []
+
+
+class TestNamesUsedAgain:
+    def test_counts_of_the_predecessor_are_not_taken_for_the_new_pod(self, service: Service) -> None:
+        service.report(counts("n1", "4", included=["web-0"]))
+        service.put(pod("web-0", "4", node="n1"))
+        service.ledger.drop_pod("uid-web-0")
+        service.put(pod("web-0", "3", node="n1", uid="new"))
+        assert service.free("n1") == [1]
+
+    def test_a_list_of_the_predecessor_is_not_taken_for_the_new_pod(self, service: Service) -> None:
+        truth = kubelet()
+        assert truth.admit(pods.decode(msgspec.json.encode(pod("web-0", "1")))).admitted
+        service.report(exact(truth))
+        service.put(pod("web-0", "1", node="n1"))
+        service.ledger.drop_pod("uid-web-0")
+        service.put(pod("web-0", "4", node="n1", uid="new"))
+        assert service.free("n1") == [3, 0]
+        service.report(exact(truth, "2"))
+        assert service.free("n1") == [3, 0]
+
+
+class TestTime:
+    def test_ended_pods_are_forgotten_without_a_new_report(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        for number in range(50):
+            service.put(pod(f"p{number}", "1", node="n1"))
+            service.ledger.drop_pod(f"uid-p{number}")
+        books = service.ledger.books("n1")
+        assert books is not None
+        assert books.remembers_ended
+        service.clock.now += 121
+        service.ledger.tick()
+        assert not books.remembers_ended
+
+    def test_a_pod_deleted_by_force_holds_again_what_its_kubelet_still_lists(self, service: Service) -> None:
+        truth = kubelet()
+        assert truth.admit(pods.decode(msgspec.json.encode(pod("a", "4")))).admitted
+        service.report(exact(truth))
+        service.put(pod("a", "4", node="n1"))
+        service.ledger.drop_pod("uid-a")
+        assert service.free("n1") == [3, 4]
+        service.clock.now += 121
+        service.ledger.tick()
+        assert service.free("n1") == [3, 0]
+
+    def test_a_quarantine_that_ends_lets_pods_be_woken(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("a", "4", node="n1"))
+        service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        service.ledger.improved.clear()
+        service.clock.now += 301
+        service.ledger.tick()
+        assert service.ledger.improved == {"n1"}
+
+
+class TestGates:
+    def test_a_kubelet_without_pod_level_resources_sees_the_containers_only(self, service: Service) -> None:
+        old = configuration(featureGates={"PodLevelResources": False})
+        service.report(exported(machine(), old, Kubelet(machine(), old)))
+        whole = pod("a", "3")
+        whole["spec"]["resources"] = {
+            "requests": {"cpu": "4", "memory": "2Gi"},
+            "limits": {"cpu": "4", "memory": "2Gi"},
+        }
+        whole["spec"]["containers"].append({**whole["spec"]["containers"][0], "name": "d"})
+        truth = Kubelet(machine(), old)
+        decided = truth.admit(pods.decode(msgspec.json.encode(whole))).admitted
+        assert (service.fits(whole, "n1") == ["n1"]) is decided
+
+
+class TestDamage:
+    @pytest.mark.parametrize("cpu", ["20P", "9E", "9223372036854775807"])
+    def test_an_amount_that_no_machine_has_is_that_pods_problem(self, service: Service, cpu: str) -> None:
+        service.report(counts("n1", "8", included=()))
+        record = service.put(pod("a", cpu, node="n1"))
+        assert record.needs is None
+        assert "2^53" in record.problem
+        assert service.free("n1") == [8]
+
+    @pytest.mark.parametrize("resource", ["cpu", "memory", "hugepages-2Mi", "example.com/gpu"])
+    def test_an_nrt_with_endless_amounts_is_read(self, service: Service, resource: str) -> None:
+        endless = {"name": resource, **dict.fromkeys(("capacity", "allocatable", "available"), "9223372036854775807")}
+        document = {
+            "metadata": {"name": "n1"},
+            "attributes": [{"name": "topologyManagerPolicy", "value": "restricted"}],
+            "zones": [{"name": f"node-{zone}", "type": "Node", "resources": [endless]} for zone in (0, 1)],
+        }
+        service.ledger.put_report(report.read(nrt.decode(msgspec.json.encode(document))))
+        assert service.fits(pod("p", "1"), "n1") in ([], ["n1"])
+
+
+def test_the_collections_are_listed_pods_first() -> None:
+    made = Service()
+    sources = reflectors(object(), made.ledger, made.records, Budgets())  # type: ignore[arg-type]
+    assert next(source.name for source in sources) == "pods"

@@ -1,0 +1,66 @@
+"""The bodies that the stock kube-scheduler really sent, answered by the verbs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduling import Service, counts
+from topowise_scheduler.cluster.watch import Budgets
+from topowise_scheduler.extender import wire
+from topowise_scheduler.extender.evictions import Evictions
+from topowise_scheduler.extender.verbs import Verbs
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.fixture
+def answering() -> Verbs:
+    service = Service()
+    for name in ("metal-0", "metal-1"):
+        service.report(counts(name, "4", allocatable="4", included=()))
+    return Verbs(service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: None)
+
+
+def recorded(name: str) -> tuple[bytes, Any]:
+    body = (RECORDED / f"{name}.json").read_bytes()
+    return body, json.loads(body)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("filter*.json")))
+def test_filter(answering: Verbs, name: str) -> None:
+    body, sent = recorded(name)
+    told = json.loads(answering.filter(body))
+    assert told["Error"] == ""
+    if sent["NodeNames"] is not None:
+        assert {*told["NodeNames"], *told["FailedNodes"], *told["FailedAndUnresolvableNodes"]} == set(sent["NodeNames"])
+        assert told["Nodes"] is None
+    else:
+        names = [one["metadata"]["name"] for one in told["Nodes"]["items"]]
+        assert {*names, *told["FailedNodes"]} == {one["metadata"]["name"] for one in sent["Nodes"]["items"]}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("prioritize*.json")))
+def test_prioritize(answering: Verbs, name: str) -> None:
+    body, sent = recorded(name)
+    told = json.loads(answering.prioritize(body))
+    offered = sent["NodeNames"] or [one["metadata"]["name"] for one in sent["Nodes"]["items"]]
+    assert [one["Host"] for one in told] == offered
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("preempt*.json")))
+def test_preempt(answering: Verbs, name: str) -> None:
+    body, sent = recorded(name)
+    told = json.loads(asyncio.run(answering.preempt(body)))["NodeNameToMetaVictims"]
+    proposed = sent["NodeNameToMetaVictims"] or sent["NodeNameToVictims"]
+    assert set(told) <= set(proposed)
+    assert all(victims["Pods"] for victims in told.values())
+
+
+def test_bind() -> None:
+    args = wire.decode_binding(recorded("bind")[0])
+    assert all((args.PodName, args.PodNamespace, args.PodUID, args.Node))

@@ -1,0 +1,362 @@
+"""The dashboard over ASGI: what is served, how, and that nobody's text becomes markup."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sandbox.exported import exported
+from scheduling import Service, configuration, counts, kubelet, machine, pod
+from topowise import pods
+from topowise.kube.api import Api
+from topowise_scheduler import report, strategies
+from topowise_scheduler.cluster.watch import Budgets
+from topowise_scheduler.configuration import SchedulerConfiguration, Scoring
+from topowise_scheduler.extender import http
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.evictions import Evictions
+from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.ui import Dashboard, Observed, page
+from topowise_scheduler.ui import state as states
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\u0007'
+
+
+class _NoApi(Api):
+    def __init__(self) -> None:
+        pass
+
+
+class Reply:
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Site:
+    """A service with its dashboard, or without."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.service = Service()
+        self.now = 1_700_000_000.0
+        ledger, records = self.service.ledger, self.service.records
+        answers = Observed(ledger, records, strategies.make("LeastAllocated", {}, Scoring()))
+        self.dashboard = Dashboard(
+            ledger, answers, lambda: None, 200, clock=lambda: self.now, monotonic=self.service.clock
+        )
+        self.app = http.Application(
+            Verbs(answers, Evictions(ledger, answers, Budgets()), lambda: None),
+            Binder(_NoApi(), ledger, records, lambda: None),
+            Explainer(_NoApi(), ledger, answers, lambda: None),
+            http.Metrics(CollectorRegistry()),
+            1 << 20,
+            self.dashboard if enabled else None,
+        )
+
+    def call(self, target: str, body: bytes | None = None, method: str = "", **headers: str) -> Reply:
+        path, _, query = target.partition("?")
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body or b"", "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "path": path,
+            "method": method or ("GET" if body is None else "POST"),
+            "query_string": query.encode(),
+            "headers": [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()],
+        }
+        asyncio.run(self.app(scope, receive, send))
+        start, content = sent
+        given = {name.decode(): text.decode() for name, text in start["headers"]}
+        return Reply(start["status"], given, content["body"])
+
+    def state(self, query: str = "") -> Any:
+        self.service.clock.now += 10
+        return self.call(f"/ui/state.json{query}").json
+
+    def exact(self, name: str) -> None:
+        topology = exported(machine(), configuration(), kubelet())
+        metadata = msgspec.structs.replace(topology.metadata, name=name, resourceVersion="7")
+        self.service.report(msgspec.structs.replace(topology, metadata=metadata))
+
+
+@pytest.fixture
+def site() -> Site:
+    made = Site()
+    made.service.ledger.known = {"n1", "n2", "virtual"}
+    made.exact("n1")
+    made.service.report(counts("n2", ("3", "0"), included=(), policy="restricted"))
+    return made
+
+
+class _Tags(HTMLParser):
+    """Every element with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def assert_harmless(text: str) -> None:
+    tags = _Tags(text).found
+    assert all(given == {"src": "ui/app.js", "defer": None} for tag, given in tags if tag == "script")
+    assert not [tag for tag, _ in tags if tag in ("img", "style", "iframe", "object")]
+    assert not [name for _, given in tags for name in given if name.startswith("on") or name == "style"]
+    assert "\u202e" not in text
+    assert "\u0007" not in text
+
+
+def test_off_by_default() -> None:
+    assert SchedulerConfiguration(apiVersion="topowise.io/v1alpha1").ui.enabled is False
+    site = Site(enabled=False)
+    for path in ("/ui", "/ui/", "/ui/state.json", "/ui/app.js", "/ui/fits"):
+        assert site.call(path).status == 404
+
+
+def test_the_page_needs_no_script(site: Site) -> None:
+    reply = site.call("/ui")
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert_harmless(reply.text)
+    for told in ("n1", "n2", "restricted", "NUMA node 0: 3 of 3 free", "NUMA node 1: 0 of 8 free", "reported virtual"):
+        assert told in reply.text
+    assert "No pod was asked about" in reply.text
+
+
+def test_headers_keep_everything_out(site: Site) -> None:
+    for path in ("/ui", "/ui/state.json", "/ui/app.js", "/ui/style.css", "/ui/nothing", "/ui/node?name=n1"):
+        headers = site.call(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+
+
+def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
+    whole = site.call("/ui").text + site.call("/ui/app.js").text + site.call("/ui/style.css").text
+    svg = "http://www.w3.org/2000/svg"
+    assert "http" not in whole.replace(svg, "").replace("http-equiv", "")
+    assert "innerHTML" not in whole
+
+
+def test_state_json(site: Site) -> None:
+    site.dashboard._sightings.look()
+    told = site.state()
+    assert told["resources"] == ["cpu", "memory"]
+    assert (told["known"], told["unreported"], told["unit"]) == (3, ["virtual"], "CPUs")
+    assert told["nodes"] == [
+        ["n1", 3, True, "", 0, 0, [[0, 3, 3], [1, 4, 4]]],
+        ["n2", 2, False, "", 0, 0, [[0, 3, 8], [1, 0, 8]]],
+    ]
+    memory = site.state("?resource=memory")
+    assert [node[6] for node in memory["nodes"]] == [[[0, 15360, 15360], [1, 16384, 16384]], []]
+    assert site.state("?resource=nobody/has-it")["resource"] == "cpu"
+
+
+def test_when_a_report_came_is_remembered(site: Site) -> None:
+    site.dashboard._sightings.look()
+    site.now += 60
+    site.service.report(counts("n2", ("2", "0"), included=(), policy="restricted", version="8"))
+    site.dashboard._sightings.look()
+    assert [node[5] for node in site.state()["nodes"]] == [0, 1_700_000_060]
+    assert "22:14:20 UTC" in site.call("/ui/node?name=n2").text
+
+
+def test_an_unchanged_state_is_not_sent_again(site: Site) -> None:
+    first = site.call("/ui/state.json")
+    tag = first.headers["etag"]
+    site.now += 3
+    site.service.clock.now += 3
+    again = site.call("/ui/state.json", if_none_match=tag)
+    assert (again.status, again.body) == (304, b"")
+    assert again.headers["topowise-now"] == "1700000003.000"
+    site.service.put(pod("a", "2", node="n1"))
+    # Read once a second, however many look.
+    assert site.call("/ui/state.json", if_none_match=tag).status == 304
+    site.service.clock.now += 1
+    changed = site.call("/ui/state.json", if_none_match=tag)
+    assert (changed.status, changed.json["nodes"][0][3:5]) == (200, ["u", 1])
+
+
+def test_decisions_are_sent_once(site: Site) -> None:
+    body = {"Pod": pod("a", "3"), "NodeNames": ["n1", "n2", "virtual"]}
+    site.call("/filter", json.dumps(body).encode())
+    site.call("/prioritize", json.dumps(body).encode())
+    told = site.state()
+    (one,) = told["decisions"]
+    assert (one["pod"], one["fits"], one["asked"], one["outcome"]) == ("default/a", 3, 3, "claimed")
+    assert one["filterMs"] > 0
+    assert site.state(f"?since={told['changed']}")["decisions"] == []
+    assert site.state("?since=nonsense")["decisions"] == told["decisions"]
+    assert "claimed" in site.call("/ui").text
+
+
+def test_explaining_and_counting_are_no_decisions(site: Site) -> None:
+    manifest = json.dumps(pod("a", "2")).encode()
+    assert json.loads(site.call("/explain", manifest).body)
+    assert site.call("/ui/fits", manifest).status == 200
+    assert site.state()["decisions"] == []
+    assert site.service.ledger.open_claims == 0
+
+
+def test_a_bad_request_is_shown(site: Site) -> None:
+    site.call("/filter", b"<script>")
+    (one,) = site.state()["decisions"]
+    assert one["outcome"] == "error"
+    assert_harmless(site.call("/ui").text)
+
+
+def test_hostile_text_stays_text(site: Site) -> None:
+    service = site.service
+    service.report(counts(HOSTILE, ("3", "0"), included=()))
+    service.ledger.known.add(HOSTILE + "2")
+    document = pod("a", "2", node=HOSTILE)
+    document["metadata"]["name"] = document["metadata"]["namespace"] = HOSTILE
+    service.put(document)
+    waits = pod(HOSTILE, "9", conditions=[{"type": "PodScheduled", "status": "False", "message": "NUMA: x"}])
+    waits["metadata"]["creationTimestamp"] = HOSTILE
+    service.put(waits)
+    wanted = pod(HOSTILE, "2")
+    site.call("/filter", json.dumps({"Pod": wanted, "NodeNames": [HOSTILE, "n2"]}).encode())
+    bound = {"PodName": HOSTILE, "PodNamespace": HOSTILE, "PodUID": f"uid-{HOSTILE}", "Node": HOSTILE}
+    site.dashboard.decisions.keep(
+        "bind", None, json.dumps(bound).encode(), json.dumps({"Error": HOSTILE}).encode(), 0, ""
+    )
+    service.clock.now += 10
+    shown = page.Query(resource=HOSTILE, name="", policy="", node=HOSTILE)
+    for target in ("ui", shown.link(), shown.link(name=HOSTILE, policy=HOSTILE)):
+        reply = site.call(f"/{target}")
+        assert reply.status == 200
+        assert_harmless(reply.text)
+    assert reply.text.count("&lt;script&gt;") > 3
+    fragment = site.call(f"/{shown.link().replace('ui?', 'ui/node?').replace('node=', 'name=')}")
+    assert fragment.status == 200
+    assert_harmless(fragment.text)
+    assert site.state()["nodes"][0][0] == HOSTILE
+
+
+def test_a_node_with_its_picture(site: Site) -> None:
+    site.service.put(pod("a", "2", node="n1"))
+    reply = site.call("/ui/node?name=n1")
+    assert_harmless(reply.text)
+    assert '<svg xmlns="http://www.w3.org/2000/svg" class="topowise"' in reply.text
+    assert "default/a" in reply.text
+    assert "unsettled" in reply.text
+    assert ".topowise" in site.call("/ui/style.css").text
+    assert "<svg" in site.call("/ui?node=n1").text
+    assert site.call("/ui/node?name=nobody").status == 404
+    assert "No exporter has reported a node nobody." in site.call("/ui?node=nobody").text
+
+
+def test_quarantine_is_marked(site: Site) -> None:
+    site.service.put(pod("a", "2", node="n1"))
+    site.service.put(pod("a", "2", node="n1", phase="Failed", reason="TopologyAffinityError"))
+    body = {"Pod": pod("b", "2"), "NodeNames": ["n1", "n2"]}
+    site.call("/filter", json.dumps(body).encode())
+    told = site.state()
+    assert "q" in told["nodes"][0][3]
+    assert told["counters"]["TopologyAffinityError"] == 1
+
+
+def test_what_fits(site: Site) -> None:
+    told = site.call("/ui/fits", json.dumps(pod("a", "2")).encode()).json
+    assert told["pod"] == "default/a"
+    # n1 has 3 and 4 CPUs free, n2 (counts) 3 and 0.
+    assert [(one["node"], one["count"], one["first"]) for one in told["nodes"]] == [("n1", 3, "0"), ("n2", 1, "0")]
+    assert (told["total"], told["isLeast"], told["reasons"]) == (4, False, {})
+    limits = {"resources": {"limits": {"cpu": "9", "memory": "1Gi"}}}
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"template": {"spec": {"containers": [{"name": "c", **limits}]}}},
+    }
+    told = site.call("/ui/fits", msgspec.yaml.encode(deployment)).json
+    assert (told["pod"], told["total"], sum(told["reasons"].values())) == ("shop/web", 0, 2)
+    assert site.service.free("n1") == [3, 4]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"kind: Pod", b"[1]", b"\xff", b"a: &a [*a]", b"x" * 300_000])
+def test_what_is_no_manifest(site: Site, body: bytes) -> None:
+    reply = site.call("/ui/fits", body)
+    assert reply.status == 200
+    assert reply.json["error"]
+
+
+def test_methods_and_sites(site: Site) -> None:
+    assert site.call("/ui", b"x").status == 405
+    assert site.call("/ui/fits").status == 405
+    assert site.call("/ui/fits", b"{}", sec_fetch_site="cross-site").status == 403
+    assert site.call("/ui", method="HEAD").body == b""
+    assert site.call("/ui/").headers["location"] == "../ui"
+    # The extender's own paths are as they were.
+    assert site.call("/topowise/filter", b"{").status == 200
+    assert site.call("/elsewhere").status == 404
+
+
+def test_many_nodes_are_summed_up() -> None:
+    site = Site()
+    for number in range(300):
+        site.service.report(counts(f"node-{number:03}", (str(number % 9), "8"), included=()))
+    reply = site.call("/ui", accept_encoding="gzip, br")
+    assert reply.headers["content-encoding"] == "gzip"
+    assert "NUMA nodes by free share of cpu" in reply.text
+    assert "and 200 more" in reply.text
+    assert len(reply.body) < 100_000
+    assert int(reply.headers["content-length"]) < 10_000
+    found = site.call("/ui?name=NODE-29&policy=single-numa-node").text
+    assert found.count('<th scope="row"><a href') == 10
+    assert "No node matches." in site.call("/ui?policy=none").text
+
+
+def test_shares() -> None:
+    zones = [states.Zone(0, free, 8) for free in (0, 1, 2, 3, 4, 6, 7, 8)]
+    assert "".join(map(page.bin_of, zones)) == "01122344"
+    assert [page.tenths(zone) for zone in zones] == [0, 1, 2, 3, 5, 7, 8, 10]
+    assert page.bin_of(states.Zone(0, None, 8)) == page.bin_of(states.Zone(0, 0, 0)) == "x"
+
+
+def test_a_node_without_managers() -> None:
+    site = Site()
+    topology = exported(machine(), configuration(), kubelet())
+    site.service.ledger.put_report(report.read(topology))
+    plain = configuration(cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=())
+    bare = kubelet(cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=())
+    made = exported(machine(), plain, bare)
+    site.service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="bare")))
+    assert site.state()["nodes"][0][6] == [[0, None, 4], [1, None, 4]]
+    assert "nobody counts" in site.call("/ui").text
+    assert site.call("/ui/node?name=bare").status == 200
+
+
+def test_needs_of_a_manifest_are_read_as_kube_scheduler_does(site: Site) -> None:
+    from topowise_scheduler.ui import fits
+
+    made = fits.pod_of(json.dumps(pod("a", node="n1", uid="u")).encode())
+    assert (made.metadata.uid, made.spec.nodeName) == ("", "")
+    assert pods.needs(made).qos == "Guaranteed"
