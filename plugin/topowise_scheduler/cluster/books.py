@@ -35,6 +35,8 @@ _EARLY_S: Final = 0.2
 _LATE_S: Final = 2.0
 # How many of the newest pods may be missing in the numbers of a counts report, to be found by its fingerprint.
 _MAX_MISSING: Final = 16
+# And how many that have ended may still be in them, beside all or none.
+_MAX_LATELY: Final = 4
 
 
 class Standing(IntEnum):
@@ -302,9 +304,11 @@ class Books:
         if not report.fingerprint:
             return believes and self._mark_within(report)
         counted = self._counted(report)
+        latest = sorted(self._ended, key=lambda name: self._ended[name][0], reverse=True)
+        ended = [latest[:many] for many in (*range(min(len(latest), _MAX_LATELY)), len(latest))]
         for missing in range(min(len(counted), _MAX_MISSING) + 1):
             names = [booking.name for booking in counted[: len(counted) - missing]]
-            if report.fingerprint not in (fingerprint.of(names), fingerprint.of([*names, *self._ended])):
+            if not any(report.fingerprint == fingerprint.of([*names, *lately]) for lately in ended):
                 continue
             newest = {booking.uid for booking in counted[len(counted) - missing :]}
             included = [one for one in unmarked if one.uid not in newest and one.name not in self._ended]

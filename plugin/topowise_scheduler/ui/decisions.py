@@ -69,12 +69,21 @@ class _Bound(msgspec.Struct, frozen=True):
     Error: str = ""
 
 
+class _OfPod(msgspec.Struct, frozen=True):
+    metadata: pods.Metadata
+
+
+class _Preempted(msgspec.Struct, frozen=True):
+    Pod: _OfPod
+
+
 class _Evicted(msgspec.Struct, frozen=True):
     NodeNameToMetaVictims: dict[str, msgspec.Raw] = {}
 
 
 _binding = msgspec.json.Decoder(_Binding).decode
 _bound = msgspec.json.Decoder(_Bound).decode
+_preempted = msgspec.json.Decoder(_Preempted).decode
 _evicted = msgspec.json.Decoder(_Evicted).decode
 
 
@@ -115,6 +124,10 @@ class Decisions:
                 one = self._new("", "", b"")
                 one.problem, one.outcome = problem[:_MAX_TEXT], "error"
                 return
+            if verb == "preempt":
+                # Others are asked about while it is worked on, so `noted` is of any of them.
+                self._keep_preemption(_preempted(body).Pod.metadata, answer)
+                return
             if noted is None:
                 return
             asked, verdicts = noted
@@ -123,8 +136,6 @@ class Decisions:
             elif verb == "prioritize":
                 one = self._touched(asked)
                 one.score_ms = ms
-            elif verb == "preempt":
-                self._touched(asked).victims_on = len(_evicted(answer).NodeNameToMetaVictims)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
 
@@ -156,6 +167,11 @@ class Decisions:
         one.bound, one.bind_ms = args.Node, ms
         one.bind_error = (problem or _bound(answer).Error)[:_MAX_TEXT]
         one.outcome = "bind refused" if one.bind_error else "bound"
+
+    def _keep_preemption(self, pod: pods.Metadata, answer: bytes) -> None:
+        one = self._of.get(pod.uid) or self._new(f"{pod.namespace}/{pod.name}", pod.uid, b"")
+        self._touch(one)
+        one.victims_on = len(_evicted(answer).NodeNameToMetaVictims)
 
     def _touched(self, asked: Question) -> Decision:
         record = asked.record

@@ -300,6 +300,8 @@ def _distribution(policy: str, zones: Sequence[Zone]) -> str:
 
 def _decision(one: Decision) -> str:
     told = [f"{count}× {words.removeprefix(PREFIX)}" for words, count in _most(one.reasons)]
+    if one.victims_on is not None:
+        told.insert(0, f"evictions would help on {counted(one.victims_on, 'node')}")
     rest = len(told) - _MOST_REASONS
     reasons = "; ".join(told[:_MOST_REASONS]) + (f"; {counted(rest, 'more reason')}" if rest > 0 else "")
     more = one.bind_error or one.problem

@@ -60,6 +60,18 @@ class TestReportsOfCounts:
         service.report(counts("n1", "6", included=["b"]))
         assert service.free("n1") == [6]
 
+    def test_of_several_that_ended_the_report_may_count_the_last(self, service: Service) -> None:
+        for name in ("a", "b", "c"):
+            service.put(pod(name, "2", node="n1"))
+        service.report(counts("n1", "2", included=["a", "b", "c"]))
+        service.ledger.drop_pod("uid-a")
+        service.clock.now += 1
+        service.ledger.drop_pod("uid-b")
+        service.put(pod("d", "1", node="n1"))
+        assert service.free("n1") == [1]
+        service.report(counts("n1", "4", included=["b", "c"]))
+        assert service.free("n1") == [3]
+
     def test_a_pod_that_ends_before_it_is_reported_is_no_longer_booked(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "3", node="n1"))

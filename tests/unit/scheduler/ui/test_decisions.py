@@ -116,11 +116,12 @@ def test_a_simulation_claims_nothing(watched: Watched) -> None:
 
 
 def test_preemption(watched: Watched) -> None:
-    watched.service.put(pod("low", "8", node="n1", priority=0))
-    body = json.dumps({"Pod": pod("high", "8", priority=9), "NodeNameToMetaVictims": {"n2": None}}).encode()
-    answer = watched.verbs.preempt(body)
-    watched.decisions.keep("preempt", watched.answers.take(), body, answer, 0.001, "")
-    assert watched.last.victims_on == 0
+    watched.ask("filter", pod("high", "9"))
+    body = json.dumps({"Pod": pod("high", "9", priority=9), "NodeNameToMetaVictims": {"n1": None, "n2": None}}).encode()
+    answer = b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"low"}],"NumPDBViolations":0}}}'
+    watched.decisions.keep("preempt", None, body, answer, 0.001, "")
+    assert (watched.last.pod, watched.last.outcome, watched.last.victims_on) == ("default/high", "no room", 1)
+    assert len(watched.decisions) == 1
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
