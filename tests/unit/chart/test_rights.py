@@ -35,7 +35,7 @@ SCHEDULER: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/extender/explaining.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "POST"): {("", "pods/binding", "create")},
-    ("topowise_scheduler/cluster/waking.py", "PATCH"): {("", "pods", "patch")},
+    ("topowise_scheduler/waking.py", "PATCH"): {("", "pods", "patch")},
 }
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
