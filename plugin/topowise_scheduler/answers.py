@@ -106,11 +106,7 @@ class Answers:
         words = np.zeros(count, np.int16)
         known = np.flatnonzero(asked.rows >= 0)
         if known.size:
-            judged = self._engine.judge(asked.needs, asked.rows[known], asked.record.ungated)
-            outcomes[known] = judged.outcome
-            words[known] = self._words(judged.outcome, judged.reason)
-            if self._ledger.worlds:
-                self._judge_worlds(asked, outcomes, words)
+            self._judge(asked, known, outcomes, words)
         for name, others in self._ledger.exceptions(asked.record.uid, asked.record.priority).items():
             self._judge_apart(asked, name, others, outcomes, words)
         for name in self._ledger.quarantined(asked.record.shape):
@@ -191,19 +187,28 @@ class Answers:
                 words[pairs == pair] = self._texts.number(text)
         return words
 
-    def _judge_worlds(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
-        """Nodes on which pods may lie elsewhere than predicted: the pod has to fit all the same."""
+    def _judge(
+        self,
+        asked: Question,
+        known: NDArray[np.intp],
+        outcomes: NDArray[np.int8],
+        words: NDArray[np.int16],
+    ) -> None:
+        """Reported nodes by the engine, in one go with the other worlds of those on which pods may lie elsewhere."""
+        rows = asked.rows[known]
         worlds = self._ledger.worlds
-        unsettled = np.fromiter(worlds, np.int32, len(worlds))
-        places = np.flatnonzero((outcomes == _FITS) & np.isin(asked.rows, unsettled)).tolist()
-        if not places:
-            return
-        rows = [worlds[int(asked.rows[at])] for at in places]
-        starts = np.cumsum([0, *map(len, rows[:-1])])
-        judged = self._engine.judge(asked.needs, np.concatenate(rows), asked.record.ungated)
-        fits = np.logical_and.reduceat(judged.outcome == _FITS, starts)
-        refused = np.array(places)[~fits]
-        outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNSETTLED)
+        places = [at for at, row in enumerate(rows.tolist()) if row in worlds] if worlds else []
+        others = [worlds[int(rows[at])] for at in places]
+        judged = self._engine.judge(asked.needs, np.concatenate([rows, *others]), asked.record.ungated)
+        count = len(rows)
+        mine = judged.outcome[:count]
+        outcomes[known] = mine
+        words[known] = self._words(mine, judged.reason[:count])
+        if places:
+            starts = np.cumsum([0, *map(len, others[:-1])])
+            fits = np.logical_and.reduceat(judged.outcome[count:] == _FITS, starts)
+            refused = known[np.array(places)[~fits & (mine[places] == _FITS)]]
+            outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNSETTLED)
 
     def _judge_apart(
         self, asked: Question, name: str, others: set[str], outcomes: NDArray[np.int8], words: NDArray[np.int16]

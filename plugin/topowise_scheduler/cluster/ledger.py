@@ -406,7 +406,7 @@ class Ledger:
 
     def _put_worlds(self, name: str, found: Sequence[Kubelet], unsure: int) -> None:
         """The engine judges the worlds of a node as nodes of their own, whose names no node can have."""
-        row = int(self.engine.rows([name])[0])
+        row = self.engine.row(name)
         _, before = self._unsettled.pop(name, (0, 0))
         self.worlds.pop(row, None)
         names = [f"{name}/{number}" for number in range(max(len(found), before))]
@@ -416,7 +416,7 @@ class Ledger:
             self.engine.drop(one)
         if unsure:
             self._unsettled[name] = (unsure, len(found))
-            self.worlds[row] = self.engine.rows(names[: len(found)])
+            self.worlds[row] = np.array([self.engine.row(one) for one in names[: len(found)]], np.int32)
 
     def _priority_on(self, name: str, uid: str) -> int:
         booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None

@@ -27,13 +27,13 @@ def room_of(
     allocatable: dict[str, NDArray[np.int64]] = {}
     available: dict[str, NDArray[np.int64]] = {}
     for name, key in _sections(table):
-        allocatable[name] = np.maximum(table.kinds.empty.section(key)[:zones, kind], 0)
-        available[name] = np.maximum(table.grid.section(key)[:zones, columns], 0)
+        allocatable[name] = _taken(table.kinds.empty.section(key)[:zones], kind)
+        available[name] = _taken(table.grid.section(key)[:zones], columns)
     steps = _steps(table, shape, needs)
     if zones == 1:
         # With one NUMA node "no affinity" leads nowhere else.
         masks = np.broadcast_to(np.array([[bool(step.amounts)] for step in steps], np.int32), masks.shape)
-    distances = table.kinds.fixed.section(DISTANCES)[:, kind].astype(np.int32)
+    distances = table.kinds.fixed.section(DISTANCES).take(kind, axis=1).astype(np.int32)
     return Room(
         rows=rows,
         zones=zones,
@@ -43,6 +43,12 @@ def room_of(
         steps=steps,
         masks=masks,
     )
+
+
+def _taken(section: NDArray[np.int64], columns: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Some columns of a section; what a node does not have counts as nothing."""
+    taken = section.take(columns, axis=1)
+    return np.maximum(taken, 0, out=taken)
 
 
 def _sections(table: Table) -> list[tuple[str, Key]]:

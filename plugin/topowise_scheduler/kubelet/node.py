@@ -39,6 +39,9 @@ _NOT_ALIGNED = "Resources cannot be allocated with Topology locality"
 _NOT_ALIGNED_POD = "Pod Scope pod with pod-level resources failed admission "
 
 
+_NO_HINTS: Mapping[str, Hint] = {}
+
+
 class _Rejected(Exception):  # noqa: N818 - a decision, not an error
     def __init__(self, reason: str, message: str, rejection: Rejection) -> None:
         super().__init__(message)
@@ -54,7 +57,7 @@ Observer = Callable[["Kubelet", ContainerView | None, Sequence[tuple[str, Hints]
 class _Active(msgspec.Struct, frozen=True, gc=False):
     """A pod the kubelet runs; `pod` is None for one that was only reported to hold something."""
 
-    requests: Amounts
+    requests: Mapping[str, int]
     pod: PodView | None
     hints: Mapping[str, Hint]
 
@@ -222,7 +225,7 @@ class Kubelet:
         self.remove(uid)
         for name, placement in placements.items():
             self._hold(uid, name, placement)
-        self._activate(uid, _Active(dict(requests), None, {}))
+        self._activate(uid, _Active(requests, None, _NO_HINTS))
 
     def reserve(self, holder: str, placement: Placement) -> None:
         """Take CPUs, memory and devices away for no pod; the predicates do not see it, and it cannot be given back."""

@@ -54,26 +54,28 @@ def facts_of(
     named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], of_zones: Mapping[int, Mapping[str, str]]
 ) -> Facts:
     """The texts, not yet looked at. `of_zones` are the zones' attributes by id. Raises ReportError for one missing."""
-    return Facts(
-        text_of(named, attributes.CORES),
-        text_of(named, attributes.KUBELET_CONFIGURATION),
-        tuple(
-            [
-                ZoneFacts(
-                    numa_id,
-                    text_of(of_zones[numa_id], attributes.ZONE_CPUS, zone.name),
-                    zone.costs or (),
-                    tuple(
-                        [
-                            (one.name, one.capacity, one.allocatable)
-                            for one in zone.resources or ()
-                            if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
-                        ]
-                    ),
-                )
-                for numa_id, zone in zones
-            ]
-        ),
+    return shared(
+        Facts(
+            text_of(named, attributes.CORES),
+            text_of(named, attributes.KUBELET_CONFIGURATION),
+            tuple(
+                [
+                    ZoneFacts(
+                        numa_id,
+                        text_of(of_zones[numa_id], attributes.ZONE_CPUS, zone.name),
+                        zone.costs or (),
+                        tuple(
+                            [
+                                (one.name, one.capacity, one.allocatable)
+                                for one in zone.resources or ()
+                                if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
+                            ]
+                        ),
+                    )
+                    for numa_id, zone in zones
+                ]
+            ),
+        )
     )
 
 
@@ -86,6 +88,12 @@ def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
 
 
 @lru_cache(maxsize=4096)
+def shared(facts: Facts) -> Facts:
+    """The same facts once for all nodes that have them: the texts come anew with each report."""
+    return facts
+
+
+@lru_cache(maxsize=16384)
 def empty(facts: Facts, listed_devices: str) -> Empty:
     """The node with these devices. Devices come and go with their health, the rest of the node stays the same."""
     made = _without_devices(facts)

@@ -7,6 +7,7 @@ a plug-in prefers, is what the kubelet gives.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 import msgspec
@@ -36,11 +37,13 @@ def write(devices: Iterable[Device]) -> str:
 def read(text: str) -> tuple[Device, ...]:
     """The inverse of `write`, sorted. Raises ParseError."""
     try:
+        # PCI addresses are the same on many nodes of a cluster, so each is kept once.
         return tuple(
             sorted(
-                Device(resource, device_id, tuple(sorted(cpuset.parse(nodes))))
+                Device(sys.intern(resource), sys.intern(device_id), near)
                 for resource, by_nodes in _decode(text.encode()).items()
                 for nodes, ids in by_nodes.items()
+                for near in (tuple(sorted(cpuset.parse(nodes))),)
                 for device_id in ids
             )
         )

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Generic, Literal, Protocol, TypeVar
@@ -37,8 +38,8 @@ _WATCH_SECONDS = (240.0, 290.0)
 _SILENCE_SECONDS = 150.0
 # No answer, or "later": the place in history is not lost by it. Other refusals below 500 are about us or the resource.
 _RESUMABLE = (0, 429)
-# Objects between two yields to the event loop: about a millisecond of decoding.
-_SLICE = 64
+# Work between two yields to the event loop, in seconds: whoever else asks something waits for as long.
+_SLICE = 0.002
 
 
 class Consumer(Protocol[Object]):
@@ -118,6 +119,7 @@ class Reflector(Generic[Object]):
         self._version = ""
         self._held: dict[tuple[str, str], int] = {}
         self._complaint = ""
+        self._breathed = 0.0
         self.synced = False
         self.lists = 0
         self.failures = 0
@@ -155,10 +157,9 @@ class Reflector(Generic[Object]):
         query = {**self._query, "limit": _PAGE}
         while True:
             page = _page(await self._api.request("GET", self._path, query=query, timeout=60.0), self._path)
-            for count, raw in enumerate(page.items or ()):
+            for raw in page.items or ():
                 self._take(raw, items, held)
-                if count % _SLICE == _SLICE - 1:
-                    await asyncio.sleep(0)
+                await self._breathe()
             if not page.metadata.more:
                 break
             query["continue"] = page.metadata.more
@@ -166,6 +167,13 @@ class Reflector(Generic[Object]):
         self.lists += 1
         self._consumer.replace(items)
         self._recovered(len(items))
+
+    async def _breathe(self) -> None:
+        """Lets others run if it has been a while."""
+        now = time.monotonic()
+        if now - self._breathed > _SLICE:
+            await asyncio.sleep(0)
+            self._breathed = time.monotonic()
 
     def _take(self, raw: msgspec.Raw, items: list[Object], held: dict[tuple[str, str], int]) -> None:
         try:
@@ -186,8 +194,7 @@ class Reflector(Generic[Object]):
                 async for line in lines:
                     self._on_line(line)
                     seen += 1
-                    if seen % _SLICE == 0:
-                        await asyncio.sleep(0)
+                    await self._breathe()
         except ApiError as exc:
             if exc.status == 410:
                 raise HistoryLostError(exc.message) from exc
