@@ -197,8 +197,11 @@ class Answers:
         """Reported nodes by the engine, in one go with the other worlds of those on which pods may lie elsewhere."""
         rows = asked.rows[known]
         worlds = self._ledger.worlds
-        places = [at for at, row in enumerate(rows.tolist()) if row in worlds] if worlds else []
-        others = [worlds[int(rows[at])] for at in places]
+        unsettled = worlds.keys() & set(rows.tolist()) if worlds else ()
+        places: list[int] = []
+        if unsettled:
+            places = np.flatnonzero(np.isin(rows, np.fromiter(unsettled, np.int32, len(unsettled)))).tolist()
+        others = [worlds[row] for row in rows[places].tolist()]
         judged = self._engine.judge(asked.needs, np.concatenate([rows, *others]), asked.record.ungated)
         count = len(rows)
         mine = judged.outcome[:count]

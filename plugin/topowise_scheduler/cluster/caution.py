@@ -11,7 +11,7 @@ each such pod holds what it could hold on every NUMA node at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, product
+from itertools import product
 from math import prod
 from typing import Final
 
@@ -19,7 +19,7 @@ import msgspec
 
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
-from topowise_scheduler.kubelet.masks import mask_of, members
+from topowise_scheduler.kubelet.masks import lowest
 from topowise_scheduler.kubelet.pod import PodView, device_requests
 
 # Under the other policies CPUs and devices may come from anywhere, so that only their sums decide.
@@ -167,7 +167,7 @@ def _reserve(copy: Kubelet, node: Kubelet, uid: str, position: int, wanted: _Par
     if wanted.cpus and copy.cpu is not None:
         mine = node.topology.numa_cpus[position]
         already = sum(((placement.cpus or 0) & mine).bit_count() for placement in held)
-        cpus = mask_of(islice(members(copy.cpu.available & mine), max(0, wanted.cpus - already)))
+        cpus = lowest(copy.cpu.available & mine, wanted.cpus - already)
     blocks = []
     if copy.memory is not None and copy.memory.tables.cells[position] == 1 << position:
         for name, size in wanted.memory.items():

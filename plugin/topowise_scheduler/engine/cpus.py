@@ -113,7 +113,7 @@ class Cpus:
         decide.refuse(short, FAILED)
 
     def allocate(self, count: int, kind: Kind, hint: Bits, *, more: bool) -> None:
-        """Allocate what `check` let pass; `more`: a later container has exclusive CPUs too.
+        """Allocate what `check` let pass; `more`: a later container asks for exclusive CPUs or votes.
 
         A hint of 0 is no affinity.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -64,8 +65,7 @@ class _Lookup:
             self._row_of = {name.encode().decode(): row for name, row in row_of.items() if "/" not in name}
         # What changed since the copy is looked up where it is right.
         found = row_of if self.changes != self._copied else self._row_of
-        get = found.get
-        return np.fromiter([get(name, -1) for name in names], dtype=np.int32, count=len(names))
+        return np.fromiter(map(found.get, names, repeat(-1)), dtype=np.int32, count=len(names))
 
 
 class Engine:

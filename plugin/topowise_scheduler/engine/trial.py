@@ -147,7 +147,9 @@ class _Trial:
             more = any(name == other for one in later for other, _ in one.devices)
             self.devices.allocate(name, count, kind, hint, more=more)
         if self.cpus is not None and ask.cpus:
-            self.cpus.allocate(ask.cpus, kind, hint, more=any(one.cpus for one in later))
+            # The vote counts CPUs for every later container, also one that shares its own.
+            voting = self.traits.most_allocated and self.traits.scope == "container" and bool(later)
+            self.cpus.allocate(ask.cpus, kind, hint, more=voting or any(one.cpus for one in later))
         if self.memory is not None:
             if ask.memory is None:
                 self.decisions.refuse(self.decisions.live, FAILED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable
 from topowise_scheduler.kubelet.hints import IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
 from topowise_scheduler.kubelet.machine import Machine
-from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.masks import lowest
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 
 Holding = dict[str, DeviceSet]
@@ -155,7 +155,7 @@ class DeviceManager:
 
     def _take(self, resource: str, table: DeviceTable, required: int, reusable: DeviceSet, hint: Hint) -> DeviceSet:
         """devicesToAllocate: reuse, then near the hint, then elsewhere; a plugin may prefer some. Raises Refused."""
-        taken = _lowest(reusable, required)
+        taken = lowest(reusable, required)
         needed = required - taken.bit_count()
         if not needed:
             return taken
@@ -179,7 +179,7 @@ class DeviceManager:
             wish = self._preferred(resource, available | taken, kept, required)
             order = (aligned, wish & available, unaligned, rest)
         for devices in order:
-            taken |= _lowest(devices & ~taken, required - taken.bit_count())
+            taken |= lowest(devices & ~taken, required - taken.bit_count())
         return taken
 
     def _preferred(self, resource: str, available: DeviceSet, included: DeviceSet, size: int) -> DeviceSet:
@@ -190,17 +190,8 @@ class DeviceManager:
         if not preference or missing <= 0:
             return 0
         if preference == "first":
-            return included | _lowest(others, missing)
-        return included | others & ~_lowest(others, others.bit_count() - missing)
-
-
-def _lowest(devices: DeviceSet, count: int) -> DeviceSet:
-    if devices.bit_count() <= count:
-        return devices
-    found = 0
-    for _, index in zip(range(max(0, count)), members(devices), strict=False):
-        found |= 1 << index
-    return found
+            return included | lowest(others, missing)
+        return included | others & ~lowest(others, others.bit_count() - missing)
 
 
 def _fitting(table: DeviceTable, available: DeviceSet, reusable: DeviceSet, requested: int) -> Hints:

@@ -33,6 +33,16 @@ def masks_in(masks: MaskSet) -> tuple[Mask, ...]:
     return tuple(members(masks))
 
 
+def lowest(bits: int, count: int) -> int:
+    """The lowest `count` of the bits that are set."""
+    if bits.bit_count() <= count:
+        return bits
+    rest = bits
+    for _ in range(count):
+        rest &= rest - 1
+    return bits & ~rest
+
+
 def mask_of(positions: Iterable[int]) -> Mask:
     """The mask with these positions set."""
     mask = 0

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import random_nodes
@@ -19,6 +20,7 @@ from topowise_scheduler.kubelet import Kubelet
 
 SOAK = int(os.environ.get("ENGINE_SOAK", "1"))
 NODES, PODS = 12, 5
+GPU = "nvidia.com/gpu"
 Verdict = tuple[Outcome, str, list[int]]
 
 clusters = settings(max_examples=16 * SOAK, deadline=None)
@@ -26,6 +28,7 @@ clusters = settings(max_examples=16 * SOAK, deadline=None)
 
 @pytest.mark.parametrize("policy", random_nodes.POLICIES)
 @given(seed=st.integers(0, 1 << 32))
+@example(seed=85943)
 @clusters
 def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> None:
     rng = Random(seed)
@@ -70,6 +73,23 @@ def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) 
         warm, new = engine.judge(needs, engine.rows(names)), cold.judge(needs, cold.rows(names))
         for place in range(len(names)):
             assert verdict(warm, place) == verdict(new, place)
+
+
+@pytest.mark.parametrize("init", [0, 1])
+def test_a_container_with_shared_cpus_votes_by_the_cpus_of_those_before_it(
+    server_of: Callable[..., Kubelet], pod_of: Callable[..., pods.Pod], init: int
+) -> None:
+    """Only its CPU makes NUMA node 1, which has the last GPU, the fuller one."""
+    options = {"prefer-most-allocated-numa-node": "true"}
+    kubelet = server_of(zones=2, topologyManagerPolicyOptions=options)
+    empty = kubelet.fork()
+    assert kubelet.admit(pod_of("p", {"cpu": "500m", "memory": "64Mi", GPU: "1"})).admitted
+    pod = pod_of("new", {"cpu": "1", "memory": "64Mi", GPU: "1"}, {"cpu": "1500m", "memory": "1Gi"}, init=init)
+    engine = Engine()
+    engine.put("node", kubelet)
+    judged = engine.judge(pods.needs(pod))
+    assert verdict(judged, 0) == expected(random_nodes.Node(kubelet, empty), pod) == (Outcome.FITS, "", [2, 2])
+    assert not engine.fallbacks
 
 
 def verdict(judged: Judgement, place: int) -> Verdict:
