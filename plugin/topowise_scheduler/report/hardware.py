@@ -111,7 +111,8 @@ def empty(facts: Facts, listed_devices: str) -> Empty:
     return Empty(kubelet, made.problems)
 
 
-@lru_cache(maxsize=512)
+# No two servers have exactly as much memory, so this is one for each node.
+@lru_cache(maxsize=16384)
 def _without_devices(facts: Facts) -> Empty:
     try:
         config = kubeletconfig.decode(facts.configuration)
