@@ -179,7 +179,7 @@ class Engine:
             reason=known.reason[at].copy(),
             short=known.short[at].copy(),
             masks=known.masks[:, at].copy(),
-            resources=trial.requested(shapes[0]),
+            resources=known.resources,
         )
 
     def rooms(
@@ -279,7 +279,7 @@ class Engine:
             cause = np.where(odd > 0, odd, verdicts.cause)
             known.outcome[rows] = Outcome.FITS
             known.reason[rows] = verdicts.reason
-            known.short[rows] = verdicts.short
+            known.short[rows] = known.places(seen.shape)[verdicts.short]
             known.masks[:, rows] = verdicts.masks
             refused = np.flatnonzero(~verdicts.fits & (cause == 0))
         if len(refused):
@@ -312,7 +312,7 @@ class Engine:
         self.fallbacks[cause] += 1
         answer = model.ask(node.kubelet, seen.view)
         known.reason[row] = answer.reason
-        known.short[row] = trial.requested(seen.shape).index(answer.resource) if answer.resource else -1
+        known.short[row] = known.resources.index(answer.resource) if answer.resource else -1
         if answer.fits:
             known.outcome[row] = Outcome.FITS
             known.masks[:, row] = answer.masks

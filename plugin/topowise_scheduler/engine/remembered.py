@@ -8,29 +8,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine.shape import Shape
+from topowise_scheduler.engine.trial import requested
 
 _SHAPES = 1024
 _BYTES = 64 << 20
 
 
 class Remembered:
-    """The verdicts on one shape, by row; `seen` is the version of the row they are of, 0 for none.
+    """The verdicts on one pod, by row; `seen` is the version of the row they are of, 0 for none.
 
+    `short` is a place in `resources`: what the predicates check of any of its shapes, that of the first shape first.
     `kinds` has per table whether nodes of a kind fit with nothing held, with the version of the kind.
     """
 
-    def __init__(self, steps: int, rows: int) -> None:
+    def __init__(self, shapes: tuple[Shape, ...], rows: int) -> None:
+        self.resources = tuple(dict.fromkeys([name for shape in shapes for name in requested(shape)]))
         self.seen: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.outcome: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.reason: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.short: NDArray[np.int16] = np.full(rows, -1, dtype=np.int16)
-        self.masks: NDArray[np.int32] = np.zeros((steps, rows), dtype=np.int32)
+        self.masks: NDArray[np.int32] = np.zeros((len(shapes[0].asks), rows), dtype=np.int32)
         self.kinds: dict[int, tuple[NDArray[np.int64], NDArray[np.int8]]] = {}
 
     @property
     def size(self) -> int:
         """Bytes, about."""
         return self.seen.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes + self.masks.nbytes
+
+    def places(self, shape: Shape) -> NDArray[np.int16]:
+        """From places in `requested(shape)` to those in `resources`; -1 stays -1."""
+        return np.array([*map(self.resources.index, requested(shape)), -1], dtype=np.int16)
 
     def widen(self, rows: int) -> None:
         """Room for more rows."""
@@ -65,7 +72,7 @@ class Memory:
         """What is known of a pod, as kubelets with different feature gates see it; new if nothing is."""
         found = self._shapes.get(shapes)
         if found is None:
-            found = self._shapes[shapes] = Remembered(len(shapes[0].asks), rows)
+            found = self._shapes[shapes] = Remembered(shapes, rows)
             self._bytes += found.size
         else:
             self._shapes.move_to_end(shapes)

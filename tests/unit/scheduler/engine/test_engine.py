@@ -142,6 +142,21 @@ def test_nodes_of_other_sizes_and_policies_are_other_rooms(server_of: ServerOf, 
     assert sorted(row for _, room in found for row in room.rows.tolist()) == list(range(9))
 
 
+def test_a_shortage_is_named_under_either_gate(server_of: ServerOf) -> None:
+    """Without the gate the predicates know nothing of the pod's own CPUs and memory."""
+    level = pods.Resources(limits={"cpu": "2", "memory": "4Gi"})
+    inner = pods.Container("c", pods.Resources(limits={"x.io/a": "1", "hugepages-1Gi": "1Gi"}))
+    pod = pods.Pod(pods.Metadata(uid="new"), pods.Spec(containers=(inner,), resources=level))
+    engine = Engine()
+    off = {"featureGates": {"PodLevelResources": False}, "memoryManagerPolicy": "None", "reservedMemory": ()}
+    engine.put("on", server_of())
+    engine.put("off", server_of(**off))
+    engine.put("asked-of-the-model", server_of(**off, zones=10, topologyManagerPolicy="none"))
+    judged = engine.judge(pods.needs(pod), None, pods.needs(pod, pod_level_resources=False))
+    assert [judged.reason_of(index) for index in range(3)] == ["OutOfhugepages-1Gi"] * 3
+    assert engine.fallbacks == {"zones": 1}
+
+
 def test_typical_pods_on_loaded_nodes_are_decided_by_counts(server_of: ServerOf, pod_of: PodOf) -> None:
     """Of 3,600 decisions 0 to 5 are asked of the model, for devices of one resource over several NUMA nodes."""
     rng = Random(7)
