@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from demo import workloads
+from demo import blind, workloads
 from demo.cluster import Cluster
 from demo.processes import ProcessDiedError
 from demo.scheduling import Outcome, Scheduling
@@ -21,8 +21,11 @@ from topowise import cpuset, nrt, quantity
 from topowise.errors import TopowiseError
 from topowise.kube.api import TABLE, Api
 from topowise_exporter.kubelet.podresources import PodResources
+from topowise_scheduler.kubectl import picture
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.nodes import table
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.report import kubelet_of, read
 
 
 def main() -> int:
@@ -57,6 +60,7 @@ async def _run(cluster: Cluster, *, keep: bool) -> int:
             outcomes = await _schedule(cluster, api, session)
             print(f"\nWhere the pods went, as each kubelet tells\n{await _placements(cluster, outcomes)}")
             print(f"\n$ kubectl topowise nodes\n{await _what_is_left(cluster, api)}")
+        print(f"\n{_comparison(cluster, outcomes)}")
         print(f"\nDone in {time.monotonic() - started:.1f}s: {_summary(outcomes)}")
         finished = True
         if keep:
@@ -172,7 +176,35 @@ async def _what_is_left(cluster: Cluster, api: Api) -> str:
         return used == 1000 * held
 
     await cluster.until(all_accounted_for, "reports of all exporters that account for every pod")
-    return table(reports)[0]
+    return f"{table(reports)[0]}\n\n{_fullest(reports)}"
+
+
+def _fullest(reports: list[nrt.NodeResourceTopology]) -> str:
+    """A picture of the node with the largest share of its CPUs in use, as `kubectl topowise node` draws it."""
+
+    def used(node: Kubelet) -> float:
+        whole = node.topology.cpus.bit_count()
+        return 0.0 if node.cpu is None else 1 - node.cpu.available.bit_count() / whole
+
+    states = [(one.metadata.name, kubelet_of(read(one), lambda _: None)) for one in reports]
+    name, node = max(states, key=lambda one: used(one[1]))
+    drawn = picture.read(node, {uid: uid for uid in node.active}, node=name, precision="exact")
+    return f"$ kubectl topowise node {name}\n{picture.terminal(drawn, width=110)}"
+
+
+def _comparison(cluster: Cluster, outcomes: list[Outcome]) -> str:
+    """Beside a scheduler that knows sums only; on the emulated nodes, whose kubelets can be asked twice."""
+    nodes = [node for node in cluster.nodes if node.is_emulated]
+    shape = next(pod for pod in workloads.PODS if pod["metadata"]["name"] == "database")
+    chosen = {one.pod: one.chosen for one in outcomes}
+    aware = blind.as_placed(nodes, workloads.PODS, shape, chosen)
+    by_sums = blind.by_sums(nodes, workloads.PODS, shape)
+    rows = [
+        [name, str(one.running), str(one.refused), str(one.waiting), str(one.more)]
+        for name, one in (("topowise", aware), ("NUMA-blind, by sums", by_sums))
+    ]
+    header = ["SCHEDULER", "RUNNING", "REFUSED BY A KUBELET", "WAITING", "MORE OF database FIT"]
+    return "The same pods on the same nodes without knowing NUMA nodes\n" + columns(header, rows)
 
 
 class _Reports(msgspec.Struct, frozen=True):
