@@ -74,6 +74,11 @@ class Condition(msgspec.Struct, frozen=True, gc=False):
     message: str = ""
 
 
+class ContainerStatus(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+    allocatedResources: Quantities | None = None
+
+
 class Status(msgspec.Struct, frozen=True, gc=False):
     phase: str = ""
     reason: str = ""
@@ -81,6 +86,9 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     nominatedNodeName: str = ""
     startTime: str | None = None
     conditions: tuple[Condition, ...] | None = ()
+    containerStatuses: tuple[ContainerStatus, ...] | None = ()
+    initContainerStatuses: tuple[ContainerStatus, ...] | None = ()
+    allocatedResources: Quantities | None = None
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
@@ -148,6 +156,25 @@ def needs(pod: Pod, *, pod_level_resources: bool = True) -> Needs:
     if spec.overhead:
         _add(requests, {name: amount_of(name, given) for name, given in spec.overhead.items()})
     return Needs(containers, requests, qos, level if level_set else None)
+
+
+def allocated(pod: Pod) -> Pod:
+    """The pod with the requests that its kubelet has given it, which are others than the spec's while a resize in place
+    is not (or never) granted; the same object if there is no such difference.
+
+    A kubelet tells them from 1.33 on (KEP-1287, `allocatedResources`; only CPUs and memory can be resized). A limit
+    that is equal to its request goes with it. Raises ParseError.
+    """
+    spec, status = pod.spec, pod.status
+    if status is None:
+        return pod
+    containers = _with_allocated(spec.containers, status.containerStatuses)
+    init_containers = _with_allocated(spec.initContainers, status.initContainerStatuses)
+    resources = None if spec.resources is None else _resized(spec.resources, status.allocatedResources)
+    if containers is spec.containers and init_containers is spec.initContainers and resources is spec.resources:
+        return pod
+    changed = msgspec.structs.replace(spec, containers=containers, initContainers=init_containers, resources=resources)
+    return msgspec.structs.replace(pod, spec=changed)
 
 
 def kind_of(pod: Pod, name: str) -> Kind | None:
@@ -220,6 +247,47 @@ def _container_needs(container: Container, kind: Kind) -> ContainerNeeds:
     requests = {name: amount_of(name, amount) for name, amount in asked.items()}
     fractional = tuple([name for name, amount in asked.items() if _is_memory(name) and _is_fractional(amount)])
     return ContainerNeeds(container.name, kind, requests, limits, fractional)
+
+
+def _with_allocated(
+    containers: tuple[Container, ...] | None, statuses: tuple[ContainerStatus, ...] | None
+) -> tuple[Container, ...] | None:
+    if not containers or not statuses:
+        return containers
+    given = {status.name: status.allocatedResources for status in statuses if status.allocatedResources}
+    changed = False
+    found = []
+    for container in containers:
+        resources = container.resources
+        resized = None if resources is None else _resized(resources, given.get(container.name))
+        if resized is not resources:
+            changed = True
+            container = msgspec.structs.replace(container, resources=resized)
+        found.append(container)
+    return tuple(found) if changed else containers
+
+
+def _resized(resources: Resources, allocated: Quantities | None) -> Resources:
+    requests = resources.requests
+    if not allocated or not requests:
+        return resources
+    changed = {
+        name: amount
+        for name, amount in allocated.items()
+        if name in _QOS_RESOURCES
+        and name in requests
+        and amount != requests[name]
+        and amount_of(name, amount) != amount_of(name, requests[name])
+    }
+    if not changed:
+        return resources
+    limits = resources.limits or _NONE
+    equal = {
+        name: amount
+        for name, amount in changed.items()
+        if name in limits and amount_of(name, limits[name]) == amount_of(name, requests[name])
+    }
+    return Resources({**requests, **changed}, {**limits, **equal} if limits else resources.limits)
 
 
 def _pod_level(resources: Resources, containers: tuple[ContainerNeeds, ...], aggregated: Amounts) -> PodLevel:

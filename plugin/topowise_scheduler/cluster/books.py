@@ -50,6 +50,14 @@ class Standing(IntEnum):
     """It is bound to the node."""
 
 
+class Resize(msgspec.Struct, frozen=True):
+    """A pod was resized in place (KEP-1287): when, and what the report of that time said of it."""
+
+    at: float
+    version: str
+    held: object
+
+
 class Booking(msgspec.Struct):
     """A pod on the node. `reported`: the report's numbers include it. `placed`: the books hold it for itself."""
 
@@ -64,6 +72,8 @@ class Booking(msgspec.Struct):
     """It was there before us, so nobody saw what happened around it."""
     reported: bool = False
     placed: bool = False
+    resized: Resize | None = None
+    """Until a report shows it."""
 
     @property
     def uid(self) -> str:
@@ -97,7 +107,7 @@ class Books:
 
     def put_report(self, report: Report, now: float) -> Comparison:
         """A new report; `now` is in seconds, monotonic."""
-        self.forget_ended(now)
+        self.forget_past(now)
         is_newer = self.report is None or not report.version or report.version != self.report.version
         comparison = Comparison()
         if report.precision == "exact":
@@ -146,15 +156,30 @@ class Books:
             self._place_before_the_less_sure(booking)
 
     def update(self, record: PodRecord, now: float) -> bool:
-        """A booked pod has changed. True if that changes the books: its init containers are done."""
+        """A booked pod has changed. True if that changes the books: it was resized, or its init containers are done."""
         booking = self.bookings.get(record.uid)
         if booking is None:
             return False
         if record.acknowledged and booking.acknowledged is None:
             booking.acknowledged = now
-        has_started = record.runs and not booking.record.runs
-        booking.record = record
+        before, booking.record = booking.record, record
+        if record.shape != before.shape and record.needs is not None and before.needs is not None:
+            booking.needs = record.needs
+            return self._resize(booking, before, now)
+        has_started = record.runs and not before.runs
         return has_started and self.kubelet is not None and booking.placed and self.kubelet.start(record.uid)
+
+    def _resize(self, booking: Booking, before: PodRecord, now: float) -> bool:
+        """Its kubelet has given a pod other amounts: it is placed anew, as if it came now, until a report shows it."""
+        report, node = self.report, self.kubelet
+        if report is None or node is None:
+            return False
+        if own_amounts(node, booking.record.view(node)) != own_amounts(node, before.view(node)):
+            booking.since = booking.acknowledged = now
+            booking.reported = False
+            booking.resized = Resize(now, report.version, report.held.get(booking.name))
+        self._rebuild(report)
+        return True
 
     def lower(self, uid: str, standing: Standing) -> None:
         """The pod is less sure to come than it was."""
@@ -179,23 +204,29 @@ class Books:
         self.kubelet.remove(uid)
         self._place_the_rest()
 
-    def forget_ended(self, now: float) -> bool:
+    def forget_past(self, now: float) -> bool:
         """Ended pods of long ago; True if the report still lists one of them, which now holds again what it held."""
         report = self.report
         late = [name for name, (at, _) in self._ended.items() if now - at >= ENDED_KEPT_S]
         for name in late:
             del self._ended[name]
         self._releases = [at for at in self._releases if now - at < ENDED_KEPT_S]
-        if report is None or not any(name in report.held for name in late):
+        unseen = [one for one in self.bookings.values() if one.resized and now - one.resized.at >= ENDED_KEPT_S]
+        for booking in unseen:
+            booking.resized = None
+        if report is None or not (unseen or any(name in report.held for name in late)):
             return False
-        self._mark_reported(report)
+        if report.precision == "exact":
+            self._mark_reported(report)
+        else:
+            self._mark_counted(report, believes=False)
         self._rebuild(report)
         return True
 
     @property
-    def remembers_ended(self) -> bool:
-        """Whether `forget_ended` will have something to do."""
-        return bool(self._ended or self._releases)
+    def remembers(self) -> bool:
+        """Whether `forget_past` will have something to do."""
+        return bool(self._ended or self._releases) or any(one.resized for one in self.bookings.values())
 
     def survive(self, state: Kubelet, record: PodRecord, without: Collection[str], at_most: int) -> bool:
         """Whether the pods that their kubelet has not taken on yet still find room if another one comes before them.
@@ -272,7 +303,18 @@ class Books:
     def _mark_reported(self, report: Report) -> None:
         """The pods that an exact report lists. Of a name that has ended lately, it may mean the one that ended."""
         for booking in self._assigned():
-            booking.reported = booking.name in report.held and booking.name not in self._ended
+            is_listed = booking.name in report.held and booking.name not in self._ended
+            booking.reported = is_listed and self._shows(report, booking)
+
+    def _shows(self, report: Report, booking: Booking) -> bool:
+        """Whether a report is of a time after the pod's last resize, which is then over."""
+        resized = booking.resized
+        if resized is not None:
+            is_exact = report.precision == "exact"
+            if resized.held == report.held.get(booking.name) if is_exact else resized.version == report.version:
+                return False
+            booking.resized = None
+        return True
 
     def _compare(self, report: Report) -> Comparison:
         before = self.kubelet
@@ -282,7 +324,7 @@ class Books:
         misses = []
         for booking in self._assigned():
             held = report.held.get(booking.name)
-            if held is None or booking.reported or not booking.placed:
+            if held is None or booking.reported or not booking.placed or not self._shows(report, booking):
                 continue
             predicted = before.placements(booking.uid)
             # Plain init containers are in no report, and "" is the pod itself.
@@ -311,7 +353,11 @@ class Books:
             if not any(report.fingerprint == fingerprint.of([*names, *lately]) for lately in ended):
                 continue
             newest = {booking.uid for booking in counted[len(counted) - missing :]}
-            included = [one for one in unmarked if one.uid not in newest and one.name not in self._ended]
+            included = [
+                one
+                for one in unmarked
+                if one.uid not in newest and one.name not in self._ended and self._shows(report, one)
+            ]
             for booking in included:
                 booking.reported = True
             return bool(included)
@@ -331,7 +377,7 @@ class Books:
             if booking.reported or all(amount <= in_use[name] for name, amount in asked.items()):
                 in_use.subtract(asked)
                 marked = marked or not booking.reported
-                booking.reported = True
+                booking.reported, booking.resized = True, None
         return marked
 
     def _counted(self, report: Report) -> list[Booking]:

@@ -57,7 +57,7 @@ class Ledger:
         """Pending pods that were refused here, by uid."""
         self.known: set[str] = set()
         """Names of the Node objects."""
-        self._with_ended: set[str] = set()
+        self._with_past: set[str] = set()
         self._unsettled: dict[str, tuple[int, int]] = {}
         self.worlds: dict[int, NDArray[np.int32]] = {}
         """Nodes on which pods may lie elsewhere than predicted: the engine's row, and the rows of the other worlds."""
@@ -140,6 +140,8 @@ class Ledger:
         if self._assigned.get(uid) == record.node:
             books = self._nodes[record.node]
             if books.update(record, self._clock()):
+                if books.remembers:
+                    self._with_past.add(record.node)
                 self._publish(record.node, books)
             return
         self._assign(record, record.node, record.needs, is_news=is_news)
@@ -219,15 +221,15 @@ class Ledger:
         for name in {name for nodes in self._quarantine.values() for name, until in nodes.items() if until < now}:
             self._release(name, before=now)
             self.improved.add(name)
-        for name in list(self._with_ended):
+        for name in list(self._with_past):
             books = self._nodes.get(name)
             if books is None:
-                self._with_ended.discard(name)
+                self._with_past.discard(name)
                 continue
-            if books.forget_ended(now):
+            if books.forget_past(now):
                 self._publish(name, books, better=False)
-            if not books.remembers_ended:
-                self._with_ended.discard(name)
+            if not books.remembers:
+                self._with_past.discard(name)
         for name, (unsure, _) in list(self._unsettled.items()):
             books = self._nodes[name]
             if len(books.unsure(now)) != unsure:
@@ -378,8 +380,8 @@ class Ledger:
         if books is None:
             return
         books.drop(uid, self._clock() if ended else None)
-        if books.remembers_ended:
-            self._with_ended.add(name)
+        if books.remembers:
+            self._with_past.add(name)
         self._publish(name, books)
         self._forget_if_empty(name, books)
 

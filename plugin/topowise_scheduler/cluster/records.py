@@ -77,11 +77,13 @@ class Records:
         return self.record(pods.decode(raw))
 
     def record(self, pod: pods.Pod) -> PodRecord:
-        """The record of a pod."""
+        """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now."""
         meta, spec, status = pod.metadata, pod.spec, pod.status or pods.Status()
         problem = ""
         needs, ungated, shape = None, None, b""
         try:
+            if spec.nodeName:
+                pod = pods.allocated(pod)
             needs, shape = self.needs(pod)
             if spec.resources is not None:
                 ungated = pods.needs(pod, pod_level_resources=False)

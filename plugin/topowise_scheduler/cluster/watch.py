@@ -157,7 +157,8 @@ def _guarded(put: Callable[[Item], None], item: Item) -> None:
 def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets) -> list[Reflector[Any]]:
     """One for each collection.
 
-    A cluster without the NRT CRD is one in which no node has been reported yet.
+    A cluster without the NRT CRD is one in which no node has been reported yet. One with Koordinator's or an old RTE's
+    may serve v1alpha1 alone.
     """
     decode_node = msgspec.json.Decoder(Node).decode
     decode_topology = nrt.decode
@@ -169,6 +170,6 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets) -> 
     return [
         Reflector(api, "/api/v1/pods", records.decode, _Pods(ledger, reports.release)),
         Reflector(api, "/api/v1/nodes", decode_node, _Nodes(ledger)),
-        Reflector(api, nrt.PATH, decode_report, reports, missing_is_empty=True),
+        Reflector(api, nrt.PATH, decode_report, reports, missing_is_empty=True, instead=(nrt.OLD_PATH,)),
         Reflector(api, BUDGETS_PATH, decode_budget, budgets),
     ]

@@ -114,10 +114,10 @@ class TestTime:
             service.ledger.drop_pod(f"uid-p{number}")
         books = service.ledger.books("n1")
         assert books is not None
-        assert books.remembers_ended
+        assert books.remembers
         service.clock.now += 121
         service.ledger.tick()
-        assert not books.remembers_ended
+        assert not books.remembers
 
     def test_a_pod_deleted_by_force_holds_again_what_its_kubelet_still_lists(self, service: Service) -> None:
         truth = kubelet()
