@@ -24,7 +24,7 @@ from sandbox.processes import Process, free_ports
 
 BINARY: Final = "kube-scheduler"
 API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
-_USER: Final = "system:kube-scheduler"
+USER: Final = "system:kube-scheduler"
 
 
 def extender(url: str, **fields: object) -> Json:
@@ -45,8 +45,9 @@ def extender(url: str, **fields: object) -> Json:
 class StockScheduler:
     """kube-scheduler as a context manager. Its configuration, certificate and `log` are files in the folder `work`."""
 
-    def __init__(self, plane: ControlPlane, configuration: Json, work: Path) -> None:
+    def __init__(self, plane: ControlPlane, configuration: Json, work: Path, *, user: str = USER) -> None:
         self._plane = plane
+        self._user = user
         self._configuration = configuration
         self._work = work
         self._stack = ExitStack()
@@ -67,7 +68,7 @@ class StockScheduler:
         self._stack.close()
 
     def _arguments(self, port: int) -> list[str]:
-        kubeconfig = self._plane.kubeconfig(self._work / "kubeconfig", _USER)
+        kubeconfig = self._plane.kubeconfig(self._work / "kubeconfig", self._user)
         config = self._work / "scheduler.yaml"
         config.write_text(yaml.safe_dump(self._whole(kubeconfig), sort_keys=False))
         return [

@@ -1,0 +1,271 @@
+"""A cluster on a real API server: hollow nodes, the service, and the stock kube-scheduler with the chart's settings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Any, Final, Self
+
+import aiohttp
+import pytest
+import yaml
+
+from burst.nodes import Kind
+from burst.service import Service
+from burst.workload import Workload
+from sandbox import controlplane, stock_scheduler
+from sandbox.apiserver import documents
+from sandbox.apiserver.client import CRDS, NRT, connect
+from sandbox.controlplane import ControlPlane
+from sandbox.hollow import Fleet, Pace, Refusal, Reporting
+from sandbox.stock_scheduler import StockScheduler
+from topowise import pods
+from topowise.kube import credentials
+from topowise.kube.api import Api
+
+Json = dict[str, Any]
+
+ASSETS: Final = controlplane.assets(stock_scheduler.BINARY)
+MISSING: Final = "no etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin"
+PODS: Final = "/api/v1/namespaces/default/pods"
+LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+_ROOT: Final = Path(__file__).parents[2]
+_DEFINITIONS: Final = documents.load_all(_ROOT / "charts" / "topowise" / "crds")
+_AT_ONCE: Final = 10
+_WAITING: Final = 40
+
+
+def chart_configuration(prefix: str, **changed: Any) -> Json:
+    """The KubeSchedulerConfiguration that the chart installs, with the extender at `prefix`."""
+    rendered = yaml.safe_load_all((_ROOT / "charts/kustomize/default/scheduler.yaml").read_text())
+    files = next(one["data"] for one in rendered if one["kind"] == "ConfigMap" and "kube-scheduler.yaml" in one["data"])
+    configuration: Json = yaml.safe_load(files["kube-scheduler.yaml"])
+    configuration["extenders"][0]["urlPrefix"] = prefix
+    return {**configuration, "leaderElection": {"leaderElect": False}, **changed}
+
+
+SCHEDULER: Final = str(chart_configuration("")["profiles"][0]["schedulerName"])
+
+
+@contextmanager
+def control_plane() -> Iterator[ControlPlane]:
+    """The API server; skips where there is none."""
+    if ASSETS is None:
+        pytest.skip(MISSING)
+    with ControlPlane(ASSETS) as running:
+        yield running
+
+
+class Cluster:
+    """An async context. `pairs` is how many replicas there are, each a service with a kube-scheduler of its own, of
+    which a lease chooses one; `blind` leaves the services out of kube-scheduler's configuration."""
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        directory: Path,
+        nodes: Iterable[tuple[str, Kind]],
+        *,
+        pairs: int = 1,
+        blind: bool = False,
+        reporting: Reporting | None = None,
+        client: Json | None = None,
+    ) -> None:
+        self.plane = plane
+        self._directory = directory
+        self._kinds = list(nodes)
+        self._pairs = pairs
+        self._blind = blind
+        self._reporting = reporting or Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05))
+        self._client = client or {"qps": 500, "burst": 1000}
+        self._stack = AsyncExitStack()
+        self.refusals: list[Refusal] = []
+        self.random = Random(7)
+        self.services: list[Service] = []
+        self.schedulers: dict[int, StockScheduler] = {}
+
+    @property
+    def service(self) -> Service:
+        """The first one."""
+        return self.services[0]
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self.session = await stack.enter_async_context(aiohttp.ClientSession())
+            self._kubeconfig = self.plane.kubeconfig(self._directory / "kubeconfig")
+            self.api = await stack.enter_async_context(
+                Api(await credentials.load(str(self._kubeconfig)), "e2e", timeout=30)
+            )
+            stack.push_async_callback(self._clear)
+            await self._define()
+            self.fleet = Fleet(
+                self.api,
+                pace=Pace(admission=(0.0, 0.05), start=(0.0, 0.1), stop=(0.02, 0.1)),
+                reporting=self._reporting,
+                refused=self.refusals.append,
+                seed=7,
+            )
+            for name, kind in self._kinds:
+                self.fleet.add(name, kind.machine, kind.config)
+            await stack.enter_async_context(self.fleet)
+            stack.push_async_callback(self._stop_schedulers)
+            for number in range(self._pairs):
+                service = Service(f"service-{number}", self._kubeconfig, self._directory, **self._election(number))
+                self.services.append(service)
+                stack.push_async_callback(service.kill)
+                await service.start(self.session)
+                await self.start_scheduler(number)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def start_scheduler(self, number: int = 0) -> None:
+        """kube-scheduler number `number`, beside the service of that number."""
+        changed: Json = {"clientConnection": self._client}
+        if self._blind:
+            changed["extenders"] = []
+        if self._pairs > 1:
+            changed["leaderElection"] = {
+                **chart_configuration("")["leaderElection"],
+                "leaderElect": True,
+                "resourceName": "topowise-scheduler",
+                "resourceNamespace": "kube-system",
+                "leaseDuration": "4s",
+                "renewDeadline": "3s",
+                "retryPeriod": "1s",
+            }
+        made = StockScheduler(
+            self.plane,
+            chart_configuration(self.services[number].prefix, **changed),
+            self._directory / f"kube-scheduler-{number}-{time.monotonic_ns()}",
+            user=controlplane.ADMIN if self._pairs > 1 else stock_scheduler.USER,
+        )
+        await asyncio.to_thread(made.__enter__)
+        self.schedulers[number] = made
+
+    async def stop_scheduler(self, number: int = 0) -> None:
+        """Kills it."""
+        await asyncio.to_thread(self.schedulers.pop(number).__exit__, None, None, None)
+
+    async def leader(self) -> int:
+        """The number of the pair that decides: its service is asked most."""
+        asked = [await service.metrics(self.session) for service in self.services]
+        counts = [one.get('extender_request_duration_seconds_count{verb="filter"}', 0.0) for one in asked]
+        return counts.index(max(counts))
+
+    async def create(self, document: Json, path: str = PODS) -> None:
+        """One object, by default a pod."""
+        await self.api.request("POST", path, body=json.dumps(document).encode())
+
+    async def pods(self) -> list[Any]:
+        """All there are."""
+        return list(json.loads(await self.api.request("GET", PODS, query={"resourceVersion": "0"}))["items"])
+
+    async def phases(self) -> Counter[str]:
+        """How many pods run, have ended, wait, and were refused."""
+        return Counter(
+            "waiting" if not one["spec"].get("nodeName") else one["status"].get("reason") or one["status"]["phase"]
+            for one in await self.pods()
+        )
+
+    async def settle(self, limit: float = 120.0, *, still: float = 3.0) -> Counter[str]:
+        """Until nothing moves for some seconds: a pod that waits is then one that nothing wakes any more."""
+        deadline = time.monotonic() + limit
+        since, before = time.monotonic(), Counter[str]()
+        while time.monotonic() - since < still:
+            self.check()
+            now = await self.phases()
+            if now != before or not self.fleet.is_quiet:
+                since, before = time.monotonic(), now
+            assert time.monotonic() < deadline, f"still moving: {now}"
+            await asyncio.sleep(0.2)
+        return before
+
+    def check(self) -> None:
+        """Fails if a part has ended."""
+        self.fleet.check()
+        for service in self.services:
+            service.check()
+
+    async def feed(self, count: int, *, halfway: Any = None, still: float = 3.0) -> float:
+        """Makes pods as fast as they are taken; the last fifth stays. `halfway` is awaited in the middle. Seconds until
+        all was quiet."""
+        workload = Workload(11)
+        started = time.monotonic()
+        for first in range(0, count, _AT_ONCE):
+            if halfway is not None and first == count // 2 // _AT_ONCE * _AT_ONCE:
+                await halfway()
+            stuck = time.monotonic() + 2.0
+            while (await self.phases())["waiting"] >= _WAITING and time.monotonic() < stuck:
+                await asyncio.sleep(0.05)
+            lifetimes = [
+                None if number >= 0.8 * count else self.random.uniform(1.0, 4.0)
+                for number in range(first, first + _AT_ONCE)
+            ]
+            await asyncio.gather(
+                *(
+                    self.create(workload.pod(first + at, scheduler=SCHEDULER, lifetime=lifetime))
+                    for at, lifetime in enumerate(lifetimes)
+                )
+            )
+        await self.settle(still=still)
+        return time.monotonic() - started
+
+    def takers(self, document: Any) -> list[str]:
+        """Nodes whose kubelet, in its true state, would admit a pod and has all it names."""
+        pod = pods.decode(json.dumps(document).encode())
+        named = {name for name, amount in pods.needs(pod).requests.items() if amount > 0}
+        return [
+            name
+            for name, node in self.fleet.nodes.items()
+            if named <= node.kubelet.allocatable().keys() and node.kubelet.would_admit(pod).admitted
+        ]
+
+    async def waiting(self) -> list[Any]:
+        """Pods without a node."""
+        return [one for one in await self.pods() if not one["spec"].get("nodeName")]
+
+    async def assert_all_well(self) -> None:
+        """No kubelet has refused a pod, and no pod waits beside room."""
+        assert not self.refusals
+        left_out = {one["metadata"]["name"]: self.takers(one) for one in await self.waiting()}
+        assert not {name: takers for name, takers in left_out.items() if takers}
+
+    def _election(self, number: int) -> Json:
+        if self._pairs == 1:
+            return {}
+        election = {"enabled": True, "leaseNamespace": "kube-system", "identity": f"service-{number}"}
+        return {"leaderElection": election}
+
+    async def _define(self) -> None:
+        async with connect(self.plane.url, self.plane.token) as client:
+            for crd in _DEFINITIONS:
+                assert (await client.call("POST", CRDS, crd)).status in (201, 409)
+            while (await client.call("GET", NRT, limit=1)).status != 200:
+                await asyncio.sleep(0.05)
+
+    async def _stop_schedulers(self) -> None:
+        for number in list(self.schedulers):
+            await self.stop_scheduler(number)
+
+    async def _clear(self) -> None:
+        """The next cluster on this API server finds none of this one."""
+        for path in (
+            PODS,
+            "/api/v1/nodes",
+            "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            LEASES.format("kube-system"),
+        ):
+            await self.api.request("DELETE", path, query={"gracePeriodSeconds": "0"}, timeout=60)
