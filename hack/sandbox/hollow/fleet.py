@@ -55,6 +55,7 @@ class Fleet:
         self._seed = seed
         self._directory = tempfile.TemporaryDirectory(prefix="topowise-fleet-", dir=_MEMORY)
         self._running: asyncio.Task[None] | None = None
+        self._held: list[tuple[float, EventType, pods.Pod]] | None = None
         self.nodes: dict[str, HollowNode] = {}
         self.refusals: list[Refusal] = []
 
@@ -103,6 +104,21 @@ class Fleet:
         if self._running is not None and self._running.done():
             self._running.result()
 
+    def hold(self) -> None:
+        """From now on no node does anything: what the watch says is kept for later."""
+        self._held = []
+
+    @property
+    def held(self) -> list[tuple[float, EventType, pods.Pod]]:
+        """What is kept, with the monotonic time at which it came."""
+        return self._held or []
+
+    def release(self) -> None:
+        """The nodes do what they would have done, in the order of the events."""
+        held, self._held = self.held, None
+        for _, event, item in held:
+            self.apply(event, item)
+
     # As Consumer of all pods
 
     def replace(self, items: list[pods.Pod]) -> None:
@@ -115,6 +131,9 @@ class Fleet:
 
     def apply(self, event: EventType, item: pods.Pod) -> None:
         """One change, told to the node it is about."""
+        if self._held is not None:
+            self._held.append((time.monotonic(), event, item))
+            return
         node = self.nodes.get(item.spec.nodeName)
         if node is not None:
             node.lifecycle.put(event, item)

@@ -26,12 +26,14 @@ The last three never change while a node keeps its hardware, so they are kept on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Final, NamedTuple
 
 from topowise.pods import HUGEPAGES
 from topowise_scheduler.engine.grid import Key
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.cpu_manager import CpuManager
+from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
+from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.memory_tables import MemoryTables
 
 # A place that no sum makes up for; eight of them do not overflow.
@@ -52,13 +54,12 @@ _LOCAL, _REMOTE = 10, 20
 Column = dict[Key, Sequence[int]]
 
 
-class Counts(NamedTuple):
-    """What a node has now, what it has with nothing held, and what never changes.
+class Standing(NamedTuple):
+    """What a node has with nothing held, and what never changes: both stay while the node keeps its hardware.
 
     `odd` says why the node cannot be judged by counts at all, "" if it can.
     """
 
-    now: Column
     empty: Column
     fixed: Column
     odd: str
@@ -86,55 +87,116 @@ def absent(key: Key, zones: int) -> Sequence[int]:
     return [0] * (zones * zones)
 
 
-def read(kubelet: Kubelet) -> Counts:
-    """All counts of a node."""
+def basis(kubelet: Kubelet) -> tuple[object, ...]:
+    """The objects from which `standing` is read: as long as they are the same, so is what it says."""
+    cpu, memory = kubelet.cpu, kubelet.memory
+    return (
+        kubelet.settings,
+        kubelet.topology,
+        kubelet.topology_manager,
+        kubelet._fixed,
+        kubelet.predicates,
+        kubelet.integer_scores,
+        None if cpu is None else cpu.policy,
+        None if memory is None else memory.tables.policy,
+        *kubelet.devices.tables.values(),
+    )
+
+
+def is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    """Whether two bases are of the same objects."""
+    return len(one) == len(other) and all(map(is_, one, other))
+
+
+def standing(kubelet: Kubelet) -> Standing:
+    """What stays while pods come and go."""
     zones = len(kubelet.node_ids)
     odd = "zones" if zones > MAX_ZONES else ""
-    now: Column = {}
     empty: Column = {}
     fixed: Column = {DISTANCES: _distances(kubelet, zones)}
     if kubelet.cpu is not None:
-        _read_cpu(kubelet.cpu, now, empty, fixed)
+        _read_cpu_policy(kubelet.cpu.policy, empty, fixed)
     if kubelet.memory is not None:
-        odd = _read_memory(kubelet.memory.tables, now, empty) or odd
-    _read_devices(kubelet, zones, now, empty, fixed)
+        everything = (1 << zones) - 1
+        empty[GROUPS] = [0, everything, 0, *[1 << position for position in range(zones)]]
+        for name, allocatable in kubelet.memory.tables.policy.allocatable.items():
+            empty["memory", name] = [*allocatable, 1]
+            if min(allocatable) < 0:
+                odd = "negative-memory"
+    for resource, table in kubelet.devices.tables.items():
+        healthy = table.healthy
+        most = [(near & healthy).bit_count() if near else OUT for near in table.near]
+        count = healthy.bit_count()
+        empty["device", resource] = [*most, count, count, 0, 0, *_flags(table)]
+        fixed["devices", resource] = [near.bit_count() for near in table.near]
     if kubelet.predicates:
-        _read_slack(kubelet, now, empty)
-    return Counts(now, empty, fixed, odd)
+        for name, amount in kubelet._fixed.items():
+            empty["slack", name] = [amount]
+    return Standing(empty, fixed, odd)
 
 
-def _read_cpu(manager: CpuManager, now: Column, empty: Column, fixed: Column) -> None:
-    policy, topology = manager.policy, manager.policy.topology
-    available, allocatable = manager.available, topology.cpus & ~policy.reserved
-    shared = topology.cpus & ~policy.reserved if policy.options.strict_reservation else topology.cpus
-    whole = ~policy.reserved_physical
-    physical = 0
-    if policy.options.full_pcpus_only:
-        physical = (manager.default & whole).bit_count()
-    free_cores, all_cores = topology.whole_cores(available), topology.whole_cores(allocatable)
-    free, most, capacity, cores, most_cores = [], [], [], [], []
-    for cpus in topology.numa_cpus:
-        free.append((cpus & available).bit_count() if cpus else OUT)
-        most.append((cpus & allocatable).bit_count() if cpus else OUT)
-        capacity.append(cpus.bit_count())
-        cores.append((cpus & free_cores).bit_count())
-        most_cores.append((cpus & all_cores).bit_count())
-    now[CPU] = [*free, available.bit_count(), physical, *cores]
-    empty[CPU] = [*most, allocatable.bit_count(), (shared & whole).bit_count(), *most_cores]
-    options, places = policy.options, topology.socket_places
+def read(kubelet: Kubelet) -> Column:
+    """What a node has now."""
+    now: Column = {}
+    if kubelet.cpu is not None:
+        _read_cpu(kubelet.cpu, now)
+    if kubelet.memory is not None:
+        _read_memory(kubelet.memory.tables, now)
+    manager, used = kubelet.devices, kubelet._used
+    for resource, table in manager.tables.items():
+        healthy, allocated = table.healthy, manager.allocated[resource]
+        available = healthy & ~allocated
+        free = [(near & available).bit_count() if near else OUT for near in table.near]
+        now["device", resource] = [
+            *free,
+            available.bit_count(),
+            healthy.bit_count(),
+            allocated.bit_count(),
+            used.get(resource, 0),
+            *_flags(table),
+        ]
+    if kubelet.predicates:
+        _read_slack(kubelet, now)
+    return now
+
+
+def _read_cpu_policy(policy: CpuPolicy, empty: Column, fixed: Column) -> None:
+    topology, options = policy.topology, policy.options
+    allocatable = topology.cpus & ~policy.reserved
+    shared = allocatable if options.strict_reservation else topology.cpus
+    cores = topology.whole_cores(allocatable)
+    empty[CPU] = [
+        *[(cpus & allocatable).bit_count() if cpus else OUT for cpus in topology.numa_cpus],
+        allocatable.bit_count(),
+        (shared & ~policy.reserved_physical).bit_count(),
+        *[(cpus & cores).bit_count() for cpus in topology.numa_cpus],
+    ]
+    places = topology.socket_places
     packed = not (options.distribute_across_numa or options.distribute_across_cores or options.align_by_uncore)
     fixed[CORES] = [
-        *capacity,
+        *[cpus.bit_count() for cpus in topology.numa_cpus],
         topology.cpus_per_core,
         topology.is_even,
         packed and topology.is_even and places is not None,
         topology.sockets_total >= len(topology.numas),
         topology.cpus_per_socket,
-        *(places or [0] * len(capacity)),
+        *(places or [0] * len(topology.numa_cpus)),
     ]
 
 
-def _read_memory(tables: MemoryTables, now: Column, empty: Column) -> str:
+def _read_cpu(manager: CpuManager, now: Column) -> None:
+    policy, topology, available = manager.policy, manager.policy.topology, manager.available
+    physical = (manager.default & ~policy.reserved_physical).bit_count() if policy.options.full_pcpus_only else 0
+    cores = topology.whole_cores(available)
+    now[CPU] = [
+        *[(cpus & available).bit_count() if cpus else OUT for cpus in topology.numa_cpus],
+        available.bit_count(),
+        physical,
+        *[(cpus & cores).bit_count() for cpus in topology.numa_cpus],
+    ]
+
+
+def _read_memory(tables: MemoryTables, now: Column) -> None:
     zones = tables.policy.count
     used = alone = 0
     for position in range(zones):
@@ -142,47 +204,23 @@ def _read_memory(tables: MemoryTables, now: Column, empty: Column) -> str:
             used |= 1 << position
         if tables.cells[position] == 1 << position:
             alone |= 1 << position
-    everything = (1 << zones) - 1
-    now[GROUPS] = [used, alone, alone != everything, *tables.cells]
-    empty[GROUPS] = [0, everything, 0, *[1 << position for position in range(zones)]]
-    odd = ""
-    for name, allocatable in tables.policy.allocatable.items():
-        now["memory", name] = [*tables.free[name], 1]
-        empty["memory", name] = [*allocatable, 1]
-        if min(allocatable) < 0:
-            odd = "negative-memory"
-    return odd
+    now[GROUPS] = [used, alone, alone != (1 << zones) - 1, *tables.cells]
+    for name, free in tables.free.items():
+        now["memory", name] = [*free, 1]
 
 
-def _read_devices(kubelet: Kubelet, zones: int, now: Column, empty: Column, fixed: Column) -> None:
-    manager, used = kubelet.devices, kubelet._used
-    for resource, table in manager.tables.items():
-        healthy, allocated = table.healthy, manager.allocated[resource]
-        available = healthy & ~allocated
-        free, most, capacity = [], [], []
-        for near in table.near:
-            free.append((near & available).bit_count() if near else OUT)
-            most.append((near & healthy).bit_count() if near else OUT)
-            capacity.append(near.bit_count())
-        count = healthy.bit_count()
-        flags = (1, table.has_topology, not table.of_one_node)
-        now["device", resource] = [
-            *free, available.bit_count(), count, allocated.bit_count(), used.get(resource, 0), *flags
-        ]  # fmt: skip
-        empty["device", resource] = [*most, count, count, 0, 0, *flags]
-        fixed["devices", resource] = capacity
+def _flags(table: DeviceTable) -> tuple[int, int, int]:
+    return 1, table.has_topology, not table.of_one_node
 
 
-def _read_slack(kubelet: Kubelet, now: Column, empty: Column) -> None:
+def _read_slack(kubelet: Kubelet, now: Column) -> None:
     used, capacity = kubelet._used, kubelet._fixed
     for name, amount in capacity.items():
-        empty["slack", name] = [amount]
         now["slack", name] = [amount - used.get(name, 0)]
     now[PODS] = [capacity["pods"] - len(kubelet.active)]
     for name, amount in used.items():
         if amount and name not in capacity and name.startswith(HUGEPAGES):
             now["slack", name] = [-amount]
-            empty["slack", name] = [0]
 
 
 def _distances(kubelet: Kubelet, zones: int) -> list[int]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import lattice
-from topowise_scheduler.engine.counts import CORES, Column, Counts, absent
+from topowise_scheduler.engine.counts import CORES, Column, Standing, absent
 from topowise_scheduler.engine.grid import Grid
 from topowise_scheduler.engine.shape import Amounts
 
@@ -42,12 +42,12 @@ class Kinds:
         self._free: list[int] = []
         self._sizes: dict[tuple[object, ...], Sizes] = {}
 
-    def enter(self, counts: Counts) -> int:
+    def enter(self, standing: Standing) -> int:
         """The kind of a node, which has one node more now."""
-        key = (*_frozen(counts.empty), *_frozen(counts.fixed))
+        key = (*_frozen(standing.empty), *_frozen(standing.fixed))
         kind = self._known.get(key)
         if kind is None:
-            kind = self._new(key, counts)
+            kind = self._new(key, standing)
         self._uses[kind] += 1
         return kind
 
@@ -100,7 +100,7 @@ class Kinds:
             found = self._sizes[key] = compute()
         return found
 
-    def _new(self, key: _Key, counts: Counts) -> int:
+    def _new(self, key: _Key, standing: Standing) -> int:
         if self._free:
             kind = self._free.pop()
             self._keys[kind] = key
@@ -112,8 +112,8 @@ class Kinds:
             if kind >= len(self.versions):
                 self.versions = np.concatenate([self.versions, np.zeros_like(self.versions)])
         self._known[key] = kind
-        self.empty.write(kind, counts.empty)
-        self.fixed.write(kind, counts.fixed)
+        self.empty.write(kind, standing.empty)
+        self.fixed.write(kind, standing.fixed)
         self._version += 1
         self.versions[kind] = self._version
         self._sizes.clear()

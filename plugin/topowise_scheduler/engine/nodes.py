@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from topowise.attributes import POLICIES
 from topowise.pods import Needs
 from topowise_scheduler.engine import model, trial
-from topowise_scheduler.engine.counts import read
+from topowise_scheduler.engine.counts import Column, basis, is_same, read, standing
 from topowise_scheduler.engine.decisions import CAUSES, REASONS
 from topowise_scheduler.engine.judgement import Judgement, Outcome
 from topowise_scheduler.engine.remembered import Memory, Remembered
@@ -40,8 +40,11 @@ class _Seen(NamedTuple):
 
 
 class _Node(NamedTuple):
+    """`basis` is that of what stays of its counts (counts.basis)."""
+
     name: str
     kubelet: Kubelet
+    basis: tuple[object, ...]
     table: int
     column: int
 
@@ -102,27 +105,38 @@ class Engine:
 
     def put(self, name: str, kubelet: Kubelet) -> None:
         """A node, new or changed. The kubelet is kept: it must not change until the next put of the node."""
-        counts, traits = read(kubelet), Traits.of(kubelet)
+        now, its_basis = read(kubelet), basis(kubelet)
+        row = self._row_of.get(name, -1)
+        node = self._nodes[row] if row >= 0 else None
+        if node is not None and is_same(node.basis, its_basis):
+            self._tables[node.table].replace(node.column, None, now)
+            self._nodes[row] = node._replace(kubelet=kubelet)
+        else:
+            row = self._place(name, row, kubelet, now, its_basis)
+        self._version += 1
+        self._versions[row] = self._version
+
+    def _place(self, name: str, row: int, kubelet: Kubelet, now: Column, its_basis: tuple[object, ...]) -> int:
+        """Write a node that is new or has other hardware or settings; its row."""
+        stays, traits = standing(kubelet), Traits.of(kubelet)
         table = self._table_of.get(traits)
         if table is None:
             table = self._table_of[traits] = len(self._tables)
             self._tables.append(Table(traits))
-        row = self._row_of.get(name, -1)
         node = self._nodes[row] if row >= 0 else None
         if node is not None and node.table == table:
             column = node.column
-            self._tables[table].replace(column, counts)
+            self._tables[table].replace(column, stays, now)
         else:
             if node is not None:
                 self._leave(node)
             else:
                 row = self._new_row(name)
-            column = self._tables[table].append(row, counts)
+            column = self._tables[table].append(row, stays, now)
             self._places[:, row] = table, column
-        self._nodes[row] = _Node(name, kubelet, table, column)
+        self._nodes[row] = _Node(name, kubelet, its_basis, table, column)
         self.policies[row] = POLICIES.index(traits.policy)
-        self._version += 1
-        self._versions[row] = self._version
+        return row
 
     def drop(self, name: str) -> None:
         """The node is gone; an unknown one is no news."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.counts import Counts, absent
+from topowise_scheduler.engine.counts import Column, Standing, absent
 from topowise_scheduler.engine.decisions import CAUSE
 from topowise_scheduler.engine.grid import Grid
 from topowise_scheduler.engine.kinds import Kinds
@@ -29,7 +29,7 @@ class Table:
         self.kind: NDArray[np.int32] = np.zeros(16, dtype=np.int32)
         self.odd: NDArray[np.int8] = np.zeros(16, dtype=np.int8)
 
-    def append(self, row: int, counts: Counts) -> int:
+    def append(self, row: int, standing: Standing, now: Column) -> int:
         """A new node; its column."""
         column = self.count
         self.count += 1
@@ -38,16 +38,17 @@ class Table:
                 np.concatenate([one, np.zeros_like(one)]) for one in (self.rows, self.kind, self.odd)
             )
         self.rows[column] = row
-        self.kind[column] = self.kinds.enter(counts)
-        self._write(column, counts)
+        self._enter(column, standing)
+        self.grid.write(column, now)
         return column
 
-    def replace(self, column: int, counts: Counts) -> None:
-        """The node has other counts."""
-        before = int(self.kind[column])
-        self.kind[column] = self.kinds.enter(counts)
-        self.kinds.leave(before)
-        self._write(column, counts)
+    def replace(self, column: int, standing: Standing | None, now: Column) -> None:
+        """The node has other counts; None: what stays has stayed."""
+        if standing is not None:
+            before = int(self.kind[column])
+            self._enter(column, standing)
+            self.kinds.leave(before)
+        self.grid.write(column, now)
 
     def remove(self, column: int) -> int:
         """The node is gone; the row whose column is this one now, -1 if none has moved."""
@@ -69,6 +70,6 @@ class Table:
         """Nodes of these kinds with nothing held."""
         return Sheet(self.kinds.empty, kinds.astype(np.intp), self.kinds, kinds)
 
-    def _write(self, column: int, counts: Counts) -> None:
-        self.odd[column] = CAUSE[counts.odd]
-        self.grid.write(column, counts.now)
+    def _enter(self, column: int, standing: Standing) -> None:
+        self.kind[column] = self.kinds.enter(standing)
+        self.odd[column] = CAUSE[standing.odd]
