@@ -6,10 +6,14 @@ question gets an answer that names every node, and what is wrong with a question
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import compress
+from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from topowise.errors import ParseError, TopowiseError
 from topowise_scheduler.answers import Answers, Question, by_name
@@ -30,14 +34,33 @@ NotReady = Callable[[], str | None]
 """Why no answer can be given yet, None once it can."""
 
 
-class Verbs:
-    """filter, prioritize and preempt. What an answer leads to (`settle`) is done after it has been sent."""
+# kube-scheduler asks for scores within a few milliseconds after the verdicts, or never.
+_PREPARED_S: Final = 0.1
 
-    def __init__(self, answers: Answers, evictions: Evictions, not_ready: NotReady) -> None:
+
+class _Prepared(NamedTuple):
+    """The scores for the nodes that the last filter has left, and when they were true."""
+
+    asked: Question
+    scores: NDArray[np.int64]
+    by_name: dict[str, int]
+    at: float
+
+
+class Verbs:
+    """filter, prioritize and preempt. What an answer leads to (`settle`, `prepare`) is done after it has been sent.
+
+    `prepares` is whether scores are computed before they are asked for, while kube-scheduler runs its own plug-ins.
+    """
+
+    def __init__(self, answers: Answers, evictions: Evictions, not_ready: NotReady, *, prepares: bool = True) -> None:
         self._answers = answers
         self._evictions = evictions
         self._not_ready = not_ready
+        self._prepares = prepares
         self._expected: Expectation | None = None
+        self._unscored: Question | None = None
+        self._prepared: _Prepared | None = None
 
     def filter(self, body: bytes) -> bytes:
         """ExtenderArgs -> ExtenderFilterResult."""
@@ -51,9 +74,12 @@ class Verbs:
             nodes = wire.NodeList(list(compress(args.Nodes.items or (), fitting.tolist())))
         else:
             kept = list(names) if fitting.all() else list(compress(names, fitting.tolist()))
+            self._unscored = self._prepared = None
             if len(kept) == 1:
                 # Nothing is left to score, so nobody will ask.
                 self._expected = asked, int(fitting.argmax())
+            elif kept and self._prepares:
+                self._unscored = msgspec.structs.replace(asked, names=kept, rows=asked.rows[fitting])
         return wire.encode(
             wire.ExtenderFilterResult(
                 Nodes=nodes,
@@ -65,6 +91,11 @@ class Verbs:
 
     def prioritize(self, body: bytes) -> bytes:
         """ExtenderArgs -> HostPriorityList."""
+        prepared, self._prepared = self._prepared, None
+        names = None if prepared is None else self._names_of(body, prepared)
+        if prepared is not None and names is not None:
+            self._expected = prepared.asked, int(prepared.scores.argmax())
+            return wire.encode(list(map(wire.HostPriority, names, map(prepared.by_name.__getitem__, names))))
         _, asked = self._read(body)
         scores = self._answers.scores(asked)
         if len(asked.names):
@@ -116,6 +147,14 @@ class Verbs:
         """Book the pod where it is expected."""
         self._answers.expect(*expected)
 
+    def prepare(self) -> None:
+        """Score the nodes that the last filter has left, if that is still to be done."""
+        asked, self._unscored = self._unscored, None
+        if asked is not None:
+            scores = self._answers.scores(asked)
+            by_name = dict(zip(asked.names, scores.tolist(), strict=True))
+            self._prepared = _Prepared(asked, scores, by_name, time.monotonic())
+
     def take_strangers(self) -> list[str]:
         """Names of nodes that callers asked about and the cluster does not have, each once."""
         return self._answers.take_strangers()
@@ -124,6 +163,21 @@ class Verbs:
         problem = self._not_ready()
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
+
+    def _names_of(self, body: bytes, prepared: _Prepared) -> list[str] | None:
+        """The names in a request of prioritize; None if it is not about the same pod and nodes, or comes too late."""
+        if self._not_ready() is not None or time.monotonic() - prepared.at > _PREPARED_S:
+            return None
+        try:
+            asked = wire.decode_repeated(body)
+        except _UNREADABLE:
+            return None
+        record, meta = prepared.asked.record, asked.Pod.metadata
+        if not record.uid or record.uid != meta.uid or record.version != meta.resourceVersion:
+            return None
+        names = asked.NodeNames
+        is_same = names is not None and len(names) == len(prepared.by_name) and prepared.by_name.keys() >= set(names)
+        return names if is_same else None
 
     def _read(self, body: bytes) -> tuple[wire.ExtenderArgs, Question]:
         """The request, and the question in it. Raises BadRequestError, and ParseError."""

@@ -33,6 +33,22 @@ class ExtenderArgs(msgspec.Struct, frozen=True):
     NodeNames: list[str] | None = None
 
 
+class _Uid(msgspec.Struct, frozen=True, gc=False):
+    uid: str = ""
+    resourceVersion: str = ""
+
+
+class _Named(msgspec.Struct, frozen=True, gc=False):
+    metadata: _Uid
+
+
+class Repeated(msgspec.Struct, frozen=True):
+    """As much of prioritize's ExtenderArgs as tells that it is about the pod and the nodes of the last filter."""
+
+    Pod: _Named
+    NodeNames: list[str] | None = None
+
+
 class ExtenderFilterResult(msgspec.Struct, frozen=True):
     """Answer of filter. A node in none of the three is refused without a reason, so every node is in one."""
 
@@ -100,6 +116,7 @@ class ExtenderBindingResult(msgspec.Struct, frozen=True):
 
 
 decode_args = msgspec.json.Decoder(ExtenderArgs).decode
+decode_repeated = msgspec.json.Decoder(Repeated).decode
 decode_preemption = msgspec.json.Decoder(ExtenderPreemptionArgs).decode
 decode_binding = msgspec.json.Decoder(ExtenderBindingArgs).decode
 decode_node_name = msgspec.json.Decoder(_NodeName).decode

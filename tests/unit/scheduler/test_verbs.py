@@ -107,6 +107,55 @@ def test_the_best_node_is_claimed_until_the_pod_is_asked_about_again(answering: 
     assert service.free("empty") == [8]
 
 
+class TestScoresThatAreReadyBeforeTheyAreAskedFor:
+    """kube-scheduler runs its own plug-ins between filter and prioritize; meanwhile the scores are computed."""
+
+    ALL = ("half", "full", "stranger", "empty")
+
+    def ask(self, answering: Verbs, names: list[str], *, prepares: bool, **fields: Any) -> Any:
+        asked = pod("p", "4", uid="uid-p", resourceVersion="7")
+        answering.filter(body(asked, list(self.ALL)))
+        if prepares:
+            answering.prepare()
+        return msgspec.json.decode(answering.prioritize(body(pod("p", "4", uid="uid-p", **fields), names)))
+
+    @pytest.mark.parametrize("version", ["7", "8"], ids=["same pod", "pod has changed"])
+    @pytest.mark.parametrize(
+        "names",
+        [["half", "stranger", "empty"], ["empty", "half", "stranger"], ["half", "empty"], ["half", "empty", "new"]],
+        ids=["as left by filter", "in another order", "fewer", "others"],
+    )
+    def test_they_are_what_prioritize_would_compute(self, answering: Verbs, names: list[str], version: str) -> None:
+        prepared = self.ask(answering, names, prepares=True, resourceVersion=version)
+        assert prepared == self.ask(answering, names, prepares=False, resourceVersion=version)
+        assert [one["Host"] for one in prepared] == names
+
+    def test_the_best_node_is_claimed_all_the_same(self, answering: Verbs, service: Service) -> None:
+        self.ask(answering, ["empty", "half", "stranger"], prepares=True, resourceVersion="7")
+        settle(answering)
+        assert service.ledger.open_claims == 1
+
+    def test_they_serve_one_request(self, answering: Verbs, service: Service) -> None:
+        names = ["half", "stranger", "empty"]
+        first = self.ask(answering, names, prepares=True, resourceVersion="7")
+        service.report(counts("half", "8", included=()))
+        again = msgspec.json.decode(answering.prioritize(body(pod("p", "4", uid="uid-p", resourceVersion="7"), names)))
+        assert again != first
+
+    def test_they_are_not_used_late(self, answering: Verbs, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+        names = ["half", "stranger", "empty"]
+        asked = pod("p", "4", uid="uid-p", resourceVersion="7")
+        answers = []
+        for kept_for in (10.0, -1.0):
+            service.report(counts("half", "4", included=()))
+            answering.filter(body(asked, list(self.ALL)))
+            answering.prepare()
+            service.report(counts("half", "8", included=()))
+            monkeypatch.setattr(verbs, "_PREPARED_S", kept_for)
+            answers.append(answering.prioritize(body(asked, names)))
+        assert answers[0] != answers[1]
+
+
 def test_a_single_node_that_is_left_is_claimed_as_nobody_will_ask_for_scores(
     answering: Verbs, service: Service
 ) -> None:
