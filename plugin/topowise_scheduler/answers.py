@@ -99,6 +99,14 @@ class Answers:
             self._meet([names[at] for at in np.flatnonzero(rows < 0).tolist()])
         return Question(record, record.needs, demand, names, rows, is_simulation)
 
+    def about(self, record: PodRecord, names: Sequence[str]) -> Question:
+        """The question of a caller who says himself when a pod is booked: it leaves all claims as they are."""
+        assert record.needs is not None
+        rows = self._engine.rows(names)
+        if rows.size and int(rows.min()) < 0:
+            self._meet([names[at] for at in np.flatnonzero(rows < 0).tolist()])
+        return Question(record, record.needs, record.demand, names, rows, is_simulation=False)
+
     def verdicts(self, asked: Question) -> Verdicts:
         """Per node. A node nobody has reported fits: we know nothing against it."""
         count = len(asked.names)
@@ -128,6 +136,19 @@ class Answers:
                 raw[known[positions]] = self._strategy.raw(room)
             raw[known] = self._strategy.finish(raw[known])
         return scale.spread(raw, self._top_score)
+
+    def percents(self, asked: Question, strategy: Strategy) -> NDArray[np.int64]:
+        """Per node, 0 to 100 by a strategy, truncated; a node nobody has reported, or that does not fit, has 0."""
+        places: list[NDArray[np.intp]] = []
+        raw: list[NDArray[np.int64]] = []
+        known = np.flatnonzero(asked.rows >= 0)
+        for positions, room in self._engine.rooms(asked.needs, asked.rows[known], asked.record.ungated):
+            places.append(known[positions])
+            raw.append(strategy.raw(room))
+        found = np.zeros(len(asked.names), np.int64)
+        if places:
+            found[np.concatenate(places)] = strategy.finish(np.concatenate(raw)) * 100 // scale.RAW_MAX
+        return found
 
     def explanations(self, asked: Question) -> list[explain.NodeExplanation]:
         """Per node, in order: what its kubelet would do and why. Asks the one-node model; for people, not for speed."""

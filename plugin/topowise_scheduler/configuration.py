@@ -82,6 +82,19 @@ class Waking(Section, frozen=True):
     """At most so many pods are woken in a second, the most important first."""
 
 
+class Volcano(Section, frozen=True):
+    """Volcano's extender plug-in as a caller, `/volcano` on the extender's port; docs/how-to/volcano.md."""
+
+    enabled: bool = False
+    """Off: there are no such verbs. On, whoever reaches the port may book room for pods until `claims.ttl` is over."""
+    strategy: Literal[
+        "TightFit", "LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware"
+    ] = "NUMAAware"
+    """As `scoring.strategy`, for Volcano's tasks. `NUMAAware` has the formula of Volcano's own plug-in."""
+    weight: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
+    """Scores are 0 to 100 times this. Volcano adds them as they are to those of its plug-ins; 0: none."""
+
+
 class Ui(Section, frozen=True):
     """The dashboard, `/ui` on the extender's port; docs/how-to/dashboard.md."""
 
@@ -96,8 +109,8 @@ class LeaderElection(Section, frozen=True):
 
     enabled: bool = False
     """With one replica there is nothing to elect."""
-    lease_name: str = "topowise-scheduler"
-    """Name of the Lease."""
+    lease_name: str = "topowise-scheduler-waking"
+    """Name of the Lease; another one than that of the kube-scheduler beside it."""
     lease_namespace: str = ""
     """Empty: the pod's own namespace."""
     identity: str = ""
@@ -113,6 +126,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     claims: Claims = msgspec.field(default_factory=Claims)
     waking: Waking = msgspec.field(default_factory=Waking)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
+    volcano: Volcano = msgspec.field(default_factory=Volcano)
     ui: Ui = msgspec.field(default_factory=Ui)
     serving: Serving = msgspec.field(default_factory=Serving)
     """Metrics and health."""

@@ -8,7 +8,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +30,10 @@ from topowise_scheduler.extender import http
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.extender.verbs import NotReady, Verbs
+from topowise_scheduler.volcano import verbs as volcano
+from topowise_scheduler.volcano.allocations import Allocations
+from topowise_scheduler.volcano.victims import Victims
 from topowise_scheduler.waking import Waker
 
 log = logging.getLogger(__name__)
@@ -54,7 +57,8 @@ async def run(settings: SchedulerConfiguration) -> int:
             return f"not yet listed: {', '.join(waiting)}" if waiting else None
 
         answers_of = ui.Observed if settings.ui.enabled else Answers
-        answers = answers_of(ledger, records, _strategy(settings), top_score=settings.extender.score_scale)
+        strategy = _strategy(settings, settings.scoring.strategy)
+        answers = answers_of(ledger, records, strategy, top_score=settings.extender.score_scale)
         dashboard = None
         if isinstance(answers, ui.Observed):
             dashboard = ui.Dashboard(ledger, answers, not_synced, settings.ui.decisions)
@@ -63,12 +67,14 @@ async def run(settings: SchedulerConfiguration) -> int:
         probes = health.Health()
         probes.ready["synced"] = not_synced
         application = http.Application(
-            Verbs(answers, Evictions(ledger, answers, budgets), not_synced),
+            # The dashboard tells what each call was about, so each call asks for itself.
+            Verbs(answers, Evictions(ledger, answers, budgets), not_synced, prepares=dashboard is None),
             Binder(api, ledger, records, not_synced),
             Explainer(api, ledger, answers, not_synced),
             http.Metrics(registry),
             settings.extender.max_body_bytes,
             dashboard,
+            _volcano(settings, answers, ledger, records, budgets, not_synced) if settings.volcano.enabled else None,
         )
         return await tasks.run_until_stopped(
             {
@@ -84,10 +90,25 @@ async def run(settings: SchedulerConfiguration) -> int:
         )
 
 
-def _strategy(settings: SchedulerConfiguration) -> strategies.Strategy:
-    scoring = settings.scoring
-    weights = {resource.name: resource.weight for resource in scoring.resources}
-    return strategies.make(scoring.strategy, weights, scoring)
+def _strategy(settings: SchedulerConfiguration, name: str) -> strategies.Strategy:
+    weights = {resource.name: resource.weight for resource in settings.scoring.resources}
+    return strategies.make(name, weights, settings.scoring)
+
+
+def _volcano(
+    settings: SchedulerConfiguration,
+    answers: Answers,
+    ledger: Ledger,
+    records: Records,
+    budgets: Budgets,
+    not_ready: NotReady,
+) -> Mapping[str, http.Verb]:
+    # Volcano says itself what it books, whether answers are to book anything by themselves or not.
+    allocations = Allocations(ledger, time.monotonic, settings.claims.ttl)
+    victims = Victims(ledger, allocations, budgets)
+    strategy = _strategy(settings, settings.volcano.strategy)
+    verbs = volcano.Verbs(answers, records, allocations, victims, strategy, settings.volcano.weight, not_ready)
+    return volcano.table(verbs)
 
 
 async def _freeze(not_synced: Callable[[], str | None]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,11 @@ _VERDICTS = {
 _STOP_S = 2.0
 # A Pod is at most 1.5 MiB in etcd, 10,000 names of 253 characters 2.5 MB.
 _MAX_MESSAGE = 16 << 20
+# Of one connection; 16 of the largest messages at once are 256 MiB.
+_MAX_STREAMS = 16
+_HANDSHAKE_S = 10
+# The owner and the group, so that the pod's fsGroup decides who may ask.
+_SOCKET_MODE = 0o660
 
 
 class Scoring(scoring_pb2_grpc.ScoringServicer):
@@ -92,13 +98,17 @@ async def serve(settings: Grpc, scoring: Scoring) -> None:
     if not settings.socket and not settings.port:
         await asyncio.Event().wait()
     server = grpc.aio.server(
-        options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", _MAX_MESSAGE)],
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_concurrent_streams", _MAX_STREAMS),
+            ("grpc.server_handshake_timeout_ms", 1000 * _HANDSHAKE_S),
+        ],
     )
     scoring_pb2_grpc.add_ScoringServicer_to_server(scoring, server)  # type: ignore[no-untyped-call]
     try:
         if settings.socket:
-            Path(settings.socket).unlink(missing_ok=True)
-            _listen(server, f"unix:{settings.socket}", None)
+            _listen_on_socket(server, Path(settings.socket))
         if settings.port:
             _listen(server, f"{settings.address}:{settings.port}", settings.tls)
         await server.start()
@@ -106,6 +116,18 @@ async def serve(settings: Grpc, scoring: Scoring) -> None:
         await server.wait_for_termination()
     finally:
         await server.stop(_STOP_S)
+
+
+def _listen_on_socket(server: grpc.aio.Server, path: Path) -> None:
+    # The socket of a process that was killed is in the way; anything else there is somebody's file.
+    if path.exists() and not path.is_socket():
+        raise OSError(f"cannot listen on {path}: there is a file that is no socket")
+    path.unlink(missing_ok=True)
+    before = os.umask(0o777 & ~_SOCKET_MODE)
+    try:
+        _listen(server, f"unix:{path}", None)
+    finally:
+        os.umask(before)
 
 
 def _listen(server: grpc.aio.Server, address: str, tls: ServingTls | None) -> None:

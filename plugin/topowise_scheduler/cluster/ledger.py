@@ -202,6 +202,42 @@ class Ledger:
         else:
             self._drop_booking(uid, claim[0], ended=False)
 
+    def reserve(
+        self, record: PodRecord, needs: pods.Needs, name: str, keep_s: float, leaving: Collection[str] = ()
+    ) -> str:
+        """Claim a node for `keep_s` seconds for a pod that somebody else will bind, if its kubelet will take it.
+
+        Why not, "" if it is claimed, or assigned to the node already. If these pods have to leave first, only what they
+        hold there is counted on. Of a node that nobody has reported we know nothing, so nothing is against it.
+        """
+        if record.uid in self._assigned:
+            where = self._assigned[record.uid]
+            return "" if where == name else f"it is bound to {where} already"
+        refusal = self._refusal(record, name, leaving)
+        books = self._nodes.get(name)
+        if refusal or books is None or books.kubelet is None or not record.uid:
+            return refusal
+        self.unclaim(record.uid)
+        self._claims[record.uid] = (name, self._clock() + keep_s)
+        books.put(self._booking(record, needs, Standing.NOMINATED if leaving else Standing.CLAIMED))
+        self._publish(name, books, better=False)
+        return ""
+
+    def states_without(self, record: PodRecord, name: str, leaving: Collection[str]) -> Iterator[Kubelet]:
+        """Copies of a node's state for a pod (`states`) once these have left, and those who wait for it have come."""
+        gone = {record.uid, *self.rivals(record.uid, record.priority, name), *leaving}
+        books = self._nodes.get(name, Books())
+        claimed = [
+            booking
+            for uid, booking in books.bookings.items()
+            if uid in self._claims and uid not in gone and booking.standing is Standing.NOMINATED
+        ]
+        for state in self.states(name, gone):
+            for booking in claimed:
+                if booking.uid not in state.active:
+                    state.admit_view(booking.record.view(state))
+            yield state
+
     def states(self, name: str, without: Collection[str]) -> Iterator[Kubelet]:
         """Copies of a node's state without these pods: as predicted, then its other worlds (caution.py).
 
@@ -261,20 +297,9 @@ class Ledger:
         self.unclaim(record.uid)
         # An earlier bind of this pod was given up by who asked for it.
         self.forget(record.uid)
-        books = self._nodes.setdefault(name, Books())
-        others = self.rivals(record.uid, record.priority, name)
-        free = books.without({record.uid, *others})
-        if free is not None:
-            # It must fit where the pods before it are predicted, and wherever else they may be.
-            unsure = [one for one in books.unsure(self._clock()) if one.uid not in others]
-            for state in (free, *worlds(free, unsure)):
-                admission = state.fork().admit_view(record.view(state))
-                if not admission.admitted:
-                    self.events["bind_conflict"] += 1
-                    return admission.reason
-            if not books.survive(free, record, others, _MAX_SWAPPED):
-                self.events["bind_conflict"] += 1
-                return "a pod that is on its way there would be refused if this one came first"
+        refusal = self._refusal(record, name)
+        if refusal:
+            return refusal
         self._assumed.add(record.uid)
         self._assign(record, name, needs)
         return ""
@@ -321,6 +346,24 @@ class Ledger:
         return sum(map(len, self._quarantine.values()))
 
     # Inside
+
+    def _refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+        """Why a kubelet would refuse a pod now, or once these pods have left."""
+        books = self._nodes.get(name)
+        if books is None:
+            return ""
+        # It must fit where the pods before it are predicted, and wherever else they may be.
+        for state in self.states_without(record, name, leaving):
+            admission = state.admit_view(record.view(state))
+            if not admission.admitted:
+                self.events["bind_conflict"] += 1
+                return admission.reason
+        others = {*self.rivals(record.uid, record.priority, name), *leaving}
+        free = books.without({record.uid, *others})
+        if free is not None and not books.survive(free, record, others, _MAX_SWAPPED):
+            self.events["bind_conflict"] += 1
+            return "a pod that is on its way there would be refused if this one came first"
+        return ""
 
     def _put_pending(self, record: PodRecord) -> None:
         if record.uid in self._assigned:

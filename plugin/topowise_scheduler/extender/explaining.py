@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topowise import pods
+from topowise import documents, pods
 from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise_scheduler.answers import Answers
@@ -44,9 +44,9 @@ class Explainer:
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
         try:
-            pod = msgspec.yaml.decode(body, type=pods.Pod)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as exc:
-            raise BadRequestError(f"request is not a manifest of a pod: {' '.join(str(exc).split())}") from exc
+            pod = msgspec.convert(documents.load(body), pods.Pod)
+        except (msgspec.ValidationError, documents.DocumentError) as exc:
+            raise BadRequestError(f"request is not a manifest of a pod: {exc}") from exc
         asked = self._answers.question(pod, list(nodes) or self._ledger.reported(), is_simulation=True)
         return msgspec.json.encode(self._answers.explanations(asked))
 

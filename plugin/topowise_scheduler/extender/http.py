@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
@@ -23,6 +23,7 @@ from topowise.runtime.log import kv
 from topowise_scheduler.configuration import Extender
 from topowise_scheduler.extender import binding, explaining, verbs
 from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.connections import LIMITS, Guard, Limits
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.verbs import Verbs
 
@@ -33,16 +34,24 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 # Longer than the 90 s after which Go closes an idle connection, so that it is always the client who closes.
-_KEEP_ALIVE_S = 120
+_KEEP_ALIVE_S = int(LIMITS.idle_s)
+# Bodies up to this size are always read; the larger ones share so many times the largest.
+_SMALL = 1 << 18
+_LARGE_AT_ONCE = 2
+_VOLCANO = "volcano"
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 
 
 class Verb(NamedTuple):
-    """How a verb is answered, at once or after waiting for others, and how it is refused."""
+    """How a verb is answered, at once or after waiting for others, and how it is refused.
+
+    A body that `is_dropped` is read to its end, of any length, and never kept: the answer is made from no bytes.
+    """
 
     refuse: Callable[[str], bytes]
     now: Callable[[bytes], bytes] | None = None
     later: Callable[[bytes], Awaitable[bytes]] | None = None
+    is_dropped: bool = False
 
 
 class Metrics:
@@ -79,7 +88,10 @@ class Ui(Protocol):
 
 
 class Application:
-    """ASGI. Paths end in the verb, so `urlPrefix` may have any path of its own."""
+    """ASGI. Paths end in the verb, so `urlPrefix` may have any path of its own.
+
+    Volcano's verbs, if it is served, are below a folder `volcano`, because both protocols have a `prioritize`.
+    """
 
     def __init__(
         self,
@@ -89,6 +101,7 @@ class Application:
         metrics: Metrics,
         max_body_bytes: int,
         ui: Ui | None = None,
+        volcano: Mapping[str, Verb] | None = None,
     ) -> None:
         self._verbs = {
             "filter": Verb(verbs.refuse_filter, now=answering.filter),
@@ -97,29 +110,39 @@ class Application:
             "bind": Verb(binding.refuse_bind, later=binder.bind),
             "explain": Verb(explaining.refuse_explain),
         }
+        self._volcano = [f"{_VOLCANO}/{name}" for name in volcano or ()]
+        self._verbs.update(zip(self._volcano, (volcano or {}).values(), strict=True))
         self._answering = answering
         self._explainer = explainer
-        self._seconds = {name: metrics.seconds.labels(name) for name in self._verbs}
-        self._refused = {name: metrics.refused.labels(name) for name in self._verbs}
+        self._seconds = {name: metrics.seconds.labels(name.replace("/", "_")) for name in self._verbs}
+        self._refused = {name: metrics.refused.labels(name.replace("/", "_")) for name in self._verbs}
         self._max_body_bytes = max_body_bytes
         self._ui = ui
         self._complaint = ""
+        # Bytes of large bodies that are being read.
+        self._large = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        name = scope["path"].rpartition("/")[2]
+        rest, _, name = scope["path"].rpartition("/")
+        folder = rest.rpartition("/")[2]
+        if folder == _VOLCANO:
+            name = f"{folder}/{name}"
         verb = self._verbs.get(name)
         if self._ui is not None and (scope["path"] == "/ui" or scope["path"].startswith("/ui/")):
             await self._ui(scope, receive, send)
             return
         if verb is None:
-            await _send(send, 404, f"no verb {name!r}, expected one of {', '.join(self._verbs)}\n".encode())
+            await _send(send, 404, self._unknown(name).encode())
             return
         if name == "explain":
             verb = verb._replace(later=self._explaining(scope))
         elif scope["method"] != "POST":
             await _send(send, 405, b"expected POST\n")
             return
-        body = await self._read(receive)
+        try:
+            body = await self._read(receive, is_kept=not verb.is_dropped)
+        except ConnectionResetError:
+            return
         started = time.perf_counter()
         answer, problem = await self._answer(verb, body)
         expected = self._answering.expected()
@@ -127,15 +150,24 @@ class Application:
         seconds = time.perf_counter() - started
         self._seconds[name].observe(seconds)
         await _send(send, 200, answer, b"application/json")
-        if self._ui is not None:
+        if self._ui is not None and name not in self._volcano:
             self._ui.answered(noted, name, body or b"", answer, seconds, problem)
         if expected is not None:
             self._answering.settle(expected)
+        self._answering.prepare()
         for stranger in self._answering.take_strangers():
             log.warning("Asked about a node that the cluster does not have, letting it pass", extra=kv(node=stranger))
         if problem:
             self._refused[name].inc()
             self._note(name, problem)
+
+    def _unknown(self, name: str) -> str:
+        if not name.startswith(f"{_VOLCANO}/"):
+            known = [one for one in self._verbs if one not in self._volcano]
+            return f"no verb {name!r}, expected one of {', '.join(known)}\n"
+        if not self._volcano:
+            return f"no verb {name!r}: Volcano is not served, set volcano.enabled in SchedulerConfiguration\n"
+        return f"no verb {name!r}, expected one of {', '.join(self._volcano)}\n"
 
     def _explaining(self, scope: Message) -> Callable[[bytes], Awaitable[bytes]]:
         query = parse_qs(scope["query_string"].decode("ascii", "replace"))
@@ -150,7 +182,7 @@ class Application:
 
     async def _answer(self, verb: Verb, body: bytes | None) -> tuple[bytes, str]:
         if body is None:
-            problem = f"request is larger than {self._max_body_bytes} bytes"
+            problem = f"request is larger than {self._max_body_bytes} bytes, or together with others than twice that"
             return verb.refuse(problem), problem
         try:
             if verb.later is not None:
@@ -160,19 +192,36 @@ class Application:
         except verbs.REFUSED_BECAUSE as exc:
             return verb.refuse(str(exc)), str(exc)
 
-    async def _read(self, receive: Receive) -> bytes | None:
-        """The whole body, None if it is too large; the rest is read all the same, or the client would not listen."""
+    async def _read(self, receive: Receive, *, is_kept: bool) -> bytes | None:
+        """The whole body, None if it is too large; the rest is read all the same, or the client would not listen.
+
+        One that is not kept is never too large, and nothing of it comes back. Raises ConnectionResetError.
+        """
         parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            part = message.get("body", b"")
-            size += len(part)
-            if size <= self._max_body_bytes:
-                parts.append(part)
-            if not message.get("more_body", False):
-                break
-        if size > self._max_body_bytes:
+        size = large = 0
+        fits = is_kept
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ConnectionResetError("the client has gone in the middle of its request")
+                part = message.get("body", b"")
+                size += len(part)
+                if fits and size > _SMALL:
+                    self._large += len(part)
+                    large += len(part)
+                    fits = size <= self._max_body_bytes and self._large <= _LARGE_AT_ONCE * self._max_body_bytes
+                if fits:
+                    parts.append(part)
+                elif parts:
+                    parts.clear()
+                    self._large -= large
+                    large = 0
+                if not message.get("more_body", False):
+                    break
+        finally:
+            self._large -= large
+        if is_kept and not fits:
             return None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -197,14 +246,15 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: Extender, application: Application) -> None:
+async def serve(settings: Extender, application: Application, limits: Limits = LIMITS) -> None:
     """Serves until cancelled; an answer is made in one go, so none is cut. Raises OSError if the port is taken."""
+    guard = Guard(limits)
     certificate = None if settings.tls is None else tls.Certificate(settings.tls)
     config = uvicorn.Config(
         application,
         host=settings.address,
         port=settings.port,
-        http="httptools",
+        http=guard.protocol,  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -217,9 +267,9 @@ async def serve(settings: Extender, application: Application) -> None:
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
     server = _Server(config)
-    renewal = None
+    beside = [asyncio.create_task(guard.run(), name="connections")]
     if certificate is not None:
-        renewal = asyncio.create_task(certificate.keep_current(), name="certificate renewal")
+        beside.append(asyncio.create_task(certificate.keep_current(), name="certificate renewal"))
     try:
         await server.serve()
     except SystemExit as exc:
@@ -227,5 +277,5 @@ async def serve(settings: Extender, application: Application) -> None:
         raise OSError(f"cannot listen on {settings.address}:{settings.port}") from exc
     finally:
         server.should_exit = True
-        if renewal is not None:
-            renewal.cancel()
+        for task in beside:
+            task.cancel()

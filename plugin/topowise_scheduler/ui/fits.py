@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topowise import pods
+from topowise import documents, pods
 from topowise.errors import ParseError
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
@@ -50,12 +50,12 @@ class Fits(msgspec.Struct, frozen=True, rename="camel"):
 def pod_of(body: bytes) -> pods.Pod:
     """The pod of a manifest, YAML or JSON; of a controller's, the pod it makes. Raises ParseError."""
     try:
-        document = msgspec.yaml.decode(body)
+        document = documents.load(body)
         for field in _TEMPLATE_FIELDS:
             if isinstance(document, dict) and isinstance(document.get("spec"), dict) and field in document["spec"]:
                 document = _made_by(document, document["spec"][field])
         found = msgspec.convert(document, pods.Pod)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError) as exc:
+    except (msgspec.ValidationError, documents.DocumentError) as exc:
         raise ParseError(
             "manifest", " ".join(str(exc).split())[:300], "one Pod, or a controller with a template"
         ) from exc
@@ -112,5 +112,9 @@ def _made_by(owner: dict[str, Any], template: Any) -> Any:
     """The template with the owner's name: templates have none."""
     if not isinstance(template, dict):
         return template
-    named = {key: value for key, value in (owner.get("metadata") or {}).items() if key in ("name", "namespace")}
-    return {**template, "metadata": {**named, **(template.get("metadata") or {})}}
+    named = {key: value for key, value in _mapping(owner.get("metadata")).items() if key in ("name", "namespace")}
+    return {**template, "metadata": {**named, **_mapping(template.get("metadata"))}}
+
+
+def _mapping(given: Any) -> dict[Any, Any]:
+    return given if isinstance(given, dict) else {}

@@ -13,10 +13,12 @@ import jsonschema
 import pytest
 import yaml
 
+from scheduling import Service
 from topowise import __version__
 from topowise.runtime import config
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_scheduler.configuration import SchedulerConfiguration
+from volcano import serving
 
 Document = dict[str, Any]
 HEAD = {"apiVersion": config.API_VERSION}
@@ -129,6 +131,27 @@ def test_the_static_pod_of_the_recipe_is_of_one_piece(chart: Path) -> None:
     recipe = yaml.safe_load((chart / "recipes/kubeadm-static-pod.yaml").read_text())["scheduler"]
     assert recipe["static"]["leaseNamespace"] == settings.leader_election.lease_namespace
     assert recipe["config"]["leaderElection"]["leaseName"] == settings.leader_election.lease_name
+
+
+def test_the_sidecar_of_the_volcano_recipe_is_of_one_piece(chart: Path) -> None:
+    folder = chart / "recipes/volcano"
+    settings = config.load(SchedulerConfiguration, str(folder / "scheduler.yaml"))
+    assert settings.volcano.enabled
+    tiers = yaml.safe_load((folder / "volcano-scheduler.conf").read_text())["tiers"]
+    first = [plugin["name"] for plugin in tiers[0]["plugins"]]
+    # Who is asked before it, and whose victims are passed on.
+    assert first.index("extender") > first.index("predicates")
+    assert first.index("extender") > first.index("conformance")
+    given = tiers[0]["plugins"][first.index("extender")]["arguments"]
+    assert given.pop("extender.urlPrefix") == f"http://{settings.extender.address}:{settings.extender.port}/volcano"
+    verbs = {value for name, value in given.items() if name.endswith("Verb")}
+    assert verbs == serving(Service()).keys() - {"onSessionOpen", "onSessionClose"}
+    pod = yaml.safe_load((folder / "volcano-scheduler.yaml").read_text())["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"].endswith(f":{__version__}")
+    assert pod["containers"][0]["readinessProbe"]["httpGet"]["port"] == settings.serving.port
+    recipe = yaml.safe_load((chart / "recipes/volcano-extender.yaml").read_text())["scheduler"]
+    assert recipe["static"]["user"].endswith(":volcano-scheduler")
+    assert (recipe["config"]["waking"]["enabled"], settings.waking.enabled) == (False, False)
 
 
 def test_what_is_made_in_charts_is_current(repository: Path) -> None:

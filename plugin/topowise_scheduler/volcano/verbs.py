@@ -1,0 +1,211 @@
+"""Volcano's verbs: request bytes in, answer bytes out. No I/O, no await, no logging.
+
+Anything but HTTP 200 is an error to Volcano. Without `extender.ignorable` it then gives the whole session up for
+onSessionOpen (no plug-in function is registered, so that pods are placed unchecked) and rejects for all else; with it,
+everything is let pass. So every call is answered with 200, and each verb says in its own words what is wrong:
+
+| verb                           | malformed, too large, or before the first sync                                     |
+|--------------------------------|------------------------------------------------------------------------------------|
+| predicate                      | code Error: the node is passed over, and nobody is evicted there                   |
+| prioritize                     | no scores and no message; with one, Volcano places the task nowhere in the session |
+| allocateFunc                   | a message: Volcano takes the task off the node                                     |
+| deallocateFunc                 | a message, which Volcano only logs                                                 |
+| preemptable, reclaimable       | rejected: nobody is evicted for nothing                                            |
+| onSessionOpen, onSessionClose  | cannot fail: nothing of them is used                                               |
+
+The other verbs of the protocol (jobEnqueueable, jobEnqueued, jobReady, queueOverused) are about queues and gangs, of
+which nothing is known here; even a neutral answer would be a vote. They get 404 with the names of those that are there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+
+from topowise import pods
+from topowise.errors import ParseError
+from topowise_scheduler import policies, refusals
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.engine import Outcome
+from topowise_scheduler.extender.http import Verb
+from topowise_scheduler.extender.verbs import BadRequestError, NotReady
+from topowise_scheduler.strategies import Strategy
+from topowise_scheduler.volcano import wire
+from topowise_scheduler.volcano.allocations import Allocations
+from topowise_scheduler.volcano.victims import Victims
+from topowise_scheduler.volcano.wire import Code, Status, Vote
+
+# Volcano decides one task after the other, and workers of its predicate helper ask about the same.
+_MAX_PODS: Final = 256
+_MAX_POD_BYTES: Final = 256 << 10
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_CODES: Final = {Outcome.UNSCHEDULABLE: Code.UNSCHEDULABLE, Outcome.UNRESOLVABLE: Code.UNRESOLVABLE}
+_FITS: Final = wire.encode(wire.PredicateResponse())
+
+Read = TypeVar("Read")
+
+
+class _Pods:
+    """Records of the pods asked about last, each with the bytes it was made from."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._kept: OrderedDict[str, tuple[bytes, PodRecord]] = OrderedDict()
+
+    def of(self, task: wire.Task) -> PodRecord:
+        """The record of a task's pod, as one that is on no node yet. Raises ParseError, and msgspec.DecodeError."""
+        raw = bytes(task.Pod)
+        kept = self._kept.get(task.UID)
+        if kept is not None and kept[0] == raw:
+            return kept[1]
+        pod = pods.decode(raw)
+        # Volcano writes the node into the pod as it allocates, and leaves it there when it takes the task off again.
+        record = self._records.record(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName="")))
+        # A record takes annotations that cannot be read for none; who asks about the pod is told.
+        policies.demand(pod.metadata.annotations or {})
+        if len(raw) <= _MAX_POD_BYTES:
+            self._kept[task.UID] = raw, record
+        if len(self._kept) > _MAX_PODS:
+            self._kept.popitem(last=False)
+        return record
+
+
+class Verbs:
+    """Every method raises BadRequestError and ParseError. Scores are percents of `strategy`, times `weight`."""
+
+    def __init__(
+        self,
+        answers: Answers,
+        records: Records,
+        allocations: Allocations,
+        victims: Victims,
+        strategy: Strategy,
+        weight: int,
+        not_ready: NotReady,
+    ) -> None:
+        self._answers = answers
+        self._pods = _Pods(records)
+        self._allocations = allocations
+        self._victims = victims
+        self._strategy = strategy
+        self._weight = weight
+        self._not_ready = not_ready
+
+    def predicate(self, body: bytes) -> bytes:
+        """PredicateRequest -> PredicateResponse. Books nothing, and leaves all allocations as they are."""
+        self._check_ready()
+        args = _read(wire.decode_predicate, body)
+        record = self._record(args.task)
+        verdicts = self._answers.verdicts(self._answers.about(record, (args.node.Name,)))
+        outcome = Outcome(int(verdicts.outcomes[0]))
+        later = None
+        if outcome is not Outcome.UNRESOLVABLE:
+            later = self._allocations.fits_later(record, args.node.Name)
+        if later or (later is None and outcome is Outcome.FITS):
+            return _FITS
+        return wire.encode(
+            wire.PredicateResponse(verdicts.text(0) or refusals.NOT_NOW, _CODES.get(outcome, Code.UNSCHEDULABLE))
+        )
+
+    def prioritize(self, body: bytes) -> bytes:
+        """PrioritizeRequest -> PrioritizeResponse."""
+        self._check_ready()
+        args = _read(wire.decode_prioritize, body)
+        names = [node.Name for node in args.nodes or ()]
+        asked = self._answers.about(self._record(args.task), names)
+        scores = self._weight * self._answers.percents(asked, self._strategy)
+        return wire.encode(wire.PrioritizeResponse(dict(zip(names, scores.astype(np.float64).tolist(), strict=True))))
+
+    def allocate(self, body: bytes) -> bytes:
+        """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName, or will be once others have left."""
+        self._check_ready()
+        task = _read(wire.decode_event, body).task
+        if not task.NodeName:
+            raise BadRequestError("task has no NodeName, expected the node it was allocated to")
+        record = self._record(task)
+        problem = self._allocations.allocate(record, task.NodeName, is_pipelined=task.Status == Status.PIPELINED)
+        return wire.encode(wire.EventResponse(problem))
+
+    def deallocate(self, body: bytes) -> bytes:
+        """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName no more, or is to be evicted."""
+        task = _read(wire.decode_event, body).task
+        if task.Status == Status.RELEASING:
+            self._allocations.evict(task.UID, task.NodeName)
+        else:
+            self._allocations.give_back(task.UID)
+        return wire.encode(wire.EventResponse())
+
+    def evictable(self, body: bytes) -> bytes:
+        """PreemptableRequest -> PreemptableResponse; the same for reclaimable."""
+        self._check_ready()
+        args = _read(wire.decode_eviction, body)
+        record = self._record(args.evictor)
+        offered = [(_read(wire.decode_evictee, raw), raw) for raw in args.evictees or ()]
+        candidates: dict[str, list[str]] = {}
+        for one, _ in offered:
+            candidates.setdefault(one.NodeName, []).append(one.UID)
+        vote, chosen = self._victims.choose(record, candidates)
+        return wire.encode(wire.EvictionResponse(vote, [raw for one, raw in offered if one.UID in chosen]))
+
+    def _check_ready(self) -> None:
+        problem = self._not_ready()
+        if problem is not None:
+            raise BadRequestError(f"not ready: {problem}")
+
+    def _record(self, task: wire.Task) -> PodRecord:
+        try:
+            record = self._pods.of(task)
+        except _UNREADABLE as exc:
+            raise BadRequestError(f"task.Pod is not a v1.Pod: {exc}") from exc
+        if record.needs is None:
+            raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
+        return record
+
+
+def table(verbs: Verbs) -> dict[str, Verb]:
+    """The verbs by the names to configure, `extender.predicateVerb: predicate` and so on."""
+    return {
+        "predicate": Verb(_refuse_predicate, now=verbs.predicate),
+        "prioritize": Verb(_refuse_prioritize, now=verbs.prioritize),
+        "allocateFunc": Verb(_refuse_event, now=verbs.allocate),
+        "deallocateFunc": Verb(_refuse_event, now=verbs.deallocate),
+        "preemptable": Verb(_refuse_evictions, now=verbs.evictable),
+        "reclaimable": Verb(_refuse_evictions, now=verbs.evictable),
+        # The whole cluster as JSON, every session: read to its end and dropped.
+        "onSessionOpen": Verb(_nothing, now=_nothing, is_dropped=True),
+        "onSessionClose": Verb(_nothing, now=_nothing, is_dropped=True),
+    }
+
+
+def _refuse_predicate(problem: str) -> bytes:
+    return wire.encode(wire.PredicateResponse(problem, Code.ERROR))
+
+
+def _refuse_prioritize(problem: str) -> bytes:
+    del problem
+    return wire.encode(wire.PrioritizeResponse({}))
+
+
+def _refuse_event(problem: str) -> bytes:
+    return wire.encode(wire.EventResponse(problem))
+
+
+def _refuse_evictions(problem: str) -> bytes:
+    del problem
+    return wire.encode(wire.EvictionResponse(Vote.REJECT, []))
+
+
+def _nothing(_: object) -> bytes:
+    return b"{}"
+
+
+def _read(decode: Callable[[bytes], Read], body: bytes | msgspec.Raw) -> Read:
+    try:
+        return decode(body)
+    except _UNREADABLE as exc:
+        raise BadRequestError(f"request is not what Volcano's extender plug-in sends: {exc}") from exc

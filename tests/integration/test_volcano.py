@@ -1,0 +1,141 @@
+"""A session of Volcano played to the service as a process, over its real HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from daemons import Start, assert_eventually
+from sandbox.apiserver import ApiServer
+from scheduler_process import Service
+from scheduling import counts
+from scheduling import pod as pod_of
+from topowise import nrt
+from topowise.kube.api import APPLY_PATCH, Api
+from topowise_scheduler import refusals
+from volcano import ALLOCATED, PENDING, node_info, task
+
+NODES = ("n1", "n2")
+FITS = {"status": "", "code": 0}
+
+
+@pytest.fixture
+async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> Service:
+    for name in NODES:
+        server.create("nodes", {"metadata": {"name": name}})
+        topology = counts(name, ("8", "8"), included=())
+        body = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, **msgspec.to_builtins(topology)}
+        query = {"fieldManager": "test", "force": "true"}
+        await api.request(
+            "PATCH", f"{nrt.PATH}/{name}", query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH
+        )
+    made = Service(server, tmp_path)
+    made.config["volcano"] = {"enabled": True, "weight": 10}
+    # Volcano books by itself.
+    made.config["claims"] = {"enabled": False}
+    await start("topowise_scheduler", "serve", config=made.config)
+    await assert_eventually(made.is_ready)
+    return made
+
+
+class Session:
+    """Volcano's side of the conversation."""
+
+    def __init__(self, service: Service, http: aiohttp.ClientSession) -> None:
+        self._service = service
+        self._http = http
+
+    async def call(self, verb: str, document: Any) -> Any:
+        status, _, text = await self._service.post(f"volcano/{verb}", json.dumps(document).encode(), self._http)
+        assert status == 200
+        return json.loads(text)
+
+    async def predicate(self, pod: dict[str, Any]) -> dict[str, Any]:
+        """The answers for all nodes, asked at a time as by Volcano's workers."""
+        asked = task(pod)
+        told = await asyncio.gather(
+            *(self.call("predicate", {"task": asked, "node": node_info(name)}) for name in NODES)
+        )
+        return dict(zip(NODES, told, strict=True))
+
+    async def allocate(self, pod: dict[str, Any], name: str) -> str:
+        told = await self.call("allocateFunc", {"task": task(pod, node=name, status=ALLOCATED)})
+        return str(told["errorMessage"])
+
+    async def deallocate(self, pod: dict[str, Any], name: str) -> None:
+        assert await self.call("deallocateFunc", {"task": task(pod, node=name, status=PENDING)}) == {"errorMessage": ""}
+
+    async def metric(self, name: str) -> float:
+        async with self._http.get(f"http://127.0.0.1:{self._service.health_port}/metrics") as response:
+            (line,) = [one for one in (await response.text()).splitlines() if one.startswith(f"{name} ")]
+        return float(line.split()[1])
+
+
+async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service, server: ApiServer, api: Api) -> None:
+    gang = []
+    for number in range(4):
+        document = pod_of(f"g-{number}", "4", annotations={"volcano.sh/numa-topology-policy": "single-numa-node"})
+        del document["metadata"]["uid"]
+        gang.append(server.create("pods", document))
+    late = pod_of("late", "1")
+    async with aiohttp.ClientSession() as http:
+        volcano = Session(service, http)
+        for attempt in range(2):
+            assert await volcano.call("onSessionOpen", {"Jobs": {}, "Nodes": {n: node_info(n) for n in NODES}}) == {}
+            for one in gang:
+                assert await volcano.predicate(one) == {"n1": FITS, "n2": FITS}
+                scores = await volcano.call("prioritize", {"task": task(one), "nodes": [node_info(n) for n in NODES]})
+                assert scores == {"nodeScore": {"n1": 0.0, "n2": 0.0}, "errorMessage": ""}
+                assert await volcano.allocate(one, "n1") == ""
+            assert await volcano.predicate(late) == {"n1": {"status": refusals.NOT_NOW, "code": 2}, "n2": FITS}
+            assert "TopologyAffinityError" in await volcano.allocate(late, "n1")
+            await volcano.deallocate(late, "n1")
+            if attempt == 0:
+                # A gang that did not come together: its statement is discarded.
+                for one in reversed(gang):
+                    await volcano.deallocate(one, "n1")
+                assert await volcano.predicate(late) == {"n1": FITS, "n2": FITS}
+                assert await volcano.metric("topowise_scheduler_open_claims") == 0
+            assert await volcano.call("onSessionClose", {}) == {}
+        assert await volcano.metric("topowise_scheduler_open_claims") == 4
+        for one in gang:
+            name = one["metadata"]["name"]
+            await api.request(
+                "POST",
+                f"/api/v1/namespaces/default/pods/{name}/binding",
+                body=json.dumps({"metadata": {"name": name}, "target": {"kind": "Node", "name": "n1"}}).encode(),
+            )
+
+        async def all_seen() -> bool:
+            return await volcano.metric("topowise_scheduler_open_claims") == 0
+
+        await assert_eventually(all_seen)
+        assert (await volcano.predicate(late))["n1"]["code"] == 2
+        await api.request("DELETE", "/api/v1/namespaces/default/pods/g-0", query={"gracePeriodSeconds": "0"})
+
+        async def has_room() -> bool:
+            return (await volcano.predicate(late))["n1"] == FITS
+
+        await assert_eventually(has_room)
+
+
+async def test_a_whole_cluster_costs_no_memory(service: Service) -> None:
+    part = bytes(1 << 20)
+
+    async def cluster() -> AsyncIterator[bytes]:
+        for _ in range(128):
+            yield part
+
+    async with aiohttp.ClientSession() as http:
+        volcano = Session(service, http)
+        before = await volcano.metric("process_resident_memory_bytes")
+        async with http.post(f"http://127.0.0.1:{service.port}/volcano/onSessionOpen", data=cluster()) as response:
+            assert (response.status, await response.read()) == (200, b"{}")
+        assert await volcano.metric("process_resident_memory_bytes") - before < 8 << 20

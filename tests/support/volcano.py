@@ -1,0 +1,91 @@
+"""Requests of Volcano's extender plug-in for tests: the recorded ones, with other pods and nodes put in."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from scheduling import Service
+from topowise_scheduler import strategies
+from topowise_scheduler.cluster.watch import Budgets
+from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.extender.http import Verb
+from topowise_scheduler.extender.verbs import NotReady
+from topowise_scheduler.volcano.allocations import Allocations
+from topowise_scheduler.volcano.verbs import Verbs, table
+from topowise_scheduler.volcano.victims import Victims
+
+RECORDED: Final = Path(__file__).parents[1] / "unit" / "scheduler" / "volcano" / "recorded"
+_SENT: Final = json.loads((RECORDED / "02-predicate.json").read_bytes())
+
+PENDING, ALLOCATED, PIPELINED, RUNNING, RELEASING = 1, 2, 4, 32, 64
+
+
+def task(pod: dict[str, Any], *, node: str = "", status: int = PENDING) -> dict[str, Any]:
+    """TaskInfo of a pod."""
+    made: dict[str, Any] = copy.deepcopy(_SENT["task"])
+    meta = pod["metadata"]
+    made.update(UID=meta["uid"], Name=meta["name"], Namespace=meta["namespace"], NodeName=node, Status=status, Pod=pod)
+    if status == ALLOCATED:
+        # As Statement.Allocate does.
+        made["Pod"] = {**pod, "spec": {**pod["spec"], "nodeName": node}}
+    return made
+
+
+def node_info(name: str, tasks: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
+    """NodeInfo of a node."""
+    made: dict[str, Any] = copy.deepcopy(_SENT["node"])
+    made["Name"] = made["Node"]["metadata"]["name"] = name
+    made["Tasks"] = {one["UID"]: one for one in tasks}
+    return made
+
+
+def serving(
+    service: Service, *, strategy: str = "NUMAAware", weight: int = 1, not_ready: NotReady = lambda: None
+) -> dict[str, Verb]:
+    """The verbs put together as the daemon does."""
+    allocations = Allocations(service.ledger, service.clock, 30.0)
+    victims = Victims(service.ledger, allocations, Budgets())
+    made = strategies.make(strategy, {}, Scoring())
+    return table(Verbs(service.answers, service.records, allocations, victims, made, weight, not_ready))
+
+
+class Volcano:
+    """A session that says what it does as the plug-in does."""
+
+    def __init__(self, service: Service, **options: Any) -> None:
+        self._verbs = serving(service, **options)
+
+    def ask(self, verb: str, document: Any) -> Any:
+        asked = self._verbs[verb].now
+        assert asked is not None
+        return json.loads(asked(json.dumps(document).encode()))
+
+    def predicate(self, pod: dict[str, Any], name: str) -> tuple[int, str]:
+        """The code and the words."""
+        told = self.ask("predicate", {"task": task(pod), "node": node_info(name)})
+        return told["code"], told["status"]
+
+    def fits(self, pod: dict[str, Any], name: str) -> bool:
+        return self.predicate(pod, name) == (0, "")
+
+    def scores(self, pod: dict[str, Any], *names: str) -> dict[str, float]:
+        told = self.ask("prioritize", {"task": task(pod), "nodes": [node_info(name) for name in names]})
+        assert told["errorMessage"] == ""
+        return dict(told["nodeScore"])
+
+    def allocate(self, pod: dict[str, Any], name: str, status: int = ALLOCATED) -> str:
+        return str(self.ask("allocateFunc", {"task": task(pod, node=name, status=status)})["errorMessage"])
+
+    def deallocate(self, pod: dict[str, Any], name: str, status: int = PENDING) -> str:
+        return str(self.ask("deallocateFunc", {"task": task(pod, node=name, status=status)})["errorMessage"])
+
+    def evictable(self, pod: dict[str, Any], name: str, *evictees: dict[str, Any]) -> tuple[int, list[str]]:
+        """The vote and the names of the victims."""
+        offered = [task(one, node=name, status=RUNNING) for one in evictees]
+        told = self.ask("preemptable", {"evictor": task(pod), "evictees": offered})
+        assert all(one in offered for one in told["victims"])
+        return told["status"], [one["Name"] for one in told["victims"]]

@@ -1,0 +1,324 @@
+"""The extender's port and clients that keep it waiting, against a kube-scheduler that goes on being served."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from pki import Authority
+from scheduling import Service, counts, pod
+from topowise.kube.api import Api
+from topowise.runtime.config import ServingTls
+from topowise_scheduler.cluster.watch import Budgets
+from topowise_scheduler.configuration import Extender
+from topowise_scheduler.extender import http
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.connections import LIMITS, Limits
+from topowise_scheduler.extender.evictions import Evictions
+from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.verbs import Verbs
+
+SHORT = Limits(head_s=0.3, body_s=0.8, silence_s=0.3, idle_s=1.0, unread_s=0.5, head_bytes=4096, connections=8)
+MAX_BODY = 1 << 20
+
+
+def application() -> http.Application:
+    class NoApi(Api):
+        """Nobody is asked."""
+
+        def __init__(self) -> None:
+            pass
+
+    def nothing_missing() -> None:
+        return None
+
+    service = Service("TightFit")
+    service.report(counts("n1", ("8", "8"), included=()))
+    answers, ledger = service.answers, service.ledger
+    return http.Application(
+        Verbs(answers, Evictions(ledger, answers, Budgets()), nothing_missing),
+        Binder(NoApi(), ledger, service.records, nothing_missing),
+        Explainer(NoApi(), ledger, answers, nothing_missing),
+        http.Metrics(CollectorRegistry()),
+        MAX_BODY,
+    )
+
+
+class Client:
+    """A connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> tuple[int, bytes]:
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        (length,) = (int(line[16:]) for line in head.split(b"\r\n") if line.startswith(b"content-length: "))
+        return int(head[9:12]), await self.reader.readexactly(length)
+
+    async def ask(self) -> dict[str, Any]:
+        """One question of a kube-scheduler."""
+        await self.send(request(QUESTION))
+        status, body = await self.answer()
+        assert status == 200
+        return json.loads(body)
+
+    async def is_closed(self, within: float) -> bool:
+        try:
+            async with asyncio.timeout(within):
+                while await self.reader.read(1 << 16):
+                    pass
+        except TimeoutError:
+            return False
+        except ConnectionError:
+            pass
+        return True
+
+
+QUESTION = json.dumps({"Pod": pod("p", "1"), "NodeNames": ["n1"]}, default=str).encode()
+
+
+def request(body: bytes, verb: str = "filter", head: bytes = b"") -> bytes:
+    return b"POST /%s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s" % (verb.encode(), head, len(body), body)
+
+
+@asynccontextmanager
+async def serving(
+    limits: Limits = SHORT, tls: ServingTls | None = None
+) -> AsyncIterator[Callable[..., Awaitable[Client]]]:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    task = asyncio.create_task(http.serve(Extender(port=port, tls=tls), application(), limits))
+    opened: list[Client] = []
+
+    async def connect(**options: Any) -> Client:
+        for _ in range(100):
+            try:
+                client = Client(*await asyncio.open_connection("127.0.0.1", port, **options))
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.02)
+            else:
+                opened.append(client)
+                return client
+        raise AssertionError("nobody listens")
+
+    try:
+        yield connect
+    finally:
+        for client in opened:
+            client.writer.close()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_head_that_trickles_in_is_not_waited_for() -> None:
+    async with serving() as connect:
+        slow = await connect()
+
+        async def trickle() -> None:
+            for byte in b"POST /filter HTTP/1.1\r\nX-Slow: " + b"a" * 1000:
+                await slow.send(bytes((byte,)))
+                await asyncio.sleep(0.05)
+
+        task = asyncio.create_task(trickle())
+        assert await slow.is_closed(within=1.5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("pause", [0.1, 0.6], ids=["a byte now and then", "silence"])
+async def test_a_body_that_trickles_in_is_not_waited_for(pause: float) -> None:
+    async with serving() as connect:
+        slow = await connect()
+        await slow.send(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n")
+
+        async def trickle() -> None:
+            while True:
+                await asyncio.sleep(pause)
+                await slow.send(b" ")
+
+        task = asyncio.create_task(trickle())
+        assert await slow.is_closed(within=2.5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_line_breaks_now_and_then_do_not_keep_an_idle_connection() -> None:
+    async with serving() as connect:
+        slow = await connect()
+
+        async def trickle() -> None:
+            while True:
+                await slow.send(b"\r\n")
+                await asyncio.sleep(0.05)
+
+        task = asyncio.create_task(trickle())
+        assert await slow.is_closed(within=3)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_head_without_end_is_cut_off() -> None:
+    async with serving(SHORT._replace(head_s=60, silence_s=60)) as connect:
+        long = await connect()
+        await long.send(b"POST /filter HTTP/1.1\r\nX-Long: ")
+        with pytest.raises(ConnectionError):
+            for _ in range(100):
+                await long.send(b"a" * 1024)
+                await asyncio.sleep(0.01)
+
+
+async def test_an_answer_that_nobody_reads_is_not_kept() -> None:
+    async with serving(SHORT._replace(idle_s=60)) as connect:
+        deaf = await connect()
+        deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        names = [f"node-{number:06}" for number in range(40_000)]
+        question = json.dumps({"Pod": pod("p", "1"), "NodeNames": names}, default=str).encode()
+        with pytest.raises(ConnectionError):
+            for _ in range(200):
+                await deaf.send(request(question))
+                await asyncio.sleep(0.02)
+
+
+async def test_an_idle_connection_outlives_go_and_a_busy_one_the_limit() -> None:
+    assert LIMITS.idle_s > 90
+    async with serving(SHORT._replace(idle_s=1.5)) as connect:
+        unused, used = await connect(), await connect()
+        for _ in range(4):
+            await asyncio.sleep(0.5)
+            assert (await used.ask())["NodeNames"] == ["n1"]
+        assert await unused.is_closed(within=2)
+        assert await used.is_closed(within=3)
+
+
+async def test_a_scheduler_is_served_whoever_opens_hundreds(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(SHORT._replace(idle_s=60)) as connect:
+        scheduler = await connect()
+        await scheduler.ask()
+        others = [await connect() for _ in range(40)]
+        assert (await scheduler.ask())["NodeNames"] == ["n1"]
+        again = await connect()
+        assert (await again.ask())["NodeNames"] == ["n1"]
+        assert (await scheduler.ask())["NodeNames"] == ["n1"]
+        closed = await asyncio.gather(*(one.is_closed(within=0.2) for one in others))
+        assert sum(closed) >= 40 - SHORT.connections
+        with caplog.at_level(logging.WARNING):
+            await asyncio.sleep(0.4)
+        told = [one for one in caplog.records if one.getMessage().startswith("Closed connections")]
+        assert [one.kv.keys() for one in told] == [{"too_many"}]  # type: ignore[attr-defined]
+
+
+async def test_whoever_has_asked_most_lately_is_kept() -> None:
+    async with serving(SHORT._replace(idle_s=60, connections=4)) as connect:
+        askers = []
+        for _ in range(4):
+            asker = await connect()
+            await asker.ask()
+            askers.append(asker)
+            await asyncio.sleep(0.02)
+        await askers[0].ask()
+        newest = await connect()
+        assert (await newest.ask())["NodeNames"] == ["n1"]
+        assert await askers[1].is_closed(within=0.5)
+        assert (await askers[0].ask())["NodeNames"] == ["n1"]
+
+
+async def test_with_tls_only_clients_with_a_certificate_are_answered(tmp_path: Path) -> None:
+    ours, others = Authority(tmp_path / "ours", "ours"), Authority(tmp_path / "others", "others")
+    certificate, key = ours.issue("server")
+    tls = ServingTls(cert_file=str(certificate), key_file=str(key), client_ca_file=str(ours.certificate))
+    async with serving(tls=tls) as connect:
+
+        async def ask(pair: tuple[Path, Path] | None, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bool:
+            context = ssl.create_default_context(cafile=str(ours.certificate))
+            context.set_ciphers("DEFAULT:@SECLEVEL=0")
+            context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_1, newest
+            if pair is not None:
+                context.load_cert_chain(*pair)
+            try:
+                return (await (await connect(ssl=context)).ask())["NodeNames"] == ["n1"]
+            except (OSError, asyncio.IncompleteReadError):
+                return False
+
+        client = ours.issue("client", usage="clientAuth")
+        assert await ask(client)
+        assert await ask(client, ssl.TLSVersion.TLSv1_2)
+        assert not await ask(client, ssl.TLSVersion.TLSv1_1)
+        for stranger in (None, others.issue("client"), ours.issue("late", days=-1), ours.issue_later("early")):
+            assert not await ask(stranger)
+        assert not await ask(ours.issue("for-servers", usage="serverAuth"))
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET nothing HTTP/1.1\r\n\r\n",
+        b"GET /%ff%00 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"POST /filter HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /filter HTTP/1.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /filter HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
+        b"POST /filter HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+)
+async def test_what_is_no_request_costs_a_connection_and_no_line(
+    garbage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving() as connect:
+        scheduler = await connect()
+        await scheduler.ask()
+        for _ in range(3):
+            other = await connect()
+            await other.send(garbage)
+            answer = await asyncio.wait_for(other.reader.read(1 << 16), 1)
+            assert not answer or answer.split()[1] in (b"400", b"404", b"405", b"200")
+        assert (await scheduler.ask())["NodeNames"] == ["n1"]
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+async def test_a_client_that_hangs_up_in_a_body_is_nothing_to_tell(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as connect:
+        gone = await connect()
+        await gone.send(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{")
+        gone.writer.transport.abort()
+        scheduler = await connect()
+        await scheduler.ask()
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING and "topowise" in one.name]
+
+
+async def test_large_bodies_share_what_there_is_and_small_ones_always_fit() -> None:
+    async with serving(SHORT._replace(body_s=20, silence_s=20)) as connect:
+        halves = [await connect() for _ in range(5)]
+        for half in halves:
+            await half.send(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (900 << 10))
+            await half.send(b" " * (600 << 10))
+        await asyncio.sleep(0.3)
+        assert (await (await connect()).ask())["NodeNames"] == ["n1"]
+        said = []
+        for half in halves:
+            await half.send(b" " * (300 << 10))
+            said.append(json.loads((await half.answer())[1])["Error"])
+        assert any("together with others" in one for one in said)
+        assert any("not ExtenderArgs" in one for one in said)
+        # All of it is given back.
+        last = await connect()
+        await last.send(request(b" " * (900 << 10)))
+        assert "not ExtenderArgs" in json.loads((await last.answer())[1])["Error"]

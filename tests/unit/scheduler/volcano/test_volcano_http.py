@@ -1,0 +1,216 @@
+"""Volcano's verbs over HTTP: every call gets 200 and an answer that Go can read, whatever was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from scheduling import Service, counts, pod
+from topowise.kube.api import Api
+from topowise_scheduler.cluster.watch import Budgets
+from topowise_scheduler.extender import http
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.evictions import Evictions
+from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.verbs import Verbs
+from volcano import RECORDED, node_info, serving, task
+
+_MAX_BODY_BYTES = 1 << 20
+_REGISTRY = CollectorRegistry()
+
+
+class _NoApi(Api):
+    """These questions must be answered without asking anybody."""
+
+    def __init__(self) -> None:
+        pass
+
+
+def application(*, is_enabled: bool = True) -> http.Application:
+    service = Service()
+    service.report(counts("n1", ("8", "8"), included=()))
+    service.put(pod("running", "3", node="n1"))
+    return http.Application(
+        Verbs(service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: None),
+        Binder(_NoApi(), service.ledger, service.records, lambda: None),
+        Explainer(_NoApi(), service.ledger, service.answers, lambda: None),
+        http.Metrics(_REGISTRY if is_enabled else CollectorRegistry()),
+        _MAX_BODY_BYTES,
+        volcano=serving(service) if is_enabled else None,
+    )
+
+
+def call(app: http.Application, path: str, parts: Iterator[bytes]) -> tuple[int, bytes]:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        part = next(parts, None)
+        return {"type": "http.request", "body": part or b"", "more_body": part is not None}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app({"type": "http", "path": path, "method": "POST", "query_string": b""}, receive, send))
+    return sent[0]["status"], sent[1]["body"]
+
+
+@pytest.fixture(scope="module")
+def app() -> http.Application:
+    return application()
+
+
+# The fields of each answer with their types in Go; a field that is missing, or null, is another thing for each of them.
+_ANSWERS: dict[str, dict[str, type]] = {
+    "predicate": {"status": str, "code": int},
+    "prioritize": {"nodeScore": dict, "errorMessage": str},
+    "allocateFunc": {"errorMessage": str},
+    "deallocateFunc": {"errorMessage": str},
+    "preemptable": {"status": int, "victims": list},
+    "reclaimable": {"status": int, "victims": list},
+    "onSessionOpen": {},
+    "onSessionClose": {},
+}
+
+
+def check(app: http.Application, verb: str, body: bytes) -> Any:
+    status, answer = call(app, f"/volcano/{verb}", iter([body]))
+    assert status == 200
+    told = json.loads(answer)
+    assert {name: type(value) for name, value in told.items()} == _ANSWERS[verb]
+    if verb == "predicate":
+        assert (told["code"] == 0) == (told["status"] == "")
+    return told
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+_pod = _json | st.builds(
+    pod,
+    st.text(max_size=3),
+    st.sampled_from(["1", "500m", "x", "-1", "9", ""]),
+    annotations=st.none() | st.fixed_dictionaries({"volcano.sh/numa-topology-policy": st.text(max_size=4)}),
+    priority=st.none() | st.integers(-(2**31), 2**31 - 1),
+)
+_task = _json | st.fixed_dictionaries(
+    {"Pod": _pod},
+    optional={
+        "UID": st.sampled_from(["uid-running", "uid-x", ""]) | _json,
+        "NodeName": st.sampled_from(["n1", "n2", "", "\u0000"]) | _json,
+        "Status": st.sampled_from([1, 2, 4, 32, 64]) | _json,
+    },
+)
+_node = _json | st.fixed_dictionaries({"Name": st.sampled_from(["n1", "n2", ""]) | _json})
+_body = _json | st.fixed_dictionaries(
+    {},
+    optional={
+        "task": _task,
+        "node": _node,
+        "nodes": _json | st.lists(_node, max_size=3),
+        "evictor": _task,
+        "evictees": _json | st.lists(_task, max_size=3),
+    },
+)
+
+
+@given(verb=st.sampled_from(sorted(_ANSWERS)), body=st.binary(max_size=64) | _body.map(json.dumps).map(str.encode))
+@settings(max_examples=150, deadline=None)
+def test_whatever_is_sent_there_is_an_answer_that_go_can_read(app: http.Application, verb: str, body: bytes) -> None:
+    check(app, verb, body)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_recorded_bodies_with_a_part_cut_out_are_answered_too(app: http.Application, data: st.DataObject) -> None:
+    file = data.draw(st.sampled_from(sorted(RECORDED.glob("*.json"))))
+    body = file.read_bytes()
+    begin, end = sorted((data.draw(st.integers(0, len(body))), data.draw(st.integers(0, len(body)))))
+    check(app, file.stem.partition("-")[2], body[:begin] + body[end:])
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "told"),
+    [
+        ("predicate", b"{", {"code": 1}),
+        ("predicate", b"{}", {"code": 1}),
+        ("prioritize", b"{", {"nodeScore": {}, "errorMessage": ""}),
+        ("preemptable", b"{", {"status": -1, "victims": []}),
+        ("allocateFunc", b'{"task":{"Pod":{"metadata":{},"spec":{}}}}', {}),
+    ],
+)
+def test_what_is_wrong_is_said_where_volcano_logs_it(
+    app: http.Application, verb: str, body: bytes, told: dict[str, Any]
+) -> None:
+    answer = check(app, verb, body)
+    assert answer.items() >= told.items()
+    words = answer.get("errorMessage", "") if verb == "allocateFunc" else answer.get("status", "")
+    if verb == "predicate":
+        assert "Volcano's extender plug-in" in words
+    if verb == "allocateFunc":
+        assert "NodeName" in words
+
+
+def test_a_policy_that_no_kubelet_has_is_named(app: http.Application) -> None:
+    odd = pod("p", annotations={"volcano.sh/numa-topology-policy": "strict"})
+    told = check(app, "predicate", json.dumps({"task": task(odd), "node": node_info("n1")}).encode())
+    assert told["code"] == 1
+    assert "'strict'" in told["status"]
+
+
+def test_a_whole_cluster_is_read_to_its_end_and_nothing_of_it_kept(app: http.Application) -> None:
+    part = bytes(64 << 10)
+    left = iter([part] * 512)
+    assert call(app, "/volcano/onSessionOpen", left) == (200, b"{}")
+    assert next(left, None) is None
+
+
+def test_other_requests_have_a_limit_and_no_score_beyond_it_stops_a_task(app: http.Application) -> None:
+    large = bytes(_MAX_BODY_BYTES + 1)
+    assert f"request is larger than {_MAX_BODY_BYTES} bytes" in check(app, "predicate", large)["status"]
+    assert check(app, "prioritize", large) == {"nodeScore": {}, "errorMessage": ""}
+
+
+def test_prioritize_of_both_protocols_is_told_apart_by_the_folder(app: http.Application) -> None:
+    body = (RECORDED / "04-prioritize.json").read_bytes()
+    assert json.loads(call(app, "/any/volcano/prioritize", iter([body]))[1])["nodeScore"] == {"n1": 0.0, "n2": 0.0}
+    theirs = json.dumps({"Pod": pod("p"), "NodeNames": ["n1"]}).encode()
+    assert json.loads(call(app, "/prioritize", iter([theirs]))[1])[0]["Host"] == "n1"
+
+
+def test_verbs_that_are_not_there_are_refused_with_those_that_are(app: http.Application) -> None:
+    status, text = call(app, "/volcano/jobEnqueueable", iter([b"{}"]))
+    assert status == 404
+    names = ", ".join(f"volcano/{one}" for one in _ANSWERS)
+    assert text == f"no verb 'volcano/jobEnqueueable', expected one of {names}\n".encode()
+    assert b"volcano" not in call(app, "/jobEnqueueable", iter([b"{}"]))[1]
+
+
+def test_volcano_is_told_where_to_switch_it_on() -> None:
+    status, text = call(application(is_enabled=False), "/volcano/prioritize", iter([b"{}"]))
+    assert (status, text) == (
+        404,
+        b"no verb 'volcano/prioritize': Volcano is not served, set volcano.enabled in SchedulerConfiguration\n",
+    )
+
+
+def test_calls_are_counted_under_names_of_their_own(app: http.Application) -> None:
+    name = "topowise_scheduler_extender_request_duration_seconds_count"
+    before = _REGISTRY.get_sample_value(name, {"verb": "volcano_predicate"}) or 0.0
+    refused = _REGISTRY.get_sample_value(
+        "topowise_scheduler_extender_refused_requests_total", {"verb": "volcano_predicate"}
+    )
+    check(app, "predicate", b"{")
+    assert _REGISTRY.get_sample_value(name, {"verb": "volcano_predicate"}) == before + 1
+    assert (
+        _REGISTRY.get_sample_value("topowise_scheduler_extender_refused_requests_total", {"verb": "volcano_predicate"})
+        == (refused or 0.0) + 1
+    )
