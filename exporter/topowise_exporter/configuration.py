@@ -27,6 +27,9 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     """The kubelet's socket. Mount its directory: the kubelet makes the socket anew when it restarts."""
     kubelet_root: str = "/var/lib/kubelet"
     """The kubelet's --root-dir, for its state files; empty: they are not read, and changes are found by `interval`."""
+    pods_api: bool = True
+    """Watch the kubelet's Pods API (alpha in 1.36) where `kubelet_root` has its socket: the end of a pod, which writes
+    no state file, is then seen at once."""
     kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
     """Where the kubelet's configuration comes from."""
     notify_file: str = ""
@@ -41,8 +44,14 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     """What is left out."""
     publish: Publishing = msgspec.field(default_factory=Publishing)
     """What the object says beyond zones."""
+    resource_slices: bool = True
+    """Count the devices that pods get by resource claims (DRA) on their NUMA nodes, by the node's ResourceSlices; left
+    out while those cannot be read."""
     numatopology: bool = False
     """Publish Volcano's Numatopology as well."""
+    pod_placements: bool = False
+    """Annotate the node's pods with the NUMA nodes of what they hold, as KAI's numa-placement-exporter does
+    (`kai.scheduler/numa-placement-observed`); run only one of the two. Needs `list` and `patch` of pods."""
     serving: Serving = msgspec.field(default_factory=Serving)
     """Metrics and health."""
 

@@ -23,10 +23,13 @@ from topowise.runtime import config, health, tasks
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
 from topowise_exporter import triggers
+from topowise_exporter.annotator import Annotator
 from topowise_exporter.complaints import Complaints
 from topowise_exporter.configuration import ExporterConfiguration
-from topowise_exporter.kubelet import state_files
+from topowise_exporter.dra.watch import ResourceSlices
+from topowise_exporter.kubelet import pods_api, state_files
 from topowise_exporter.kubelet.podresources import PodResources
+from topowise_exporter.kubelet.pods_api import PodsWatch
 from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Observer
@@ -47,6 +50,8 @@ _LOOKS_PER_SECOND = 10.0
 _LOOKS_AT_ONCE = 5
 # A wait that was asked for is no silence.
 _BEAT_S = 10.0
+# So that a restart does not take the devices of claims out of the object for a moment.
+_SLICES_AT_MOST_S = 2.0
 
 
 class Pause(NamedTuple):
@@ -69,6 +74,7 @@ class Exporter:
         complaints: Complaints,
         trigger: Trigger,
         *,
+        annotator: Annotator | None = None,
         backoff: Backoff | None = None,
     ) -> None:
         self._settings = settings
@@ -78,13 +84,14 @@ class Exporter:
         self._metrics = metrics
         self._complaints = complaints
         self._trigger = trigger
+        self._annotator = annotator
         self._backoff = backoff or Backoff()
         # Asking the kubelet costs nobody but this node anything.
         self._source_backoff = Backoff(0.2, 5.0)
         self._limit = RateLimit(_LOOKS_PER_SECOND, _LOOKS_AT_ONCE, time.monotonic)
         self._looked_at = time.monotonic()
         self._stale_after = 3 * settings.interval + 30
-        self._next_check = time.monotonic() + settings.drift_interval
+        self._checked_at, self._check_spread = time.monotonic(), random.uniform(0.8, 1.2)
         # The longest round: two calls to the kubelet and two to its configz, the owner, the drift of two objects and
         # two writes; the rest is for a machine that is busy.
         longest = 2 * 10 + 2 * settings.kubelet.configz.timeout + 5 * settings.client.timeout
@@ -132,6 +139,8 @@ class Exporter:
         self._looked_at = time.monotonic()
         self._metrics.last_look.set_to_current_time()
         self._metrics.show_source(self._source.name)
+        if self._annotator is not None:
+            self._annotator.saw(seen)
         try:
             await self._check_drift()
             await self._publisher.publish(seen)
@@ -165,10 +174,10 @@ class Exporter:
 
     async def _check_drift(self) -> None:
         now = time.monotonic()
-        if now < self._next_check:
+        if now - self._checked_at < self._publisher.check_interval * self._check_spread:
             return
         await self._publisher.check_drift()
-        self._next_check = now + self._settings.drift_interval * random.uniform(0.8, 1.2)
+        self._checked_at, self._check_spread = now, random.uniform(0.8, 1.2)
 
 
 def watched_files(settings: ExporterConfiguration) -> dict[Path, frozenset[str]]:
@@ -201,20 +210,43 @@ async def run(settings: ExporterConfiguration) -> int:
         Api(access, "topowise-exporter", timeout=client.timeout) as api,
     ):
         source = Source(settings.kubelet)
-        observer = Observer(settings, podresources, source)
+        slices = ResourceSlices(api, settings.resolved_node_name(), lambda: trigger.hint("resourceslices"))
+        observer = Observer(settings, podresources, source, devices=lambda: slices.devices)
         publisher = Publisher(settings, api, metrics, complaints)
-        exporter = Exporter(settings, observer, publisher, source, metrics, complaints, trigger)
+        annotator = _annotator(settings, api, metrics, complaints)
+        exporter = Exporter(settings, observer, publisher, source, metrics, complaints, trigger, annotator=annotator)
         # What the imports made never dies; without it a full collection does not cost 20 ms in the middle of a look.
         gc.collect()
         gc.freeze()
         probes = health.Health()
         probes.live["rounds"] = exporter.heartbeat.silence
         probes.ready["published"] = exporter.problem
-        return await tasks.run_until_stopped(
-            {
-                "exporter": exporter.run(),
-                "file watch": FileWatch(trigger, watched_files(settings)).run(),
-                "uevents": Uevents(trigger).run(),
-                "health": health.serve(settings.serving, probes, metrics.registry),
-            }
-        )
+        work = {
+            "file watch": FileWatch(trigger, watched_files(settings)).run(),
+            "uevents": Uevents(trigger).run(),
+            "health": health.serve(settings.serving, probes, metrics.registry),
+        }
+        if settings.resource_slices:
+            work["resource slices"] = slices.run()
+        if annotator is not None:
+            work["pod placements"] = annotator.run()
+        if settings.pods_api and settings.kubelet_root:
+            socket = Path(settings.kubelet_root) / pods_api.SOCKET
+            pods_watch = PodsWatch(socket, trigger)
+            work["pods api"] = pods_watch.run()
+            work["pods api socket"] = FileWatch(pods_watch.appeared, {socket.parent: frozenset({socket.name})}).run()
+        work["exporter"] = _rounds(exporter, slices if settings.resource_slices else None)
+        return await tasks.run_until_stopped(work)
+
+
+def _annotator(settings: ExporterConfiguration, api: Api, metrics: Metrics, complaints: Complaints) -> Annotator | None:
+    if not settings.pod_placements:
+        return None
+    name = settings.resolved_node_name()
+    return Annotator(api, name, metrics, complaints, settings.drift_interval, settings.exclude)
+
+
+async def _rounds(exporter: Exporter, slices: ResourceSlices | None) -> None:
+    if slices is not None:
+        await slices.answered(_SLICES_AT_MOST_S)
+    await exporter.run()

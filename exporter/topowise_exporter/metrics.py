@@ -26,7 +26,9 @@ class Metrics:
         build.labels(__version__).set(1)
         self.scan_seconds = self._histogram("scan", "Time of one look: kubelet, state files, /sys if due.")
         self.publish_seconds = self._histogram("publish", "Time of one write to the API server.")
-        self.writes = self._counter("writes", "Writes of an object, or none for an unchanged one.", "kind", "outcome")
+        self.writes = self._counter(
+            "writes", "Writes of an object, or none as it is unchanged or held back.", "kind", "outcome"
+        )
         self.source_errors = self._counter("source_errors", "Looks that failed, by what could not be read.", "source")
         self.hints = self._counter("hints", "Looks by what asked for them.", "reason")
         self.clamped = self._counter("clamped_amounts", "Looks at which the kubelet's numbers did not add up.")
@@ -36,9 +38,17 @@ class Metrics:
             "last_publish_timestamp_seconds", "When the published object last agreed with what was seen."
         )
         self.pods = self._gauge("listed_pods", "Pods in the kubelet's last answer.")
-        self.claims = self._gauge("claimed_devices", "Devices of resource claims that pods hold, by driver.", "driver")
+        self.claims = self._gauge(
+            "claimed_devices",
+            "Devices that pods hold by resource claims; zone is unknown for those no ResourceSlice places on one.",
+            "driver",
+            "zone",
+        )
         self.foreign = self._gauge(
-            "foreign_writer", "1 for each other writer of an object's content.", "kind", "manager"
+            "foreign_writer",
+            "1 for each other that wrote an object's content in the last minutes.",
+            "kind",
+            "manager",
         )
         self.source = self._gauge("kubelet_config_source", "1 for where the kubelet's configuration is from.", "source")
         self.zones = self._gauge(
@@ -63,11 +73,11 @@ class Metrics:
         for name in SOURCES:
             self.source.labels(name).set(int(name == current))
 
-    def show_claims(self, drivers: Mapping[str, int]) -> None:
-        """Devices held through claims."""
+    def show_claims(self, devices: Mapping[tuple[str, int | None], int]) -> None:
+        """Devices held by claims, by driver and NUMA node."""
         self.claims.clear()
-        for driver, count in drivers.items():
-            self.claims.labels(driver).set(count)
+        for (driver, node_id), count in devices.items():
+            self.claims.labels(driver, "unknown" if node_id is None else f"node-{node_id}").set(count)
 
     def show_foreign(self, writers: Mapping[str, Iterable[str]]) -> None:
         """Other writers, by kind of object."""

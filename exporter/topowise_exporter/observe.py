@@ -18,6 +18,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.quantity import human_bytes
 from topowise_exporter import machine
 from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.dra.slices import Devices
 from topowise_exporter.kubelet import holders, state_files
 from topowise_exporter.kubelet.model import Allocations, PodAllocation
 from topowise_exporter.kubelet.podresources import PodResources
@@ -26,6 +27,7 @@ from topowise_exporter.kubelet.state_files import CpuState, MemoryState, StateFi
 from topowise_exporter.publish.topology import Observation
 
 _NONE: frozenset[str] = frozenset()
+_NO_DEVICES: Devices = {}
 
 
 # Old kernels let the nodes' MemTotal exceed the machine's by up to 3 %; memory that is hot-plugged counts at once.
@@ -58,11 +60,14 @@ class Observer:
         podresources: PodResources,
         configuration: Source,
         clock: Callable[[], float] = time.monotonic,
+        devices: Callable[[], Devices] = lambda: _NO_DEVICES,
     ) -> None:
+        """`devices` are those of resource claims as they are known at the time."""
         self._settings = settings
         self._podresources = podresources
         self._configuration = configuration
         self._clock = clock
+        self._devices = devices
         root = Path(settings.kubelet_root) if settings.kubelet_root else None
         self._pods_directory = None if root is None else root / "pods"
         self._cpu_state: StateFile[CpuState] | None = None
@@ -99,12 +104,14 @@ class Observer:
         memory = self._read_memory_state(kubelet)
         last = self._last
         unlisted = {} if cpu is None else self._unlisted(cpu, pods)
+        devices = self._devices()
         if (
             last is not None
             and last.machine is read
             and last.kubelet == kubelet
             and last.allocations.allocatable is allocatable
             and last.allocations.pods is pods
+            and last.devices is devices
             and self._last_states[0] is cpu
             and self._last_states[1] is memory
             # By directories of pods, which come later than the state file and go without any other change.
@@ -113,7 +120,7 @@ class Observer:
             return last
         books = None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
         self._last_states = cpu, memory
-        self._last = Observation(read, kubelet, Allocations(allocatable, pods, unlisted, books))
+        self._last = Observation(read, kubelet, Allocations(allocatable, pods, unlisted, books), devices)
         return self._last
 
     def _read_machine(self) -> machine.Machine:

@@ -4,33 +4,34 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from topowise import nrt, numatopology
 from topowise.errors import ApiError
 from topowise.kube.api import Api
-from topowise.kubeletconfig import KubeletConfiguration
-from topowise.quantity import from_milli
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
-from topowise_exporter import exclusions
+from topowise_exporter import zones
 from topowise_exporter.complaints import Complaints
 from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.dra.amounts import held_by_place
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.publish import numatopology as volcano
-from topowise_exporter.publish import topology
+from topowise_exporter.publish import size, topology
+from topowise_exporter.publish.rivals import PAUSE_S, product
 from topowise_exporter.publish.topology import Observation
-from topowise_exporter.publish.writer import OwnNode, Writer, read_own_node, topology_writer
+from topowise_exporter.publish.writer import Outcome, OwnNode, TooLargeError, Writer, read_own_node, topology_writer
 
 log = logging.getLogger(__name__)
 
 _NO_OWNER = "Cannot read the own Node, publishing without owner reference"
 _ODD_MACHINE = "Parts of /sys are missing or damaged"
 _ODD_NUMBERS = "The kubelet's numbers do not add up"
+_HIGH_NODES = "Leaving out NUMA nodes with ids beyond 63, to which no kubelet aligns and at which schedulers end"
 _NO_NUMATOPOLOGY = "Cannot publish for Volcano, trying again"
-_OTHER_WRITER = "Somebody else writes the same object: switch one of the two off"
+_OTHER_WRITER = "Somebody else writes the same object, ours is written once a minute at most: switch one of the two off"
+_LARGE = "The object is too large for the API server, leaving out what it can do without"
 
 
 class Publisher:
@@ -64,6 +65,8 @@ class Publisher:
         self._volcano_backoff = Backoff(maximum=300.0)
         self._volcano_not_before = 0.0
         self._foreign: dict[str, frozenset[str]] = {}
+        self._has_checked = False
+        self._size_limit = size.LIMIT
         self._published: Observation | None = None
         self.has_published = False
 
@@ -77,18 +80,22 @@ class Publisher:
         owner = await self._own_node()
         made = topology.build(self._node_name, seen, self._settings.publish, self._settings.exclude, owner)
         self._complaints.note(_ODD_NUMBERS, made.problems)
+        self._complaints.note(_HIGH_NODES, zones.high_nodes(seen.machine))
         if made.problems:
             self._metrics.clamped.inc()
         self._metrics.pods.set(len(seen.allocations.pods))
-        self._metrics.show_claims(_claims(seen))
-        if await self._write(nrt.KIND, self._topology, made.topology):
-            self._metrics.show_accounts(made.accounts)
-        self.has_published = True
-        self._metrics.last_publish.set_to_current_time()
+        self._metrics.show_claims(held_by_place(seen.devices, seen.machine, seen.allocations.pods))
+        outcome = await self._write_topology(made.topology)
         self._published = None
-        if self._numatopology is None or await self._publish_for_volcano(
-            self._numatopology, self._volcano(seen, owner)
-        ):
+        if outcome == "written":
+            self._metrics.show_accounts(made.accounts)
+        if outcome != "held-back":
+            self.has_published = True
+            self._metrics.last_publish.set_to_current_time()
+        is_done = self._numatopology is None or await self._publish_for_volcano(
+            self._numatopology, volcano.observed(self._node_name, seen, self._settings.exclude, owner)
+        )
+        if is_done and outcome != "held-back":
             self._published = seen
 
     def _is_settled(self) -> bool:
@@ -104,14 +111,34 @@ class Publisher:
         if self._monotonic() < self._volcano_not_before:
             return False
         try:
-            await self._write(numatopology.KIND, writer, numatopology.stamped(wanted, int(self._clock())))
+            outcome = await self._write(numatopology.KIND, writer, numatopology.stamped(wanted, int(self._clock())))
         except ApiError as exc:
             self._complaints.raise_(_NO_NUMATOPOLOGY, str(exc))
             self._volcano_not_before = self._monotonic() + self._volcano_backoff.next_delay(at_least=exc.retry_after)
             return False
         self._complaints.settle(_NO_NUMATOPOLOGY)
         self._volcano_backoff.reset()
-        return True
+        return outcome != "held-back"
+
+    async def _write_topology(self, wanted: nrt.NodeResourceTopology) -> Outcome:
+        fitted = size.fit(wanted, self._size_limit)
+        if fitted.bytes > self._size_limit:
+            message = f"the object is too large: {size.complaint(fitted, self._size_limit)}"
+            raise ApiError(413, "TooLarge", message, request=f"PATCH {nrt.PATH}/{self._node_name}")
+        self._complaints.note(_LARGE, (size.complaint(fitted, self._size_limit),) if fitted.left_out else ())
+        try:
+            return await self._write(nrt.KIND, self._topology, fitted.topology)
+        except TooLargeError as exc:
+            # A server with a lower limit than etcd's own; the next try leaves out more.
+            self._size_limit = min(self._size_limit, exc.size - 1)
+            raise
+
+    @property
+    def check_interval(self) -> float:
+        """Seconds between two comparisons: a minute after the start, to meet whoever was there before, and as long as
+        somebody else writes."""
+        is_calm = self._has_checked and not any(writer.foreign_writers for _, writer in self._writers())
+        return self._settings.drift_interval if is_calm else min(PAUSE_S, self._settings.drift_interval)
 
     async def check_drift(self) -> None:
         """Compares the objects on the server with what was written; what differs is written anew with the next look.
@@ -132,26 +159,29 @@ class Publisher:
             self._complaints.settle(about)
             if drift is not None:
                 self._metrics.drifts.labels(kind).inc()
-                log.warning("Published object is not as it was left, writing it anew", extra=kv(kind=kind, why=drift))
+                # Who writes again and again is told once, by the complaint.
+                level = V2 if writer.foreign_writers else logging.WARNING
+                about = "Published object is not as it was left, writing it anew"
+                log.log(level, about, extra=kv(kind=kind, why=drift))
             self._note_foreign(kind, writer)
+        self._has_checked = True
 
-    async def _write(self, kind: str, writer: Writer[Any], wanted: object) -> bool:
+    async def _write(self, kind: str, writer: Writer[Any], wanted: object) -> Outcome:
         started = time.perf_counter()
         try:
-            written = await writer.publish(wanted)
+            outcome = await writer.publish(wanted)
         except ApiError:
             self._metrics.writes.labels(kind, "failed").inc()
             raise
-        if not written:
-            self._metrics.writes.labels(kind, "unchanged").inc()
-            return False
+        self._metrics.writes.labels(kind, outcome).inc()
+        if outcome != "written":
+            return outcome
         took = time.perf_counter() - started
         self._metrics.publish_seconds.observe(took)
-        self._metrics.writes.labels(kind, "written").inc()
         self._note_foreign(kind, writer)
         level = V2 if self.has_published else logging.INFO
         log.log(level, "Published", extra=kv(kind=kind, node=self._node_name, took_ms=round(took * 1e3, 1)))
-        return True
+        return outcome
 
     def _writers(self) -> Iterator[tuple[str, Writer[Any]]]:
         yield nrt.KIND, self._topology
@@ -162,7 +192,9 @@ class Publisher:
         self._foreign[kind] = writer.foreign_writers
         self._metrics.show_foreign(self._foreign)
         named = tuple(
-            f"{', '.join(sorted(managers))} writes the {kind}" for kind, managers in self._foreign.items() if managers
+            f"{' and '.join(product(manager) for manager in sorted(managers))} writes the {kind}"
+            for kind, managers in self._foreign.items()
+            if managers
         )
         self._complaints.note(_OTHER_WRITER, named)
 
@@ -184,34 +216,3 @@ class Publisher:
     def kubelet_version(self) -> str | None:
         """As the Node tells it; None until it could be read."""
         return None if self._own is None else self._own.status.nodeInfo.kubeletVersion or None
-
-    def _volcano(self, seen: Observation, owner: nrt.OwnerReference | None) -> numatopology.Numatopology:
-        allocations = exclusions.apply(self._settings.exclude, seen.allocations)
-        kubelet = seen.kubelet
-        unlisted = frozenset[int]().union(*allocations.unlisted.values())
-        return volcano.build(
-            self._node_name,
-            seen.machine,
-            cpu_policy=kubelet.cpuManagerPolicy,
-            topology_policy=kubelet.topologyManagerPolicy,
-            reserved_cpu=_reserved_cpu(kubelet),
-            reserved_cpus=kubelet.reserved_cpus,
-            allocatable=allocations.allocatable.cpus,
-            used=unlisted.union(*(pod.own_cpus for pod in allocations.pods)),
-            containers={
-                (pod.namespace, pod.name, container.name): container.cpus
-                for pod in allocations.pods
-                for container in pod.containers
-            },
-            owner=owner,
-            with_cpus=not self._settings.exclude.has_resource(numatopology.CPU),
-        )
-
-
-def _reserved_cpu(kubelet: KubeletConfiguration) -> str:
-    return from_milli(kubelet.reserved({}).get("cpu", 0))
-
-
-def _claims(seen: Observation) -> dict[str, int]:
-    held = {claim for pod in seen.allocations.pods for container in pod.containers for claim in container.claims}
-    return dict(Counter(claim.driver for claim in held))

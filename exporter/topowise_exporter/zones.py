@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import msgspec
 
-from topowise import cpuset, nrt, quantity
+from topowise import attributes, cpuset, nrt, quantity
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet.model import Allocations, MemoryBlock
 from topowise_exporter.machine.model import Machine, NumaNode
+
+MOST_NODES: Final = 64
 
 
 class Amount(msgspec.Struct, frozen=True, gc=False):
@@ -65,12 +68,48 @@ def without(accounts: Accounts, is_excluded: Callable[[str], bool]) -> Accounts:
     return msgspec.structs.replace(accounts, amounts=amounts, cpus_available=free, derived=derived)
 
 
+def nameable(machine: Machine) -> Machine:
+    """The machine without the NUMA nodes that no scheduler could take: a kubelet's masks of nodes have 64 bits, so it
+    aligns nothing to a node beyond, and scheduler-plugins ends its scheduler at a zone `node-64`
+    (pkg/noderesourcetopology/pluginhelpers.go, createNUMANodeList: 64 slots, ids up to 64)."""
+    if not high_nodes(machine):
+        return machine
+    kept = tuple(
+        msgspec.structs.replace(
+            node, distances={other: cost for other, cost in node.distances.items() if other < MOST_NODES}
+        )
+        for node in machine.nodes
+        if node.id < MOST_NODES
+    )
+    return msgspec.structs.replace(machine, nodes=kept)
+
+
+def high_nodes(machine: Machine) -> tuple[str, ...]:
+    """What `nameable` leaves out, for people."""
+    return tuple(f"node {node.id}" for node in machine.nodes if node.id >= MOST_NODES)
+
+
 def zones(machine: Machine, accounts: Accounts, named: Mapping[int, Mapping[str, str]]) -> list[nrt.Zone]:
     """The zones as published: `node-<id>`, costs to every node, resources and attributes sorted by name.
 
     `named` are the attributes of each node.
     """
     return [_zone(node, accounts.amounts[node.id], named[node.id]) for node in machine.nodes]
+
+
+def placeholders(machine: Machine) -> list[nrt.Zone]:
+    """A zone with nothing in it for every id below the highest that no node has.
+
+    scheduler-plugins keeps one score per zone and puts it at the zone's id (pkg/noderesourcetopology/score.go,
+    scoreForEachNUMANode; least_numa.go likewise): a machine of the nodes 0 and 8 ends its scheduler.
+    """
+    there = {node.id for node in machine.nodes}
+    mark = (nrt.Attribute(attributes.ABSENT, "true"),)
+    return [
+        nrt.Zone(name=nrt.zone_name(numa_id), type=nrt.ZONE_TYPE, attributes=mark)
+        for numa_id in range(max(there, default=0))
+        if numa_id not in there
+    ]
 
 
 def _zone(node: NumaNode, amounts: Mapping[str, Amount], named: Mapping[str, str]) -> nrt.Zone:
@@ -234,6 +273,9 @@ class _Books:
             self.amounts[node_id][resource] = Amount(count, count, free[node_id, resource])
 
     def _stray(self, what: str, node_id: int) -> None:
+        if node_id >= MOST_NODES:
+            # Left out as a whole, and told once for all that is on it.
+            return
         self.problems.append(f"{what} is on NUMA node {node_id}, which /sys does not show; left out")
 
 

@@ -1,36 +1,60 @@
 """Sets of CPUs (and of NUMA nodes) as the kernel and the kubelet spell them: "0-3,8,10-11".
 
-A set is a plain `frozenset[int]`; this module only reads and writes the spelling.
+A set is a plain `frozenset[int]`, or a mask (bit i for id i) where sets are many; this module only reads and writes the
+spelling. A few characters can name many ids, so ids and the widths of all ranges together are bounded.
 Kernel quirks handled here, all seen on real machines: a trailing NUL after the newline (5.15-rc), an empty line for the
 empty set, "(null)" for an unset `nohz_full`, and `cpumap` masks of comma-separated 32-bit words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from topowise.errors import ParseError
 
-# One list names at most a few thousand CPUs; a range wider than this is damage, not a machine.
-_MAX_ID = 1 << 20
+MAX_ID: Final = (1 << 13) - 1
+"""The kernel's NR_CPUS ends at 8192 (arch/x86/Kconfig), and nodes at 1024; a larger id is damage, not a machine."""
+
+# People may name an id twice, so the ranges may be somewhat wider than all there is.
+_MAX_WIDTH: Final = 2 * (MAX_ID + 1)
+_WORD: Final = re.compile(r"[0-9a-fA-F]{1,8}")
 
 
 def parse(text: str) -> frozenset[int]:
     """The set a cpulist names. The empty text is the empty set. Raises ParseError."""
+    members: set[int] = set()
+    for low, high in _ranges(text):
+        members.update(range(low, high + 1))
+    return frozenset(members)
+
+
+def mask(text: str) -> int:
+    """The same set as a mask, made without counting its members. Raises ParseError."""
+    bits = 0
+    for low, high in _ranges(text):
+        bits |= ((1 << (high - low + 1)) - 1) << low
+    return bits
+
+
+def _ranges(text: str) -> Iterator[tuple[int, int]]:
     stripped = text.strip(" \t\r\n\0")
     if stripped in ("", "(null)"):
-        return frozenset()
-    members: set[int] = set()
+        return
+    width = 0
     for part in stripped.split(","):
         first, dash, last = part.strip().partition("-")
         if not _is_id(first) or (dash and not _is_id(last)):
             raise ParseError("cpu list", stripped, 'ids and ranges such as "0-3,8"')
         low = int(first)
         high = int(last) if dash else low
-        if high < low or high > _MAX_ID:
-            raise ParseError("cpu list", stripped, f"ascending ranges of ids up to {_MAX_ID}")
-        members.update(range(low, high + 1))
-    return frozenset(members)
+        if high < low or high > MAX_ID:
+            raise ParseError("cpu list", stripped, f"ascending ranges of ids up to {MAX_ID}")
+        width += high - low + 1
+        if width > _MAX_WIDTH:
+            raise ParseError("cpu list", stripped, f"ranges of together up to {_MAX_WIDTH} ids")
+        yield low, high
 
 
 def _is_id(text: str) -> bool:
@@ -40,16 +64,15 @@ def _is_id(text: str) -> bool:
 def parse_mask(text: str) -> frozenset[int]:
     """The set of a kernel bitmap ("00000000,000000ff": 32-bit words, highest first). Raises ParseError."""
     stripped = text.strip(" \t\r\n\0")
-    bits = 0
-    for word in stripped.split(",") if stripped else ():
-        try:
-            number = int(word, 16)
-        except ValueError:
-            number = -1
-        if not 0 <= number < 1 << 32:
-            raise ParseError("cpu mask", stripped, "comma-separated 32-bit hexadecimal words")
-        bits = bits << 32 | number
-    return frozenset(i for i in range(bits.bit_length()) if bits >> i & 1)
+    if not stripped:
+        return frozenset()
+    words = stripped.split(",")
+    if not all(map(_WORD.fullmatch, words)):
+        raise ParseError("cpu mask", stripped, "comma-separated 32-bit hexadecimal words")
+    bits = int("".join(word.zfill(8) for word in words), 16)
+    if bits.bit_length() > MAX_ID + 1:
+        raise ParseError("cpu mask", stripped, f"ids up to {MAX_ID}")
+    return frozenset(position for position, bit in enumerate(f"{bits:b}"[::-1]) if bit == "1")
 
 
 def spell(members: Iterable[int]) -> str:

@@ -6,9 +6,17 @@ A message names the thing, the value and what was expected; the caller adds what
 
 from __future__ import annotations
 
+# Texts name what others wrote, which may be of any length.
+_MAX_TEXT = 1000
+
 
 class TopowiseError(Exception):
     """Base of everything raised on purpose; its text is one line, fit for a log or for stderr."""
+
+    def __init__(self, text: str) -> None:
+        shown = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
+        # A terminal obeys some of the characters that are not printable.
+        super().__init__(shown if shown.isprintable() else "".join(c if c.isprintable() else " " for c in shown))
 
 
 class ConfigError(TopowiseError):

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from topowise import cpuset, quantity
+from topowise import cpuset, documents, quantity
 from topowise.errors import ParseError, SourceError
 from topowise.pods import Quantity, amount_of
 
@@ -150,10 +150,9 @@ def parse(text: bytes, *, source: str = "kubelet configuration") -> KubeletConfi
 def document(text: bytes, *, source: str) -> dict[str, Any]:
     """The fields in a text, nulls included. Raises SourceError unless it is a mapping of the right kind, or empty."""
     try:
-        read = msgspec.yaml.decode(text)
-    # PyYAML makes dates of what looks like one, and says ValueError of the 99th of May.
-    except (msgspec.DecodeError, ValueError) as exc:
-        raise SourceError(source, f"is not YAML: {' '.join(str(exc).split())}") from exc
+        read = documents.load(text)
+    except documents.DocumentError as exc:
+        raise SourceError(source, f"is not YAML: {exc}") from exc
     if read is None:
         return {}
     if not isinstance(read, dict):
@@ -166,11 +165,13 @@ def document(text: bytes, *, source: str) -> dict[str, Any]:
 
 def convert(given: Mapping[str, Any], *, source: str) -> KubeletConfiguration:
     """The fields of a document with the right types; what Go takes for "not set" is absent. Raises SourceError."""
-    written = {
-        name: item for name, item in _without_nulls(given).items() if item != "" and (name, item) != ("maxPods", 0)
-    }
     try:
+        written = {
+            name: item for name, item in _without_nulls(given).items() if item != "" and (name, item) != ("maxPods", 0)
+        }
         return msgspec.convert(written, KubeletConfiguration)
+    except RecursionError as exc:
+        raise SourceError(source, "is nested too deep for the fields of a kubelet") from exc
     except msgspec.ValidationError as exc:
         named = _FIELD.search(str(exc))
         value = f", it says {written.get(named[1])!r:.80}" if named else ""
@@ -277,7 +278,7 @@ def decode(text: str) -> KubeletConfiguration:
     """The inverse of `encode`. Raises ParseError."""
     try:
         config = _decode(text)
-    except msgspec.DecodeError as exc:
+    except documents.UNREADABLE as exc:
         raise ParseError("kubelet configuration", text, f"a {KIND} in JSON ({exc})") from exc
     for problem in _problems(config):
         raise ParseError("kubelet configuration", text, f"values of a kubelet ({problem})")

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from topowise import quantity
+from topowise.attributes import ABSENT
 
 GROUP: Final = "topology.node.k8s.io"
 VERSION: Final = "v1alpha2"
@@ -20,6 +21,10 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "NodeResourceTopology"
 PLURAL: Final = "noderesourcetopologies"
 PATH: Final = f"/apis/{API_VERSION}/{PLURAL}"
+# All there is where only Koordinator's or an old RTE's definition was ever installed. It has no attributes on top, and
+# the API server leaves them out of what it shows by it, so it is for reading where VERSION is not served.
+OLD_VERSION: Final = "v1alpha1"
+OLD_PATH: Final = f"/apis/{GROUP}/{OLD_VERSION}/{PLURAL}"
 ZONE_TYPE: Final = "Node"
 
 
@@ -88,7 +93,19 @@ class NodeResourceTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     topologyPolicies: tuple[str, ...] | None = ()
 
 
-decode = msgspec.json.Decoder(NodeResourceTopology).decode
+_decode = msgspec.json.Decoder(NodeResourceTopology).decode
+
+
+def decode(raw: bytes | str | msgspec.Raw) -> NodeResourceTopology:
+    """An object of either version, as one of VERSION. Raises msgspec.DecodeError."""
+    return current(_decode(raw))
+
+
+def current(topology: NodeResourceTopology) -> NodeResourceTopology:
+    """The object as one of VERSION: what v1alpha1 has means the same there."""
+    if topology.apiVersion != f"{GROUP}/{OLD_VERSION}":
+        return topology
+    return msgspec.structs.replace(topology, apiVersion=API_VERSION)
 
 
 def new(
@@ -129,13 +146,19 @@ def zone_id(name: str) -> int | None:
 
 
 def numa_zones(topology: NodeResourceTopology) -> list[tuple[int, Zone]]:
-    """The zones of type Node with a canonical name, by id; other types are for other readers."""
+    """The zones of type Node with a canonical name, by id; other types are for other readers, and so are the zones
+    that our exporter puts in place of nodes that are not there."""
     found = {
         numa_id: zone
         for zone in topology.zones or ()
-        if zone.type == ZONE_TYPE and (numa_id := zone_id(zone.name)) is not None
+        if zone.type == ZONE_TYPE and (numa_id := zone_id(zone.name)) is not None and not is_absent(zone)
     }
     return sorted(found.items())
+
+
+def is_absent(zone: Zone) -> bool:
+    """Whether the zone says of itself that the machine has no such node."""
+    return not zone.resources and attributes_of(zone.attributes).get(ABSENT) == "true"
 
 
 def attributes_of(attributes: Iterable[Attribute] | None) -> dict[str, str]:

@@ -146,7 +146,7 @@ def _value(resource: str, text: str) -> object:
     if resource != CPU:
         return _quantity(text)
     try:
-        return cpuset.parse(text)
+        return cpuset.mask(text)
     except ParseError:
         return text
 

@@ -19,8 +19,8 @@ _GRAMMAR = re.compile(
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
-# int() refuses thousands of digits, and no amount has hundreds.
-_MAX_TEXT = 1000
+# No amount has a hundred digits, and what is read is remembered.
+_MAX_TEXT = 100
 
 INT64_MAX = (1 << 63) - 1
 

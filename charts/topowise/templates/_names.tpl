@@ -87,5 +87,7 @@ metadata:
   {{- with $account.annotations }}
   annotations: {{- toYaml . | nindent 4 }}
   {{- end }}
+# Our own pods ask for the token; whatever else runs under this account does not get it unasked.
+automountServiceAccountToken: false
 {{- end }}
 {{- end -}}

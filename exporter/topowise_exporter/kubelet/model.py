@@ -82,13 +82,10 @@ class PodAllocation(msgspec.Struct, frozen=True, cache_hash=True):
         return tuple(sorted({device for container in self.containers for device in container.devices}))
 
     @property
-    def is_exclusive(self) -> bool:
-        """Whether it holds anything that belongs to a NUMA node (RTE's rule for the fingerprint method)."""
+    def holds_cpus_or_memory(self) -> bool:
+        """Whether it has CPUs, or memory of some NUMA node, of its own."""
         return bool(self.own_cpus or self.own_memory) or any(
-            container.cpus
-            or any(block.nodes for block in container.memory)
-            or any(device.nodes for device in container.devices)
-            for container in self.containers
+            container.cpus or any(block.nodes for block in container.memory) for container in self.containers
         )
 
 

@@ -14,13 +14,16 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from topowise import cpuset
+from topowise import cpuset, documents
 from topowise.errors import ParseError, SourceError
 from topowise_exporter.kubelet.model import MemoryBlock
 
 CPU_STATE: Final = "cpu_manager_state"
 MEMORY_STATE: Final = "memory_manager_state"
 DEVICE_STATE: Final = "device-plugins/kubelet_internal_checkpoint"
+
+# A CPU is named by the init containers of a pod and by one more, and by dead pods.
+_MAX_HELD: Final = 1 << 18
 
 Checkpoint = TypeVar("Checkpoint")
 State = TypeVar("State")
@@ -83,11 +86,16 @@ def parse_cpu_state(text: bytes, source: str) -> CpuState | None:
     checkpoint = _decode(text, source, _CpuCheckpoint)
     if checkpoint.policy_name != "static":
         return None
+    holders: dict[str, dict[str, frozenset[int]]] = {}
+    count = 0
     try:
-        holders = {
-            uid: {name: cpuset.parse(cpus) for name, cpus in containers.items()}
-            for uid, containers in (checkpoint.entries or {}).items()
-        }
+        for uid, containers in (checkpoint.entries or {}).items():
+            held = holders[uid] = {}
+            for name, cpus in containers.items():
+                held[name] = cpuset.parse(cpus)
+                count += len(held[name])
+                if count > _MAX_HELD:
+                    raise SourceError(source, f"names more than {_MAX_HELD} CPUs, expected each with a few containers")
         return CpuState(cpuset.parse(checkpoint.default_cpu_set), holders)
     except ParseError as exc:
         raise SourceError(source, str(exc)) from exc
@@ -101,7 +109,7 @@ def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
     try:
         nodes = {int(node): table for node, table in (checkpoint.machine_state or {}).items()}
     except ValueError as exc:
-        raise SourceError(source, f"machineState has a key that is no NUMA node: {exc}") from exc
+        raise SourceError(source, f"machineState has a key that is no NUMA node: {str(exc)[:200]}") from exc
     holders = {
         uid: {name: tuple(map(_block, blocks)) for name, blocks in containers.items()}
         for uid, containers in (checkpoint.entries or {}).items()
@@ -137,5 +145,5 @@ def _block(block: _Block) -> MemoryBlock:
 def _decode(text: bytes, source: str, kind: type[Checkpoint]) -> Checkpoint:
     try:
         return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except documents.UNREADABLE as exc:
         raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc

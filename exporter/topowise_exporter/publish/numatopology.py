@@ -1,11 +1,15 @@
 """The Numatopology object of this node, for Volcano's numa-aware plugin. Pure.
 
-Two things differ from Volcano's own resource-exporter, each because of how the plugin reads them:
+Three things differ from Volcano's own resource-exporter, each because of how the plugin reads them:
 - Free CPUs leave out the reserved ones, by id, and `resReserved` is only what is not left out that way.
   resource-exporter offers them, and the plugin takes away as many as `resReserved` says, of its own choice
   (`takeByTopology` of cpu_mng.go): often others than the kubelet keeps.
 - A core is named by its lowest CPU, as in the kubelet. The kernel's core_id repeats on each socket, and the plugin
   hands out all CPUs of one number together; nor does it take a core for free unless the CPU *of that number* is.
+- `podAllocations` names every pod that the kubelet has, those without CPUs of their own with no containers. The plugin
+  books each Guaranteed pod that it sends, also one with fractions of CPUs, until the pod is named here, and as long as
+  one is missing it takes the CPUs that it guessed for all of them off again (node_info.go,
+  RefreshNumaSchedulerInfoByCrd).
 """
 
 from __future__ import annotations
@@ -14,7 +18,39 @@ from collections.abc import Iterable, Mapping
 
 from topowise import cpuset, nrt, numatopology
 from topowise.placement import Container
+from topowise.quantity import from_milli
+from topowise_exporter import exclusions
+from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.machine.model import Cpu, Machine
+from topowise_exporter.publish.topology import Observation
+
+
+def observed(
+    node_name: str, seen: Observation, excluded: Exclusions, owner: nrt.OwnerReference | None = None
+) -> numatopology.Numatopology:
+    """The object to publish from one look at the node."""
+    allocations = exclusions.apply(excluded, seen.allocations)
+    kubelet = seen.kubelet
+    unlisted = frozenset[int]().union(*allocations.unlisted.values())
+    with_cpus = not excluded.has_resource(numatopology.CPU)
+    return build(
+        node_name,
+        seen.machine,
+        cpu_policy=kubelet.cpuManagerPolicy,
+        topology_policy=kubelet.topologyManagerPolicy,
+        reserved_cpu=from_milli(kubelet.reserved({}).get("cpu", 0)),
+        reserved_cpus=kubelet.reserved_cpus,
+        allocatable=allocations.allocatable.cpus,
+        used=unlisted.union(*(pod.own_cpus for pod in allocations.pods)),
+        containers={
+            (pod.namespace, pod.name, container.name): container.cpus
+            for pod in allocations.pods
+            for container in pod.containers
+        },
+        pods=((pod.namespace, pod.name) for pod in allocations.pods if with_cpus),
+        owner=owner,
+        with_cpus=with_cpus,
+    )
 
 
 def build(
@@ -28,6 +64,7 @@ def build(
     allocatable: frozenset[int],
     used: frozenset[int],
     containers: Mapping[Container, frozenset[int]],
+    pods: Iterable[tuple[str, str]] = (),
     owner: nrt.OwnerReference | None = None,
     with_cpus: bool = True,
 ) -> numatopology.Numatopology:
@@ -35,8 +72,9 @@ def build(
 
     `reserved_cpu` is the quantity that kubeReserved and systemReserved take together, `reserved_cpus` what
     reservedSystemCPUs names. `allocatable` (without reserved ones) and `used` are the kubelet's CPU ids, `containers`
-    the exclusive ones of each. Without allocatable CPUs (CPU manager `none`) all online ones but the named count, and
-    the quantity is left to the reader; `with_cpus=False` says nothing of free ones at all. No timestamp is set: the
+    the exclusive ones of each, `pods` the namespaces and names of all. Without allocatable CPUs (CPU manager `none`)
+    all online ones but the named count, and the quantity is left to the reader; `with_cpus=False` says nothing of free
+    ones at all. No timestamp is set: the
     writer does that, if it writes.
     """
     online = frozenset(machine.online)
@@ -50,7 +88,7 @@ def build(
         reserved={numatopology.CPU: "0" if allocatable or reserved_cpus else reserved_cpu},
         resources={numatopology.CPU: numatopology.ResourceInfo(cpuset.spell(free), len(online))} if with_cpus else {},
         cpus={cpu.id: _info(cpu) for cpu in machine.cpus},
-        pods=_pods(containers, online),
+        pods=_pods(containers, online, pods),
         owner=owner,
     )
 
@@ -70,9 +108,9 @@ def _info(cpu: Cpu) -> numatopology.CpuInfo:
 
 
 def _pods(
-    containers: Mapping[Container, frozenset[int]], online: frozenset[int]
+    containers: Mapping[Container, frozenset[int]], online: frozenset[int], pods: Iterable[tuple[str, str]]
 ) -> Iterable[numatopology.PodAllocation]:
-    held: dict[tuple[str, str], list[numatopology.ContainerAllocation]] = {}
+    held: dict[tuple[str, str], list[numatopology.ContainerAllocation]] = {pod: [] for pod in pods}
     for (namespace, pod, container), cpus in containers.items():
         if exclusive := cpus & online:
             allocation = numatopology.ContainerAllocation(container, {numatopology.CPU: cpuset.spell(exclusive)})

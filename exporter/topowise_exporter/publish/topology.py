@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -13,9 +13,13 @@ from topowise.attributes import cores, devices, holdings
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import Section
 from topowise_exporter import exclusions, zones
+from topowise_exporter.dra.amounts import with_devices
+from topowise_exporter.dra.slices import Devices
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.model import Allocations, ContainerAllocation, MemoryBlock, PodAllocation
 from topowise_exporter.machine.model import Cpu, Machine
+
+_MOST_ZONES: Final = 16
 
 
 class Publishing(Section, frozen=True):
@@ -27,6 +31,9 @@ class Publishing(Section, frozen=True):
     """Ids of CPUs, memory blocks and devices of every pod; topowise-scheduler is exact with them, on counts without."""
     numa_placement: bool = True
     """The numaplacement vectors of RTE 0.25, which scheduler-plugins preempt by (policy single-numa-node only)."""
+    placeholder_zones: bool = True
+    """Empty zones for NUMA node ids that the machine skips (0, 8): scheduler-plugins up to 0.35 crashes without them at
+    the first Guaranteed pod it scores."""
     legacy_topology_policies: bool = False
     """The deprecated `topologyPolicies` field, for readers of NRT v1alpha1."""
 
@@ -37,6 +44,8 @@ class Observation(msgspec.Struct, frozen=True):
     machine: Machine
     kubelet: KubeletConfiguration
     allocations: Allocations
+    devices: Devices = {}
+    """Those that pods get by resource claims; none if ResourceSlices are not read."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -56,15 +65,20 @@ def build(
 ) -> Published:
     """The object to publish."""
     allocations = exclusions.apply(excluded, seen.allocations)
-    accounts = zones.without(zones.account(seen.machine, allocations, seen.kubelet), excluded.has_resource)
+    machine = zones.nameable(seen.machine)
+    whole = zones.account(machine, allocations, seen.kubelet)
+    whole = with_devices(whole, seen.devices, machine, allocations.pods)
+    accounts = zones.without(whole, excluded.has_resource)
     problems = list(accounts.problems)
-    on_top = _on_top(seen, allocations, accounts, publishing)
-    per_zone = _per_zone(seen.machine, allocations, accounts)
+    method = fingerprint_method(seen.kubelet, publishing, excluded)
+    on_top = _on_top(seen, allocations, accounts, publishing, method)
+    per_zone = _per_zone(machine, allocations, accounts)
     if publishing.numa_placement and seen.kubelet.topologyManagerPolicy == "single-numa-node":
-        _add_placement(seen.machine, allocations.pods, on_top, per_zone, problems)
+        _add_placement(machine, allocations.pods, on_top, per_zone, problems)
+    gaps = _gaps(machine, seen.kubelet.topologyManagerPolicy) if publishing.placeholder_zones else []
     topology = nrt.new(
         node_name,
-        zones.zones(seen.machine, accounts, per_zone),
+        [*zones.zones(machine, accounts, per_zone), *gaps],
         (nrt.Attribute(name, text) for name, text in on_top.items()),
         annotations={attributes.PODS_FINGERPRINT_ANNOTATION: on_top[attributes.PODS_FINGERPRINT]},
         owner=owner,
@@ -75,20 +89,36 @@ def build(
     return Published(topology, accounts, tuple(problems))
 
 
-def fingerprint_method(kubelet: KubeletConfiguration, publishing: Publishing) -> fingerprint.Method:
-    """Which pods count. With the memory manager off the kubelet lists no memory, so a Guaranteed pod with fractional
-    CPUs looks exclusive to a scheduler and not to us: then all pods count, on which both always agree."""
+def _gaps(machine: Machine, policy: str) -> list[nrt.Zone]:
+    """The empty zones that go with the others. Where scheduler-plugins' filter does not look at the node, its strategy
+    LeastNUMANodes tries every set of zones for a pod that fits in none of them, so there may not be many."""
+    gaps = zones.placeholders(machine)
+    return gaps if policy == "single-numa-node" or len(gaps) + len(machine.nodes) <= _MOST_ZONES else []
+
+
+def fingerprint_method(
+    kubelet: KubeletConfiguration, publishing: Publishing, excluded: Exclusions
+) -> fingerprint.Method:
+    """Which pods count. With the memory manager off, or memory left out, there is no memory of a Guaranteed pod with
+    fractional CPUs to see: it looks exclusive to a scheduler and not to us. Then all pods count."""
     if publishing.fingerprint_method != "auto":
         return publishing.fingerprint_method
-    return fingerprint.ALL if kubelet.memoryManagerPolicy == "None" else fingerprint.WITH_EXCLUSIVE_RESOURCES
+    sees_memory = kubelet.memoryManagerPolicy != "None" and not excluded.has_resource("memory")
+    return fingerprint.WITH_EXCLUSIVE_RESOURCES if sees_memory else fingerprint.ALL
 
 
 def _on_top(
-    seen: Observation, allocations: Allocations, accounts: zones.Accounts, publishing: Publishing
+    seen: Observation,
+    allocations: Allocations,
+    accounts: zones.Accounts,
+    publishing: Publishing,
+    method: fingerprint.Method,
 ) -> dict[str, str]:
     kubelet = seen.kubelet
-    method = fingerprint_method(kubelet, publishing)
-    counted = [(pod.namespace, pod.name) for pod in allocations.pods if method == fingerprint.ALL or _is_exclusive(pod)]
+    zoned = frozenset(resource for amounts in accounts.amounts.values() for resource in amounts)
+    counted = [
+        (pod.namespace, pod.name) for pod in allocations.pods if method == fingerprint.ALL or _is_exclusive(pod, zoned)
+    ]
     named = {
         attributes.TOPOLOGY_MANAGER_POLICY: kubelet.topologyManagerPolicy,
         attributes.TOPOLOGY_MANAGER_SCOPE: kubelet.topologyManagerScope,
@@ -114,8 +144,10 @@ def _on_top(
 
 
 @lru_cache(maxsize=2048)
-def _is_exclusive(pod: PodAllocation) -> bool:
-    return pod.is_exclusive
+def _is_exclusive(pod: PodAllocation, zoned: frozenset[str]) -> bool:
+    """As a scheduler tells it from the pod's spec: CPUs or memory of its own, or a device of a resource that some zone
+    has, wherever this one is (scheduler-plugins, resourcerequests.IsExclusive)."""
+    return pod.holds_cpus_or_memory or any(device.resource in zoned for device in pod.devices)
 
 
 def _policy_options(kubelet: KubeletConfiguration) -> dict[str, str]:
@@ -165,7 +197,7 @@ def _holdings(allocations: Allocations) -> list[holdings.Pod]:
 @lru_cache(maxsize=2048)
 def _held_by(pod: PodAllocation) -> holdings.Pod | None:
     """None for a pod that holds nothing."""
-    if not pod.is_exclusive and not pod.devices:
+    if not pod.holds_cpus_or_memory and not pod.devices:
         return None
     containers = tuple(
         holdings.Container(

@@ -8,50 +8,47 @@ https://kubernetes.io/docs/reference/using-api/server-side-apply/
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, Literal, TypeVar
 
 import msgspec
 
 from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube.api import APPLY_PATCH, Api
-
-FIELD_MANAGER: Final = "topowise-exporter"
+from topowise_exporter.publish.rivals import FIELD_MANAGER, Answer, Rivals, product
 
 Object = TypeVar("Object")
 
-# What another writer must not touch; labels, annotations and owner references are anybody's.
-_CONTENT_FIELDS: Final = frozenset(("f:zones", "f:attributes", "f:topologyPolicies", "f:spec"))
+Outcome = Literal["written", "unchanged", "held-back"]
+
+# etcd's words (above 1.5 MiB) and those of the API server's client of it (2 MiB), both with a 500; above its own limit
+# (3 MiB) the API server answers 413.
+_TOO_LARGE: Final = ("request is too large", "larger than max")
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What matters of the server's answer to a write or a read."""
+class TooLargeError(ApiError):
+    """The server does not take an object of `size` bytes."""
 
-    class Metadata(msgspec.Struct, frozen=True):
-        class Manager(msgspec.Struct, frozen=True):
-            manager: str = ""
-            fieldsV1: dict[str, Any] = {}
-
-        uid: str = ""
-        managedFields: tuple[Manager, ...] | None = None
-
-    metadata: Metadata
-
-    def foreign_writers(self) -> frozenset[str]:
-        """Field managers other than ours that own content."""
-        return frozenset(
-            entry.manager
-            for entry in self.metadata.managedFields or ()
-            if entry.manager != FIELD_MANAGER and not _CONTENT_FIELDS.isdisjoint(entry.fieldsV1)
-        )
+    def __init__(self, exc: ApiError, size: int) -> None:
+        super().__init__(413, "TooLarge", f"{size} bytes: {exc.message}", request=exc.request)
+        self.size = size
 
 
 class Writer(Generic[Object]):
     """The one writer of an object at `path`. `same` tells whether two objects say the same."""
 
     def __init__(
-        self, api: Api, path: str, same: Callable[[Object, Object], bool], decode: Callable[[bytes], Object], kind: str
+        self,
+        api: Api,
+        path: str,
+        same: Callable[[Object, Object], bool],
+        decode: Callable[[bytes], Object],
+        kind: str,
+        clock: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
         self._api = api
         self._path = path
@@ -59,33 +56,52 @@ class Writer(Generic[Object]):
         self._decode = decode
         self._kind = kind
         self._written: Object | None = None
-        self.foreign_writers: frozenset[str] = frozenset()
-        """Others that own content of the object, as of the last answer."""
+        self._rivals = Rivals(clock, uniform)
 
     @property
     def has_written(self) -> bool:
         """Whether the server is believed to have what was written last."""
         return self._written is not None
 
-    async def publish(self, wanted: Object) -> bool:
-        """Makes the server's object say what `wanted` says; False if it already does. Raises ApiError."""
+    @property
+    def foreign_writers(self) -> frozenset[str]:
+        """Others that wrote content of the object not long ago."""
+        return self._rivals.names()
+
+    async def publish(self, wanted: Object) -> Outcome:
+        """Makes the server's object say what `wanted` says, unless the last write went against somebody else not long
+        ago: then it is to be tried again later. Raises ApiError."""
         if self._written is not None and self._same(self._written, wanted):
-            return False
+            return "unchanged"
+        if self._rivals.wait() > 0:
+            return "held-back"
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         body = msgspec.json.encode(wanted)
+        self._rivals.sending()
         try:
             answer = await self._api.request("PATCH", self._path, query=query, body=body, content_type=APPLY_PATCH)
         except ApiError as exc:
+            if exc.status == 413 or any(words in exc.message for words in _TOO_LARGE):
+                self._rivals.refused()
+                raise TooLargeError(exc, len(body)) from exc
             if not exc.status or exc.status >= 500:
                 # The answer is lost, perhaps not the write: what the server has is not known any more.
                 self._written = None
+                self._rivals.lost()
+            else:
+                self._rivals.refused()
             if exc.status == 404:
                 message = f"the {self._kind} CRD is not installed; the chart's crds folder has it"
                 raise ApiError(404, exc.reason, message, request=exc.request) from exc
             raise
-        self._note(answer)
+        noted = _answer(answer)
+        if noted is None:
+            # The write was taken; that its answer cannot be read harms nobody.
+            self._rivals.unreadable()
+        else:
+            self._rivals.answered(noted)
         self._written = wanted
-        return True
+        return "written"
 
     async def check(self) -> str | None:
         """Reads the object back. None if it is what was written, else what became of it; then the next publish writes
@@ -99,24 +115,27 @@ class Writer(Generic[Object]):
                 raise
             self._written = None
             return "it was deleted"
-        self._note(answer)
+        problem = ""
         try:
-            found = self._decode(answer)
-            is_same = self._same(found, self._written)
+            is_same = self._same(self._decode(answer), self._written)
         except (msgspec.DecodeError, ValueError) as exc:
-            self._written = None
-            return f"it does not decode any more: {exc}"
+            is_same, problem = False, f"it does not decode any more: {exc}"
+        noted = _answer(answer)
+        if noted is None:
+            self._rivals.unreadable()
+        else:
+            self._rivals.read(noted, differs=not is_same)
         if is_same:
             return None
         self._written = None
-        return f"it was changed by {', '.join(sorted(self.foreign_writers)) or 'another writer'}"
+        return problem or f"it was changed by {', '.join(map(product, sorted(self.foreign_writers)))}"
 
-    def _note(self, answer: bytes) -> None:
-        try:
-            self.foreign_writers = msgspec.json.decode(answer, type=Answer).foreign_writers()
-        except (msgspec.DecodeError, ValueError):
-            # The write was taken; that its answer cannot be read harms nobody.
-            self.foreign_writers = frozenset()
+
+def _answer(text: bytes) -> Answer | None:
+    try:
+        return msgspec.json.decode(text, type=Answer)
+    except (msgspec.DecodeError, ValueError):
+        return None
 
 
 def topology_writer(api: Api, node_name: str) -> Writer[nrt.NodeResourceTopology]:

@@ -50,6 +50,8 @@ BUILTIN: tuple[Resource, ...] = (
              has_status=True, has_generation=True, unconditional_update=False),
     Resource("coordination.k8s.io", "Lease", "leases", _V1, namespaced=True, unconditional_update=False,
              create_on_update=True),
+    Resource("resource.k8s.io", "ResourceSlice", "resourceslices", _V1, has_generation=True,
+             selectable_fields=("spec.nodeName", "spec.driver")),
     Resource("events.k8s.io", "Event", "events", _V1, namespaced=True, short_names=("ev",), create_on_update=True,
              selectable_fields=("reason", "reportingController", "type", "regarding.name", "regarding.namespace")),
     Resource("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", _V1,

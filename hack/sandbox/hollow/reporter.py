@@ -12,7 +12,7 @@ import time
 from collections import deque
 from pathlib import Path
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +20,7 @@ from sandbox.kubelet.lifecycle import Change, Seconds
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.podresources import PodResourcesServicer
 from sandbox.kubelet.state_files import StateFiles
+from topowise import numatopology
 from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration
@@ -31,9 +32,10 @@ from topowise_exporter.kubelet.model import Allocations
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine import Machine
+from topowise_exporter.publish import numatopology as volcano
 from topowise_exporter.publish import topology
 from topowise_exporter.publish.topology import Observation, Publishing
-from topowise_exporter.publish.writer import topology_writer
+from topowise_exporter.publish.writer import Writer, topology_writer
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +43,12 @@ _REPORTS: Final = 100
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """Seconds, each drawn evenly between two bounds: from a change to the look at it, and from there to the object."""
+    """Seconds, each drawn evenly between two bounds: from a change to the look at it, and from there to the object.
+    `numatopology`: Volcano's object is written too."""
 
     wait: Seconds = (0.2, 0.2)
     lag: Seconds = (0.0, 0.0)
+    numatopology: bool = False
 
 
 class Reporter:
@@ -72,7 +76,10 @@ class Reporter:
         self._cpu_state = StateFile(directory / state_files.CPU_STATE, state_files.parse_cpu_state)
         self._memory_state = StateFile(directory / state_files.MEMORY_STATE, state_files.parse_memory_state)
         self._podresources = _Directly(node)
-        self._writer = topology_writer(api, name)
+        self._writers: list[Writer[Any]] = [topology_writer(api, name)]
+        if reporting.numatopology:
+            path = f"{numatopology.PATH}/{name}"
+            self._writers.append(Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND))
         self._stale = asyncio.Event()
         self._is_writing = False
         self.written = 0
@@ -121,17 +128,25 @@ class Reporter:
         made = topology.build(self._name, seen, Publishing(), Exclusions())
         if made.problems:
             log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(made.problems)))
+        objects: list[object] = [made.topology]
+        if self._reporting.numatopology:
+            for_volcano = volcano.observed(self._name, seen, Exclusions())
+            objects.append(numatopology.stamped(for_volcano, int(time.time())))
         await asyncio.sleep(lag)
+        for writer, wanted in zip(self._writers, objects, strict=True):
+            await self._write(writer, wanted)
+        self.reports.append((now, time.monotonic()))
+        self._is_writing = False
+
+    async def _write(self, writer: Writer[Any], wanted: object) -> None:
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
-                self.written += await self._writer.publish(made.topology)
-                break
+                self.written += await writer.publish(wanted) == "written"
+                return
             except ApiError as exc:
                 log.warning("Cannot publish", extra=kv(node=self._name, why=exc))
                 await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
-        self.reports.append((now, time.monotonic()))
-        self._is_writing = False
 
 
 class _Directly(PodResources):

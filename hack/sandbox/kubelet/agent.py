@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from sandbox.kubelet import podresources
+from sandbox.kubelet import podresources, pods_api
 from sandbox.kubelet.lifecycle import Change, Lifecycle
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.registration import register
@@ -25,6 +25,7 @@ class Agent:
         config = self._kubelet_dir / "config.yaml"
         self._node = EmulatedNode.from_files(directory / "sys", directory / "proc", config)
         self._files = StateFiles(self._kubelet_dir)
+        self._pods_api = pods_api.PodsApi(self._node.holdings)
         self._lifecycle = Lifecycle(api, name, self._node, self._checkpoint)
 
     @property
@@ -37,6 +38,7 @@ class Agent:
         await register(self._api, self._name, self._node)
         self._checkpoint(Change(admitted=True))
         server = await podresources.start(self.socket, self._node.holdings)
+        await self._pods_api.start(self._kubelet_dir / "pods-api/pods-api.sock")
         query = {"fieldSelector": f"spec.nodeName={self._name}"}
         reflector = Reflector(self._api, "/api/v1/pods", pods.decode, self, query=query)
         try:
@@ -44,6 +46,7 @@ class Agent:
                 tasks.create_task(reflector.run(), name=f"{self._name} watch")
                 tasks.create_task(self._lifecycle.run(), name=f"{self._name} admissions")
         finally:
+            await self._pods_api.stop()
             await server.stop(None)
 
     def replace(self, items: list[pods.Pod]) -> None:
@@ -63,3 +66,4 @@ class Agent:
             memory_policy=self._node.memory_policy,
             admitted=change.admitted,
         )
+        self._pods_api.changed()

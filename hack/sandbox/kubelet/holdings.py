@@ -14,13 +14,14 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class ContainerHoldings(msgspec.Struct, frozen=True):
-    """`devices` maps a resource to device ids."""
+    """`devices` maps a resource to device ids; `claims` are (driver, pool, device) of resource claims."""
 
     name: str
     kind: str
     cpus: frozenset[int] = frozenset()
     memory: tuple[Block, ...] = ()
     devices: dict[str, tuple[str, ...]] = {}
+    claims: tuple[tuple[str, str, str], ...] = ()
 
 
 class PodHoldings(msgspec.Struct, frozen=True):

@@ -89,6 +89,24 @@ def _container(container: ContainerHoldings, device_nodes: DeviceNodes) -> pb.Co
         cpu_ids=sorted(container.cpus),
         memory=list(map(_memory, container.memory)),
         devices=list(_devices(keys, device_nodes)),
+        dynamic_resources=[_claim(container.name, at, one) for at, one in enumerate(container.claims)],
+    )
+
+
+def _claim(container: str, position: int, device: tuple[str, str, str]) -> pb.DynamicResource:
+    """A claim with one device; what CDI calls it is the driver's choice (kubernetes-sigs/dra-example-driver's here)."""
+    driver, pool, name = device
+    return pb.DynamicResource(
+        claim_name=f"{container}-{position}",
+        claim_namespace="default",
+        claim_resources=[
+            pb.ClaimResource(
+                cdi_devices=[pb.CDIDevice(name=f"k8s.{driver}/gpu={name}")],
+                driver_name=driver,
+                pool_name=pool,
+                device_name=name,
+            )
+        ],
     )
 
 

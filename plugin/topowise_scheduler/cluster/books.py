@@ -7,8 +7,8 @@ arrives, what it confirms replaces the prediction, the rest is placed anew on to
 What confirms a pod:
 - a report of precision "exact" lists each pod's CPUs, memory and devices, so each pod is confirmed for itself;
 - a report of counts only tells by its fingerprint which pods are in its numbers: all that we know of, or all but the
-  newest few, with or without those that have ended. One without a fingerprint is believed to include all pods that
-  were there before it.
+  newest few, with or without those that have ended. One without a fingerprint includes those whose amounts make up
+  what is in use (amounts.py).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from topowise import fingerprint, pods
+from topowise_scheduler.cluster.amounts import included
 from topowise_scheduler.cluster.caution import holds_anything, own_amounts
+from topowise_scheduler.cluster.places import same_place
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceTable
@@ -86,6 +88,13 @@ class Booking(msgspec.Struct):
         return self.record.namespace, self.record.name
 
 
+class _Ended(NamedTuple):
+    """A pod that has ended: seconds, monotonic, and what it was."""
+
+    at: float
+    record: PodRecord
+
+
 class Comparison(msgspec.Struct, frozen=True):
     """Predictions that a report has confirmed: how many lie on the predicted NUMA nodes, and the pods that do not."""
 
@@ -100,14 +109,16 @@ class Books:
         self.report: Report | None = None
         self.kubelet: Kubelet | None = None
         self.bookings: dict[str, Booking] = {}
-        self._ended: dict[PodName, tuple[float, str]] = {}
+        self._ended: dict[PodName, _Ended] = {}
         self._releases: list[float] = []
+        self._reported_at = 0.0
         # Pods by uid that the numbers of a counts report are known to be of; where they lie may be told.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
 
     def put_report(self, report: Report, now: float) -> Comparison:
         """A new report; `now` is in seconds, monotonic."""
         self.forget_past(now)
+        self._reported_at = now
         is_newer = self.report is None or not report.version or report.version != self.report.version
         comparison = Comparison()
         if report.precision == "exact":
@@ -129,7 +140,7 @@ class Books:
     def put(self, booking: Booking, *, is_news: bool = True) -> None:
         """Book a pod, or raise the standing of its booking.
 
-        `is_news` is False for a pod that was there before us: a report without a fingerprint is taken to include it.
+        `is_news` is False for a pod that was there before us: a report without a fingerprint may include it.
         """
         held = self.bookings.get(booking.uid)
         report = self.report
@@ -145,7 +156,8 @@ class Books:
         else:
             self.bookings[booking.uid] = booking
             if not is_news and report is not None and report.precision == "counts" and not report.fingerprint:
-                booking.reported = True
+                self._mark_by_amounts(report)
+                self._rebuild(report)
                 return
             if report is None or booking.standing is not Standing.ASSIGNED:
                 self._place(booking)
@@ -192,12 +204,13 @@ class Books:
         if booking is None:
             return
         if booking.standing is Standing.ASSIGNED and ended_at is not None and self.report is not None:
-            self._ended[booking.name] = ended_at, uid
+            self._ended[booking.name] = _Ended(ended_at, booking.record)
             if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
         if self.kubelet is None or self.report is None:
             return
-        if self.report.precision == "counts" and self._mark_counted(self.report, believes=False):
+        has_ended = ended_at is not None
+        if self.report.precision == "counts" and self._mark_counted(self.report, believes=has_ended):
             self._rebuild(self.report)
             return
         # A pod that the numbers of a counts report include stays in them until the next one, if its place is not told.
@@ -207,19 +220,22 @@ class Books:
     def forget_past(self, now: float) -> bool:
         """Ended pods of long ago; True if the report still lists one of them, which now holds again what it held."""
         report = self.report
-        late = [name for name, (at, _) in self._ended.items() if now - at >= ENDED_KEPT_S]
+        late = [name for name, ended in self._ended.items() if now - ended.at >= ENDED_KEPT_S]
         for name in late:
             del self._ended[name]
         self._releases = [at for at in self._releases if now - at < ENDED_KEPT_S]
         unseen = [one for one in self.bookings.values() if one.resized and now - one.resized.at >= ENDED_KEPT_S]
         for booking in unseen:
             booking.resized = None
-        if report is None or not (unseen or any(name in report.held for name in late)):
+        if report is None:
+            return False
+        adds_up_otherwise = bool(late) and report.precision == "counts" and not report.fingerprint
+        if not (unseen or adds_up_otherwise or any(name in report.held for name in late)):
             return False
         if report.precision == "exact":
             self._mark_reported(report)
         else:
-            self._mark_counted(report, believes=False)
+            self._mark_counted(report, believes=adds_up_otherwise)
         self._rebuild(report)
         return True
 
@@ -340,45 +356,69 @@ class Books:
 
     def _mark_counted(self, report: Report, *, believes: bool) -> bool:
         """Mark the pods that the numbers of a counts report include. True if there are new marks."""
+        if not report.fingerprint:
+            return believes and self._mark_by_amounts(report)
         unmarked = [booking for booking in self._assigned() if not booking.reported]
         if not unmarked:
             return False
-        if not report.fingerprint:
-            return believes and self._mark_within(report)
         counted = self._counted(report)
-        latest = sorted(self._ended, key=lambda name: self._ended[name][0], reverse=True)
+        latest = self._latest_ended()
         ended = [latest[:many] for many in (*range(min(len(latest), _MAX_LATELY)), len(latest))]
         for missing in range(min(len(counted), _MAX_MISSING) + 1):
             names = [booking.name for booking in counted[: len(counted) - missing]]
             if not any(report.fingerprint == fingerprint.of([*names, *lately]) for lately in ended):
                 continue
             newest = {booking.uid for booking in counted[len(counted) - missing :]}
-            included = [
-                one
-                for one in unmarked
-                if one.uid not in newest and one.name not in self._ended and self._shows(report, one)
-            ]
-            for booking in included:
+            told = self._with_room(
+                report, [one for one in unmarked if one.uid not in newest and one.name not in self._ended]
+            )
+            shown = [one for one in told if self._shows(report, one)]
+            for booking in shown:
                 booking.reported = True
-            return bool(included)
+            return bool(shown)
         return False
 
-    def _mark_within(self, report: Report) -> bool:
-        """Mark the pods that the numbers of a report without a fingerprint have room for, the first assigned first.
+    def _with_room(self, report: Report, told: list[Booking]) -> list[Booking]:
+        """The pods of a fingerprint without the newest, if the numbers have no room for them.
 
-        koordlet reports what there is and not what is in use, so its numbers include nobody.
+        A kubelet lists a pod before all of it has been allocated, and NFD looks as soon as its CPUs are. Pods that
+        have been there for long may hold less than they ask for, as their containers may have ended.
         """
-        in_use: Counter[str] = Counter()
-        for occupant in report.occupants:
-            in_use.update(occupant.requests)
-        marked = False
+        rest = _in_use(report)
         for booking in self._assigned():
-            asked = own_amounts(report.empty, booking.record.view(report.empty))
-            if booking.reported or all(amount <= in_use[name] for name, amount in asked.items()):
-                in_use.subtract(asked)
-                marked = marked or not booking.reported
-                booking.reported, booking.resized = True, None
-        return marked
+            if booking.reported:
+                rest.subtract(_own(report, booking.record))
+        asked: Counter[str] = Counter()
+        for booking in told:
+            asked.update(_own(report, booking.record))
+        if all(amount <= rest[name] for name, amount in asked.items()):
+            return told
+        return [one for one in told if not self._is_newly_there(one)]
+
+    def _is_newly_there(self, booking: Booking) -> bool:
+        done = booking.acknowledged
+        return not booking.was_there and (done is None or done >= self._reported_at - _LATE_S)
+
+    def _mark_by_amounts(self, report: Report) -> bool:
+        """Mark whom the numbers of a report without a fingerprint can include, and nobody else. True for any change."""
+        there = list(self._assigned())
+        gone = [self._ended[name].record for name in self._latest_ended()]
+        marks = included(
+            _in_use(report),
+            [_own(report, one.record) for one in there],
+            [_own(report, record) for record in gone],
+        )
+        has_changed = False
+        for position, booking in enumerate(there):
+            is_included = position in marks
+            has_changed = has_changed or booking.reported != is_included
+            booking.reported = is_included
+            if is_included:
+                booking.resized = None
+        return has_changed
+
+    def _latest_ended(self) -> list[PodName]:
+        return sorted(self._ended, key=lambda name: self._ended[name].at, reverse=True)
 
     def _counted(self, report: Report) -> list[Booking]:
         """The assigned pods that the report's kind of fingerprint counts."""
@@ -399,7 +439,7 @@ class Books:
         is_exact = report.precision == "exact"
         known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
         # What a finished init container left to a pod is in the report by the pod's uid.
-        gone = {*self._ended, *(("", uid) for _, uid in self._ended.values())}
+        gone = {*self._ended, *(("", ended.record.uid) for ended in self._ended.values())}
         for booking in self._assigned():
             # A pod that its kubelet has not started yet is in the report by its uid alone.
             names = (booking.name, ("", booking.uid))
@@ -408,13 +448,35 @@ class Books:
                 gone.difference_update(names)
             else:
                 gone.update(names)
-        self.kubelet = kubelet_of(report, known.get, without=gone, pods=self._included)
+        before, self.kubelet = self.kubelet, kubelet_of(report, known.get, without=gone, pods=self._included)
         for uid in self._included.keys() - self.bookings.keys():
             self.kubelet.remove(uid)
+        settled = frozenset() if is_exact or before is None else self._settle(before, self.kubelet)
         for booking in sorted(self.bookings.values(), key=lambda one: -one.standing):
+            if booking.uid in settled:
+                continue
             booking.placed = is_exact and booking.reported
             if not booking.reported:
                 self._place(booking)
+
+    def _settle(self, before: Kubelet, node: Kubelet) -> frozenset[str]:
+        """Put pods that no report tells of where they were predicted when their kubelet took them on.
+
+        koordlet tells of nobody, ever: to place its pods anew would move them as soon as one of them has ended.
+        """
+        if before.topology is not node.topology:
+            return frozenset()
+        settled = set()
+        for booking in self._assigned():
+            if booking.reported or not booking.placed or booking.acknowledged is None or booking.resized is not None:
+                continue
+            if booking.uid not in before.active:
+                continue
+            placements = same_place(node, before.placements(booking.uid))
+            if placements is not None:
+                node.hold(booking.uid, self._view(booking).requests, placements)
+                settled.add(booking.uid)
+        return frozenset(settled)
 
     def _place_before_the_less_sure(self, booking: Booking) -> None:
         """The kubelet knows nothing of pods that are only expected, so they make room for one that is bound."""
@@ -440,6 +502,19 @@ class Books:
             self.kubelet.start(booking.uid)
 
 
+def _in_use(report: Report) -> Counter[str]:
+    """What a counts report says is not available, in units of requests."""
+    total: Counter[str] = Counter()
+    for occupant in report.occupants:
+        total.update(occupant.requests)
+    return total
+
+
+def _own(report: Report, record: PodRecord) -> dict[str, int]:
+    """What the pod takes of the numbers of this report."""
+    return own_amounts(report.empty, record.view(report.empty))
+
+
 def numa_nodes(placement: Placement, node: Kubelet) -> list[object]:
     """The NUMA nodes of what a container holds: of its CPUs, of its memory, and of each of its devices."""
     cpus = [numa.id for numa in node.topology.numas if numa.cpus & (placement.cpus or 0)]
@@ -462,7 +537,8 @@ def _nodes_of(table: DeviceTable | None, device: str) -> tuple[int, ...]:
 def is_exclusive(node: Kubelet, needs: pods.Needs) -> bool:
     """Whether fingerprint method `with-exclusive-resources` counts the pod; plain init containers do not matter.
 
-    Source: scheduler-plugins, pkg/noderesourcetopology/resourcerequests (IncludeNonNative, AreExclusiveForPod).
+    RTE counts what the kubelet lists. scheduler-plugins (pkg/noderesourcetopology/resourcerequests, AreExclusiveForPod)
+    go by the pod alone, and so never agree with it on a node whose manager of CPUs or memory is off.
     """
     guaranteed = needs.qos == "Guaranteed"
     return any(
@@ -476,7 +552,9 @@ def is_exclusive(node: Kubelet, needs: pods.Needs) -> bool:
 
 def _is_exclusive_amount(node: Kubelet, resource: str, amount: int, *, guaranteed: bool) -> bool:
     if resource == "cpu":
-        return guaranteed and amount % 1000 == 0
+        return guaranteed and amount % 1000 == 0 and node.cpu is not None
     if resource == "memory" or resource.startswith(pods.HUGEPAGES):
-        return guaranteed
-    return resource in node.devices.tables
+        return guaranteed and node.memory is not None
+    # Devices without a NUMA node are in no zone.
+    table = node.devices.tables.get(resource)
+    return table is not None and table.nodes != 0

@@ -116,6 +116,7 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
 def _named(what: str, parser: argparse.ArgumentParser, before: Sequence[str]) -> Iterator[str]:
     """Names of nodes, pods, namespaces or contexts, of the files or of the cluster that the words so far name."""
     from topowise import nrt
+    from topowise.errors import SourceError
     from topowise_scheduler.kubectl import objects
     from topowise_scheduler.kubectl.source import Kubectl, decoded
 
@@ -134,8 +135,10 @@ def _named(what: str, parser: argparse.ArgumentParser, before: Sequence[str]) ->
     else:
         path = {"node": nrt.PATH, "namespace": "/api/v1/namespaces"}.get(what, "")
     if path:
-        path += f"?limit={_MOST}"
-        (answer,) = kubectl.get(path)
+        versions = [path, nrt.OLD_PATH] if path == nrt.PATH else [path]
+        answer = kubectl.served(*[f"{one}?limit={_MOST}" for one in versions])
+        if isinstance(answer, SourceError):
+            raise answer
         yield from (item["metadata"]["name"] for item in decoded(answer, path).get("items") or ())
 
 

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         return Answer(_document(found.raw, options.output))
     report = read(found.topology)
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
-    drawn = picture_of(report, found, pods_of_it, console.now)
+    drawn = picture.with_claimed(picture_of(report, found, pods_of_it, console.now), found.topology)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
     if options.output == "wide":
@@ -84,14 +84,18 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[pods.Pod
             raise SourceError(", ".join(options.file), "has no Pods, expected some with --pods")
         return report, (saved.pods or ()) if options.pods else ()
     kubectl = Kubectl(options.context, options.kubeconfig)
-    path = f"{nrt.PATH}/{name}"
-    wanted = [path, *([f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}"] if options.pods else [])]
+    path, pods_path = f"{nrt.PATH}/{name}", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}"
     try:
-        answers = kubectl.get(*wanted)
-    except MissingError as exc:
-        raise SourceError(f"node {name}", _instead(objects.from_cluster(kubectl))) from exc
-    (report,) = objects.reports([decoded(answers[0], path)], path)
-    return report, objects.pods_in(answers[1], wanted[1]) if options.pods else ()
+        found, *rest = kubectl.get(path, *([pods_path] if options.pods else []))
+    except MissingError:
+        answer = kubectl.served(f"{nrt.OLD_PATH}/{name}")
+        if isinstance(answer, MissingError):
+            raise SourceError(f"node {name}", _instead(objects.from_cluster(kubectl))) from answer
+        if isinstance(answer, SourceError):
+            raise answer from None
+        found, rest = answer, kubectl.get(pods_path) if options.pods else []
+    (report,) = objects.reports([decoded(found, path)], path)
+    return report, objects.pods_in(rest[0], pods_path) if options.pods else ()
 
 
 def _instead(there: objects.Objects) -> str:

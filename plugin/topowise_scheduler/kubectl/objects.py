@@ -114,14 +114,24 @@ def from_cluster(kubectl: Kubectl, *, pods_path: str = "", nodes: bool = False) 
     for path, answer in answers.items():
         if isinstance(answer, SourceError) and not (path == nrt.PATH and isinstance(answer, MissingError)):
             raise answer
-    listed = answers[nrt.PATH]
-    items = decoded(listed, nrt.PATH).get("items") or [] if isinstance(listed, bytes) else []
-    named = [{"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, **item} for item in items]
     return Objects(
-        reports=reports(named, nrt.PATH),
+        reports=reports(_topologies(kubectl, answers[nrt.PATH]), nrt.PATH),
         pods=_listed(answers[pods_path], _Pods, pods_path).items if pods_path else None,
         nodes=_listed(answers[NODES_PATH], _Nodes, NODES_PATH).items if nodes else None,
     )
+
+
+def _topologies(kubectl: Kubectl, listed: bytes | SourceError) -> list[Json]:
+    """The NRTs of an answer to a read of nrt.PATH. Where it is not served an older version may be."""
+    if isinstance(listed, MissingError):
+        listed = kubectl.served(nrt.OLD_PATH)
+    if isinstance(listed, MissingError):
+        return []
+    if isinstance(listed, SourceError):
+        raise listed
+    found = decoded(listed, nrt.PATH)
+    version = found.get("apiVersion") or nrt.API_VERSION
+    return [{"apiVersion": version, "kind": nrt.KIND, **item} for item in found.get("items") or []]
 
 
 def priority_classes(kubectl: Kubectl) -> dict[str, int]:
@@ -186,7 +196,7 @@ def _convert(document: Json, kind: type[T], where: str) -> T:
 
 
 def _reported(document: Json, where: str) -> Reported:
-    topology = _convert(document, nrt.NodeResourceTopology, where)
+    topology = nrt.current(_convert(document, nrt.NodeResourceTopology, where))
     metadata = document["metadata"]
     entries = [entry for entry in metadata.get("managedFields") or () if isinstance(entry, dict)]
     writes = [entry for entry in entries if _CONTENT.intersection(entry.get("fieldsV1") or ())]

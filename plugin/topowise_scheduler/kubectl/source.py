@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
+from topowise import documents as yaml_or_json
 from topowise.errors import SourceError
 
 _TIMEOUT_S: Final = 60
@@ -47,6 +47,18 @@ class Kubectl:
         """The answer to each read, or why there is none. Raises SourceError if there is no kubectl."""
         running = [self._start("get", "--raw", path) for path in paths]
         return [self._finish(one, f"{self._binary} get --raw {path}") for one, path in zip(running, paths, strict=True)]
+
+    def served(self, *versions: str) -> bytes | SourceError:
+        """The answer of the first of these paths, which are one thing in several versions, that the server knows.
+
+        If it knows none, what it says of the first.
+        """
+        answers: list[bytes | SourceError] = []
+        for path in versions:
+            answers += self.attempt(path)
+            if not isinstance(answers[-1], MissingError):
+                return answers[-1]
+        return answers[0]
 
     def namespace(self) -> str:
         """The namespace of the context."""
@@ -113,15 +125,10 @@ def _read(file: str) -> list[Any]:
         text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as exc:
         raise SourceError(file, f"cannot be read: {exc.strerror}") from exc
-    if text.lstrip()[:1] == b"{":
-        try:
-            return [msgspec.json.decode(text)]
-        except msgspec.DecodeError:
-            pass
     try:
-        return [document for document in yaml.load_all(text, _Loader) if document is not None]
-    except (yaml.YAMLError, ValueError) as exc:
-        raise SourceError(file, f"is neither JSON nor YAML: {' '.join(str(exc).split())}") from exc
+        return [document for document in yaml_or_json.load_all(text) if document is not None]
+    except yaml_or_json.DocumentError as exc:
+        raise SourceError(file, f"is neither JSON nor YAML: {exc}") from exc
 
 
 def _opened(document: dict[str, Any]) -> list[Any]:
@@ -133,13 +140,3 @@ def _opened(document: dict[str, Any]) -> list[Any]:
     version = document.get("apiVersion", "")
     named = {"apiVersion": version, "kind": kind} if kind else {}
     return [one for item in items if isinstance(item, dict) for one in _opened({**named, **item})]
-
-
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The safe loader, for which a time is a text, as it is in Kubernetes."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from topowise import nrt
+from topowise import attributes, nrt, quantity
+from topowise.errors import ParseError
 from topowise.pods import HUGEPAGES
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.configuration import TopologySettings
@@ -37,8 +38,12 @@ def read(
         problems.append("zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked")
         return Counted(simplest.unknown(), ())
     counts = [_usable(zone, counts_of(zone, problems), problems) for _, zone in zones]
+    if _gives_no_cpus(zone for _, zone in zones):
+        counts = [{name: count for name, count in mine.items() if name != "cpu"} for mine in counts]
     listed = {resource for mine in counts for resource in mine}
     policies = _modelled(policies_of(named, topology.topologyPolicies, listed, problems), zones, problems)
+    policies = policies._replace(cpu=policies.cpu and _are_as_many_as_linux_has(counts, problems))
+    _tell_too_many_devices(counts, problems)
     facts = tuple(
         [
             simplest.Zone(
@@ -53,10 +58,28 @@ def read(
     return Counted(kubelet, tuple(occupants_of(kubelet, zones, counts)))
 
 
+def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:
+    """Whether all CPUs of all zones are told to be the system's.
+
+    So RTE and NFD write NUMA nodes of which the kubelet says nothing. With CPU manager static some would be left, so it
+    is off, and CPUs are not told of.
+    """
+    told = [one for zone in zones for one in zone.resources or () if one.name == "cpu"]
+    try:
+        return any(quantity.milli_value(one.capacity) > 0 for one in told) and all(
+            quantity.milli_value(one.allocatable) == 0 for one in told
+        )
+    except ParseError:
+        return False
+
+
 def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) -> dict[str, Count]:
     """The counts of which a machine can be made."""
     usable = {}
     for name, count in counts.items():
+        # The kubelet aligns nothing to devices of resource claims, and no pod asks for them by this name.
+        if name.startswith(attributes.CLAIMED_DEVICES):
+            continue
         if name.startswith(HUGEPAGES) and page_kib(name) is None:
             problems.append(f"zone {zone.name}: {name!r:.80}, expected a size such as hugepages-2Mi; not checked")
             continue
@@ -70,6 +93,23 @@ def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) ->
                 problems.append(f"{expected} devices; only its sum is checked")
         usable[name] = count
     return usable
+
+
+def _are_as_many_as_linux_has(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> bool:
+    total, most = sum(mine["cpu"].capacity for mine in counts if "cpu" in mine), 1000 * simplest.MAX_ALL_CPUS
+    if total > most:
+        problems.append(f"zones: {total} thousandths of CPUs, expected up to {most} in all; only their sum is checked")
+    return total <= most
+
+
+def _tell_too_many_devices(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> None:
+    left_out = {name for mine in counts for name, count in mine.items() if 0 < count.capacity <= simplest.MAX_DEVICES}
+    left_out = {name for name in left_out if simplest.is_device(name)} - simplest.modelled_devices(counts)
+    if left_out:
+        problems.append(
+            f"zones: more than {simplest.MAX_ALL_DEVICES} devices in all, or {simplest.MAX_DEVICES} of a resource in a "
+            f"zone; of {len(left_out)} resources only the sum is checked"
+        )
 
 
 def _modelled(policies: Policies, zones: Sequence[tuple[int, nrt.Zone]], problems: list[str]) -> Policies:

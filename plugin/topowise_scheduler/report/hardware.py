@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,8 +22,8 @@ from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.model import ReportError
 
-# Ids become bit numbers (machine.Id); a larger one is damage.
-_MAX_CPU = 65535
+# Texts of a node that are longer are not remembered for others: a hostile exporter may write one after the other.
+_MEMORABLE: Final = 1 << 15
 
 
 class ZoneFacts(NamedTuple):
@@ -87,16 +87,33 @@ def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
     return text
 
 
-@lru_cache(maxsize=4096)
 def shared(facts: Facts) -> Facts:
     """The same facts once for all nodes that have them: the texts come anew with each report."""
+    return _shared(facts) if _is_memorable(facts) else facts
+
+
+def empty(facts: Facts, listed_devices: str) -> Empty:
+    """The node with these devices. Devices come and go with their health, the rest of the node stays the same."""
+    if len(listed_devices) <= _MEMORABLE and _is_memorable(facts):
+        return _empty(facts, listed_devices)
+    return _empty.__wrapped__(facts, listed_devices)
+
+
+def _is_memorable(facts: Facts) -> bool:
+    texts = len(facts.cores) + len(facts.configuration)
+    return (
+        texts + sum(len(zone.cpus) + 32 * (len(zone.costs) + len(zone.amounts)) for zone in facts.zones) <= _MEMORABLE
+    )
+
+
+@lru_cache(maxsize=4096)
+def _shared(facts: Facts) -> Facts:
     return facts
 
 
 @lru_cache(maxsize=16384)
-def empty(facts: Facts, listed_devices: str) -> Empty:
-    """The node with these devices. Devices come and go with their health, the rest of the node stays the same."""
-    made = _without_devices(facts)
+def _empty(facts: Facts, listed_devices: str) -> Empty:
+    made = (_without_devices if _is_memorable(facts) else _without_devices.__wrapped__)(facts)
     if made.kubelet is None or not listed_devices:
         return made
     by_resource: dict[str, list[Device]] = {}
@@ -138,9 +155,14 @@ def _amounts(zone: ZoneFacts) -> dict[str, tuple[int, int]]:
 
 
 def _machine(facts: Facts, config: KubeletConfiguration, amounts: list[dict[str, tuple[int, int]]]) -> Machine:
-    owner = {}
+    owner: dict[int, int] = {}
+    count = 0
     for position, zone in enumerate(facts.zones):
-        owner.update(dict.fromkeys(cpuset.parse(zone.cpus), position))
+        mine = cpuset.parse(zone.cpus)
+        count += len(mine)
+        if count > cpuset.MAX_ID + 1:
+            raise ReportError(f"attribute {attributes.ZONE_CPUS}: more than {cpuset.MAX_ID + 1} CPUs in all zones")
+        owner.update(dict.fromkeys(mine, position))
     of_zone: list[list[Core]] = [[] for _ in facts.zones]
     for core in cores.read(facts.cores):
         # As the kubelet does, by node: the threads of a core that the kernel shows on two nodes are two cores.
@@ -148,13 +170,10 @@ def _machine(facts: Facts, config: KubeletConfiguration, amounts: list[dict[str,
         for cpu in core.threads:
             if cpu in owner:
                 threads.setdefault(owner.pop(cpu), []).append(cpu)
-        for position, mine in threads.items():
-            of_zone[position].append(Core(core.socket, tuple(mine), core.uncore))
+        for position, together in threads.items():
+            of_zone[position].append(Core(core.socket, tuple(together), core.uncore))
     if owner:
         raise ReportError(f"attribute {attributes.CORES}: CPUs {cpuset.spell(owner)} of the zones are in no core of it")
-    highest = max((cpu for mine in of_zone for core in mine for cpu in core.threads), default=0)
-    if highest > _MAX_CPU:
-        raise ReportError(f"attribute {attributes.CORES}: CPU {highest}, expected ids up to {_MAX_CPU}")
     ids = [zone.id for zone in facts.zones]
     return Machine(
         numa=tuple(

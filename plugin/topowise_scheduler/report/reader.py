@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from topowise import attributes, fingerprint, nrt, placement
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
-from topowise_scheduler.report import counted, exact
+from topowise_scheduler.report import counted, exact, koordlet
 from topowise_scheduler.report.model import Report
 
 
 def read(topology: nrt.NodeResourceTopology) -> Report:
     """The node as the object tells it. Nothing in an object is an error; `problems` say what could not be used."""
     problems: list[str] = []
+    if koordlet.wrote(topology):
+        topology = koordlet.translated(topology, problems)
     named = nrt.attributes_of(topology.attributes)
     zones = nrt.numa_zones(topology)
     digest, method = _fingerprint(topology, named, problems)

@@ -6,26 +6,32 @@ The same texts come with every report of a node and on every node of its kind, s
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from topowise import cpuset
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.masks import Mask, mask_of
 
+# Of what a hostile report says, no more is remembered than this many characters and that many texts.
+_SHORT: Final = 256
+_MANY: Final = 8192
 
-@lru_cache(maxsize=65536)
+
 def cpu_set(text: str) -> CpuSet:
     """The CPUs of a cpulist. Raises ParseError."""
-    return mask_of(cpuset.parse(text))
+    return _cpu_set(text) if len(text) <= _SHORT else cpuset.mask(text)
 
 
-@lru_cache(maxsize=4096)
+_cpu_set = lru_cache(maxsize=_MANY)(cpuset.mask)
+
+
 def nodes_of(text: str, known: tuple[int, ...]) -> tuple[int, ...]:
     """The NUMA nodes of a nodelist, ascending; none if it names one that is not known. Raises ParseError."""
-    nodes = cpuset.parse(text)
-    return tuple(sorted(nodes)) if nodes.issubset(known) else ()
+    nodes = cpu_set(text)
+    found = tuple([node for node in known if nodes >> node & 1])
+    return found if len(found) == nodes.bit_count() else ()
 
 
-@lru_cache(maxsize=4096)
 def mask_on(text: str, known: tuple[int, ...]) -> Mask:
     """The same as a mask over the positions of the known nodes, 0 for none."""
     return mask_of(known.index(node) for node in nodes_of(text, known))

@@ -7,7 +7,8 @@
 - What is not available is held by one made-up pod per zone that never ends and requests as much. Its memory lies on
   that zone alone: whether the memory manager uses nodes together cannot be told from counts.
 - A manager is on as the attributes say, else if some zone lists its resource.
-- The predicates compare with the sums over the zones; a resource that no zone lists is not checked.
+- The predicates compare with the sums over the zones; a resource that no zone lists is not checked. Of hugepages a
+  node has none if its memory manager is on and no zone lists them.
 
 What the model admits then fits what is available: per zone with policy single-numa-node, in sum over zones otherwise.
 """
@@ -32,10 +33,15 @@ from topowise_scheduler.report.policies import Policies
 # More than any NUMA node has. Beyond it a number of CPUs is damage, and what has that many units no device plugin's.
 MAX_CPUS: Final = 4096
 MAX_DEVICES: Final = 4096
+# All CPUs of a machine that Linux runs on (NR_CPUS), and more devices than any has: KubeVirt's plug-ins list 3,000.
+MAX_ALL_CPUS: Final = 8192
+MAX_ALL_DEVICES: Final = 32768
 
 # No object says how many pods a node takes, and not every one how much memory.
 _ANY_NUMBER_OF_PODS: Final = 1 << 31
 _ANY_MEMORY: Final = 1 << 60
+# Of every architecture that runs kubelets (Documentation/admin-guide/mm/hugetlbpage.rst).
+_PAGE_SIZES_KIB: Final = (64, 2048, 16 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 20)
 
 
 class Zone(NamedTuple):
@@ -55,8 +61,7 @@ def kubelet(zones: tuple[Zone, ...], policies: Policies) -> Kubelet:
     plugins = tuple(
         [
             DevicePlugin(name, tuple(_devices(zones, [mine.get(name, (0, 0)) for mine in amounts])))
-            for name in sorted(sums)
-            if _is_device(name) and all(mine.get(name, (0, 0))[0] <= MAX_DEVICES for mine in amounts)
+            for name in sorted(modelled_devices(amounts))
         ]
     )
     cores, reserved = _cores([mine.get("cpu", (0, 0)) for mine in amounts]) if policies.cpu else ([()] * len(zones), 0)
@@ -71,6 +76,10 @@ def kubelet(zones: tuple[Zone, ...], policies: Policies) -> Kubelet:
     )
     for plugin in plugins:
         del sums[plugin.resource]
+    if not policies.memory:
+        # Only a memory manager makes the kubelet list them.
+        for kib in _PAGE_SIZES_KIB:
+            sums.setdefault(hugepages_resource(kib), _ANY_MEMORY)
     machine = Machine(numa=tuple(_nodes(zones, amounts, cores, knows_memory="memory" in sums)), devices=plugins)
     return Kubelet(machine, settings, allocatable=sums)
 
@@ -120,9 +129,24 @@ def device_id(zone: int, number: int) -> str:
     return f"{nrt.zone_name(zone)}/{number:04}"
 
 
+def modelled_devices(amounts: Sequence[Mapping[str, tuple[int, ...]]]) -> set[str]:
+    """The resources whose devices are made one by one; of all others only the sum is checked.
+
+    `amounts` has a mapping for each zone, from resources to their capacity and more.
+    """
+    found = set()
+    left = MAX_ALL_DEVICES
+    for name in sorted({name for mine in amounts for name in mine if is_device(name)}):
+        counts = [mine[name][0] for mine in amounts if name in mine]
+        if max(counts) <= MAX_DEVICES and sum(counts) <= left:
+            left -= sum(counts)
+            found.add(name)
+    return found
+
+
 def is_memory(resource: str) -> bool:
     return resource == "memory" or resource.startswith(HUGEPAGES)
 
 
-def _is_device(resource: str) -> bool:
+def is_device(resource: str) -> bool:
     return resource != "cpu" and not is_memory(resource)

@@ -41,6 +41,11 @@ MEMORY_CELLS: Final = "topowise.io/memory-cells"
 MEMORY_ASSIGNMENTS: Final = "topowise.io/memory-assignments"
 # On top: which resources' amounts were derived from /sys because the kubelet's manager of them is off ("cpu,memory").
 DERIVED: Final = "topowise.io/derived-from-sysfs"
+# Per zone: "true" on a zone without anything, for an id between those of the machine's NUMA nodes that no node has.
+ABSENT: Final = "topowise.io/absent"
+# No attribute: resources of zones that begin so count the devices of a DRA driver, whose name follows. Nobody can ask
+# for them by that name, pods name them in ResourceClaims.
+CLAIMED_DEVICES: Final = "dra.topowise.io/"
 
 POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-node")
 SCOPES: Final = ("container", "pod")

@@ -34,7 +34,14 @@ def write(cores: Iterable[Core]) -> str:
 
 def read(text: str) -> tuple[Core, ...]:
     """The inverse of `write`, by first thread. Raises ParseError."""
-    cores = [core for part in text.split(";") if part for core in _cores(part, text)]
+    cores: list[Core] = []
+    count = 0
+    for part in text.split(";"):
+        for core in _cores(part, text) if part else ():
+            count += len(core.threads)
+            if count > cpuset.MAX_ID + 1:
+                raise ParseError("cores", text, f"together up to {cpuset.MAX_ID + 1} CPUs")
+            cores.append(core)
     return tuple(sorted(cores, key=lambda core: core.threads))
 
 
@@ -58,9 +65,11 @@ def _cores(part: str, text: str) -> Iterator[Core]:
     fields = part.split(":")
     try:
         socket, uncore = int(fields[0]), int(fields[1]) if fields[1] else None
-        ranks = [sorted(cpuset.parse(rank)) for rank in fields[2].split("/")]
-        if len(fields) != 3 or len({len(rank) for rank in ranks}) != 1:
-            raise ValueError("uneven ranks")
+        spelt = fields[2].split("/")
+        widths = {cpuset.mask(rank).bit_count() for rank in spelt}
+        if len(fields) != 3 or len(widths) != 1 or max(widths) * len(spelt) > cpuset.MAX_ID + 1:
+            raise ValueError("uneven ranks, or more CPUs than there are ids")
+        ranks = [sorted(cpuset.parse(rank)) for rank in spelt]
     except (ValueError, IndexError) as exc:
         raise ParseError("cores", text, 'groups such as "0:0:0-15/64-79"') from exc
     return (Core(socket, uncore, tuple(sorted(threads))) for threads in zip(*ranks, strict=True))

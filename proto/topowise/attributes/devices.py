@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
-from topowise import cpuset
+from topowise import cpuset, documents
 from topowise.errors import ParseError
+
+# Of all groups together; a machine has a few groups of a few nodes.
+_MAX_NODES: Final = 1 << 16
 
 _decode = msgspec.json.Decoder(dict[str, dict[str, list[str]]]).decode
 
@@ -37,15 +41,17 @@ def write(devices: Iterable[Device]) -> str:
 def read(text: str) -> tuple[Device, ...]:
     """The inverse of `write`, sorted. Raises ParseError."""
     try:
-        # PCI addresses are the same on many nodes of a cluster, so each is kept once.
-        return tuple(
-            sorted(
-                Device(sys.intern(resource), sys.intern(device_id), near)
-                for resource, by_nodes in _decode(text.encode()).items()
-                for nodes, ids in by_nodes.items()
-                for near in (tuple(sorted(cpuset.parse(nodes))),)
-                for device_id in ids
-            )
-        )
-    except msgspec.DecodeError as exc:
+        listed = _decode(text.encode())
+    except documents.UNREADABLE as exc:
         raise ParseError("devices", text, '{"resource": {"nodelist": ["id"]}}') from exc
+    found: list[Device] = []
+    count = 0
+    for resource, by_nodes in listed.items():
+        for nodes, ids in by_nodes.items():
+            near = tuple(sorted(cpuset.parse(nodes)))
+            count += len(near)
+            if count > _MAX_NODES:
+                raise ParseError("devices", text, f"nodelists of together up to {_MAX_NODES} nodes")
+            # PCI addresses are the same on many nodes of a cluster, so each is kept once.
+            found += [Device(sys.intern(resource), sys.intern(device_id), near) for device_id in ids]
+    return tuple(sorted(found))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from topowise import cpuset
+from topowise import cpuset, documents
 from topowise.errors import ParseError
 
 
@@ -58,5 +58,5 @@ def read(text: str) -> tuple[Pod, ...]:
     """The inverse of `write`. Raises ParseError."""
     try:
         return _decode(text.encode())
-    except msgspec.DecodeError as exc:
+    except documents.UNREADABLE as exc:
         raise ParseError("holdings", text, '[["namespace", "pod", [["container", "cpulist", [], {}]]]]') from exc

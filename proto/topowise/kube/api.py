@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from topowise import __version__
+from topowise import __version__, documents
 from topowise.errors import ApiError, ConfigError, SourceError
 from topowise.kube.credentials import Credentials
 
@@ -81,8 +81,8 @@ class Api:
 
     @property
     def server(self) -> str:
-        """Base URL of the API server."""
-        return self._credentials.server
+        """Base URL of the API server, to be shown: without a password that is written in it."""
+        return str(URL(self._credentials.server, encoded=True).with_user(None))
 
     async def request(
         self,
@@ -168,6 +168,8 @@ class Api:
                     params=query,
                     data=body,
                     headers=headers,
+                    # An API server sends nobody elsewhere, and our token is for it alone.
+                    allow_redirects=False,
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=limits.silence),
                     **options,
                 ) as response,
@@ -189,10 +191,19 @@ def _socket(address: Any) -> socket.socket:
     return made
 
 
+def without_secret(text: str, authorization: str) -> str:
+    """The text without the credentials of an Authorization header: some proxies answer with what they were sent."""
+    secret = authorization.rpartition(" ")[2]
+    return text.replace(secret, "[redacted]") if secret else text
+
+
 def _refusal(name: str, response: aiohttp.ClientResponse, body: bytes) -> ApiError:
+    body = without_secret(
+        body.decode(errors="replace"), response.request_info.headers.get("Authorization", "")
+    ).encode()
     try:
         status = _decode_status(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except documents.UNREADABLE:
         # Proxies and unknown paths answer in plain text, of any encoding.
         status = Status(message=body[:200].decode(errors="replace").strip())
     after = response.headers.get("Retry-After", "")

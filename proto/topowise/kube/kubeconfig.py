@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from topowise import documents
 from topowise.errors import ConfigError
 
 
@@ -122,12 +123,11 @@ def read(path: str, context: str = "") -> Static | None:
     if ":" in path:
         return None
     try:
-        document = msgspec.yaml.decode(Path(path).read_bytes()) or {}
-        config = msgspec.convert(document, _Kubeconfig)
+        config = msgspec.convert(documents.load(Path(path).read_bytes()) or {}, _Kubeconfig)
     except OSError as exc:
         raise ConfigError(f"kubeconfig {path}", f"cannot be read: {exc.strerror}") from exc
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as exc:
-        raise ConfigError(f"kubeconfig {path}", " ".join(str(exc).split())) from exc
+    except (msgspec.ValidationError, documents.DocumentError) as exc:
+        raise ConfigError(f"kubeconfig {path}", str(exc)) from exc
     wanted = context or config.current_context
     named = next((one.context for one in config.contexts or () if one.name == wanted), None)
     if named is None:

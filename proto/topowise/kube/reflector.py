@@ -16,12 +16,13 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing
 from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
+from topowise import documents
 from topowise.errors import ApiError, TopowiseError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
@@ -105,9 +106,17 @@ class Reflector(Generic[Object]):
         watch_seconds: tuple[float, float] = _WATCH_SECONDS,
         silence: float = _SILENCE_SECONDS,
         missing_is_empty: bool = False,
+        gives_up_on: Collection[int] = (),
+        instead: Sequence[str] = (),
     ) -> None:
-        """`missing_is_empty`: a collection the server does not know (CRD not installed) counts as synced and empty."""
+        """`missing_is_empty`: a collection the server does not know (CRD not installed) counts as synced and empty.
+
+        `gives_up_on`: statuses of refusals that end `run` with their ApiError.
+        `instead`: paths of the same collection in older versions, of which the first that is served is taken while
+        `path` is not; whether it is by now is asked at the end of each watch.
+        """
         self._api = api
+        self._paths = (path, *instead)
         self._path = path
         self._decode = decode
         self._consumer = consumer
@@ -116,6 +125,7 @@ class Reflector(Generic[Object]):
         self._watch_seconds = watch_seconds
         self._silence = silence
         self._missing_is_empty = missing_is_empty
+        self._gives_up_on = gives_up_on
         self._version = ""
         self._held: dict[tuple[str, str], int] = {}
         self._complaint = ""
@@ -130,7 +140,10 @@ class Reflector(Generic[Object]):
         return self._path.rpartition("/")[2]
 
     async def run(self) -> None:
-        """Lists and watches until cancelled; every failure is logged once per change and retried with back-off."""
+        """Lists and watches until cancelled; every failure is logged once per change and retried with back-off.
+
+        Raises ApiError for the statuses it was told to give up on.
+        """
         while True:
             try:
                 await self._list_and_watch()
@@ -138,6 +151,8 @@ class Reflector(Generic[Object]):
                 log.info("Watch lost its place, listing anew", extra=kv(resource=self.name, why=exc))
                 await asyncio.sleep(self._backoff.next_delay())
             except ApiError as exc:
+                if exc.status in self._gives_up_on:
+                    raise
                 self.failures += 1
                 self._complain(exc)
                 await asyncio.sleep(self._backoff.next_delay(at_least=exc.retry_after))
@@ -145,7 +160,11 @@ class Reflector(Generic[Object]):
     async def _list_and_watch(self) -> None:
         await self._list()
         while True:
-            if await self._watch_once():
+            lasted = await self._watch_once()
+            if self._path != self._paths[0] and await self._is_served(self._paths[0]):
+                # What was read of it in an older version may lack fields.
+                await self._list()
+            if lasted:
                 self._backoff.reset()
                 continue
             # A server that closes every watch at once is in trouble; do not add to it.
@@ -155,18 +174,48 @@ class Reflector(Generic[Object]):
         items: list[Object] = []
         held: dict[tuple[str, str], int] = {}
         query = {**self._query, "limit": _PAGE}
+        page = await self._first_page(query)
         while True:
-            page = _page(await self._api.request("GET", self._path, query=query, timeout=60.0), self._path)
             for raw in page.items or ():
                 self._take(raw, items, held)
                 await self._breathe()
             if not page.metadata.more:
                 break
             query["continue"] = page.metadata.more
+            page = await self._page(self._path, query)
         self._version, self._held = page.metadata.resourceVersion, held
         self.lists += 1
         self._consumer.replace(items)
         self._recovered(len(items))
+
+    async def _first_page(self, query: dict[str, str]) -> _Page:
+        """From the first path that is served; if none is, what is said of the first."""
+        missing: list[ApiError] = []
+        for path in self._paths:
+            try:
+                page = await self._page(path, query)
+            except ApiError as exc:
+                if exc.status != 404:
+                    raise
+                missing.append(exc)
+                continue
+            if path != self._path:
+                log.info("Reading another version", extra=kv(resource=self.name, path=path, was=self._path))
+                self._path = path
+            return page
+        raise missing[0]
+
+    async def _page(self, path: str, query: dict[str, str]) -> _Page:
+        return _page(await self._api.request("GET", path, query=query, timeout=60.0), path)
+
+    async def _is_served(self, path: str) -> bool:
+        try:
+            await self._api.request("GET", path, query={**self._query, "limit": "1"})
+        except ApiError as exc:
+            if exc.status == 404:
+                return False
+            raise
+        return True
 
     async def _breathe(self) -> None:
         """Lets others run if it has been a while."""
@@ -230,7 +279,7 @@ class Reflector(Generic[Object]):
         try:
             event = _decode_event(line)
             envelope = _decode_envelope(event.object)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except documents.UNREADABLE as exc:
             raise HistoryLostError(f"an event is not JSON of an object: {exc}") from exc
         if self._complaint:
             log.info("Watching again", extra=kv(resource=self.name, version=self._version))
@@ -289,7 +338,7 @@ class Reflector(Generic[Object]):
 def _page(body: bytes, path: str) -> _Page:
     try:
         return _decode_page(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except documents.UNREADABLE as exc:
         raise ApiError(0, "BadAnswer", f"the answer is not a list: {exc}", request=f"GET {path}") from exc
 
 

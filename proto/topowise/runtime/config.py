@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
+from topowise import documents
 from topowise.errors import ConfigError
 
 API_VERSION: Final = "topowise.io/v1alpha1"
@@ -104,11 +105,11 @@ def load(kind: type[Kind], path: str) -> Kind:
 def parse(kind: type[Kind], text: bytes, *, source: str = "configuration") -> Kind:
     """As `load`, from bytes."""
     try:
-        return msgspec.yaml.decode(text, type=kind, dec_hook=_decode_other)
+        return msgspec.convert(documents.load(text), kind, dec_hook=_decode_other)
     except msgspec.ValidationError as exc:
         raise ConfigError(source, str(exc)) from exc
-    except (msgspec.DecodeError, ValueError) as exc:
-        raise ConfigError(source, f"is not YAML: {' '.join(str(exc).split())}") from exc
+    except documents.DocumentError as exc:
+        raise ConfigError(source, f"is not YAML: {exc}") from exc
 
 
 def default(kind: type[Kind]) -> Kind:

@@ -17,6 +17,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from topowise.runtime import tls
 from topowise.runtime.config import Serving
 
+_HANDSHAKE_S = 10.0
+
 
 class Heartbeat:
     """A loop's sign of life. `limit` is in seconds; the clock is monotonic."""
@@ -59,6 +61,37 @@ class Health:
         return (503 if failed else 200), "\n".join([*lines, "not ok" if failed else "ok"]) + "\n"
 
 
+class Door:
+    """Who may be in at a time: the port is open to every pod, and each connection costs a file of this process.
+
+    A probe and a scrape take milliseconds, and their clients ask again over a new connection if we close theirs. So
+    whoever has been here for longest goes if there are too many, and everybody after a while.
+    """
+
+    def __init__(self, server: web.Server, most: int = 64, seconds: float = 60.0) -> None:
+        self._server = server
+        self._most = most
+        self._seconds = seconds
+
+    def enter(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection."""
+        inside = self._server.connections
+        for one in inside[: max(0, len(inside) - self._most + 1)]:
+            one.force_close()
+        return self._server()
+
+    async def watch(self) -> None:
+        """Shows out those who have stayed too long, until cancelled."""
+        before: set[object] = set()
+        while True:
+            await asyncio.sleep(self._seconds / 2)
+            inside = self._server.connections
+            for one in inside:
+                if one in before:
+                    one.force_close()
+            before = set(inside)
+
+
 async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -> None:
     """Serves until cancelled. Raises OSError if the port is taken, SourceError if a certificate cannot be used."""
     application = web.Application()
@@ -83,9 +116,19 @@ async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -
     certificate = None if serving.tls is None else tls.Certificate(serving.tls)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
+    assert runner.server is not None
+    door = Door(runner.server)
+    beside = (
+        [] if certificate is None else [asyncio.create_task(certificate.keep_current(), name="certificate renewal")]
+    )
+    context = None if certificate is None else certificate.context
+    timeout = None if context is None else _HANDSHAKE_S
     try:
-        context = None if certificate is None else certificate.context
-        await web.TCPSite(runner, serving.address, serving.port, ssl_context=context).start()
-        await (asyncio.Event().wait() if certificate is None else certificate.keep_current())
+        async with await asyncio.get_running_loop().create_server(
+            door.enter, serving.address, serving.port, ssl=context, ssl_handshake_timeout=timeout
+        ):
+            await door.watch()
     finally:
+        for task in beside:
+            task.cancel()
         await runner.cleanup()

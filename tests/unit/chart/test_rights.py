@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from topowise import nrt, numatopology
+from topowise_exporter.dra.watch import PATHS
 from topowise_scheduler.cluster import watch
 from topowise_scheduler.cluster.records import Records
 
@@ -27,6 +28,15 @@ LEASES = "coordination.k8s.io", "leases"
 EXPORTER: dict[tuple[str, str], set[Right]] = {
     ("topowise_exporter/publish/writer.py", "PATCH"): {(*NRT, "patch"), (*NRT, "create")},
     ("topowise_exporter/publish/writer.py", "GET"): {(*NRT, "get"), ("", "nodes", "get")},
+}
+SLICES = "resource.k8s.io", "resourceslices"
+EXPORTER_WATCHES: dict[tuple[str, str], set[Right]] = {
+    ("topowise/kube/reflector.py", "GET"): {(*SLICES, "list")},
+    ("topowise/kube/reflector.py", "stream"): {(*SLICES, "watch")},
+}
+PLACEMENTS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_exporter/annotator.py", "PATCH"): {("", "pods", "patch")},
+    ("topowise_exporter/annotator.py", "GET"): {("", "pods", "list")},
 }
 WATCHED = {NRT, ("", "nodes"), ("", "pods"), ("policy", "poddisruptionbudgets")}
 SCHEDULER: dict[tuple[str, str], set[Right]] = {
@@ -79,7 +89,7 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    assert requests(repository) == EXPORTER.keys() | SCHEDULER.keys() | ELECTION.keys()
+    assert requests(repository) == EXPORTER.keys() | PLACEMENTS.keys() | SCHEDULER.keys() | ELECTION.keys()
 
 
 def test_every_watched_collection_is_listed() -> None:
@@ -89,7 +99,11 @@ def test_every_watched_collection_is_listed() -> None:
 
 
 def test_the_exporter_may_do_what_it_does_and_no_more(default: Any) -> None:
-    assert rights(default.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER)
+    assert rights(default.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | needs(EXPORTER_WATCHES)
+
+
+def test_the_exporter_watches_what_it_may_in_every_version() -> None:
+    assert {(path.split("/")[2], path.rpartition("/")[2]) for path in PATHS} == {SLICES}
 
 
 def test_the_scheduler_may_do_what_it_does_and_no_more(default: Any) -> None:
@@ -119,7 +133,22 @@ def test_the_kube_scheduler_has_the_roles_of_the_clusters_own(default: Any) -> N
 def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
     made = render("", "exporter.config.kubelet.configz.enabled=true", "exporter.config.numatopology=true")
     grown = {("", "nodes/configz", "get"), *((*NUMATOPOLOGY, verb) for verb in ("get", "create", "patch"))}
-    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | grown
+    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | needs(EXPORTER_WATCHES) | grown
+
+
+def test_without_resource_slices_the_exporter_may_not_read_them(render: Any) -> None:
+    made = render("", "exporter.config.resourceSlices=false")
+    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER)
+
+
+def test_pods_may_be_annotated_only_where_that_is_switched_on(render: Any) -> None:
+    made = render("", "exporter.config.podPlacements=true")
+    wanted = needs(EXPORTER) | needs(EXPORTER_WATCHES) | needs(PLACEMENTS)
+    assert rights(made.named("ClusterRole", "topowise-exporter")) == wanted
+    policy = made.named("ValidatingAdmissionPolicy", "topowise-exporter-own-node-pods")
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert rule["resources"] == ["pods"]
+    assert made.named("ValidatingAdmissionPolicyBinding", "topowise-exporter-own-node-pods")
 
 
 def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:

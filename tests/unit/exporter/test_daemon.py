@@ -24,6 +24,7 @@ class Stub:
     name = "file"
     has_published = True
     kubelet_version = None
+    check_interval = 300.0
 
     def __init__(self, look: Exception | None = None, write: Exception | None = None) -> None:
         self._look, self._write = look, write

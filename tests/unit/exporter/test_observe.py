@@ -8,7 +8,8 @@ from typing import Any
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
 from topowise_exporter.configuration import ExporterConfiguration
-from topowise_exporter.kubelet.model import Allocatable, PodAllocation
+from topowise_exporter.dra.slices import Device, Devices
+from topowise_exporter.kubelet.model import Allocatable, Claim, PodAllocation
 from topowise_exporter.machine.model import Machine
 from topowise_exporter.observe import Observer
 
@@ -55,3 +56,18 @@ async def test_the_same_facts_are_the_same_object_with_and_without_a_finished_in
     assert await looking.look() is await looking.look()
     (tmp_path / "pods" / "u").mkdir(parents=True)
     assert await looking.look() is await looking.look()
+
+
+async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_look(tmp_path: Path) -> None:
+    settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
+    fake: Any = Kubelet()
+    known: list[Devices] = [{}]
+    looking = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: known[-1])
+    looking._machine, looking._machine_at = MACHINE, 1.0
+    first = await looking.look()
+    assert first.devices == {}
+    assert await looking.look() is first
+    known.append({Claim("gpu.example.com", "n", "gpu-0"): Device(0)})
+    second = await looking.look()
+    assert second.devices is known[-1]
+    assert await looking.look() is second

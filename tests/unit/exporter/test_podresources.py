@@ -83,7 +83,7 @@ def test_pods_come_sorted_and_blocks_of_nothing_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "exclusive"),
+    ("pod", "holds"),
     [
         (pb.PodResources(), False),
         (pb.PodResources(containers=[pb.ContainerResources(cpu_ids=[1])]), True),
@@ -99,9 +99,9 @@ def test_pods_come_sorted_and_blocks_of_nothing_are_dropped() -> None:
         ),
     ],
 )
-def test_only_what_belongs_to_a_numa_node_makes_a_pod_exclusive(pod: pb.PodResources, exclusive: bool) -> None:
+def test_cpus_and_memory_of_a_numa_node_are_told_from_devices(pod: pb.PodResources, holds: bool) -> None:
     (read,) = decode_pods(pb.ListPodResourcesResponse(pod_resources=[pod]))
-    assert read.is_exclusive is exclusive
+    assert read.holds_cpus_or_memory is holds
 
 
 HOLDINGS = NodeHoldings(

@@ -188,3 +188,28 @@ def check(value: Any, schema: dict[str, Any]) -> None:
     elif isinstance(value, list):
         for part in value:
             check(part, schema["items"])
+
+
+def test_every_pod_of_the_kubelet_is_named_whatever_it_holds() -> None:
+    """Volcano waits until all that it sent are named, fractions of CPUs or not."""
+    topology = build(
+        "n1",
+        TWO_SOCKETS,
+        cpu_policy="static",
+        topology_policy="restricted",
+        reserved_cpu="0",
+        reserved_cpus=frozenset(),
+        allocatable=frozenset(range(8)),
+        used=frozenset(),
+        containers={("ns", "pinned", "c"): frozenset({1})},
+        pods=[("ns", "shared"), ("ns", "pinned")],
+    )
+    told = written(topology)["spec"]["podAllocations"]
+    assert told == [
+        {
+            "name": "pinned",
+            "namespace": "ns",
+            "containerAllocations": [{"name": "c", "allocations": {"cpu": "1"}}],
+        },
+        {"name": "shared", "namespace": "ns"},
+    ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sandbox import machines
 from topowise import attributes, fingerprint, kubeletconfig, nrt, placement
 from topowise.attributes import cores, devices, holdings
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_exporter import machine
+from topowise_exporter import machine, zones
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.model import (
     Allocatable,
@@ -107,8 +108,75 @@ def test_the_fingerprint_counts_exclusive_pods_or_all(hardware: machine.Machine)
 def test_with_the_memory_manager_off_all_pods_count() -> None:
     from topowise_exporter.publish.topology import fingerprint_method
 
-    assert fingerprint_method(KubeletConfiguration(), Publishing()) == "all"
-    assert fingerprint_method(STATIC, Publishing()) == "with-exclusive-resources"
+    nothing = Exclusions()
+    assert fingerprint_method(KubeletConfiguration(), Publishing(), nothing) == "all"
+    assert fingerprint_method(STATIC, Publishing(), nothing) == "with-exclusive-resources"
+
+
+def test_with_memory_left_out_all_pods_count() -> None:
+    """A Guaranteed pod with fractions of CPUs holds nothing else that could be seen."""
+    from topowise_exporter.publish.topology import fingerprint_method
+
+    assert fingerprint_method(STATIC, Publishing(), Exclusions(resources=("mem*",))) == "all"
+    assert (
+        fingerprint_method(STATIC, Publishing(), Exclusions(resources=("hugepages-*",))) == "with-exclusive-resources"
+    )
+
+
+def test_a_device_without_a_node_makes_a_pod_exclusive_if_its_resource_is_in_a_zone(hardware: machine.Machine) -> None:
+    """A scheduler has only the pod's spec and the names in the zones to tell by."""
+    far = PodAllocation("a", "far", (ContainerAllocation("c", devices=(Device("gpu", "g9", ()),)),))
+    apart = PodAllocation("a", "apart", (ContainerAllocation("c", devices=(Device("fpga", "f", ()),)),))
+    stray = PodAllocation("a", "stray", (ContainerAllocation("c", devices=(Device("nic", "n", (7,)),)),))
+    built = build(
+        "n", Observation(hardware, STATIC, Allocations(ALLOCATABLE, (far, apart, stray))), Publishing(), Exclusions()
+    )
+    assert named(built.topology)["nodeTopologyPodsFingerprint"] == fingerprint.of([("a", "far")])
+
+
+def _on_nodes(hardware: machine.Machine, first: int, second: int) -> machine.Machine:
+    """The small machine with other ids."""
+    ids = {0: first, 1: second}
+    nodes = tuple(
+        msgspec.structs.replace(
+            node, id=ids[node.id], distances={ids[other]: cost for other, cost in node.distances.items()}
+        )
+        for node in hardware.nodes
+    )
+    return msgspec.structs.replace(hardware, nodes=nodes)
+
+
+def _zones_of(hardware: machine.Machine, kubelet: KubeletConfiguration, publishing: Publishing) -> list[str]:
+    built = build("n", Observation(hardware, kubelet, Allocations()), publishing, Exclusions())
+    assert not built.problems
+    for zone in built.topology.zones or ():
+        assert nrt.is_absent(zone) is not bool(zone.resources)
+    return [zone.name for zone in built.topology.zones or ()]
+
+
+def test_ids_that_no_node_has_get_empty_zones_that_our_readers_pass_over(hardware: machine.Machine) -> None:
+    gap = _on_nodes(hardware, 0, 3)
+    assert _zones_of(gap, STATIC, Publishing()) == ["node-0", "node-1", "node-2", "node-3"]
+    assert _zones_of(gap, STATIC, Publishing(placeholder_zones=False)) == ["node-0", "node-3"]
+    assert _zones_of(hardware, STATIC, Publishing()) == ["node-0", "node-1"]
+    built = build("n", Observation(gap, STATIC, Allocations()), Publishing(), Exclusions())
+    assert [numa_id for numa_id, _ in nrt.numa_zones(built.topology)] == [0, 3]
+
+
+def test_many_empty_zones_are_only_for_the_policy_that_cannot_do_without(hardware: machine.Machine) -> None:
+    wide = _on_nodes(hardware, 0, 40)
+    assert len(_zones_of(wide, STATIC, Publishing())) == 41
+    restricted = msgspec.structs.replace(STATIC, topologyManagerPolicy="restricted")
+    assert _zones_of(wide, restricted, Publishing()) == ["node-0", "node-40"]
+
+
+def test_a_node_beyond_a_kubelet_s_masks_is_left_out_with_all_that_is_on_it(hardware: machine.Machine) -> None:
+    high = _on_nodes(hardware, 0, 64)
+    assert _zones_of(high, STATIC, Publishing()) == ["node-0"]
+    assert zones.high_nodes(high) == ("node 64",)
+    built = build("n", Observation(high, STATIC, Allocations()), Publishing(), Exclusions())
+    assert [cost.name for zone in built.topology.zones or () for cost in zone.costs or ()] == ["node-0"]
+    assert _zones_of(_on_nodes(hardware, 0, 63), STATIC, Publishing())[-1] == "node-63"
 
 
 def test_numaplacement_tells_the_node_of_each_container(hardware: machine.Machine) -> None:

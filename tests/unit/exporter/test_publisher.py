@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -34,12 +35,14 @@ class FakeApi:
         self.objects: dict[str, Any] = {}
         self.refuse: Callable[[str, str], None] = lambda method, path: None
         self.refuse_late = self.refuse
+        self.refuse_body: Callable[[str, bytes], None] = lambda path, body: None
 
     async def request(self, method: str, path: str, *, body: bytes = b"", **_: object) -> bytes:
         self.refuse(method, path)
         if "/nodes/" in path:
             return b'{"metadata":{"name":"n","uid":"u"}}'
         if method == "PATCH":
+            self.refuse_body(path, body)
             self.objects[path] = msgspec.json.decode(body)
         self.refuse_late(method, path)
         if path not in self.objects:
@@ -48,6 +51,7 @@ class FakeApi:
 
 
 NRT = f"{nrt.PATH}/n"
+HELD = ContainerAllocation("c", frozenset({2}))
 VOLCANO = f"{numatopology.PATH}/n"
 
 
@@ -149,6 +153,50 @@ async def test_what_is_left_out_is_left_out_of_volcanos_object_too() -> None:
         spec = api.objects[VOLCANO]["spec"]
         assert spec["numares"].get("cpu", {}).get("allocatable") == allocatable
         assert not any(pod["namespace"] == "dpdk" for pod in spec.get("podAllocations", ()))
+
+
+async def tries(publisher: Publisher, facts: Observation) -> list[ApiError]:
+    """What the API server answers until the object is written, or six times."""
+    refused = []
+    for _ in range(6):
+        try:
+            await publisher.publish(facts)
+        except ApiError as exc:
+            refused.append(exc)
+        else:
+            break
+    return refused
+
+
+def too_large(limit: int) -> Callable[[str, bytes], None]:
+    """As a real API server answers when etcd refuses: a 500, which looks as if a retry could help."""
+
+    def refuse(path: str, body: bytes) -> None:
+        if len(body) > limit:
+            raise ApiError(500, "", "etcdserver: request is too large", request=path)
+
+    return refuse
+
+
+async def test_a_server_that_takes_less_than_etcd_gets_less_at_the_next_try() -> None:
+    api = FakeApi()
+    facts = seen(1, others=tuple(PodAllocation("ns", f"q{number}", (HELD,)) for number in range(40)))
+    await make(api).publish(facts)
+    whole = len(msgspec.json.encode(api.objects.pop(NRT)))
+    api.refuse_body = too_large(whole - 200)
+    refused = await tries(make(api), facts)
+    assert 1 <= len(refused) <= 3
+    named = {one["name"] for one in api.objects[NRT]["attributes"]}
+    assert "topowise.io/holdings" not in named
+    assert "nodeTopologyPodsFingerprint" in named
+
+
+async def test_an_object_that_cannot_be_made_to_fit_is_refused_with_its_size() -> None:
+    api = FakeApi()
+    api.refuse_body = too_large(100)
+    refused = await tries(make(api), seen(1))
+    assert len(refused) == 6
+    assert re.search(r"the object is too large: .* without any of .*, at most", str(refused[-1]))
 
 
 async def test_pods_are_counted_though_the_object_stays_as_it_is() -> None:

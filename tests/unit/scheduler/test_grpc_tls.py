@@ -6,6 +6,8 @@ import asyncio
 import os
 import shutil
 import socket
+import ssl
+import stat
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -79,9 +81,16 @@ async def test_only_clients_of_the_ca_come_in(tls: ServingTls, authorities: tupl
     ours, others = authorities
     async with serving(tls) as port:
         assert await ask(port, ours, ours.issue("client")) == [scoring_pb2.VERDICT_FITS]
-        for stranger in (None, others.issue("client")):
-            with pytest.raises(grpc.aio.AioRpcError):
-                await ask(port, ours, stranger)
+        assert await ask(port, ours, ours.issue("for-clients", usage="clientAuth"))
+        strangers = (
+            None,
+            others.issue("client"),
+            ours.issue("late", days=-1),
+            ours.issue_later("early"),
+            ours.issue("for-servers", usage="serverAuth"),
+        )
+        answers = await asyncio.gather(*(ask(port, ours, one) for one in strangers), return_exceptions=True)
+        assert [type(one) for one in answers] == [grpc.aio.AioRpcError] * len(strangers)
 
 
 async def test_a_renewed_certificate_and_ca_are_taken_up(
@@ -97,13 +106,57 @@ async def test_a_renewed_certificate_and_ca_are_taken_up(
 
 
 async def test_files_that_do_not_fit_leave_the_old_certificate(
-    tls: ServingTls, authorities: tuple[Authority, Authority]
+    tls: ServingTls, authorities: tuple[Authority, Authority], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, _ = authorities
     async with serving(tls) as port:
         assert await ask(port, one, one.issue("client"))
         Path(tls.key_file).unlink()
+        for _ in range(3):
+            assert await ask(port, one, one.issue("client"))
+    told = [one for one in caplog.records if one.getMessage().startswith("Renewed certificate cannot be used")]
+    assert len(told) == 1
+
+
+async def test_tls_1_1_is_refused(tls: ServingTls, authorities: tuple[Authority, Authority]) -> None:
+    one, _ = authorities
+    async with serving(tls) as port:
         assert await ask(port, one, one.issue("client"))
+        for newest, is_served in ((ssl.TLSVersion.TLSv1_1, False), (ssl.TLSVersion.TLSv1_2, True)):
+            context = ssl.create_default_context(cafile=str(one.certificate))
+            context.load_cert_chain(*one.issue("client"))
+            context.set_alpn_protocols(["h2"])
+            context.set_ciphers("DEFAULT:@SECLEVEL=0")
+            context.minimum_version = ssl.TLSVersion.TLSv1_1
+            context.maximum_version = newest
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+                writer.close()
+                assert is_served
+            except (ssl.SSLError, ConnectionError):
+                assert not is_served
+
+
+async def test_the_socket_is_for_the_owner_and_the_group(tmp_path: Path) -> None:
+    path = tmp_path / "scoring.sock"
+    scoring = grpc_api.Scoring(Service().answers, lambda: None)
+    with socket.socket(socket.AF_UNIX) as left_over:
+        left_over.bind(str(path))
+    task = asyncio.create_task(grpc_api.serve(Grpc(socket=str(path)), scoring))
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        await asyncio.wait_for(channel.channel_ready(), 5)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "scoring.sock"
+    path.write_text("somebody's")
+    scoring = grpc_api.Scoring(Service().answers, lambda: None)
+    with pytest.raises(OSError, match="no socket"):
+        await grpc_api.serve(Grpc(socket=str(path)), scoring)
+    assert path.read_text() == "somebody's"
 
 
 async def test_before_the_first_sync_it_is_unavailable(

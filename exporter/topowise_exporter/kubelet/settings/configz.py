@@ -16,8 +16,9 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from topowise import __version__, kubeletconfig
+from topowise import __version__, documents, kubeletconfig
 from topowise.errors import SourceError
+from topowise.kube.api import without_secret
 from topowise.kube.credentials import TokenFile
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet.settings import section
@@ -96,14 +97,17 @@ class ConfigzSource:
         }
         name = self._settings.server_name or None
         async with session.get(self._url, headers=headers, server_hostname=name, allow_redirects=False) as response:
-            return response.status, await response.read()
+            body = await response.read()
+            if response.status != 200:
+                body = without_secret(body.decode(errors="replace"), headers["Authorization"]).encode()
+            return response.status, body
 
 
 def decode(body: bytes, *, source: str) -> KubeletConfiguration:
     """The configuration in an answer. Raises SourceError."""
     try:
         answer = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except documents.UNREADABLE as exc:
         raise SourceError(source, f"answer is not a JSON object: {exc}") from exc
     given = answer.get("kubeletconfig")
     if not isinstance(given, dict):

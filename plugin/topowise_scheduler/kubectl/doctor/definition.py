@@ -12,6 +12,7 @@ from topowise_scheduler.kubectl.source import MissingError, decoded
 
 PATH: Final = f"/apis/{nrt.GROUP}"
 _WHY: Final = "exporters cannot write and the scheduler cannot read: every pod is scheduled without NUMA nodes"
+_WHY_OLD: Final = "topowise-exporter cannot write; what others write is read, without the attributes they may have"
 
 
 def check(answer: bytes | SourceError) -> Iterator[Finding]:
@@ -30,6 +31,7 @@ def check(answer: bytes | SourceError) -> Iterator[Finding]:
     if nrt.VERSION not in served:
         yield Finding(
             "definition", "error", kind, (),
-            f"serves {', '.join(served) or 'no version'}, expected {nrt.VERSION}", _WHY,
+            f"serves {', '.join(served) or 'no version'}, expected {nrt.VERSION}",
+            _WHY_OLD if nrt.OLD_VERSION in served else _WHY,
             "replace the CRD by charts/topowise/crds, which serves v1alpha1 and v1alpha2",
         )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Keeps what this node's ResourceSlices say, by a watch of its own.
+
+Nobody waits for it but the first look, and that not for long: a look takes what is known. An API server that is away
+leaves the last known devices in place. One that has no such API (DRA is off, before 1.32), or refuses to show it, means
+that devices of claims are in no zone: that is said once, and tried again ever more seldom.
+The field selector makes the answer this node's alone, and is an index of the API server's watch cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from topowise.errors import ApiError
+from topowise.kube.api import Api
+from topowise.kube.reflector import EventType, Reflector
+from topowise.runtime.backoff import Backoff
+from topowise.runtime.log import kv
+from topowise_exporter.dra.slices import Devices, Slice, decode, devices_of
+
+log = logging.getLogger(__name__)
+
+PATHS: Final = tuple(f"/apis/resource.k8s.io/{version}/resourceslices" for version in ("v1", "v1beta2", "v1beta1"))
+_FORBIDDEN, _NOT_FOUND = 403, 404
+
+
+class ResourceSlices:
+    """`devices` is the same object as long as nothing about them changes; `changed` is called when something has."""
+
+    def __init__(
+        self, api: Api, node_name: str, changed: Callable[[], None], *, backoff: Backoff | None = None
+    ) -> None:
+        self._api = api
+        self._query = {"fieldSelector": f"spec.nodeName={node_name}"}
+        self._changed = changed
+        self._backoff = backoff or Backoff(30.0, 1800.0)
+        self._slices: dict[str, Slice] = {}
+        self._complaint = ""
+        self._answered = asyncio.Event()
+        self.devices: Devices = {}
+
+    async def answered(self, at_most: float) -> None:
+        """Until the API server has said something, be it no; or `at_most` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(at_most):
+                await self._answered.wait()
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        while True:
+            reflector = Reflector(
+                self._api,
+                PATHS[0],
+                decode,
+                self,
+                query=self._query,
+                instead=PATHS[1:],
+                gives_up_on=(_FORBIDDEN, _NOT_FOUND),
+            )
+            try:
+                await reflector.run()
+            except ApiError as exc:
+                refusal = exc
+            if reflector.synced:
+                # A version may have gone with the API server's own upgrade; what was read holds until the next try.
+                self._backoff.reset()
+            else:
+                self._forget(refusal)
+            await asyncio.sleep(self._backoff.next_delay(at_least=refusal.retry_after))
+
+    def _forget(self, refusal: ApiError) -> None:
+        if str(refusal) != self._complaint:
+            self._complaint = str(refusal)
+            level = logging.WARNING if refusal.status == _FORBIDDEN else logging.INFO
+            log.log(level, "ResourceSlices cannot be read, devices of claims are in no zone", extra=kv(why=refusal))
+        self._slices.clear()
+        self._publish({})
+
+    def replace(self, items: list[Slice]) -> None:
+        """As Consumer: all slices of the node."""
+        self._complaint = ""
+        self._slices = {one.name: one for one in items}
+        self._publish(devices_of(self._slices.values(), self.devices))
+
+    def apply(self, event: EventType, item: Slice) -> None:
+        """As Consumer: one slice came, changed or went."""
+        if event == "DELETED":
+            self._slices.pop(item.name, None)
+        else:
+            self._slices[item.name] = item
+        self._publish(devices_of(self._slices.values(), self.devices))
+
+    def _publish(self, devices: Devices) -> None:
+        self._answered.set()
+        if devices != self.devices:
+            self.devices = devices
+            self._changed()

@@ -1,0 +1,114 @@
+"""The kubelet's Pods API as a source of hints: what happened to which pod does not matter, only that something did.
+
+A pod's end writes none of the kubelet's files: without this API the CPUs and devices it held are found free by the next
+timed look. KEP-4188; alpha in Kubernetes 1.36 (feature gate PodsAPI), so on most nodes there is no such socket, and
+that is no problem.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from topowise.runtime.backoff import Backoff
+from topowise.runtime.log import kv
+from topowise.wire import pods_pb2 as pb
+from topowise_exporter.triggers import Trigger
+
+log = logging.getLogger(__name__)
+
+SOCKET: Final = "pods-api/pods-api.sock"
+"""In the kubelet's root directory."""
+REASON: Final = "pods-api"
+
+_WATCH: Final = "/v1alpha1.Pods/WatchPods"
+# A pod may be as large as etcd lets it be; podresources' clients take as much.
+_MAX_MESSAGE: Final = 16 << 20
+# A kubelet that hangs without closing its socket is noticed. Servers in Go put up with a ping every five minutes.
+_KEEPALIVE_MS: Final = 310_000
+_KEEPALIVE_TIMEOUT_MS: Final = 20_000
+# A stream is made anew now and then, as client-go does with its watches: whatever got stuck is over by then.
+_LIFETIME_S: Final = 3600.0
+# While there is no socket, its directory is watched; this is for nodes on which it cannot be.
+_LOOK_FOR_SOCKET_S: Final = 60.0
+
+
+class PodsWatch:
+    """Hints at every event of the watch. The socket may come, go and come back."""
+
+    def __init__(
+        self,
+        socket: Path,
+        trigger: Trigger,
+        *,
+        backoff: Backoff | None = None,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._socket = socket
+        self._trigger = trigger
+        self._backoff = backoff or Backoff(maximum=60.0)
+        self._uniform = uniform
+        self._said = ""
+        self.appeared = Trigger()
+        """To be hinted at when the socket is made."""
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        while True:
+            if not await asyncio.to_thread(self._socket.exists):
+                self._say("No Pods API, the end of a pod is found at the interval", why=f"no socket {self._socket}")
+                await self.appeared.wait(_LOOK_FOR_SOCKET_S, quiet=0.01)
+                continue
+            try:
+                await self._watch()
+                delay = self._backoff.next_delay()
+            except grpc.aio.AioRpcError as exc:
+                delay = self._after(exc)
+            except DecodeError as exc:
+                self._say("The Pods API is not the one that is known here, not watching it", why=str(exc))
+                delay = _LIFETIME_S
+            # A kubelet that comes back makes its socket anew.
+            await self.appeared.wait(delay, quiet=0.01)
+
+    async def _watch(self) -> None:
+        options = [
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
+        async with grpc.aio.insecure_channel(f"unix://{self._socket}", options=options) as channel:
+            lifetime = self._uniform(0.5, 1.0) * _LIFETIME_S
+            watch: Any = channel.unary_stream(_WATCH)
+            # The request is an empty message, which is no bytes at all.
+            async for event in watch(b"", timeout=lifetime):
+                self._backoff.reset()
+                self._say("Watching the kubelet's Pods API", socket=self._socket)
+                if pb.WatchPodsEvent.FromString(event).type != pb.INITIAL_SYNC_COMPLETE:
+                    self._trigger.hint(REASON)
+
+    def _after(self, exc: grpc.aio.AioRpcError) -> float:
+        """Seconds until the next try."""
+        if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return self._backoff.next_delay()
+        details = " ".join((exc.details() or "no details").split())
+        if exc.code() is grpc.StatusCode.UNIMPLEMENTED:
+            self._say("The kubelet's Pods API is another version, not watching it", why=details)
+            return _LIFETIME_S
+        # The details of a broken connection differ from time to time, the code does not.
+        self._say("The kubelet's Pods API cannot be watched, trying again", why=exc.code().name)
+        return self._backoff.next_delay()
+
+    def _say(self, what: str, **details: object) -> None:
+        """Once for each change: nothing depends on this API."""
+        if what != self._said:
+            self._said = what
+            log.info(what, extra=kv(**details))

@@ -1,0 +1,100 @@
+"""Devices of resource claims, on real processes: in the zones while a ResourceSlice names them, less what pods hold."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+
+from daemons import Start, assert_eventually
+from exporter_setup import FakeKubelet, published
+from sandbox.apiserver import ApiServer
+from sandbox.kubelet.holdings import ContainerHoldings, PodHoldings
+
+SLICES = "resourceslices.resource.k8s.io"
+RESOURCE = "dra.topowise.io/gpu.example.com"
+
+
+def gpus(name: str, **nodes: int) -> dict[str, Any]:
+    """A slice with a device for each name -> NUMA node."""
+    devices = [
+        {"name": one, "attributes": {"resource.kubernetes.io/numaNode": {"int": at}}} for one, at in nodes.items()
+    ]
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    return {
+        "metadata": {"name": name},
+        "spec": {"driver": "gpu.example.com", "nodeName": "n1", "pool": pool, "devices": devices},
+    }
+
+
+def claiming(name: str, *devices: str) -> PodHoldings:
+    claims = tuple(("gpu.example.com", "pool", one) for one in devices)
+    return PodHoldings(name, "default", name, (ContainerHoldings("c", "app", claims=claims),))
+
+
+def amounts(server: ApiServer) -> dict[str, tuple[str, str]]:
+    """Zone -> capacity and available of the driver's devices."""
+    topology = published(server) or {"zones": []}
+    return {
+        zone["name"]: (one["capacity"], one["available"])
+        for zone in topology["zones"]
+        for one in zone.get("resources") or ()
+        if one["name"] == RESOURCE
+    }
+
+
+async def delete(server: ApiServer, name: str) -> None:
+    url = f"{server.url}/apis/resource.k8s.io/v1/resourceslices/{name}"
+    async with aiohttp.ClientSession() as session, session.delete(url) as answer:
+        assert answer.status == 200
+
+
+async def test_a_claim_takes_a_device_from_its_zone_and_gives_it_back(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    server.create(SLICES, gpus("pool", a=0, b=0, c=4))
+    exporter = await start("topowise_exporter", "run", config=config)
+    # Already in the first object: a restart does not take them out of it for a moment.
+    await assert_eventually(lambda: published(server))
+    assert amounts(server) == {"node-0": ("2", "2"), "node-4": ("1", "1")}
+    kubelet.pods = (claiming("p", "b"), claiming("q", "b", "c"))
+    await assert_eventually(lambda: amounts(server) == {"node-0": ("2", "1"), "node-4": ("1", "0")})
+    kubelet.pods = ()
+    await assert_eventually(lambda: amounts(server) == {"node-0": ("2", "2"), "node-4": ("1", "1")})
+    assert exporter.process.returncode is None
+
+
+async def test_a_slice_that_goes_takes_its_devices_with_it_and_hints_at_a_look(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    kubelet.pods = (claiming("p", "a"),)
+    await start("topowise_exporter", "run", config={**config, "interval": "1h"})
+    await assert_eventually(lambda: published(server))
+    server.create(SLICES, gpus("pool", a=0, b=4))
+    await assert_eventually(lambda: amounts(server) == {"node-0": ("1", "0"), "node-4": ("1", "1")})
+    await delete(server, "pool")
+    await assert_eventually(lambda: amounts(server) == {})
+
+
+async def test_an_api_server_that_refuses_them_costs_one_line_and_nothing_else(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    server.create(SLICES, gpus("pool", a=0))
+    server.levers.answer(403, path="*/resourceslices")
+    kubelet.pods = (claiming("p", "a"),)
+    exporter = await start("topowise_exporter", "run", config=config)
+    await assert_eventually(lambda: published(server))
+    await asyncio.sleep(0.5)
+    assert len(exporter.lines("ResourceSlices cannot be read")) == 1
+    assert amounts(server) == {}
+    assert await exporter.stop() == 0
+
+
+async def test_switched_off_it_asks_for_no_slices(server: ApiServer, start: Start, config: dict[str, Any]) -> None:
+    server.create(SLICES, gpus("pool", a=0))
+    await start("topowise_exporter", "run", config={**config, "resourceSlices": False})
+    await assert_eventually(lambda: published(server))
+    await asyncio.sleep(0.3)
+    assert amounts(server) == {}
+    assert not [entry for entry in server.requests() if entry[1].startswith("resourceslices")]

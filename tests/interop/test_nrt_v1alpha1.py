@@ -1,0 +1,81 @@
+"""Readers of NodeResourceTopology v1alpha1, Koordinator's scheduler among them, and what we write as v1alpha2.
+
+The API server converts by changing `apiVersion` alone (the definition's conversion is None) and leaves out what the
+version asked for does not have. v1alpha1 has no attributes on top, and requires `topologyPolicies`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from conversations import NODE, staged
+from daemons import api, server
+from sandbox.apiserver import ApiServer
+from scheduler_plugins_scenes import SCENES
+from topowise import nrt
+from topowise.kube.api import Api
+from topowise_exporter.publish.writer import topology_writer
+
+__all__ = ["api", "server"]
+
+OLD = f"/apis/{nrt.GROUP}/v1alpha1/{nrt.PLURAL}/{NODE}"
+
+
+async def written(api: Api, *, legacy: bool) -> None:
+    scene = SCENES["every-kind-of-pod"]
+    publishing = msgspec.structs.replace(scene.publishing, legacy_topology_policies=legacy)
+    stage = staged(msgspec.structs.replace(scene, publishing=publishing))
+    assert await topology_writer(api, NODE).publish(stage.published().topology)
+
+
+async def read(server: ApiServer) -> Any:
+    async with aiohttp.ClientSession() as session, session.get(server.url + OLD) as answer:
+        return json.loads(await answer.read())
+
+
+# koordinator-sh/koordinator v1.8.0, pkg/scheduler/plugins/nodenumaresource/topology_options.go:
+# convertToNUMATopologyPolicy takes the first of these names, and None without one.
+KOORDINATOR = {"BestEffort": "BestEffort", "Restricted": "Restricted", "SingleNUMANodePodLevel": "SingleNUMANode"}
+
+
+def policy_for_koordinator(topology: Any) -> str:
+    return next((KOORDINATOR[name] for name in topology.get("topologyPolicies") or () if name in KOORDINATOR), "")
+
+
+async def test_zones_are_all_there_and_the_policy_is_not(server: ApiServer, api: Api) -> None:
+    await written(api, legacy=False)
+    topology = await read(server)
+    assert topology["apiVersion"] == "topology.node.k8s.io/v1alpha1"
+    assert "attributes" not in topology
+    # Against the definition, which requires it: a reader gets no policies at all, which is None.
+    assert "topologyPolicies" not in topology
+    assert policy_for_koordinator(topology) == ""
+    # extractNUMANodeResources of the same file: type Node, a name node-<id>, allocatable.
+    zones = {zone["name"]: {one["name"]: one["allocatable"] for one in zone["resources"]} for zone in topology["zones"]}
+    assert zones["node-0"]["cpu"] == "31"
+    assert zones.keys() == {"node-0", "node-1"}
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+async def test_who_writes_it_back_needs_the_policies(server: ApiServer, api: Api, legacy: bool) -> None:
+    """koordlet does so, and always puts its own in."""
+    await written(api, legacy=legacy)
+    topology = await read(server)
+    topology["metadata"]["labels"] = {"app.kubernetes.io/managed-by": "Koordinator"}
+    async with aiohttp.ClientSession() as session, session.put(server.url + OLD, json=topology) as answer:
+        assert answer.status == (200 if legacy else 422)
+        assert legacy or "topologyPolicies" in await answer.text()
+
+
+async def test_with_the_legacy_field_the_policy_is_there(server: ApiServer, api: Api) -> None:
+    await written(api, legacy=True)
+    topology = await read(server)
+    assert topology["topologyPolicies"] == ["SingleNUMANodeContainerLevel"]
+    # Koordinator knows the pod scope of single-numa-node only.
+    assert policy_for_koordinator(topology) == ""
+    assert policy_for_koordinator({"topologyPolicies": ["SingleNUMANodePodLevel"]}) == "SingleNUMANode"

@@ -1,0 +1,127 @@
+"""Lives of a node that nfd-topology-updater reports."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+import producers
+from lives import Json, Life, guaranteed
+
+
+def nfd(node: producers.Node, rng: Random) -> Json:
+    return producers.nfd(node, rng)
+
+
+def nfd_without_fingerprint(node: producers.Node, rng: Random) -> Json:
+    return producers.nfd(node, rng, with_fingerprint=False)
+
+
+every_way = pytest.mark.parametrize("write", [nfd, nfd_without_fingerprint])
+
+
+@every_way
+def test_a_life(write: object) -> None:
+    """The fingerprint counts all pods, and there is none while there are no pods."""
+    life = Life(write)  # type: ignore[arg-type]
+    life.report()
+    assert life.free == [7, 8]
+    first, second, small = guaranteed("a", "4", "2Gi", 1), guaranteed("b", "6"), guaranteed("small", "100m", "64Mi")
+    for document in (small, first, second):
+        life.bind(document)
+    assert life.free == [3, 2]
+    life.report()
+    assert life.free == [3, 2]
+    life.admit(small)
+    life.admit(first)
+    life.report()
+    assert life.free == [3, 2]
+    life.admit(second)
+    life.report()
+    assert life.free == [3, 2]
+    for name in ("b", "a", "small"):
+        life.release(name)
+        life.end(name)
+    life.report()
+    assert life.free == [7, 8]
+    assert life.fits(guaranteed("x", "8", "14Gi", 2))
+
+
+@every_way
+def test_a_pod_whose_devices_are_not_allocated_yet_stays_booked(write: object) -> None:
+    """NFD looks whenever a state file of the kubelet changes; the CPU manager's is written before devices are given."""
+    life = Life(write)  # type: ignore[arg-type]
+    life.report()
+    wanted = guaranteed("a", "4", "2Gi", 2)
+    life.bind(wanted)
+    free_gpus = [_gpu(zone) for zone in life.seen()["zones"]]
+    life.admit(wanted)
+    document = life.seen()
+    for zone in document["zones"]:
+        mine = next(one for one in free_gpus if one["zone"] == zone["name"])
+        zone["resources"] = [one for one in zone["resources"] if one["name"] != "example.com/gpu"] + [mine["resource"]]
+    life.deliver(document)
+    assert not life.fits(guaranteed("x", "1", "1Gi", 2)) or life.free[1] < 8
+    assert not life.fits(guaranteed("x", "1", "1Gi", 3))
+    life.report()
+    assert life.free == [3, 8]
+    assert life.fits(guaranteed("x", "1", "1Gi", 2))
+
+
+def _gpu(zone: Json) -> Json:
+    return {
+        "zone": zone["name"],
+        "resource": next(one for one in zone["resources"] if one["name"] == "example.com/gpu"),
+    }
+
+
+def test_negative_amounts_are_none_and_come_back() -> None:
+    """An unhealthy device that is held is not allocatable any more, and still counted as used."""
+    life = Life(nfd)
+    wanted = guaranteed("a", "4", "2Gi", 2)
+    life.bind({**wanted, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
+    life.admit(wanted)
+    life.wait(3)
+    document = life.seen()
+    for zone in document["zones"]:
+        for one in zone["resources"]:
+            if zone["name"] == "node-0" and one["name"] == "example.com/gpu":
+                one.update(capacity="1", allocatable="1", available="-1")
+    life.deliver(document)
+    assert life.free == [3, 8]
+    assert life.fits(guaranteed("x", "1", "1Gi", 2))
+    life.bind(guaranteed("y", "1", "1Gi", 2))
+    assert not life.fits(guaranteed("x", "1", "1Gi", 1))
+
+
+def test_without_a_fingerprint_a_report_of_before_is_not_taken_for_one_of_after() -> None:
+    """Pods of equal size: one has ended, one has come, and the numbers may be of either moment."""
+    life = Life(nfd_without_fingerprint)
+    first, second = guaranteed("a", "4"), guaranteed("b", "4")
+    life.bind(first)
+    life.admit(first)
+    life.report()
+    old = life.seen()
+    life.end("a")
+    life.bind(second)
+    life.deliver(old)
+    assert sum(life.free) <= 11
+    life.release("a")
+    life.admit(second)
+    life.report()
+    life.wait(121)
+    assert life.free == life.truly_free
+
+
+def test_without_a_fingerprint_a_pod_that_ended_first_on_its_kubelet_leaves_no_trace() -> None:
+    life = Life(nfd_without_fingerprint)
+    for name, cpu in (("a", "4"), ("b", "3")):
+        life.bind(guaranteed(name, cpu))
+        life.admit(guaranteed(name, cpu))
+    life.report()
+    assert life.free == life.truly_free
+    life.release("a")
+    life.report()
+    life.end("a")
+    assert life.free == life.truly_free

@@ -1,0 +1,162 @@
+"""Lives of a node that resource-topology-exporter reports."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+import producers
+from lives import NO_MANAGERS, Json, Life, guaranteed
+
+
+def rte(node: producers.Node, rng: Random) -> Json:
+    return producers.rte(node, rng)
+
+
+def rte_of_all(node: producers.Node, rng: Random) -> Json:
+    return producers.rte(node, rng, "all")
+
+
+def rte_without_fingerprint(node: producers.Node, rng: Random) -> Json:
+    return producers.rte(node, rng, None)
+
+
+every_method = pytest.mark.parametrize("write", [rte, rte_of_all, rte_without_fingerprint])
+
+
+@every_method
+def test_a_life(write: object) -> None:
+    life = Life(write)  # type: ignore[arg-type]
+    life.report()
+    assert life.free == [7, 8]
+    first, second = guaranteed("a", "4", "2Gi", 1), guaranteed("b", "6", "1Gi")
+    life.bind(first)
+    life.bind(second)
+    assert life.free == [3, 2]
+    # A report of before, and one from between the two.
+    life.report()
+    assert life.free == [3, 2]
+    life.admit(first)
+    life.report()
+    assert life.free == [3, 2]
+    life.admit(second)
+    life.report()
+    assert life.free == [3, 2]
+    life.release("b")
+    life.end("b")
+    life.report()
+    assert life.free == [3, 8]
+    life.release("a")
+    life.end("a")
+    life.report()
+    assert life.free == [7, 8]
+    assert life.fits(guaranteed("x", "8", "14Gi", 2))
+
+
+@every_method
+def test_the_order_of_zones_resources_and_costs_means_nothing(write: object) -> None:
+    seen = []
+    for seed in range(6):
+        life = Life(write, seed)  # type: ignore[arg-type]
+        life.admit(guaranteed("a", "4", "2Gi", 1))
+        document = life.seen()
+        life.random.shuffle(document["zones"])
+        for zone in document["zones"]:
+            life.random.shuffle(zone["costs"])
+        life.deliver(document)
+        seen.append(life.free)
+    assert seen == [[3, 8]] * 6
+
+
+def test_numaplacement_frees_a_pod_that_ended_at_once_where_it_lay() -> None:
+    life = Life(rte)
+    for name, cpu in (("a", "4"), ("b", "6")):
+        life.bind(guaranteed(name, cpu))
+        life.admit(guaranteed(name, cpu))
+    life.report()
+    life.end("b")
+    assert life.free == [3, 8]
+
+
+def test_without_numaplacement_its_room_comes_back_with_the_next_report() -> None:
+    life = Life(rte, topologyManagerPolicy="restricted")
+    for name, cpu in (("a", "4"), ("b", "6")):
+        life.bind(guaranteed(name, cpu))
+        life.admit(guaranteed(name, cpu))
+    life.report()
+    life.end("b")
+    assert life.free == [3, 2]
+    life.release("b")
+    life.report()
+    assert life.free == [3, 8]
+
+
+def test_a_pod_that_its_kubelet_lists_before_its_devices_are_allocated_stays_booked() -> None:
+    """Its CPUs make it count for the fingerprint; CPUs and devices are allocated one after the other."""
+    life = Life(rte_of_all)
+    life.report()
+    wanted = guaranteed("a", "4", "2Gi", 2)
+    life.bind(wanted)
+    early = life.seen()
+    life.admit(wanted)
+    late = life.seen()
+    for attribute, other in zip(early["attributes"], late["attributes"], strict=True):
+        attribute["value"] = other["value"]
+    life.deliver(early)
+    assert life.free == [3, 8]
+    assert life.fits(guaranteed("x", "1", "1Gi", 2))
+    life.bind(guaranteed("b", "1", "1Gi", 2))
+    assert not life.fits(guaranteed("x", "1", "1Gi", 1))
+    life.deliver(late)
+    assert life.free == [3, 7]
+    assert not life.fits(guaranteed("x", "1", "1Gi", 1))
+
+
+def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_agrees() -> None:
+    """A Guaranteed pod of half a CPU holds nothing there. scheduler-plugins count it, and never trust the object."""
+    life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
+    document = life.seen()
+    assert {one["name"] for zone in document["zones"] for one in zone["resources"]} == {"cpu", "example.com/gpu"}
+    for name, cpu in (("half", "500m"), ("a", "4")):
+        life.bind(guaranteed(name, cpu))
+        life.admit(guaranteed(name, cpu))
+    life.report()
+    assert life.free == [3, 8]
+    assert life.fits(guaranteed("x", "8", "30Gi"))
+
+
+def test_a_kubelet_without_managers_is_told_of_by_zones_without_allocatable_cpus() -> None:
+    life = Life(rte, **NO_MANAGERS)
+    life.report()
+    books = life.service.ledger.books("n1")
+    assert books is not None
+    assert books.kubelet is not None
+    assert (books.kubelet.cpu, books.kubelet.memory) == (None, None)
+    wanted = guaranteed("a", "4", "1Gi", 2)
+    life.bind(wanted)
+    life.admit(wanted)
+    life.report()
+    assert life.fits(guaranteed("x", "8", "12Gi", 2))
+    assert not life.fits(guaranteed("x", "1", "1Gi", 3))
+
+
+def test_zones_of_which_the_kubelet_lists_nothing_are_the_systems() -> None:
+    """All CPUs of NUMA node 0 are reserved, and it has no devices: RTE writes cpu with 0 allocatable."""
+    life = Life(rte, reservedSystemCPUs="0-7", memoryManagerPolicy="None", reservedMemory=())
+    life.kubelet.report_devices("example.com/gpu", ())
+    document = life.seen()
+    first = next(zone for zone in document["zones"] if zone["name"] == "node-0")
+    assert first["resources"] == [{"name": "cpu", "capacity": "8", "allocatable": "0", "available": "0"}]
+    life.deliver(document)
+    assert life.free == [0, 8]
+
+
+def test_without_memory_manager_hugepages_are_not_told_and_not_refused() -> None:
+    life = Life(rte, memoryManagerPolicy="None", reservedMemory=())
+    life.report()
+    assert life.fits(guaranteed("x", "2", "1Gi", **{"hugepages-2Mi": "1Gi"}))
+    static = Life(rte)
+    static.report()
+    assert static.fits(guaranteed("x", "2", "1Gi", **{"hugepages-2Mi": "1Gi"}))
+    assert not static.fits(guaranteed("x", "2", "1Gi", **{"hugepages-1Gi": "1Gi"}))

@@ -1,0 +1,135 @@
+"""Volcano's numa-aware plugin reads the Numatopology that our exporter writes.
+
+Its own Go code was shown the objects of `volcano_scenes` (recorded/volcano, each file names commit and functions). Here
+our half is made anew and has to be what was shown, and what was answered has to be right.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conversations import Stage, decoded, staged
+from topowise import cpuset
+from volcano_scenes import ON_ITS_WAY, POLICY, SCENES, SENT
+
+RECORDED = Path(__file__).parent / "recorded" / "volcano"
+
+every_scene = pytest.mark.parametrize("scene", SCENES)
+
+
+@cache
+def recorded(scene: str) -> Any:
+    return json.loads((RECORDED / f"{scene}.json").read_text())
+
+
+@cache
+def stage(scene: str) -> Stage:
+    return staged(SCENES[scene])
+
+
+def answers(scene: str) -> Any:
+    return recorded(scene)["answers"]
+
+
+def held(scene: str) -> frozenset[int]:
+    return frozenset[int]().union(*(pod.cpus for pod in stage(scene).seen.allocations.pods))
+
+
+def test_every_conversation_is_about_a_scene_and_every_scene_was_shown() -> None:
+    assert {path.stem for path in RECORDED.glob("*.json")} == SCENES.keys()
+    assert {recorded(scene)["recorded"]["commit"][:9] for scene in SCENES} == {"ed72c7c81"}
+
+
+@every_scene
+def test_our_exporter_still_writes_what_was_shown(scene: str) -> None:
+    assert stage(scene).shown_to_volcano() == recorded(scene)["object"]
+    assert list(SCENES[scene].asked) == recorded(scene)["questions"]
+
+
+@every_scene
+def test_it_reads_the_policies_verbatim(scene: str) -> None:
+    kubelet = SCENES[scene].kubelet
+    assert answers(scene)["policies"] == {
+        "CPUManagerPolicy": kubelet.cpuManagerPolicy,
+        "TopologyManagerPolicy": kubelet.topologyManagerPolicy,
+    }
+    assert answers(scene)["panics"] == []
+
+
+@every_scene
+def test_it_finds_every_online_cpu_on_its_node_and_every_core_once(scene: str) -> None:
+    machine = stage(scene).seen.machine
+    assert {int(node): cpuset.parse(text) for node, text in answers(scene)["cpus_of_node"].items()} == {
+        node.id: frozenset(node.cpus) for node in machine.nodes if node.cpus
+    }
+    assert answers(scene)["cores"] == len({cpu.core for cpu in machine.cpus})
+    assert answers(scene)["sockets"] == len({cpu.socket for cpu in machine.cpus})
+
+
+@every_scene
+def test_what_it_takes_for_free_is_what_the_kubelet_can_give(scene: str) -> None:
+    seen = stage(scene).seen
+    free = cpuset.parse(answers(scene)["free"]["cpu"])
+    if SCENES[scene].kubelet.cpuManagerPolicy == "static":
+        # By id without the reserved ones, so that there is nothing left to guess.
+        assert (free, answers(scene)["reserved"]) == (seen.allocations.allocatable.cpus - held(scene), "0")
+    else:
+        assert (free, answers(scene)["reserved"]) == (frozenset(seen.machine.online), "1500m")
+
+
+@every_scene
+def test_pods_that_the_kubelet_has_are_confirmed_by_name_also_without_cpus_of_their_own(scene: str) -> None:
+    """Of a Guaranteed pod with fractions of CPUs it books an empty set, and one such pod that is never confirmed keeps
+    what it guessed for all the others off the node (node_info.go, RefreshNumaSchedulerInfoByCrd)."""
+    there = {one["metadata"]["name"] for one in SCENES[scene].bound}
+    sent = {one["name"] for one in recorded(scene)["unassigned"]}
+    assert set(answers(scene)["confirmed"]) == {f"default/{name}" for name in sent & there}
+    free = cpuset.parse(answers(scene)["free"]["cpu"])
+    after = cpuset.parse(answers(scene)["free_after_unassigned"])
+    if sent <= there:
+        assert (answers(scene)["still_unassigned"], after) == (0, free)
+    else:
+        guessed = [cpuset.parse(one["cpus"]) for one in recorded(scene)["unassigned"]]
+        assert after == free - frozenset[int]().union(*guessed)
+
+
+def test_some_pods_were_on_their_way() -> None:
+    names = {one["name"] for one in recorded("restricted")["unassigned"]}
+    assert names == {name for name, _ in (*SENT, ON_ITS_WAY)}
+
+
+@every_scene
+def test_its_verdict_is_the_kubelet_s_unless_it_does_not_look(scene: str) -> None:
+    kubelet = SCENES[scene].kubelet
+    for asked in recorded(scene)["questions"]:
+        name = asked["metadata"]["name"]
+        answer = answers(scene)["questions"][name]
+        wanted = asked["metadata"].get("annotations", {}).get(POLICY, "")
+        if wanted and kubelet.cpuManagerPolicy != "static":
+            assert answer["why"] == "cpu manager policy isn't static"
+        elif wanted and wanted != kubelet.topologyManagerPolicy:
+            expected = f"task topology policy[{wanted}] is different with node[{kubelet.topologyManagerPolicy}]"
+            assert answer["why"] == expected
+        else:
+            assert answer["fits"] is (stage(scene).would_admit(asked) == ""), name
+
+
+@every_scene
+def test_the_cpus_it_chooses_are_free_and_on_the_nodes_that_the_kubelet_chooses(scene: str) -> None:
+    machine = stage(scene).seen.machine
+    owners = {cpu: node.id for node in machine.nodes for cpu in node.cpus}
+    for asked in recorded(scene)["questions"]:
+        answer = answers(scene)["questions"][asked["metadata"]["name"]]
+        chosen = cpuset.parse(answer["cpus"])
+        if not chosen:
+            continue
+        assert chosen <= cpuset.parse(answers(scene)["free"]["cpu"])
+        placed = stage(scene).node.would_admit(decoded(asked)).placements.values()
+        kubelet = {cpu for one in placed for cpu in owners if (one.cpus or 0) >> cpu & 1}
+        assert {owners[cpu] for cpu in chosen} == {owners[cpu] for cpu in kubelet}
+        assert len(chosen) == len(kubelet)

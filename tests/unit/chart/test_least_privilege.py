@@ -1,0 +1,177 @@
+"""What every rendered workload and role must not have, whichever recipe and options it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Document = dict[str, Any]
+
+CHART = Path(__file__).parents[3] / "charts/topowise"
+RECIPES = ["", *sorted(path.stem for path in (CHART / "recipes").glob("*.yaml"))]
+EVERYTHING = (
+    "crds.numatopology=true",
+    "exporter.config.numatopology=true",
+    "exporter.config.kubelet.configz.enabled=true",
+    "exporter.config.notifyFile=/run/topowise/notify",
+    "networkPolicy.egress.enabled=true",
+    "monitoring.dashboard.enabled=true",
+    "scheduler.config.grpc.address=0.0.0.0",
+    "scheduler.config.grpc.port=50051",
+    "scheduler.config.ui.enabled=true",
+)
+# Verbs that give more rights than they name, and resources that are other people's rights or doings.
+NEVER_VERBS = {"*", "escalate", "bind", "impersonate", "deletecollection", "delete"}
+NEVER_RESOURCES = {
+    *(
+        "*",
+        "secrets",
+        "configmaps",
+        "serviceaccounts",
+        "serviceaccounts/token",
+        "nodes/proxy",
+        "certificatesigningrequests",
+    ),
+    *("pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "pods/ephemeralcontainers", "pods/eviction"),
+}
+# system:kube-scheduler and what belongs to it, for the stock kube-scheduler that runs beside us.
+FOREIGN_ROLES = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(recipe, more) for recipe in RECIPES for more in ((), EVERYTHING)],
+    ids=lambda one: f"{one[0] or 'default'}{'-all' if one[1] else ''}",
+)
+def made(request: pytest.FixtureRequest, render: Any) -> Any:
+    recipe, more = request.param
+    return render(recipe, *more)
+
+
+def roles(made: Any) -> list[Document]:
+    return [*made.kinds("ClusterRole"), *made.kinds("Role")]
+
+
+def pods(made: Any) -> list[tuple[str, Document]]:
+    workloads = [one for kind in ("DaemonSet", "Deployment", "StatefulSet", "Job") for one in made.kinds(kind)]
+    return [(one["metadata"]["name"], one["spec"]["template"]["spec"]) for one in workloads]
+
+
+def containers(pod: Document) -> list[Document]:
+    return [*pod["containers"], *pod.get("initContainers", ())]
+
+
+def test_no_role_has_a_wildcard_or_reaches_beyond_its_name(made: Any) -> None:
+    for role in roles(made):
+        for rule in role["rules"]:
+            assert not NEVER_VERBS & set(rule["verbs"]), role["metadata"]["name"]
+            assert not NEVER_RESOURCES & set(rule.get("resources", ())), role["metadata"]["name"]
+            assert "*" not in rule.get("apiGroups", ())
+            assert not rule.get("nonResourceURLs")
+
+
+def test_only_our_accounts_get_our_roles_and_the_exporter_no_other(made: Any) -> None:
+    own = {role["metadata"]["name"] for role in roles(made)}
+    for binding in (*made.kinds("ClusterRoleBinding"), *made.kinds("RoleBinding")):
+        assert binding["roleRef"]["name"] in own | FOREIGN_ROLES
+        for subject in binding["subjects"]:
+            assert subject["kind"] in ("ServiceAccount", "User")
+            if subject["name"].endswith("-exporter"):
+                assert binding["roleRef"]["name"] in own
+
+
+def test_pods_are_confined(made: Any) -> None:
+    for name, pod in pods(made):
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for namespace in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace"):
+            assert not pod.get(namespace), f"{name}: {namespace}"
+        for container in containers(pod):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert not context.get("privileged")
+            assert "procMount" not in context
+            assert container["resources"]["limits"]["memory"] if container["name"] != "kube-scheduler" else True
+            assert all("hostPort" not in port for port in container.get("ports", ()))
+
+
+def test_only_the_exporter_is_root_and_sees_the_host_and_only_to_read(made: Any) -> None:
+    for name, pod in pods(made):
+        hosts = {one["name"] for one in pod["volumes"] if "hostPath" in one}
+        if name.endswith("-exporter"):
+            assert hosts
+            for container in containers(pod):
+                assert all(one["readOnly"] for one in container["volumeMounts"])
+                # What is mounted below, and anything that could be mounted there later, neither.
+                assert not any(one.get("mountPropagation") == "Bidirectional" for one in container["volumeMounts"])
+            continue
+        assert not hosts
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["runAsUser"] > 0
+        for container in containers(pod):
+            assert not container["securityContext"].get("runAsUser")
+
+
+def test_a_token_is_mounted_where_it_is_used_and_nowhere_else(made: Any) -> None:
+    for account in made.kinds("ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+    for _, pod in pods(made):
+        assert pod["automountServiceAccountToken"] is True
+        assert not any("secret" in one and "token" in one["name"] for one in pod["volumes"])
+
+
+def test_an_exporter_writes_for_its_own_node_alone(made: Any) -> None:
+    if not made.kinds("DaemonSet"):
+        return
+    (policy,) = made.kinds("ValidatingAdmissionPolicy")
+    (binding,) = made.kinds("ValidatingAdmissionPolicyBinding")
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
+    (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+    written = {
+        resource
+        for role in made.kinds("ClusterRole")
+        if role["metadata"]["name"].endswith("-exporter")
+        for one in role["rules"]
+        if {"create", "patch", "update"} & set(one["verbs"])
+        for resource in one["resources"]
+    }
+    assert written <= set(rule["resources"])
+    (condition,) = policy["spec"]["matchConditions"]
+    (daemon,) = made.kinds("DaemonSet")
+    account = daemon["spec"]["template"]["spec"]["serviceAccountName"]
+    assert condition["expression"].endswith(f':{daemon["metadata"]["namespace"]}:{account}"')
+
+
+def test_the_network_reaches_only_what_is_served(made: Any) -> None:
+    policies = {one["metadata"]["name"]: one["spec"] for one in made.kinds("NetworkPolicy")}
+    for name, pod in pods(made):
+        listening = {port["containerPort"] for one in containers(pod) for port in one.get("ports", ())}
+        let_in = {port["port"] for rule in policies[name]["ingress"] for port in rule["ports"]}
+        assert let_in <= listening
+
+
+def test_keys_of_the_extender_are_in_a_secret_and_nothing_else_is(made: Any) -> None:
+    for secret in made.kinds("Secret"):
+        assert secret["type"] == "kubernetes.io/tls"
+    for one in made.kinds("ConfigMap"):
+        assert "PRIVATE KEY" not in yaml.safe_dump(one)
+
+
+@pytest.mark.parametrize("path", sorted(CHART.glob("recipes/kubeadm/*.yaml")), ids=lambda path: path.stem)
+def test_a_static_pod_is_confined_too(path: Path) -> None:
+    for document in yaml.safe_load_all(path.read_text()):
+        if not isinstance(document, dict) or document.get("kind") != "Pod":
+            continue
+        pod = document["spec"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["allowPrivilegeEscalation"] is False
+            assert all(one["readOnly"] for one in container["volumeMounts"])

@@ -1,0 +1,178 @@
+"""Devices of claims in the zones: on the NUMA node where they are, each once, never negative."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise_exporter.dra.amounts import Places, held_by_place, with_devices
+from topowise_exporter.dra.slices import Device
+from topowise_exporter.exclusions import Exclusions, PodPattern
+from topowise_exporter.kubelet.model import Allocations, Claim, ContainerAllocation, PodAllocation
+from topowise_exporter.machine import Machine, NumaNode
+from topowise_exporter.machine.model import PciFunction
+from topowise_exporter.publish.topology import Observation, Publishing, build
+from topowise_exporter.zones import Accounts, Amount
+
+DRIVER = "gpu.nvidia.com"
+RESOURCE = "dra.topowise.io/gpu.nvidia.com"
+
+
+def function(address: str, numa_node: int | None, root: str) -> PciFunction:
+    return PciFunction(address, numa_node, "0x030200", "0x10de", "0x2330", "nvidia", None, 0, root, None)
+
+
+def numa_node(numa_id: int) -> NumaNode:
+    return NumaNode(numa_id, (numa_id,), (numa_id,), 1 << 30, {}, {}, {}, {}, (0,))
+
+
+# Ids with a gap; a root whose functions disagree, and one the firmware says nothing of.
+MACHINE = Machine(
+    nodes=(numa_node(0), numa_node(4)),
+    cpus=(),
+    pci=(
+        function("0000:16:00.0", 0, "pci0000:15"),
+        function("0000:a1:00.0", 4, "pci0000:a0"),
+        function("0000:a4:00.0", None, "pci0000:a0"),
+        function("0000:c1:00.0", 0, "pci0000:c0"),
+        function("0000:c2:00.0", 4, "pci0000:c0"),
+        function("0000:e1:00.0", None, "pci0000:e0"),
+    ),
+    online=(0, 4),
+    present=(0, 4),
+    possible=(0, 4),
+    offline=(),
+    isolated=(),
+)
+EMPTY = Accounts({0: {}, 4: {}}, {}, frozenset(), ())
+
+
+def gpu(name: str) -> Claim:
+    return Claim(DRIVER, "n1", name)
+
+
+def pod(name: str, *claims: Claim) -> PodAllocation:
+    return PodAllocation("default", name, (ContainerAllocation("c", claims=claims),))
+
+
+def amounts(devices: Mapping[Claim, Device], *pods: PodAllocation) -> dict[int, Amount]:
+    counted = with_devices(EMPTY, devices, MACHINE, pods).amounts
+    return {node_id: mine[RESOURCE] for node_id, mine in counted.items() if RESOURCE in mine}
+
+
+@pytest.mark.parametrize(
+    ("device", "node_id"),
+    [
+        (Device(numa_node=4, pci_bus_id="0000:16:00.0"), 4),
+        # A node that is not here, as drivers say -1 for none, is no answer.
+        (Device(numa_node=-1, pci_bus_id="0000:16:00.0"), 0),
+        (Device(numa_node=1), None),
+        (Device(pci_bus_id="0000:a1:00.0", pcie_roots=("pci0000:15",)), 4),
+        # The kernel has no node for this function, and one for its neighbour on the same root.
+        (Device(pci_bus_id="0000:a4:00.0", pcie_roots=("pci0000:a0",)), 4),
+        (Device(pcie_roots=("pci0000:15",)), 0),
+        (Device(pcie_roots=("pci0000:c0",)), None),
+        (Device(pcie_roots=("pci0000:e0",)), None),
+        (Device(pcie_roots=("pci0001:00",)), None),
+        (Device(pcie_roots=("pci0000:15", "pci0000:a0")), None),
+        (Device(pcie_roots=("pci0000:15", "pci0000:e0")), None),
+        (Device(), None),
+    ],
+)
+def test_a_device_lies_where_driver_function_or_root_say(device: Device, node_id: int | None) -> None:
+    assert Places(MACHINE).node_of(device) == node_id
+
+
+def test_a_driver_is_a_resource_of_the_zones_it_has_devices_on() -> None:
+    devices = {gpu("gpu-0"): Device(0), gpu("gpu-1"): Device(0), gpu("gpu-2"): Device()}
+    assert amounts(devices) == {0: Amount(2, 2, 2)}
+    assert amounts({}) == {}
+
+
+def test_a_node_that_has_no_zone_has_no_devices_either() -> None:
+    # Zones of ids that no kubelet can align to are left out, and functions still name their nodes.
+    part = msgspec.structs.replace(MACHINE, nodes=(numa_node(0),))
+    devices = {gpu("gpu-0"): Device(pci_bus_id="0000:a1:00.0"), gpu("gpu-1"): Device(pcie_roots=("pci0000:a0",))}
+    assert with_devices(Accounts({0: {}}, {}, frozenset(), ()), devices, part, ()).amounts == {0: {}}
+
+
+def test_what_a_claim_holds_is_not_available_and_a_shared_device_counts_once() -> None:
+    devices = {gpu("gpu-0"): Device(0), gpu("gpu-1"): Device(4)}
+    held = pod("a", gpu("gpu-0")), pod("b", gpu("gpu-0"))
+    assert amounts(devices, *held) == {0: Amount(1, 1, 0), 4: Amount(1, 1, 1)}
+
+
+def test_a_tainted_device_is_there_and_cannot_be_given() -> None:
+    devices = {gpu("gpu-0"): Device(0, is_open=False), gpu("gpu-1"): Device(0)}
+    assert amounts(devices) == {0: Amount(2, 1, 1)}
+    assert amounts(devices, pod("a", gpu("gpu-0"))) == {0: Amount(2, 1, 1)}
+
+
+def test_devices_that_are_not_given_as_a_whole_are_in_no_count() -> None:
+    devices = {gpu("gpu-0-mig-1g"): Device(0, is_whole=False), gpu("gpu-1"): Device(0)}
+    assert amounts(devices, pod("a", gpu("gpu-0-mig-1g"))) == {0: Amount(1, 1, 1)}
+
+
+def test_what_pods_hold_is_told_by_place_even_if_no_slice_names_it() -> None:
+    devices = {gpu("gpu-0"): Device(0), gpu("gpu-1-mig-1g"): Device(4, is_whole=False), gpu("gpu-2"): Device()}
+    pods = (
+        pod("a", gpu("gpu-0"), gpu("gone")),
+        pod("b", gpu("gpu-1-mig-1g"), gpu("gpu-2")),
+        pod("c", gpu("gpu-0"), Claim("net.example.com", "rack-1", "nic")),
+    )
+    assert amounts(devices, *pods) == {0: Amount(1, 1, 0)}
+    assert held_by_place(devices, MACHINE, pods) == {
+        (DRIVER, 0): 1,
+        (DRIVER, 4): 1,
+        (DRIVER, None): 2,
+        ("net.example.com", None): 1,
+    }
+
+
+NAMES = st.sampled_from([gpu(f"gpu-{minor}") for minor in range(6)])
+
+
+@given(
+    st.dictionaries(
+        NAMES,
+        st.builds(
+            Device,
+            numa_node=st.sampled_from([None, -1, 0, 1, 4]),
+            pcie_roots=st.lists(st.sampled_from(["pci0000:15", "pci0000:a0", "pci0000:c0"])).map(tuple),
+            is_whole=st.booleans(),
+            is_open=st.booleans(),
+        ),
+    ),
+    st.lists(NAMES),
+)
+def test_amounts_are_in_order_and_every_device_is_on_one_zone_at_most(
+    devices: dict[Claim, Device], held: list[Claim]
+) -> None:
+    counted = amounts(devices, pod("a", *held))
+    assert all(one.capacity >= one.allocatable >= one.available >= 0 for one in counted.values())
+    assert sum(one.capacity for one in counted.values()) <= sum(device.is_whole for device in devices.values())
+    assert sum(held_by_place(devices, MACHINE, [pod("a", *held)]).values()) == len(set(held))
+
+
+def resources(
+    devices: Mapping[Claim, Device], excluded: Exclusions, *pods: PodAllocation
+) -> dict[str, dict[str, str | int]]:
+    seen = Observation(MACHINE, KubeletConfiguration(), Allocations(pods=pods), devices)
+    zones = build("n1", seen, Publishing(), excluded).topology.zones or ()
+    return {zone.name: {one.name: one.available for one in zone.resources or ()} for zone in zones}
+
+
+def test_they_are_published_beside_the_others_and_can_be_excluded_by_name_or_holder() -> None:
+    devices = {gpu("gpu-0"): Device(0), gpu("gpu-1"): Device(0)}
+    monitoring = pod("dcgm", gpu("gpu-0"), gpu("gpu-1"))
+    found = resources(devices, Exclusions(), monitoring)
+    assert {"cpu", "memory"} <= found["node-0"].keys()
+    assert found["node-0"][RESOURCE] == "0"
+    assert RESOURCE not in found["node-4"]
+    assert RESOURCE not in resources(devices, Exclusions(resources=("dra.topowise.io/*",)), monitoring)["node-0"]
+    assert resources(devices, Exclusions(pods=(PodPattern(name="dcgm"),)), monitoring)["node-0"][RESOURCE] == "2"

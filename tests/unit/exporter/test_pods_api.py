@@ -1,0 +1,170 @@
+"""The kubelet's Pods API gives hints where there is one, and no trouble where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from sandbox.kubelet.holdings import NodeHoldings, PodHoldings
+from sandbox.kubelet.pods_api import PodsApi
+from topowise.runtime.backoff import Backoff
+from topowise_exporter.kubelet.pods_api import REASON, PodsWatch
+from topowise_exporter.triggers import FileWatch, Trigger
+
+
+class Node:
+    """Pods that a test changes, and their API."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.pods: tuple[PodHoldings, ...] = ()
+        self.api = PodsApi(self.holdings)
+
+    def holdings(self) -> NodeHoldings:
+        return NodeHoldings(frozenset(), (), frozenset(), {}, self.pods)
+
+    def now_has(self, *names: str) -> None:
+        self.pods = tuple(PodHoldings(f"uid-{name}", "default", name) for name in names)
+        self.api.changed()
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    made = Node(tmp_path / "pods-api/pods-api.sock")
+    yield made
+    await made.api.stop()
+
+
+@contextlib.asynccontextmanager
+async def watching(socket: Path, trigger: Trigger) -> AsyncIterator[PodsWatch]:
+    """The watch as the daemon runs it."""
+    watch = PodsWatch(socket, trigger, backoff=Backoff(30.0, 60.0))
+    files = FileWatch(watch.appeared, {socket.parent: frozenset({socket.name})}, retry=0.05)
+    tasks = [asyncio.create_task(watch.run()), asyncio.create_task(files.run())]
+    try:
+        yield watch
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def hinted(trigger: Trigger, within: float = 5.0) -> bool:
+    return REASON in await trigger.wait(within, quiet=0.005)
+
+
+async def until_watched(node: Node) -> None:
+    async with asyncio.timeout(5):
+        while not node.api.watchers:
+            await asyncio.sleep(0.01)
+
+
+async def test_every_kind_of_event_is_a_hint(node: Node) -> None:
+    await node.api.start(node.socket)
+    trigger = Trigger()
+    async with watching(node.socket, trigger):
+        await until_watched(node)
+        assert not await hinted(trigger, within=0.2), "the end of the initial list says nothing new"
+        for names in (("a",), ("a", "b"), ("b",), ()):
+            node.now_has(*names)
+            assert await hinted(trigger)
+
+
+async def test_pods_that_are_there_already_are_a_hint_too(node: Node) -> None:
+    node.now_has("a")
+    await node.api.start(node.socket)
+    trigger = Trigger()
+    async with watching(node.socket, trigger):
+        assert await hinted(trigger)
+
+
+async def test_a_kubelet_that_comes_back_is_watched_at_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    trigger = Trigger()
+    async with watching(node.socket, trigger):
+        await asyncio.sleep(0.1)
+        await node.api.start(node.socket)
+        await until_watched(node)
+        await node.api.stop()
+        node.socket.unlink(missing_ok=True)
+        await asyncio.sleep(0.1)
+        node.api = PodsApi(node.holdings)
+        # The back-off of half a minute is ended by the new socket.
+        await node.api.start(node.socket)
+        await until_watched(node)
+        trigger.reasons.clear()
+        node.now_has("a")
+        assert await hinted(trigger)
+    told = [record.message for record in caplog.records if "Pods API" in record.message]
+    assert len(told) <= 5
+    assert told[-1] == "Watching the kubelet's Pods API"
+
+
+async def test_a_node_without_the_api_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    trigger = Trigger()
+    async with watching(tmp_path / "none/pods-api.sock", trigger) as watch:
+        for _ in range(3):
+            watch.appeared.hint("nothing")
+            await asyncio.sleep(0.05)
+    (record,) = [one for one in caplog.records if "Pods API" in one.message]
+    assert record.levelno == logging.INFO
+    assert not trigger.reasons
+
+
+async def test_another_version_of_the_api_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    socket = tmp_path / "pods-api.sock"
+    server = grpc.aio.server()
+    server.add_insecure_port(f"unix://{socket}")
+    await server.start()
+    async with watching(socket, Trigger()):
+        async with asyncio.timeout(5):
+            while not any("another version" in record.message for record in caplog.records):
+                await asyncio.sleep(0.01)
+    await server.stop(None)
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+class Garbage(grpc.GenericRpcHandler):
+    """Answers the watch with bytes that are no event."""
+
+    def service(self, handler_call_details: Any) -> Any:
+        async def watch(request: bytes, context: Any) -> AsyncIterator[bytes]:
+            yield b"\xff\xff"
+
+        return grpc.unary_stream_rpc_method_handler(watch)
+
+
+async def test_events_that_do_not_decode_end_the_watch_and_nothing_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    socket = tmp_path / "pods-api.sock"
+    server = grpc.aio.server(handlers=[Garbage()])
+    server.add_insecure_port(f"unix://{socket}")
+    await server.start()
+    async with watching(socket, Trigger()):
+        async with asyncio.timeout(5):
+            while not any("not the one that is known" in record.message for record in caplog.records):
+                await asyncio.sleep(0.01)
+    await server.stop(None)
+
+
+async def test_cancelled_in_the_middle_of_a_stream_it_leaves_the_kubelet_alone(node: Node) -> None:
+    await node.api.start(node.socket)
+    task = asyncio.create_task(PodsWatch(node.socket, Trigger()).run())
+    await until_watched(node)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with asyncio.timeout(5):
+        while node.api.watchers:
+            await asyncio.sleep(0.01)

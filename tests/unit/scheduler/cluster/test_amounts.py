@@ -1,0 +1,50 @@
+"""Whom numbers without a fingerprint can include."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topowise_scheduler.cluster.amounts import Amounts, included
+
+
+def cpus(*amounts: int) -> list[Amounts]:
+    return [{"cpu": amount} for amount in amounts]
+
+
+@pytest.mark.parametrize(
+    ("in_use", "there", "ended", "positions"),
+    [
+        pytest.param(0, [4, 2], [], [], id="totals include nobody"),
+        pytest.param(4, [4, 2], [], [0], id="all but the newest"),
+        pytest.param(6, [4, 2], [], [0, 1], id="all"),
+        pytest.param(6, [2], [4], [0], id="beside one that has ended"),
+        pytest.param(2, [2], [4], [0], id="without one that has ended"),
+        pytest.param(4, [4], [4], [], id="one of two that are alike: in doubt nobody"),
+        pytest.param(5, [4, 2], [], [0], id="nothing adds up: the first there is room for"),
+        pytest.param(3, [4, 2], [], [1], id="nothing adds up: one there is no room for is left out"),
+        pytest.param(0, [0, 4], [], [], id="who holds nothing is in no number"),
+    ],
+)
+def test_it_adds_up(in_use: int, there: list[int], ended: list[int], positions: list[int]) -> None:
+    assert included({"cpu": in_use}, cpus(*there), cpus(*ended)) == frozenset(positions)
+
+
+def test_every_resource_has_to_add_up() -> None:
+    there = [{"cpu": 4, "memory": 2}, {"cpu": 2, "memory": 1}]
+    assert included({"cpu": 4, "memory": 2}, there, []) == {0}
+    # Memory over two NUMA nodes is counted on both.
+    assert included({"cpu": 6, "memory": 5}, there, []) == {0, 1}
+
+
+AMOUNTS = st.lists(st.fixed_dictionaries({"cpu": st.integers(0, 4), "memory": st.integers(0, 3)}), max_size=6)
+
+
+@given(
+    there=AMOUNTS, ended=AMOUNTS, in_use=st.fixed_dictionaries({"cpu": st.integers(0, 12), "memory": st.integers(0, 9)})
+)
+def test_they_never_hold_more_than_is_in_use(there: list[Amounts], ended: list[Amounts], in_use: Amounts) -> None:
+    found = included(in_use, there, ended)
+    for name, amount in in_use.items():
+        assert sum(there[position][name] for position in found) <= amount
