@@ -4,102 +4,23 @@ A report is a past. Pods assigned since are placed by the model, in the order in
 kubelet will place them; claims and nominations are placed like them, and can be taken away again. When a report
 arrives, what it confirms replaces the prediction, the rest is placed anew on top of it.
 
-What confirms a pod:
-- a report of precision "exact" lists each pod's CPUs, memory and devices, so each pod is confirmed for itself;
-- a report of counts only tells by its fingerprint which pods are in its numbers: all that we know of, or all but the
-  newest few, with or without those that have ended. One without a fingerprint includes those whose amounts make up
-  what is in use (amounts.py).
+What confirms a pod is confirmation.py.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from enum import IntEnum
-from typing import Final, NamedTuple
-
-import msgspec
+from collections.abc import Collection, Mapping
 
 from topowise import fingerprint, pods
-from topowise_scheduler.cluster.amounts import included
+from topowise_scheduler.cluster import confirmation
+from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, Ended, Resize, Standing, is_unsure
 from topowise_scheduler.cluster.caution import holds_anything, own_amounts
+from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.places import same_place
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.kubelet import Kubelet, Placement
-from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.report import PodName, Report, kubelet_of
-
-# For so long a report that still lists an ended pod is taken for an old one; later, for the kubelet's truth.
-ENDED_KEPT_S: Final = 120.0
-# What the API server tells of one moment comes to us within this time, and what a kubelet knows first within that.
-_EARLY_S: Final = 0.2
-_LATE_S: Final = 2.0
-# How many of the newest pods may be missing in the numbers of a counts report, to be found by its fingerprint.
-_MAX_MISSING: Final = 16
-# And how many that have ended may still be in them, beside all or none.
-_MAX_LATELY: Final = 4
-
-
-class Standing(IntEnum):
-    """How sure a booking is; a later one replaces an earlier one."""
-
-    NOMINATED = 1
-    """kube-scheduler evicts others for it here."""
-    CLAIMED = 2
-    """We said yes, and expect it here."""
-    ASSIGNED = 3
-    """It is bound to the node."""
-
-
-class Resize(msgspec.Struct, frozen=True):
-    """A pod was resized in place (KEP-1287): when, and what the report of that time said of it."""
-
-    at: float
-    version: str
-    held: object
-
-
-class Booking(msgspec.Struct):
-    """A pod on the node. `reported`: the report's numbers include it. `placed`: the books hold it for itself."""
-
-    record: PodRecord
-    needs: pods.Needs
-    standing: Standing
-    since: float
-    """When it came to this standing: seconds, monotonic."""
-    acknowledged: float | None = None
-    """When its kubelet was seen to have taken it on."""
-    was_there: bool = False
-    """It was there before us, so nobody saw what happened around it."""
-    reported: bool = False
-    placed: bool = False
-    resized: Resize | None = None
-    """Until a report shows it."""
-
-    @property
-    def uid(self) -> str:
-        """The pod's."""
-        return self.record.uid
-
-    @property
-    def name(self) -> PodName:
-        """Namespace and name of the pod."""
-        return self.record.namespace, self.record.name
-
-
-class _Ended(NamedTuple):
-    """A pod that has ended: seconds, monotonic, and what it was."""
-
-    at: float
-    record: PodRecord
-
-
-class Comparison(msgspec.Struct, frozen=True):
-    """Predictions that a report has confirmed: how many lie on the predicted NUMA nodes, and the pods that do not."""
-
-    hits: int = 0
-    misses: tuple[PodName, ...] = ()
 
 
 class Books:
@@ -109,9 +30,10 @@ class Books:
         self.report: Report | None = None
         self.kubelet: Kubelet | None = None
         self.bookings: dict[str, Booking] = {}
-        self._ended: dict[PodName, _Ended] = {}
+        self._ended: dict[PodName, Ended] = {}
         self._releases: list[float] = []
         self._reported_at = 0.0
+        self._removals = 0
         # Pods by uid that the numbers of a counts report are known to be of; where they lie may be told.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
 
@@ -122,7 +44,8 @@ class Books:
         is_newer = self.report is None or not report.version or report.version != self.report.version
         comparison = Comparison()
         if report.precision == "exact":
-            comparison = self._compare(report)
+            if self.kubelet is not None:
+                comparison = confirmation.compare(report, self._assigned(), self.kubelet)
             self._mark_reported(report)
         else:
             self._included = {}
@@ -137,35 +60,39 @@ class Books:
         for booking in self.bookings.values():
             booking.reported = booking.placed = False
 
-    def put(self, booking: Booking, *, is_news: bool = True) -> None:
-        """Book a pod, or raise the standing of its booking.
+    def put(self, booking: Booking, *, is_news: bool = True) -> bool:
+        """Book a pod, or raise the standing of its booking. False if the node is as it was, for all that is known.
 
         `is_news` is False for a pod that was there before us: a report without a fingerprint may include it.
         """
         held = self.bookings.get(booking.uid)
         report = self.report
+        was_unsure = held is not None and held.standing is Standing.CLAIMED
         if held is not None:
             held.record = booking.record
             if booking.standing <= held.standing:
-                return
+                return False
             held.standing, held.since = booking.standing, booking.since
             held.acknowledged = booking.acknowledged
             if report is None or booking.standing is not Standing.ASSIGNED:
-                return
+                return False
             booking = held
         else:
             self.bookings[booking.uid] = booking
             if not is_news and report is not None and report.precision == "counts" and not report.fingerprint:
                 self._mark_by_amounts(report)
                 self._rebuild(report)
-                return
+                return True
             if report is None or booking.standing is not Standing.ASSIGNED:
                 self._place(booking)
-                return
+                return True
         if self._is_told_of(report, booking):
             self._rebuild(report)
-        else:
-            self._place_before_the_less_sure(booking)
+            return True
+        if self._comes_in_its_turn(booking):
+            return not was_unsure
+        self._place_before_the_less_sure(booking)
+        return True
 
     def update(self, record: PodRecord, now: float) -> bool:
         """A booked pod has changed. True if that changes the books: it was resized, or its init containers are done."""
@@ -179,7 +106,8 @@ class Books:
             booking.needs = record.needs
             return self._resize(booking, before, now)
         has_started = record.runs and not before.runs
-        return has_started and self.kubelet is not None and booking.placed and self.kubelet.start(record.uid)
+        gives_back = has_started and any(container.kind == "init" for container in booking.needs.containers)
+        return gives_back and self.kubelet is not None and booking.placed and self.kubelet.start(record.uid)
 
     def _resize(self, booking: Booking, before: PodRecord, now: float) -> bool:
         """Its kubelet has given a pod other amounts: it is placed anew, as if it came now, until a report shows it."""
@@ -204,7 +132,7 @@ class Books:
         if booking is None:
             return
         if booking.standing is Standing.ASSIGNED and ended_at is not None and self.report is not None:
-            self._ended[booking.name] = _Ended(ended_at, booking.record)
+            self._ended[booking.name] = Ended(ended_at, booking.record)
             if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
         if self.kubelet is None or self.report is None:
@@ -215,6 +143,7 @@ class Books:
             return
         # A pod that the numbers of a counts report include stays in them until the next one, if its place is not told.
         self.kubelet.remove(uid)
+        self._removals += 1
         self._place_the_rest()
 
     def forget_past(self, now: float) -> bool:
@@ -279,35 +208,19 @@ class Books:
         node = self.kubelet
         if node is None or len(node.node_ids) < 2:
             return []
+        assigned = self._assigned()
         return [
             view
             for booking in self.bookings.values()
-            if self._is_unsure(booking, now) and holds_anything(node, view := self._view(booking))
+            if is_unsure(booking, assigned, self._releases, now) and holds_anything(node, view := self._view(booking))
         ]
-
-    def _is_unsure(self, booking: Booking, now: float) -> bool:
-        if booking.reported or booking.standing is Standing.NOMINATED:
-            return False
-        done = booking.acknowledged
-        if booking.standing is Standing.CLAIMED or done is None or now - done < _LATE_S:
-            return True
-        if now - done > ENDED_KEPT_S:
-            # Whoever has not been reported by now never will: the exporter leaves it out.
-            return False
-        begin, end = booking.since - _EARLY_S, done + _LATE_S
-        if booking.was_there or any(begin <= at <= end for at in self._releases):
-            return True
-        return any(
-            other is not booking and not other.reported and other.since <= end and (other.acknowledged or now) >= begin
-            for other in self._assigned()
-        )
 
     def _view(self, booking: Booking) -> PodView:
         assert self.kubelet is not None
         return booking.record.view(self.kubelet)
 
-    def _assigned(self) -> Iterator[Booking]:
-        return (booking for booking in self.bookings.values() if booking.standing is Standing.ASSIGNED)
+    def _assigned(self) -> list[Booking]:
+        return [booking for booking in self.bookings.values() if booking.standing is Standing.ASSIGNED]
 
     def _is_told_of(self, report: Report, booking: Booking) -> bool:
         """Whether the report we have includes a pod whose assignment we only hear of now: watches are not in step."""
@@ -317,99 +230,32 @@ class Books:
         return booking.reported
 
     def _mark_reported(self, report: Report) -> None:
-        """The pods that an exact report lists. Of a name that has ended lately, it may mean the one that ended."""
         for booking in self._assigned():
-            is_listed = booking.name in report.held and booking.name not in self._ended
-            booking.reported = is_listed and self._shows(report, booking)
-
-    def _shows(self, report: Report, booking: Booking) -> bool:
-        """Whether a report is of a time after the pod's last resize, which is then over."""
-        resized = booking.resized
-        if resized is not None:
-            is_exact = report.precision == "exact"
-            if resized.held == report.held.get(booking.name) if is_exact else resized.version == report.version:
-                return False
-            booking.resized = None
-        return True
-
-    def _compare(self, report: Report) -> Comparison:
-        before = self.kubelet
-        if before is None:
-            return Comparison()
-        hits = 0
-        misses = []
-        for booking in self._assigned():
-            held = report.held.get(booking.name)
-            if held is None or booking.reported or not booking.placed or not self._shows(report, booking):
-                continue
-            predicted = before.placements(booking.uid)
-            # Plain init containers are in no report, and "" is the pod itself.
-            if all(
-                name in predicted and numa_nodes(predicted[name], before) == numa_nodes(placement, before)
-                for name, placement in held.items()
-                if name
-            ):
-                hits += 1
-            else:
-                misses.append(booking.name)
-        return Comparison(hits, tuple(misses))
+            booking.reported = confirmation.lists(report, booking, self._ended)
+            if booking.reported:
+                booking.resized = None
 
     def _mark_counted(self, report: Report, *, believes: bool) -> bool:
-        """Mark the pods that the numbers of a counts report include. True if there are new marks."""
+        """Mark the pods that the numbers of a counts report include. True if there are new marks.
+
+        Numbers without a fingerprint are added up anew only if something `believes` that they tell something new.
+        """
         if not report.fingerprint:
             return believes and self._mark_by_amounts(report)
-        unmarked = [booking for booking in self._assigned() if not booking.reported]
-        if not unmarked:
+        assigned = self._assigned()
+        if all(booking.reported for booking in assigned):
             return False
-        counted = self._counted(report)
-        latest = self._latest_ended()
-        ended = [latest[:many] for many in (*range(min(len(latest), _MAX_LATELY)), len(latest))]
-        for missing in range(min(len(counted), _MAX_MISSING) + 1):
-            names = [booking.name for booking in counted[: len(counted) - missing]]
-            if not any(report.fingerprint == fingerprint.of([*names, *lately]) for lately in ended):
-                continue
-            newest = {booking.uid for booking in counted[len(counted) - missing :]}
-            told = self._with_room(
-                report, [one for one in unmarked if one.uid not in newest and one.name not in self._ended]
-            )
-            shown = [one for one in told if self._shows(report, one)]
-            for booking in shown:
-                booking.reported = True
-            return bool(shown)
-        return False
-
-    def _with_room(self, report: Report, told: list[Booking]) -> list[Booking]:
-        """The pods of a fingerprint without the newest, if the numbers have no room for them.
-
-        A kubelet lists a pod before all of it has been allocated, and NFD looks as soon as its CPUs are. Pods that
-        have been there for long may hold less than they ask for, as their containers may have ended.
-        """
-        rest = _in_use(report)
-        for booking in self._assigned():
-            if booking.reported:
-                rest.subtract(_own(report, booking.record))
-        asked: Counter[str] = Counter()
-        for booking in told:
-            asked.update(_own(report, booking.record))
-        if all(amount <= rest[name] for name, amount in asked.items()):
-            return told
-        return [one for one in told if not self._is_newly_there(one)]
-
-    def _is_newly_there(self, booking: Booking) -> bool:
-        done = booking.acknowledged
-        return not booking.was_there and (done is None or done >= self._reported_at - _LATE_S)
+        found = confirmation.by_fingerprint(report, assigned, self._ended, self._reported_at)
+        for booking in found:
+            booking.reported, booking.resized = True, None
+        return bool(found)
 
     def _mark_by_amounts(self, report: Report) -> bool:
-        """Mark whom the numbers of a report without a fingerprint can include, and nobody else. True for any change."""
-        there = list(self._assigned())
-        gone = [self._ended[name].record for name in self._latest_ended()]
-        marks = included(
-            _in_use(report),
-            [_own(report, one.record) for one in there],
-            [_own(report, record) for record in gone],
-        )
+        """Mark whom the numbers can include, and nobody else. True for any change."""
+        assigned = self._assigned()
+        marks = confirmation.by_amounts(report, assigned, self._ended)
         has_changed = False
-        for position, booking in enumerate(there):
+        for position, booking in enumerate(assigned):
             is_included = position in marks
             has_changed = has_changed or booking.reported != is_included
             booking.reported = is_included
@@ -417,23 +263,10 @@ class Books:
                 booking.resized = None
         return has_changed
 
-    def _latest_ended(self) -> list[PodName]:
-        return sorted(self._ended, key=lambda name: self._ended[name].at, reverse=True)
-
-    def _counted(self, report: Report) -> list[Booking]:
-        """The assigned pods that the report's kind of fingerprint counts."""
-        counts_all = report.fingerprint_method == fingerprint.ALL
-        return [
-            one
-            for one in self._assigned()
-            # Of a name that has ended lately, the digest may mean the one that ended.
-            if one.name not in self._ended and (counts_all or is_exclusive(report.empty, one.needs))
-        ]
-
     def _rebuild(self, report: Report) -> None:
         """The report's state, with what it does not include placed on top, the surest first."""
         if report.offsets is not None and report.fingerprint and not self._included:
-            counted = self._counted(report)
+            counted = confirmation.counted(report, self._assigned(), self._ended)
             if report.fingerprint == fingerprint.of([one.name for one in counted]):
                 self._included = {one.uid: (one.name, one.needs) for one in counted}
         is_exact = report.precision == "exact"
@@ -478,6 +311,21 @@ class Books:
                 settled.add(booking.uid)
         return frozenset(settled)
 
+    def _comes_in_its_turn(self, booking: Booking) -> bool:
+        """Whether placing it before the less sure ones would give what there is: it was, and nothing has left since."""
+        is_after = False
+        last = booking.standing
+        for other in self.bookings.values():
+            if not (other.reported or (other.placed and other.releases_before == self._removals)):
+                return False
+            if other is booking:
+                is_after = True
+            elif is_after == (other.standing is Standing.ASSIGNED) or other.standing > last:
+                return False
+            elif is_after:
+                last = other.standing
+        return True
+
     def _place_before_the_less_sure(self, booking: Booking) -> None:
         """The kubelet knows nothing of pods that are only expected, so they make room for one that is bound."""
         assert self.kubelet is not None
@@ -498,63 +346,6 @@ class Books:
         if self.kubelet is None:
             return
         booking.placed = self.kubelet.admit_view(self._view(booking)).admitted
+        booking.releases_before = self._removals
         if booking.placed and booking.record.runs:
             self.kubelet.start(booking.uid)
-
-
-def _in_use(report: Report) -> Counter[str]:
-    """What a counts report says is not available, in units of requests."""
-    total: Counter[str] = Counter()
-    for occupant in report.occupants:
-        total.update(occupant.requests)
-    return total
-
-
-def _own(report: Report, record: PodRecord) -> dict[str, int]:
-    """What the pod takes of the numbers of this report."""
-    return own_amounts(report.empty, record.view(report.empty))
-
-
-def numa_nodes(placement: Placement, node: Kubelet) -> list[object]:
-    """The NUMA nodes of what a container holds: of its CPUs, of its memory, and of each of its devices."""
-    cpus = [numa.id for numa in node.topology.numas if numa.cpus & (placement.cpus or 0)]
-    memory = {block.type: block.numa for block in placement.memory if block.size}
-    devices = {
-        resource: sorted(_nodes_of(node.devices.tables.get(resource), device) for device in ids)
-        for resource, ids in placement.devices.items()
-        if ids
-    }
-    return [cpus, memory, devices]
-
-
-def _nodes_of(table: DeviceTable | None, device: str) -> tuple[int, ...]:
-    number = None if table is None else table.index.get(device)
-    if table is None or number is None:
-        return ()
-    return tuple(position for position, near in enumerate(table.near) if near >> number & 1)
-
-
-def is_exclusive(node: Kubelet, needs: pods.Needs) -> bool:
-    """Whether fingerprint method `with-exclusive-resources` counts the pod; plain init containers do not matter.
-
-    RTE counts what the kubelet lists. scheduler-plugins (pkg/noderesourcetopology/resourcerequests, AreExclusiveForPod)
-    go by the pod alone, and so never agree with it on a node whose manager of CPUs or memory is off.
-    """
-    guaranteed = needs.qos == "Guaranteed"
-    return any(
-        _is_exclusive_amount(node, resource, amount, guaranteed=guaranteed)
-        for container in needs.containers
-        if container.kind != "init"
-        for resource, amount in {**container.limits, **container.requests}.items()
-        if amount > 0
-    )
-
-
-def _is_exclusive_amount(node: Kubelet, resource: str, amount: int, *, guaranteed: bool) -> bool:
-    if resource == "cpu":
-        return guaranteed and amount % 1000 == 0 and node.cpu is not None
-    if resource == "memory" or resource.startswith(pods.HUGEPAGES):
-        return guaranteed and node.memory is not None
-    # Devices without a NUMA node are in no zone.
-    table = node.devices.tables.get(resource)
-    return table is not None and table.nodes != 0

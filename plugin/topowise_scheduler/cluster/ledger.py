@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from topowise import pods
 from topowise.runtime.log import V2, kv
-from topowise_scheduler.cluster.books import Booking, Books, Standing
+from topowise_scheduler.cluster.bookings import Booking, Standing
+from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.cluster.caution import worlds
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Engine
@@ -294,11 +295,13 @@ class Ledger:
         """Assign a pod that is about to be bound, if its kubelet will take it. Why not, "" if it is booked."""
         if record.uid in self._assigned and record.uid not in self._assumed:
             return f"it is bound to {self._assigned[record.uid]} already"
-        self.unclaim(record.uid)
+        if self._claims.get(record.uid, (name,))[0] != name:
+            self.unclaim(record.uid)
         # An earlier bind of this pod was given up by who asked for it.
         self.forget(record.uid)
         refusal = self._refusal(record, name)
         if refusal:
+            self.unclaim(record.uid)
             return refusal
         self._assumed.add(record.uid)
         self._assign(record, name, needs)
@@ -397,8 +400,8 @@ class Ledger:
         self._asked.pop(record.uid, None)
         self._assigned[record.uid] = name
         books = self._nodes.setdefault(name, Books())
-        books.put(self._booking(record, needs, Standing.ASSIGNED, was_there=not is_news), is_news=is_news)
-        self._publish(name, books, better=False)
+        if books.put(self._booking(record, needs, Standing.ASSIGNED, was_there=not is_news), is_news=is_news):
+            self._publish(name, books, better=False)
 
     def _put_refusal(self, record: PodRecord) -> None:
         self.events[f"refusal_{record.refusal}"] += 1

@@ -8,7 +8,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from topowise_scheduler.cluster.books import Booking, Books, Standing
+from topowise_scheduler.cluster.bookings import Booking, Standing
+from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.kubectl import picture, whereabouts
 from topowise_scheduler.kubectl.picture.model import Zone

@@ -349,3 +349,58 @@ class TestRefusals:
         service.ledger.tick()
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
         assert service.ledger.quarantines == 0
+
+
+class TestWhatBindingChanges:
+    """A bind of what was claimed changes nothing on the node, so the engine is not told; anything else it is."""
+
+    @pytest.fixture
+    def told(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        names: list[str] = []
+        put = service.engine.put
+
+        def noted(name: str, node: Kubelet) -> None:
+            names.append(name.partition("/")[0])
+            put(name, node)
+
+        service.report(exact(kubelet()))
+        monkeypatch.setattr(service.engine, "put", noted)
+        return names
+
+    def claim(self, service: Service, name: str, cpu: str = "2") -> Any:
+        record = service.records.decode(msgspec.json.encode(pod(name, cpu)))
+        assert record.needs is not None
+        service.ledger.claim(record, record.needs, "n1")
+        return record
+
+    def bind(self, service: Service, record: Any) -> None:
+        assert service.ledger.assume(record, record.needs, "n1") == ""
+
+    def test_the_pod_that_was_claimed(self, service: Service, told: list[str]) -> None:
+        record = self.claim(service, "a")
+        free = service.free("n1")
+        told.clear()
+        self.bind(service, record)
+        assert told == []
+        assert service.free("n1") == free
+
+    def test_of_two_claimed_pods_the_second_is_bound_first(self, service: Service, told: list[str]) -> None:
+        self.claim(service, "a", "1")
+        second = self.claim(service, "b", "3")
+        told.clear()
+        self.bind(service, second)
+        assert told
+
+    def test_a_pod_has_ended_since_the_claim(self, service: Service, told: list[str]) -> None:
+        service.put(pod("old", "2", node="n1"))
+        record = self.claim(service, "a", "3")
+        service.ledger.drop_pod("uid-old")
+        told.clear()
+        self.bind(service, record)
+        assert told
+
+    def test_a_nominated_pod_may_lie_elsewhere_once_it_is_bound(self, service: Service, told: list[str]) -> None:
+        service.put(pod("a", "3", nominatedNodeName="n1"))
+        assert service.ledger.unsettled == 0
+        service.put(pod("a", "3", node="n1"))
+        assert service.ledger.unsettled == 1

@@ -1,0 +1,97 @@
+"""A pod in the books of its node: how sure it is to be there, and since when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from topowise import pods
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.report import PodName
+
+# For so long a report that still lists an ended pod is taken for an old one; later, for the kubelet's truth.
+ENDED_KEPT_S: Final = 120.0
+# What the API server tells of one moment comes to us within this time, and what a kubelet knows first within that.
+EARLY_S: Final = 0.2
+LATE_S: Final = 2.0
+
+
+class Standing(IntEnum):
+    """How sure a booking is; a later one replaces an earlier one."""
+
+    NOMINATED = 1
+    """kube-scheduler evicts others for it here."""
+    CLAIMED = 2
+    """We said yes, and expect it here."""
+    ASSIGNED = 3
+    """It is bound to the node."""
+
+
+class Resize(msgspec.Struct, frozen=True):
+    """A pod was resized in place (KEP-1287): when, and what the report of that time said of it."""
+
+    at: float
+    version: str
+    held: object
+
+
+class Booking(msgspec.Struct):
+    """A pod on the node. `reported`: the report's numbers include it. `placed`: the books hold it for itself."""
+
+    record: PodRecord
+    needs: pods.Needs
+    standing: Standing
+    since: float
+    """When it came to this standing: seconds, monotonic."""
+    acknowledged: float | None = None
+    """When its kubelet was seen to have taken it on."""
+    was_there: bool = False
+    """It was there before us, so nobody saw what happened around it."""
+    reported: bool = False
+    placed: bool = False
+    releases_before: int = -1
+    """How often the node had given something back when it was placed."""
+    resized: Resize | None = None
+    """Until a report shows it."""
+
+    @property
+    def uid(self) -> str:
+        """The pod's."""
+        return self.record.uid
+
+    @property
+    def name(self) -> PodName:
+        """Namespace and name of the pod."""
+        return self.record.namespace, self.record.name
+
+
+class Ended(NamedTuple):
+    """A pod that has ended: seconds, monotonic, and what it was."""
+
+    at: float
+    record: PodRecord
+
+
+def is_unsure(booking: Booking, assigned: Iterable[Booking], releases: Iterable[float], now: float) -> bool:
+    """Whether the pod may lie elsewhere than predicted: because it came lately, or because others came or went then.
+
+    `assigned` are the pods bound to the node, `releases` the times at which some gave back what they held.
+    """
+    if booking.reported or booking.standing is Standing.NOMINATED:
+        return False
+    done = booking.acknowledged
+    if booking.standing is Standing.CLAIMED or done is None or now - done < LATE_S:
+        return True
+    if now - done > ENDED_KEPT_S:
+        # Whoever has not been reported by now never will: the exporter leaves it out.
+        return False
+    begin, end = booking.since - EARLY_S, done + LATE_S
+    if booking.was_there or any(begin <= at <= end for at in releases):
+        return True
+    return any(
+        other is not booking and not other.reported and other.since <= end and (other.acknowledged or now) >= begin
+        for other in assigned
+    )

@@ -1,0 +1,198 @@
+"""Which pods a report includes, so that they need not be booked beside it. Nothing here changes a booking.
+
+- A report of precision "exact" lists each pod's CPUs, memory and devices, so each pod is confirmed for itself.
+- A report of counts only tells by its fingerprint which pods are in its numbers: all that we know of, or all but the
+  newest few, with or without those that have ended.
+- One without a fingerprint includes those whose amounts make up what is in use (amounts.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from topowise import fingerprint, pods
+from topowise_scheduler.cluster.amounts import included
+from topowise_scheduler.cluster.bookings import LATE_S, Booking, Ended
+from topowise_scheduler.cluster.caution import own_amounts
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.kubelet import Kubelet, Placement
+from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.report import PodName, Report
+
+# How many of the newest pods may be missing in the numbers of a counts report, to be found by its fingerprint.
+_MAX_MISSING: Final = 16
+# And how many that have ended may still be in them, beside all or none.
+_MAX_LATELY: Final = 4
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Predictions that a report has confirmed: how many lie on the predicted NUMA nodes, and the pods that do not."""
+
+    hits: int = 0
+    misses: tuple[PodName, ...] = ()
+
+
+def shows(report: Report, booking: Booking) -> bool:
+    """Whether a report is of a time after the pod's last resize, if there was one."""
+    resized = booking.resized
+    if resized is None:
+        return True
+    if report.precision == "exact":
+        return resized.held != report.held.get(booking.name)
+    return resized.version != report.version
+
+
+def lists(report: Report, booking: Booking, ended: Mapping[PodName, Ended]) -> bool:
+    """Whether an exact report lists the pod. Of a name that has ended lately, it may mean the one that ended."""
+    return booking.name in report.held and booking.name not in ended and shows(report, booking)
+
+
+def compare(report: Report, assigned: Sequence[Booking], predicted: Kubelet) -> Comparison:
+    """What an exact report says of pods that were only predicted so far."""
+    hits = 0
+    misses = []
+    for booking in assigned:
+        held = report.held.get(booking.name)
+        if held is None or booking.reported or not booking.placed or not shows(report, booking):
+            continue
+        placements = predicted.placements(booking.uid)
+        # Plain init containers are in no report, and "" is the pod itself.
+        if all(
+            name in placements and numa_nodes(placements[name], predicted) == numa_nodes(placement, predicted)
+            for name, placement in held.items()
+            if name
+        ):
+            hits += 1
+        else:
+            misses.append(booking.name)
+    return Comparison(hits, tuple(misses))
+
+
+def counted(report: Report, assigned: Sequence[Booking], ended: Mapping[PodName, Ended]) -> list[Booking]:
+    """The assigned pods that the report's kind of fingerprint counts."""
+    counts_all = report.fingerprint_method == fingerprint.ALL
+    return [
+        one
+        for one in assigned
+        # Of a name that has ended lately, the digest may mean the one that ended.
+        if one.name not in ended and (counts_all or is_exclusive(report.empty, one.needs))
+    ]
+
+
+def by_fingerprint(
+    report: Report, assigned: Sequence[Booking], ended: Mapping[PodName, Ended], reported_at: float
+) -> list[Booking]:
+    """The pods that the numbers include and that are not marked so yet; none if the fingerprint is of no set we know.
+
+    `reported_at` is when the report came: seconds, monotonic.
+    """
+    candidates = counted(report, assigned, ended)
+    latest = latest_first(ended)
+    lately = [latest[:many] for many in (*range(min(len(latest), _MAX_LATELY)), len(latest))]
+    for missing in range(min(len(candidates), _MAX_MISSING) + 1):
+        names = [booking.name for booking in candidates[: len(candidates) - missing]]
+        if not any(report.fingerprint == fingerprint.of([*names, *some]) for some in lately):
+            continue
+        newest = {booking.uid for booking in candidates[len(candidates) - missing :]}
+        told = [one for one in assigned if not one.reported and one.uid not in newest and one.name not in ended]
+        return [one for one in _with_room(report, assigned, told, reported_at) if shows(report, one)]
+    return []
+
+
+def by_amounts(report: Report, assigned: Sequence[Booking], ended: Mapping[PodName, Ended]) -> frozenset[int]:
+    """Positions of the assigned pods that the numbers of a report without a fingerprint can include; of nobody else."""
+    return included(
+        _in_use(report),
+        [_own(report, one.record) for one in assigned],
+        [_own(report, ended[name].record) for name in latest_first(ended)],
+    )
+
+
+def latest_first(ended: Mapping[PodName, Ended]) -> list[PodName]:
+    """Names of pods that have ended, the last first."""
+    return sorted(ended, key=lambda name: ended[name].at, reverse=True)
+
+
+def _with_room(report: Report, assigned: Sequence[Booking], told: list[Booking], reported_at: float) -> list[Booking]:
+    """The pods of a fingerprint without the newest, if the numbers have no room for them.
+
+    A kubelet lists a pod before all of it has been allocated, and NFD looks as soon as its CPUs are. Pods that have
+    been there for long may hold less than they ask for, as their containers may have ended.
+    """
+    rest = _in_use(report)
+    for booking in assigned:
+        if booking.reported:
+            rest.subtract(_own(report, booking.record))
+    asked: Counter[str] = Counter()
+    for booking in told:
+        asked.update(_own(report, booking.record))
+    if all(amount <= rest[name] for name, amount in asked.items()):
+        return told
+    return [one for one in told if not _is_newly_there(one, reported_at)]
+
+
+def _is_newly_there(booking: Booking, reported_at: float) -> bool:
+    done = booking.acknowledged
+    return not booking.was_there and (done is None or done >= reported_at - LATE_S)
+
+
+def _in_use(report: Report) -> Counter[str]:
+    """What a counts report says is not available, in units of requests."""
+    total: Counter[str] = Counter()
+    for occupant in report.occupants:
+        total.update(occupant.requests)
+    return total
+
+
+def _own(report: Report, record: PodRecord) -> dict[str, int]:
+    """What the pod takes of the numbers of this report."""
+    return own_amounts(report.empty, record.view(report.empty))
+
+
+def numa_nodes(placement: Placement, node: Kubelet) -> list[object]:
+    """The NUMA nodes of what a container holds: of its CPUs, of its memory, and of each of its devices."""
+    cpus = [numa.id for numa in node.topology.numas if numa.cpus & (placement.cpus or 0)]
+    memory = {block.type: block.numa for block in placement.memory if block.size}
+    devices = {
+        resource: sorted(_nodes_of(node.devices.tables.get(resource), device) for device in ids)
+        for resource, ids in placement.devices.items()
+        if ids
+    }
+    return [cpus, memory, devices]
+
+
+def _nodes_of(table: DeviceTable | None, device: str) -> tuple[int, ...]:
+    number = None if table is None else table.index.get(device)
+    if table is None or number is None:
+        return ()
+    return tuple(position for position, near in enumerate(table.near) if near >> number & 1)
+
+
+def is_exclusive(node: Kubelet, needs: pods.Needs) -> bool:
+    """Whether fingerprint method `with-exclusive-resources` counts the pod; plain init containers do not matter.
+
+    RTE counts what the kubelet lists. scheduler-plugins (pkg/noderesourcetopology/resourcerequests, AreExclusiveForPod)
+    go by the pod alone, and so never agree with it on a node whose manager of CPUs or memory is off.
+    """
+    guaranteed = needs.qos == "Guaranteed"
+    return any(
+        _is_exclusive_amount(node, resource, amount, guaranteed=guaranteed)
+        for container in needs.containers
+        if container.kind != "init"
+        for resource, amount in {**container.limits, **container.requests}.items()
+        if amount > 0
+    )
+
+
+def _is_exclusive_amount(node: Kubelet, resource: str, amount: int, *, guaranteed: bool) -> bool:
+    if resource == "cpu":
+        return guaranteed and amount % 1000 == 0 and node.cpu is not None
+    if resource == "memory" or resource.startswith(pods.HUGEPAGES):
+        return guaranteed and node.memory is not None
+    # Devices without a NUMA node are in no zone.
+    table = node.devices.tables.get(resource)
+    return table is not None and table.nodes != 0
