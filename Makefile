@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: venv demo test check bench e2e gen-proto gen-reference fix clean
+.PHONY: venv demo test check bench e2e fuzz mutants coverage audit gen-proto gen-reference fix clean
 
 venv: .venv/stamp
 
@@ -20,12 +20,23 @@ test: venv ## Unit, contract and integration tests (under 3 minutes on 2 cores).
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check
 
-bench: venv ## Figures of whole processes and of hot paths, printed; never part of the tests.
-	@$(BIN)/python -m bench $(PART)
-	@$(BIN)/python -m pytest tests/bench --benchmark-only --benchmark-columns=min,median,max,rounds $(ARGS)
+bench: venv ## Figures of whole processes and of hot paths, as tables and JSON; PART=exporter|engine|scheduler|density.
+	@$(BIN)/python -m bench $(PART) $(ARGS)
 
 e2e: venv ## Slow proofs on real processes, some minutes; not part of the tests.
 	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+
+fuzz: venv ## Every parser with damaged input, guided where atheris is installed; SECONDS for each of them.
+	@$(BIN)/python hack/fuzz $(or $(SECONDS),20) $(NAME)
+
+mutants: venv ## Plants mistakes in a copy of the kubelet model: do its tests notice? ARGS="--count 300 --seed 1", --all.
+	@$(BIN)/python hack/mutants $(ARGS)
+
+coverage: venv ## Which lines and branches the tests run, by package; slower than make test.
+	@$(BIN)/python hack/coverage $(ARGS)
+
+audit: venv ## Known vulnerabilities of the locked run-time dependencies; needs a database to ask (AUDIT_SERVICE).
+	@hack/audit
 
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
 	@$(BIN)/python hack/gen-proto

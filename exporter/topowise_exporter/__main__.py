@@ -99,7 +99,7 @@ def _settings_of_once(options: argparse.Namespace) -> ExporterConfiguration:
 
 
 async def _look(settings: ExporterConfiguration) -> Observation:
-    from topowise_exporter import machine
+    from topowise_exporter import machine, zones
     from topowise_exporter.kubelet.model import Allocations
     from topowise_exporter.kubelet.podresources import PodResources
     from topowise_exporter.kubelet.settings import Source
@@ -119,6 +119,8 @@ async def _look(settings: ExporterConfiguration) -> Observation:
             print(f"warning: {about}: {problem}", file=sys.stderr)
     for problem in seen.machine.problems:
         print(f"warning: {problem}", file=sys.stderr)
+    for node in zones.high_nodes(seen.machine):
+        print(f"warning: NUMA {node}: no kubelet aligns to ids beyond 63; left out of the zones", file=sys.stderr)
     return seen
 
 

@@ -1,4 +1,7 @@
-"""Problems in the log: said once when they appear or change, and once when they are over."""
+"""Problems in the log: said once when they appear or change, and once when they are over.
+
+One that changes to and fro between the same texts is said once for each of them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import logging
 from collections.abc import Mapping
 
 from topowise.runtime.log import kv
+from topowise.runtime.told import Told
 
 log = logging.getLogger(__name__)
 
@@ -14,12 +18,11 @@ class Complaints:
     """`about` is a whole sentence that says what is wrong and what happens instead; `problem` is the detail."""
 
     def __init__(self) -> None:
-        self._current: dict[str, str] = {}
+        self._current: dict[str, Told] = {}
 
     def raise_(self, about: str, problem: str) -> None:
         """There is a problem."""
-        if self._current.get(about) != problem:
-            self._current[about] = problem
+        if self._current.setdefault(about, Told()).is_news(problem):
             log.warning(about, extra=kv(why=problem))
 
     def settle(self, about: str) -> None:

@@ -24,6 +24,7 @@ from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
+from topowise.runtime.told import Told
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
 
@@ -73,7 +74,7 @@ class Waker:
         self._first_group = 0
         self._open: dict[str, int] = {}
         self._woken: dict[str, _Woken] = {}
-        self._complaint = ""
+        self._complaints = Told()
 
     @property
     def _most(self) -> float:
@@ -97,7 +98,7 @@ class Waker:
                     await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
                     break
                 backoff.reset()
-                self._complaint = ""
+                self._complaints.settle()
 
     def due(self) -> Iterator[PodRecord]:
         """The pods to wake now, the most important first."""
@@ -169,7 +170,5 @@ class Waker:
         log.log(V2, "Woke a pod", extra=kv(pod=f"{record.namespace}/{record.name}"))
 
     def _complain(self, record: PodRecord, exc: ApiError) -> None:
-        complaint = f"{exc.status} {exc.reason}"
-        if complaint != self._complaint:
-            self._complaint = complaint
+        if self._complaints.is_news(f"{exc.status} {exc.reason}"):
             log.warning("Cannot wake a pod", extra=kv(pod=f"{record.namespace}/{record.name}", why=exc))

@@ -14,7 +14,8 @@ import pytest
 from daemons import CRD, Start, assert_eventually
 from exporter_setup import FakeKubelet, available, published
 from sandbox.apiserver import ApiServer
-from sandbox.kubelet.holdings import ContainerHoldings, PodHoldings
+from sandbox.kubelet.holdings import Block, ContainerHoldings, PodHoldings
+from sandbox.kubelet.pods_api import PodsApi
 from sandbox.kubelet.state_files import StateFiles
 from topowise import fingerprint
 
@@ -28,7 +29,7 @@ async def test_it_publishes_at_once_and_says_everything(
     topology = published(server)
     assert topology is not None
     assert topology["apiVersion"] == "topology.node.k8s.io/v1alpha2"
-    assert [zone["name"] for zone in topology["zones"]] == ["node-0", "node-4"]
+    assert [zone["name"] for zone in topology["zones"] if "resources" in zone] == ["node-0", "node-4"]
     assert {one["name"]: one["value"] for one in topology["attributes"]}["topologyManagerPolicy"] == "single-numa-node"
     assert topology["metadata"]["ownerReferences"][0]["kind"] == "Node"
     managers = {entry["manager"] for entry in topology["metadata"]["managedFields"]}
@@ -145,6 +146,78 @@ async def test_a_state_file_is_a_hint_and_its_finished_init_containers_count(
     assert exporter.process.returncode is None
 
 
+@pytest.mark.parametrize("state_files", [False, True], ids=["by List alone", "with state files"])
+async def test_a_pod_resized_in_place_keeps_its_name_and_changes_its_numbers(
+    server: ApiServer,
+    start: Start,
+    config: dict[str, Any],
+    kubelet: FakeKubelet,
+    tmp_path: Path,
+    state_files: bool,
+) -> None:
+    files = StateFiles(tmp_path / "root")
+
+    def resized(cpus: set[int], memory: int) -> None:
+        block = Block("memory", (0,), memory)
+        container = ContainerHoldings("c", "app", frozenset(cpus), (block,))
+        kubelet.pods = (PodHoldings("u1", "default", "p", (container,)),)
+        # A kubelet writes its managers' state at a resize, and no device checkpoint.
+        files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
+
+    def told() -> tuple[str | None, str | None, str, list[Any]]:
+        topology = published(server) or {}
+        named = {one["name"]: one["value"] for one in topology.get("attributes", [])}
+        held = json.loads(named.get("topowise.io/holdings", "[]"))
+        containers = [container[:3] for container in held[0][2]] if held else []
+        memory = available(server, resource="memory") if topology else None
+        cpu = available(server) if topology else None
+        return cpu, memory, named.get("nodeTopologyPodsFingerprint", ""), containers
+
+    half = 1 << 28
+    resized({1}, half)
+    root = str(tmp_path / "root") if state_files else ""
+    await start("topowise_exporter", "run", config={**config, "kubeletRoot": root})
+    same_pods = fingerprint.of([("default", "p")])
+    await assert_eventually(lambda: told() == ("2", str(half), same_pods, [["c", "1", [["memory", "0", half]]]]))
+    # Up, with InPlacePodVerticalScalingExclusiveCPUs and -Memory: more of both, the first CPU stays.
+    resized({1, 4}, 2 * half)
+    expected = ("1", "0", same_pods, [["c", "1,4", [["memory", "0", 2 * half]]]])
+    await assert_eventually(lambda: told() == expected, within=2.0)
+    # And down again.
+    resized({1}, half)
+    await assert_eventually(lambda: told()[:2] == ("2", str(half)), within=2.0)
+    assert told()[2:] == (same_pods, [["c", "1", [["memory", "0", half]]]])
+
+
+async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pods_api(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    (root / "pods-api").mkdir(parents=True)
+    pods_api = PodsApi(kubelet.holdings)
+    kubelet.give("p", 1, 4)
+    # Nothing but the event can tell: no file is written, and the next timed look is an hour away.
+    exporter = await start("topowise_exporter", "run", config={**config, "interval": "1h", "kubeletRoot": str(root)})
+    await assert_eventually(lambda: available(server) == "1")
+    await pods_api.start(root / "pods-api/pods-api.sock")
+    await assert_eventually(lambda: pods_api.watchers)
+    await asyncio.sleep(0.2)
+    kubelet.pods = ()
+    pods_api.changed()
+    await assert_eventually(lambda: available(server) == "3", within=1.0)
+    # A kubelet that restarts is watched again.
+    await pods_api.stop()
+    again = PodsApi(kubelet.holdings)
+    await again.start(root / "pods-api/pods-api.sock")
+    await assert_eventually(lambda: again.watchers)
+    kubelet.give("q", 1)
+    again.changed()
+    await assert_eventually(lambda: available(server) == "2", within=1.0)
+    assert await exporter.stop() == 0
+    await assert_eventually(lambda: not again.watchers)
+    await again.stop()
+
+
 async def test_a_touched_notify_file_is_a_hint(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
@@ -191,7 +264,34 @@ async def test_an_object_that_is_deleted_or_changed_is_written_anew(
             assert answer.status == 200
     await assert_eventually(lambda: exporter.lines("Somebody else writes"))
     assert "resource-topology-exporter" in exporter.lines("Somebody else writes")[0]
-    await assert_eventually(lambda: len((published(server) or {"zones": []})["zones"]) == 2)
+    await assert_eventually(lambda: (published(server) or {"zones": []})["zones"])
+
+
+@pytest.mark.parametrize("changes", [False, True], ids=["node at rest", "node with news"])
+async def test_a_writer_that_never_stops_is_named_once_and_written_against_once(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, changes: bool
+) -> None:
+    exporter = await start("topowise_exporter", "run", config={**config, "driftInterval": "300ms"})
+    await assert_eventually(lambda: published(server))
+    server.journal.clear()
+    url = f"{server.url}/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies/n1"
+    query = {"fieldManager": "node-feature-discovery-topology-updater", "force": "true"}
+    headers = {"Content-Type": "application/apply-patch+yaml", "User-Agent": "nfd-topology-updater/v0.0.0"}
+    async with aiohttp.ClientSession() as session:
+        for number in range(12):
+            zone = {"name": f"node-{number}", "type": "Node"}
+            theirs = {"apiVersion": "topology.node.k8s.io/v1alpha2", "kind": "NodeResourceTopology", "zones": [zone]}
+            async with session.patch(url, params=query, data=json.dumps(theirs), headers=headers) as answer:
+                assert answer.status == 200
+            if changes:
+                kubelet.pods = ()
+                kubelet.give("p", 1 + number % 3)
+            await asyncio.sleep(0.5)
+    # The first news may go out before it is known that somebody else has written.
+    assert 1 <= server.writes(user_agent="topowise-exporter*") <= 1 + changes
+    assert "NFD's topology updater" in exporter.lines("Somebody else writes")[-1]
+    assert len(exporter.lines("Somebody else writes")) <= 1 + changes
+    assert not exporter.lines("not as it was left")
 
 
 async def test_exclusions_hold_for_zones_and_fingerprint_alike(
@@ -215,14 +315,43 @@ async def test_volcanos_object_is_published_from_the_same_look(
     kubelet.give("p", 1)
     await start("topowise_exporter", "run", config={**config, "numatopology": True})
 
-    def free() -> str | None:
-        found = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
-        return found[0]["spec"]["numares"]["cpu"]["allocatable"] if found else None
-
-    await assert_eventually(lambda: free() == "2-7")
+    await assert_eventually(lambda: free_for_volcano(server) == "2-7")
     before = server.writes()
     await asyncio.sleep(0.6)
     assert server.writes() == before
+
+
+def free_for_volcano(server: ApiServer) -> str | None:
+    found = list(server.store.objects("numatopologies.nodeinfo.volcano.sh"))
+    return found[0]["spec"]["numares"]["cpu"].get("allocatable", "") if found else None
+
+
+async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    server.install_crds(CRD.with_name("numatopologies.yaml"))
+    files = StateFiles(tmp_path / "root")
+    files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
+    # Nothing but the kubelet's own files tells it to look: the next timed look is an hour away.
+    volcano = {**config, "numatopology": True, "interval": "1h", "kubeletRoot": str(tmp_path / "root")}
+    await start("topowise_exporter", "run", config=volcano)
+    await assert_eventually(lambda: (available(server), free_for_volcano(server)) == ("3", "1-7"))
+    stamps = set()
+    for name, cpus, expected in (("p", (1, 4), ("1", "2-3,5-7")), ("q", (5,), ("0", "2-3,6-7"))):
+        kubelet.give(name, *cpus)
+        files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
+        await assert_eventually(lambda e=expected: (available(server), free_for_volcano(server)) == e, within=1.0)
+        (found,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
+        assert [one["name"] for one in found["spec"]["podAllocations"]][-1] == name
+        stamps.add(found["metadata"]["annotations"]["timestamp"])
+    # The same state written again, a second later: nothing is new, so no timestamp either.
+    before = server.writes()
+    await asyncio.sleep(1.1)
+    files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
+    await asyncio.sleep(0.5)
+    assert server.writes() == before
+    (found,) = server.store.objects("numatopologies.nodeinfo.volcano.sh")
+    assert found["metadata"]["annotations"]["timestamp"] in stamps
 
 
 async def test_volcanos_crd_that_is_missing_holds_up_nothing_else(
@@ -255,3 +384,28 @@ async def test_once_prints_the_object_alone_on_stdout(
     assert topology["metadata"]["name"] == "x"
     cpu = next(one for one in topology["zones"][0]["resources"] if one["name"] == "cpu")
     assert cpu == {"name": "cpu", "capacity": "4", "allocatable": "3", "available": "2"}
+
+
+async def test_pods_are_told_where_they_lie_and_those_of_other_nodes_are_not(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    for name, node in (("here", "n1"), ("elsewhere", "n2")):
+        spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
+        server.create("pods", {"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+        kubelet.give(name, 1 if name == "here" else 4)
+    await start("topowise_exporter", "run", config={**config, "podPlacements": True, "driftInterval": "500ms"})
+
+    def told() -> dict[str, str | None]:
+        return {
+            one["metadata"]["name"]: one["metadata"].get("annotations", {}).get("kai.scheduler/numa-placement-observed")
+            for one in server.store.objects("pods")
+        }
+
+    placed = '[{"zone":"node-0","amount":{"cpu":"1"}}]'
+    await assert_eventually(lambda: told()["here"] == placed)
+    # The list of the node's pods tells that this one is not here; it is left alone from then on.
+    await asyncio.sleep(1.5)
+    assert told()["elsewhere"] is None
+    refused = [entry for entry in server.log() if entry.asked.path.endswith("/pods/elsewhere")]
+    assert {entry.status for entry in refused} == {422}
+    assert len(refused) == 1

@@ -13,11 +13,13 @@ import msgspec
 import pytest
 
 from daemons import CRD, assert_eventually, plain
+from faults.proxy import Fault, FaultProxy
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Stall
 from topowise import nrt, pods
 from topowise.errors import ApiError
 from topowise.kube.api import Api
+from topowise.kube.credentials import Credentials
 from topowise.kube.reflector import EventType, Reflector
 from topowise.runtime.backoff import Backoff
 
@@ -255,3 +257,81 @@ async def test_an_object_on_which_its_reader_or_consumer_stumbles_is_left_out(se
         server.create("pods", pod("c"))
         await assert_eventually(lambda: copy.names == {"a", "c"})
         assert reflector.lists == 1
+
+
+# Events of the past that come again. No API server says them by intent; caches and proxies before one do, when they are
+# rebuilt or fail over.
+
+
+class Again:
+    """An edit of a proxy: every event is followed by all those before it."""
+
+    def __init__(self) -> None:
+        self.past: list[bytes] = []
+
+    def __call__(self, line: bytes) -> list[bytes]:
+        if b'"BOOKMARK"' in line:
+            return [line]
+        told = [line, *self.past]
+        self.past.append(line)
+        return told
+
+
+@asynccontextmanager
+async def replaying(server: ApiServer) -> AsyncIterator[tuple[FaultProxy, Reflector[Any], Copy]]:
+    async def nobody(renew: bool) -> str:
+        return ""
+
+    async with FaultProxy(server.url) as proxy, Api(Credentials(proxy.url, None, nobody), "test", timeout=2) as behind:
+        proxy.spoil(Fault(watch=True, edit=Again()))
+        async with running(behind) as (reflector, copy):
+            await assert_eventually(lambda: reflector.synced)
+            yield proxy, reflector, copy
+
+
+async def test_what_is_deleted_stays_deleted_though_its_past_comes_again(server: ApiServer, api: Api) -> None:
+    async with replaying(server) as (_, _, copy):
+        for name in ("a", "b"):
+            server.create("pods", pod(name))
+        await assert_eventually(lambda: copy.names == {"a", "b"})
+        await api.request("DELETE", "/api/v1/namespaces/default/pods/a")
+        server.create("pods", pod("c"))
+        await assert_eventually(lambda: "c" in copy.names)
+        await asyncio.sleep(0.1)
+        assert copy.names == {"b", "c"}
+        # Another of the same name lives.
+        server.create("pods", pod("a"))
+        await assert_eventually(lambda: "a" in copy.names)
+        server.create("pods", pod("d"))
+        await assert_eventually(lambda: "d" in copy.names)
+        await asyncio.sleep(0.1)
+        assert copy.names == {"a", "b", "c", "d"}
+
+
+async def test_what_was_gone_before_a_list_stays_gone(server: ApiServer, api: Api) -> None:
+    async with replaying(server) as (proxy, reflector, copy):
+        server.create("pods", pod("a"))
+        await assert_eventually(lambda: copy.names == {"a"})
+        await api.request("DELETE", "/api/v1/namespaces/default/pods/a")
+        await assert_eventually(lambda: not copy.names)
+        server.levers.expire_window()
+        proxy.close_watches()
+        await assert_eventually(lambda: reflector.lists == 2)
+        server.create("pods", pod("b"))
+        await assert_eventually(lambda: "b" in copy.names)
+        await asyncio.sleep(0.1)
+        assert copy.names == {"b"}
+
+
+async def test_old_events_do_not_move_the_place_in_history_back(server: ApiServer) -> None:
+    async with replaying(server) as (proxy, _, copy):
+        for number in range(4):
+            server.create("pods", pod(f"p{number}"))
+        await assert_eventually(lambda: len(copy.names) == 4)
+        await asyncio.sleep(0.1)
+        proxy.mend()
+        before = len(copy.events)
+        proxy.close_watches()
+        server.create("pods", pod("last"))
+        await assert_eventually(lambda: "last" in copy.names)
+        assert [name for _, name in copy.events[before:]] == ["last"]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +82,21 @@ Start = Callable[..., Awaitable[Daemon]]
 
 @pytest.fixture
 async def start(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts `python -m module arguments`; `config` is written to a file and passed with --config."""
+    """Starts `python -m module arguments`; `config` is written to a file and passed with --config, `under` is a command
+    that runs it."""
     running: list[Daemon] = []
 
-    async def begin(module: str, *arguments: str, config: dict[str, Any] | None = None) -> Daemon:
+    async def begin(
+        module: str, *arguments: str, config: dict[str, Any] | None = None, under: Sequence[str] = ()
+    ) -> Daemon:
         if config is not None:
             file = tmp_path / f"{module}-{len(running)}.yaml"
             file.write_text(yaml.safe_dump(config))
             arguments = (*arguments, "--config", str(file))
         log = tmp_path / f"{module}-{len(running)}.log"
         with log.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, *arguments, stdout=out, stderr=out
-            )
+            command = (*under, sys.executable, "-m", module, *arguments)
+            process = await asyncio.create_subprocess_exec(*command, stdout=out, stderr=out)
         daemon = Daemon(process, log)
         running.append(daemon)
         return daemon

@@ -6,8 +6,8 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -67,6 +67,17 @@ class Cluster:
     """An async context. `pairs` is how many replicas there are, each a service with a kube-scheduler of its own, of
     which a lease chooses one; `blind` leaves the services out of kube-scheduler's configuration."""
 
+    definitions: Sequence[Json] = _DEFINITIONS
+    """The CRDs to install."""
+    cleared: tuple[str, ...] = (
+        PODS,
+        "/api/v1/nodes",
+        "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        LEASES.format("kube-system"),
+    )
+    """Collections that are emptied in the end: the next cluster on this API server finds none of this one."""
+
     def __init__(
         self,
         plane: ControlPlane,
@@ -89,7 +100,7 @@ class Cluster:
         self.refusals: list[Refusal] = []
         self.random = Random(7)
         self.services: list[Service] = []
-        self.schedulers: dict[int, StockScheduler] = {}
+        self.schedulers: dict[int, AbstractContextManager[Any]] = {}
 
     @property
     def service(self) -> Service:
@@ -117,7 +128,7 @@ class Cluster:
             await stack.enter_async_context(self.fleet)
             stack.push_async_callback(self._stop_schedulers)
             for number in range(self._pairs):
-                service = Service(f"service-{number}", self._kubeconfig, self._directory, **self._election(number))
+                service = Service(f"service-{number}", self._kubeconfig, self._directory, **self._settings(number))
                 self.services.append(service)
                 stack.push_async_callback(service.kill)
                 await service.start(self.session)
@@ -242,7 +253,8 @@ class Cluster:
         left_out = {one["metadata"]["name"]: self.takers(one) for one in await self.waiting()}
         assert not {name: takers for name, takers in left_out.items() if takers}
 
-    def _election(self, number: int) -> Json:
+    def _settings(self, number: int) -> Json:
+        """What the configuration of a service says beside the usual."""
         if self._pairs == 1:
             return {}
         election = {"enabled": True, "leaseNamespace": "kube-system", "identity": f"service-{number}"}
@@ -250,7 +262,7 @@ class Cluster:
 
     async def _define(self) -> None:
         async with connect(self.plane.url, self.plane.token) as client:
-            for crd in _DEFINITIONS:
+            for crd in self.definitions:
                 assert (await client.call("POST", CRDS, crd)).status in (201, 409)
             while (await client.call("GET", NRT, limit=1)).status != 200:
                 await asyncio.sleep(0.05)
@@ -260,12 +272,5 @@ class Cluster:
             await self.stop_scheduler(number)
 
     async def _clear(self) -> None:
-        """The next cluster on this API server finds none of this one."""
-        for path in (
-            PODS,
-            "/api/v1/nodes",
-            "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies",
-            "/apis/scheduling.k8s.io/v1/priorityclasses",
-            LEASES.format("kube-system"),
-        ):
+        for path in self.cleared:
             await self.api.request("DELETE", path, query={"gracePeriodSeconds": "0"}, timeout=60)

@@ -5,6 +5,8 @@ The model decides and keeps the books; this module turns them into what a kubele
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -55,6 +57,11 @@ class EmulatedNode:
     def would_admit(self, pod: pods.Pod) -> Admission:
         """What would become of a pod, which is left no trace of."""
         return self._kubelet.fork().admit(pod)
+
+    def would_admit_of(self, some: Iterable[pods.Pod]) -> int:
+        """How many pods would be admitted, one after the other, until the first that is not; no trace is left."""
+        kubelet = self._kubelet.fork()
+        return sum(1 for _ in takewhile(lambda pod: kubelet.admit(pod).admitted, some))
 
     def remove(self, uid: str) -> bool:
         """The pod is gone; False if it was never admitted."""

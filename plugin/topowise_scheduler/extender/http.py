@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from topowise.runtime import tls
 from topowise.runtime.log import kv
+from topowise.runtime.told import Told
 from topowise_scheduler.configuration import Extender
 from topowise_scheduler.extender import binding, explaining, verbs
 from topowise_scheduler.extender.binding import Binder
@@ -118,7 +119,7 @@ class Application:
         self._refused = {name: metrics.refused.labels(name.replace("/", "_")) for name in self._verbs}
         self._max_body_bytes = max_body_bytes
         self._ui = ui
-        self._complaint = ""
+        self._complaints = Told()
         # Bytes of large bodies that are being read.
         self._large = 0
 
@@ -226,9 +227,8 @@ class Application:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _note(self, verb: str, problem: str) -> None:
-        """Once per change: a scheduler that sends one bad request sends it again and again."""
-        if problem != self._complaint:
-            self._complaint = problem
+        """Once per change: a scheduler that sends one bad request sends it again and again, or two in turn."""
+        if self._complaints.is_news(problem):
             log.warning("Request refused", extra=kv(verb=verb, why=problem))
 
 

@@ -32,6 +32,7 @@ import msgspec
 from topowise.errors import ApiError, ConfigError
 from topowise.kube.api import Api
 from topowise.runtime.log import V2, kv
+from topowise.runtime.told import Told
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ class Elector:
         self._observed = 0.0  # when _record was first seen
         self._named = False  # the record may name us
         self._pause = 0.0  # the server's Retry-After
-        self._complaint = ""
+        self._complaints = Told()
 
     @property
     def is_leader(self) -> bool:
@@ -184,7 +185,8 @@ class Elector:
                         limit.reschedule(loop.time() + self._remaining())
                     next_round = started + self._timing.retry_period - monotonic()
         except TimeoutError:
-            self._lose(f"not renewed within {self._timing.renew_deadline:g}s: {self._complaint or 'no answer yet'}")
+            why = self._complaints.last or "no answer yet"
+            self._lose(f"not renewed within {self._timing.renew_deadline:g}s: {why}")
 
     def _lose(self, why: str) -> None:
         self._leading = False
@@ -206,9 +208,8 @@ class Elector:
         except TimeoutError:
             self._complain(f"no answer within {self._timing.retry_period:g}s")
             return False
-        if self._complaint:
+        if self._complaints.settle():
             log.info("The lease is within reach again", extra=self._kv(holder=self.holder))
-            self._complaint = ""
         return ours and self._remaining() > 0
 
     async def _round(self) -> bool:
@@ -333,10 +334,9 @@ class Elector:
         return self._deadline - monotonic()
 
     def _complain(self, problem: str) -> None:
-        if problem != self._complaint:
+        if self._complaints.is_news(problem):
             what = "Cannot renew the lease, trying again" if self._leading else "Cannot compete for the lease"
             log.warning(what, extra=self._kv(why=problem))
-            self._complaint = problem
 
     def _kv(self, **values: object) -> dict[str, Any]:
         return kv(lease=self._lease_name, **values)

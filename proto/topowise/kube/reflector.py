@@ -6,7 +6,8 @@ The consumer is told `replace` (everything there is) and `apply` (one event) and
 
 Against the traps of the official informer: a silent peer is dropped after `silence` seconds (the first bookmark of a
 quiet watch was seen after two minutes), a 410 lists anew after a back-off, a list is paged, an object that does not
-decode is skipped with a line in the log, and an event older than what we hold is ignored.
+decode is skipped with a line in the log, and an event older than what we hold is ignored, be it of an object that has
+gone since.
 Rules: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
 
@@ -27,6 +28,7 @@ from topowise.errors import ApiError, TopowiseError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
+from topowise.runtime.told import Told
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ _WATCH_SECONDS = (240.0, 290.0)
 _SILENCE_SECONDS = 150.0
 # No answer, or "later": the place in history is not lost by it. Other refusals below 500 are about us or the resource.
 _RESUMABLE = (0, 429)
+# Deletions that are remembered, so that no event from before them brings an object back.
+_MOST_GONE = 4096
 # Work between two yields to the event loop, in seconds: whoever else asks something waits for as long.
 _SLICE = 0.002
 
@@ -128,7 +132,9 @@ class Reflector(Generic[Object]):
         self._gives_up_on = gives_up_on
         self._version = ""
         self._held: dict[tuple[str, str], int] = {}
-        self._complaint = ""
+        self._listed = 0
+        self._gone: dict[tuple[str, str], int] = {}
+        self._complaints, self._losses = Told(), Told()
         self._breathed = 0.0
         self.synced = False
         self.lists = 0
@@ -148,7 +154,8 @@ class Reflector(Generic[Object]):
             try:
                 await self._list_and_watch()
             except HistoryLostError as exc:
-                log.info("Watch lost its place, listing anew", extra=kv(resource=self.name, why=exc))
+                if self._losses.is_news(str(exc)):
+                    log.info("Watch lost its place, listing anew", extra=kv(resource=self.name, why=exc))
                 await asyncio.sleep(self._backoff.next_delay())
             except ApiError as exc:
                 if exc.status in self._gives_up_on:
@@ -166,6 +173,7 @@ class Reflector(Generic[Object]):
                 await self._list()
             if lasted:
                 self._backoff.reset()
+                self._losses.settle()
                 continue
             # A server that closes every watch at once is in trouble; do not add to it.
             await asyncio.sleep(self._backoff.next_delay())
@@ -184,6 +192,8 @@ class Reflector(Generic[Object]):
             query["continue"] = page.metadata.more
             page = await self._page(self._path, query)
         self._version, self._held = page.metadata.resourceVersion, held
+        # All that was gone by then is missing in the list.
+        self._listed, self._gone = _number(self._version), {}
         self.lists += 1
         self._consumer.replace(items)
         self._recovered(len(items))
@@ -281,20 +291,21 @@ class Reflector(Generic[Object]):
             envelope = _decode_envelope(event.object)
         except documents.UNREADABLE as exc:
             raise HistoryLostError(f"an event is not JSON of an object: {exc}") from exc
-        if self._complaint:
+        if self._complaints.settle():
             log.info("Watching again", extra=kv(resource=self.name, version=self._version))
-            self._complaint = ""
         if event.type == "ERROR":
             raise HistoryLostError(f"{envelope.code} {envelope.reason}: {envelope.message}")
         meta = envelope.metadata
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
             self._on_object(event.type, event.object, meta)  # type: ignore[arg-type]
-        self._version = meta.resourceVersion or self._version
+        # An event from the past does not move our place there.
+        if meta.resourceVersion and not 0 < _number(meta.resourceVersion) < _number(self._version):
+            self._version = meta.resourceVersion
 
     def _on_object(self, event: EventType, raw: msgspec.Raw, meta: _Meta) -> None:
         key = (meta.namespace, meta.name)
         version = _number(meta.resourceVersion)
-        if version < self._held.get(key, 0):
+        if self._is_past(event, key, version):
             log.log(V2, "Ignored an event older than what is held", extra=kv(resource=self.name, name=meta.name))
             return
         try:
@@ -305,7 +316,7 @@ class Reflector(Generic[Object]):
             self._skip(raw, exc)
             return
         if event == "DELETED":
-            self._held.pop(key, None)
+            self._bury(key, version)
         else:
             self._held[key] = version
         try:
@@ -313,6 +324,22 @@ class Reflector(Generic[Object]):
         except Exception:
             # A defect of ours, but one object's; without its task the daemon would be blind to all others.
             log.exception("Event cannot be applied, left out", extra=kv(resource=self.name, name=meta.name))
+
+    def _is_past(self, event: EventType, key: tuple[str, str], version: int) -> bool:
+        """Whether an event says nothing new: it is older than what we hold, or than the end of the object."""
+        if not version:
+            return False
+        if key in self._held:
+            # Some servers let an object go in the version it had.
+            return version < self._held[key] + (event != "DELETED")
+        return version <= max(self._listed, self._gone.get(key, 0))
+
+    def _bury(self, key: tuple[str, str], version: int) -> None:
+        self._held.pop(key, None)
+        self._gone.pop(key, None)
+        self._gone[key] = version
+        if len(self._gone) > _MOST_GONE:
+            del self._gone[next(iter(self._gone))]
 
     def _skip(self, raw: msgspec.Raw, exc: Exception) -> None:
         log.warning(
@@ -324,14 +351,12 @@ class Reflector(Generic[Object]):
         if exc.status == 404 and self._missing_is_empty and not self.synced:
             self._consumer.replace([])
             self.synced = True
-        if str(exc) != self._complaint:
+        if self._complaints.is_news(str(exc)):
             log.warning("Cannot list and watch, trying again", extra=kv(resource=self.name, why=exc))
-            self._complaint = str(exc)
 
     def _recovered(self, count: int) -> None:
-        if not self.synced or self._complaint:
+        if self._complaints.settle() or not self.synced:
             log.info("Listed", extra=kv(resource=self.name, objects=count, version=self._version))
-        self._complaint = ""
         self.synced = True
 
 

@@ -19,6 +19,7 @@ API_VERSION: Final = "topowise.io/v1alpha1"
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+", re.ASCII)
+_LONGEST_S: Final = 100 * 365 * 86400.0
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
 
 
@@ -32,7 +33,10 @@ class Duration(float):
             return cls(0)
         if not isinstance(text, str) or not _DURATION.fullmatch(text):
             raise ValueError(f'{text!r} is not a duration such as "500ms", "10s" or "1m30s"')
-        return cls(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+        if seconds > _LONGEST_S:
+            raise ValueError(f"{text:.80} is longer than 100 years")
+        return cls(seconds)
 
     def __str__(self) -> str:
         return f"{int(self * 1000)}ms" if self % 1 else f"{int(self)}s"

@@ -70,7 +70,7 @@ class Bench:
     def __init__(self, scenario: Scenario, directory: Path) -> None:
         self.scenario = scenario
         self._directory = directory
-        self._stack = AsyncExitStack()
+        self.stack = AsyncExitStack()
         self._random = Random(scenario.seed)
         self._timers: set[asyncio.Task[Any]] = set()
         self._apiserver = Process(directory / "apiserver.log")
@@ -230,13 +230,17 @@ class Bench:
 
     # Inside
 
+    async def service_kubeconfig(self, kubeconfig: Path) -> Path:
+        """By which the services find the API server; benches with something in between have another."""
+        return kubeconfig
+
     async def _start(self) -> None:
         scenario = self.scenario
-        self.session = await self._stack.enter_async_context(aiohttp.ClientSession())
+        self.session = await self.stack.enter_async_context(aiohttp.ClientSession())
         arguments = ("--kubeconfig-out", str(self._kubeconfig), "--crd", str(CRD), "--window", "100000")
         await self._apiserver.start("sandbox.apiserver", *arguments)
         access = await self._credentials()
-        self.api = await self._stack.enter_async_context(Api(access, "bench", timeout=30))
+        self.api = await self.stack.enter_async_context(Api(access, "bench", timeout=30))
         async with asyncio.timeout(20):
             while not await self._serves():
                 await asyncio.sleep(0.02)
@@ -244,7 +248,8 @@ class Bench:
         election = {"enabled": scenario.replicas > 1, "leaseNamespace": "kube-system"}
         for number in range(scenario.replicas if scenario.has_extender else 0):
             settings = {"leaderElection": {**election, "identity": f"replica-{number}"}}
-            service = Service(f"service-{number}", self._kubeconfig, self._directory, **settings)
+            kubeconfig = await self.service_kubeconfig(self._kubeconfig)
+            service = Service(f"service-{number}", kubeconfig, self._directory, **settings)
             self.services.append(service)
             await service.start(self.session)
         self.extender: Extender | None = None
@@ -290,14 +295,14 @@ class Bench:
         )
         for name, kind in nodes(self.scenario.nodes):
             self.fleet.add(name, kind.machine, kind.config)
-        await self._stack.enter_async_context(self.fleet)
+        await self.stack.enter_async_context(self.fleet)
 
     async def _stop(self) -> None:
         tasks = [*getattr(self, "_loops", []), *self._timers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._stack.aclose()
+        await self.stack.aclose()
         for service in self.services:
             await service.kill()
         await self._apiserver.kill()

@@ -214,3 +214,15 @@ async def test_free_cpus_are_not_told_where_cpus_are_left_out() -> None:
     await make(api, exclude=Exclusions(resources=("cpu",))).publish(seen(1))
     (zone,) = api.objects[NRT]["zones"]
     assert "topowise.io/cpus-available" not in {one["name"] for one in zone["attributes"]}
+
+
+async def test_a_node_with_an_id_beyond_63_is_left_out_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    far = msgspec.structs.replace(NODE, id=64, cpus=(), cpus_present=(), distances={0: 40, 64: 10})
+    high = msgspec.structs.replace(MACHINE, nodes=(NODE, far))
+    api = FakeApi()
+    publisher = make(api)
+    for cpus in (1, 2):
+        await publisher.publish(msgspec.structs.replace(seen(cpus), machine=high))
+        assert [zone["name"] for zone in api.objects[NRT]["zones"]] == ["node-0"]
+    (line,) = [record for record in caplog.records if "ids beyond 63" in record.getMessage()]
+    assert "node 64" in str(line.__dict__)

@@ -22,6 +22,11 @@ async def address() -> AsyncIterator[str]:
 
     application = web.Application()
     application.router.add_get("/garbage", refuse)
+
+    async def elsewhere(_: web.Request) -> web.Response:
+        raise web.HTTPFound("/garbage")
+
+    application.router.add_get("/elsewhere", elsewhere)
     server = TestServer(application)
     await server.start_server()
     yield str(server.make_url("")).rstrip("/")
@@ -38,6 +43,12 @@ async def test_a_refusal_in_another_encoding_is_a_refusal(address: str) -> None:
             await api.request("GET", "/garbage")
     assert caught.value.status == 503
     assert caught.value.retry_after is None
+
+
+async def test_nobody_sends_us_elsewhere(address: str) -> None:
+    async with Api(Credentials(address, None, anonymous), "test") as api:
+        with pytest.raises(ApiError, match="302"):
+            await api.request("GET", "/elsewhere")
 
 
 @pytest.mark.parametrize("problem", [SourceError("/token", "gone"), ConfigError("kubeconfig", "half written")])

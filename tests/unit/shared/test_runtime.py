@@ -13,6 +13,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter
 
 from topowise.errors import ConfigError
@@ -43,6 +44,7 @@ def test_durations_are_written_as_go_writes_them(text: str, seconds: float) -> N
     [
         (HEAD + b"intervall: 1s\n", "intervall"),
         (HEAD + b"interval: 10\n", "10 is not a duration"),
+        (HEAD + b"interval: " + b"9" * 300 + b"h\n", "longer than 100 years"),
         (HEAD + b"interval: soon\n", r"'soon'.*\$\.interval"),
         (HEAD + b"logging: {verbosity: loud}\n", r"\$\.logging\.verbosity"),
         (b"apiVersion: v1\nkind: ExampleConfiguration\n", r"\$\.apiVersion"),
@@ -170,6 +172,31 @@ async def test_probes_name_what_is_not_met_and_metrics_are_served(unused_tcp_por
         await task
 
 
+async def test_connections_that_ask_nothing_do_not_keep_out_probes() -> None:
+    async def answer(_: web.BaseRequest) -> web.Response:
+        return web.Response(text="ok")
+
+    made = web.Server(answer)
+    door = health.Door(made, most=4, seconds=0.4)
+    server = await asyncio.get_running_loop().create_server(door.enter, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    watching = asyncio.create_task(door.watch())
+    hoarded = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/livez") as response:
+        assert await response.text() == "ok"
+    assert len(made.connections) <= 4
+    # Those who were let in, a head that trickles in among them, are shown out.
+    hoarded[-1][1].write(b"GET /livez HTTP/1.1\r\nX-Slow: ")
+    async with asyncio.timeout(3):
+        for reader, _ in hoarded:
+            assert await reader.read() == b""
+    for _, writer in hoarded:
+        writer.close()
+    watching.cancel()
+    server.close()
+    await made.shutdown()
+
+
 async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
     cancelled = []
 
@@ -203,5 +230,5 @@ async def test_sigterm_ends_everything_with_success() -> None:
 
 
 def test_a_configuration_with_a_date_that_is_none_is_named() -> None:
-    with pytest.raises(ConfigError, match="is not YAML"):
+    with pytest.raises(ConfigError, match=r"'2001-99-99'.*apiVersion"):
         config.parse(config.Configuration, b"apiVersion: 2001-99-99")

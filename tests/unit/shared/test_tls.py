@@ -90,6 +90,9 @@ async def test_only_clients_of_the_right_authority_come_in(
         assert await refused(port, one, None)
         assert await refused(port, one, two.issue("stranger"))
         assert await refused(port, one, one.issue("late", days=-1))
+        assert await refused(port, one, one.issue_later("early"))
+        assert await ask(port, one, one.issue("for-clients", usage="clientAuth")) == b"ok\n"
+        assert await refused(port, one, one.issue("for-servers", usage="serverAuth"))
         assert await refused(port, one, one.issue("client"), newest=False)
 
 
@@ -107,6 +110,53 @@ async def test_renewed_certificate_and_client_authority_hold_at_once(
         assert await ask(port, two, two.issue("client")) == b"ok\n"
         assert await refused(port, two, one.issue("client"))
         assert await refused(port, one, two.issue("client"))
+
+
+async def test_open_connections_go_on_while_the_certificate_is_renewed(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(line)
+            await writer.drain()
+        writer.close()
+
+    one, two = authorities
+    files = Files(tmp_path)
+    files.put(one.issue("server"), one)
+    certificate = Certificate(files.settings)
+    server = await asyncio.start_server(echo, "127.0.0.1", 0, ssl=certificate.context)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        context = ssl.create_default_context(cafile=str(one.certificate))
+        context.load_cert_chain(*one.issue("client"))
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(b"before\n")
+        assert await reader.readline() == b"before\n"
+        files.put(two.issue("server"), two)
+        assert certificate.renew()
+        writer.write(b"after\n")
+        assert await reader.readline() == b"after\n"
+        writer.close()
+        assert await ask(port, two, two.issue("client")) == b"hello\n"
+
+
+@pytest.mark.parametrize("broken", ["cert_file", "key_file", "client_ca_file"])
+async def test_a_broken_new_file_is_told_once_and_the_old_ones_stay(
+    tmp_path: Path, authorities: tuple[Authority, Authority], broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, _ = authorities
+    files = Files(tmp_path)
+    files.put(one.issue("server"), one)
+    certificate = Certificate(files.settings)
+    Path(getattr(files.settings, broken)).write_text("-----BEGIN CERTIFICATE-----\nbroken\n")
+    task = asyncio.create_task(certificate.keep_current(interval=0.01))
+    async with listening(certificate) as port:
+        await asyncio.sleep(0.1)
+        assert await ask(port, one, one.issue("client")) == b"ok\n"
+        assert await refused(port, one, None)
+    task.cancel()
+    assert [one.getMessage() for one in caplog.records] == ["Renewed certificate cannot be used, keeping the old one"]
 
 
 async def test_a_half_renewed_pair_leaves_the_old_one_in_use(

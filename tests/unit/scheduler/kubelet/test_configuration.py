@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from topowise import pods
@@ -18,7 +19,8 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
-from topowise_scheduler.kubelet.configuration import settle
+from topowise_scheduler.kubelet.configuration import CpuSettings, TopologySettings, settle
+from topowise_scheduler.kubelet.machine import hugepages_resource
 
 GI = 1 << 30
 MachineOf = Callable[..., Machine]
@@ -179,3 +181,55 @@ def test_thirty_nodes_need_no_masks_with_policy_none(
 def test_a_machine_that_contradicts_itself_is_refused(nodes: tuple[NumaNode, ...], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Machine(numa=nodes)
+
+
+def test_eight_numa_nodes_are_the_least_that_may_be_allowed(machine_of: MachineOf) -> None:
+    # policy_options.go refuses values below defaultMaxAllowableNUMANodes.
+    for given, starts in (("8", True), ("7", False)):
+        config = KubeletConfiguration(
+            topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"max-allowable-numa-nodes": given}
+        )
+        if starts:
+            assert settle(config, machine_of(4)).topology.policy == "restricted"
+        else:
+            with pytest.raises(KubeletStartError, match="should not be less than 8"):
+                settle(config, machine_of(4))
+
+
+def test_a_share_of_storage_is_one_of_the_capacity_of_the_machine(machine_of: MachineOf) -> None:
+    config = KubeletConfiguration(evictionHard={"nodefs.available": "50%"})
+    known = Machine(numa=machine_of(4).numa, ephemeral_storage=10 * GI)
+    assert settle(config, known).reserved == {"ephemeral-storage": 5 * GI}
+    assert settle(config, machine_of(4)).reserved.get("ephemeral-storage", 0) == 0
+
+
+def test_options_of_policy_none_are_named_in_the_order_of_a_go_map(machine_of: MachineOf) -> None:
+    config = KubeletConfiguration(cpuManagerPolicyOptions={"strict-cpu-reservation": "true", "align-by-socket": "1"})
+    with pytest.raises(KubeletStartError) as caught:
+        settle(config, machine_of(4))
+    assert str(caught.value).endswith("options=map[align-by-socket:1 strict-cpu-reservation:true]")
+
+
+def test_no_option_is_on_unless_it_is_given(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    settings = kubelet_of(machine_of(4), topologyManagerPolicy="restricted").settings
+    assert settings.topology == TopologySettings("restricted", "container")
+    assert settings.cpu == CpuSettings(reserved_cpus=1, reserved_milli=1000)
+    for option in ("prefer_closest", "prefer_most_allocated"):
+        assert getattr(settings.topology, option) is False
+    options = [name for name in CpuSettings.__struct_fields__ if not name.startswith("reserved")]
+    assert [getattr(settings.cpu, option) for option in options] == [False] * len(options)
+
+
+@pytest.mark.parametrize(
+    ("size_kib", "name"),
+    [(64, "64Ki"), (1 << 10, "1Mi"), (2048, "2Mi"), (1536, "1536Ki"), (1 << 20, "1Gi"), (16 << 20, "16Gi")],
+)
+def test_page_sizes_are_spelt_in_the_largest_unit_that_divides_them(size_kib: int, name: str) -> None:
+    assert hugepages_resource(size_kib) == f"hugepages-{name}"
+
+
+def test_ids_are_bit_numbers_and_end_where_no_machine_is() -> None:
+    assert msgspec.convert({"id": 65535, "memory": 0}, NumaNode).id == 65535
+    for damaged in (65536, -1):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({"id": damaged, "memory": 0}, NumaNode)

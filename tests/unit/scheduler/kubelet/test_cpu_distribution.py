@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
-from topowise_scheduler.kubelet.cpu_distribution import combinations, deviation
+from topowise import cpuset
+from topowise_scheduler.kubelet import Machine
+from topowise_scheduler.kubelet.cpu_distribution import combinations, deviation, take_distributed
+from topowise_scheduler.kubelet.cpu_topology import CpuTopology
+from topowise_scheduler.kubelet.hints import Refused
+from topowise_scheduler.kubelet.masks import mask_of, members
+
+MachineOf = Callable[..., Machine]
 
 
 @pytest.mark.parametrize("size", range(1, 6))
@@ -29,3 +37,44 @@ def test_deviation_is_rounded_to_three_decimals_twice() -> None:
     assert deviation([4, 4, 4]) == 0
     # mean 1.333 and not 4/3: sqrt((2 * 0.333^2 + 0.667^2) / 3) = 0.4714 -> 0.471
     assert deviation([1, 1, 2]) == 0.471
+
+
+def _spelled(machine: Machine, count: int, busy: str = "", group: int = 1) -> str:
+    topology = CpuTopology(machine)
+    available = topology.cpus & ~mask_of(cpuset.parse(busy))
+    return cpuset.spell(members(take_distributed(topology, available, count, group, False)))
+
+
+# cpu_assignment.go, takeByTopologyNUMADistributed. Two nodes of four cores: 0-3,8-11 and 4-7,12-15, c and c+8 one core.
+@pytest.mark.parametrize(
+    ("count", "busy", "group", "expected"),
+    [
+        pytest.param(8, "", 1, "0-3,8-11", id="one node does, so no second one"),
+        pytest.param(10, "", 1, "0-2,4-6,8-9,12-13", id="five of each"),
+        pytest.param(9, "2-3", 1, "0-1,4-6,8-9,12-13", id="the odd one from where more is left"),
+        pytest.param(10, "3,11", 2, "0-1,4-6,8-9,12-14", id="the last core from where more is left"),
+        pytest.param(4, "3,11,7,15", 2, "0-1,8-9", id="whole cores of one node"),
+        pytest.param(3, "", 2, "0-1,8", id="no whole cores, so packed"),
+    ],
+)
+def test_nodes_give_even_shares_and_the_rest_leaves_them_most_even(
+    machine_of: MachineOf, count: int, busy: str, group: int, expected: str
+) -> None:
+    assert _spelled(machine_of(4, 4), count, busy, group) == expected
+
+
+def test_the_fewest_nodes_are_counted_by_the_average_of_the_machine(machine_of: MachineOf) -> None:
+    # Nine CPUs are more than the average of eight, so two nodes share them though the first one has ten.
+    assert _spelled(machine_of(5, 3), 9) == "0-2,5-6,8-9,13-14"
+
+
+def test_nodes_that_cannot_give_an_even_share_are_left_out(machine_of: MachineOf) -> None:
+    # Two of three nodes have to give five each; node 0 has only four left.
+    assert _spelled(machine_of(4, 4, 4), 10, "0-1,12-13") == "4-6,8-10,16-17,20-21"
+
+
+def test_too_few_cpus_are_refused_before_anything_is_shared(machine_of: MachineOf) -> None:
+    with pytest.raises(Refused, match="requested=3, available=2"):
+        _spelled(machine_of(2), 3, "0-1")
+    assert _spelled(machine_of(2), 4) == "0-3"
+    assert _spelled(machine_of(2), 0) == ""

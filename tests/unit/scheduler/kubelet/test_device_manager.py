@@ -8,6 +8,8 @@ import pytest
 
 from topowise import pods
 from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
+from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 
 GI = 1 << 30
 MachineOf = Callable[..., Machine]
@@ -149,3 +151,36 @@ def test_a_pod_keeps_its_devices_when_it_is_admitted_again(
     kubelet = kubelet_of(machine, topologyManagerPolicy="restricted", topologyManagerScope=scope)
     first = kubelet.admit(pod_of("p", _gpus(2)))
     assert kubelet.admit(pod_of("p", _gpus(2))) == first
+
+
+def test_devices_left_by_an_init_container_bind_the_pod_to_their_nodes(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # generateDeviceTopologyHints leaves out masks that miss a reusable device, though node 1 has enough free ones.
+    devices = [Device("g0", (0,)), Device("g1", (1,)), Device("g2", (1,))]
+    kubelet = _kubelet(machine_of, kubelet_of, devices, "single-numa-node")
+    assert not kubelet.admit(pod_of("tied", _gpus(2), init=[_gpus(1)])).admitted
+    assert _devices(kubelet.admit(pod_of("free", _gpus(2)))) == ("g1", "g2")
+
+
+def test_in_pod_scope_a_sidecar_runs_beside_the_init_containers_after_it(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # resourcehelper.PodLimits: a sidecar counts for later init containers, not for earlier ones.
+    def asked(*kinds: tuple[str, int]) -> int | None:
+        containers = tuple(
+            ContainerView(f"c{number}", kind, 0, {}, {"x.io/gpu": count})  # type: ignore[arg-type]
+            for number, (kind, count) in enumerate(kinds)
+        )
+        return device_requests(PodView("p", "BestEffort", containers, {}, False, False, 0, None), "x.io/gpu")
+
+    assert asked(("sidecar", 2), ("init", 3), ("app", 1)) == 5
+    assert asked(("init", 3), ("sidecar", 2), ("app", 1)) == 3
+    assert asked(("sidecar", 2), ("app", 4)) == 6
+    assert asked(("init", 3), ("init", 3), ("app", 1)) == 3
+    assert asked() is None
+
+
+def test_a_node_without_devices_is_near_none() -> None:
+    table = DeviceTable([Device("g0", (2,)), Device("g1", (2, 7))], {0: 0, 2: 1, 5: 2})
+    assert table.near == (0, 0b11, 0)

@@ -13,6 +13,7 @@ from topowise import pods
 from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
 
 GI = 1 << 30
+BOTH = 0b11
 MachineOf = Callable[..., Machine]
 KubeletOf = Callable[..., Kubelet]
 PodOf = Callable[..., pods.Pod]
@@ -169,3 +170,37 @@ def test_a_page_size_the_node_lacks_is_refused_even_if_only_an_init_container_as
     admission = kubelet.admit(pod)
     assert admission.reason == "UnexpectedAdmissionError"
     assert "hugepages-1Gi" in admission.message
+
+
+def test_what_an_init_container_has_counts_as_free_for_the_containers_after_it(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # initContainersReusableMemory: node 0 has 1 GiB left beside the 6 GiB of the init container, node 1 is full.
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
+    kubelet.admit(pod_of("full", _limits("8Gi")))
+    assert not kubelet.admit(pod_of("large", _limits("7169Mi"), init=[_limits("6Gi")])).admitted
+    placed = kubelet.admit(pod_of("p", _limits("7Gi"), init=[_limits("6Gi")]))
+    assert (placed.admitted, placed.placements["c0"].numa) == (True, (0,))
+    assert _free(kubelet) == [0, 0]
+
+
+def test_a_container_that_nobody_knows_finishes_no_init_container(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
+    kubelet.admit(pod_of("p", _limits("1Gi"), init=[_limits("2Gi"), _limits("3Gi")]))
+    before = _free(kubelet)
+    assert kubelet.start("p", ["other"])
+    assert _free(kubelet) == before
+
+
+def test_the_kubelets_own_books_replace_ours_where_they_are_known(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    kubelet = kubelet_of(machine_of(4, 4))
+    assert kubelet.memory is not None
+    tables = kubelet.memory.tables
+    tables.correct({"memory": (None, 2 * GI)}, [1, 1], [BOTH, BOTH])
+    assert (_free(kubelet), tables.assignments, tables.cells) == ([7, 2], [1, 1], [BOTH, BOTH])
+    # Half of the groups is no news: they are told together or not at all.
+    tables.correct({"memory": (3 * GI, None)}, [5, 5], None)
+    tables.correct({}, None, [1, 2])
+    assert (_free(kubelet), tables.assignments, tables.cells) == ([3, 2], [1, 1], [BOTH, BOTH])

@@ -118,3 +118,16 @@ def test_an_asymmetric_node_takes_one_more_pod(
     assert kubelet.admit(pod_of("large", {"cpu": "10", "memory": "1Gi"})).placements["c0"].numa == (1,)
     assert kubelet.admit(pod_of("small", {"cpu": "4", "memory": "1Gi"})).admitted
     assert kubelet.admit(pod_of("middle", {"cpu": "7", "memory": "1Gi"})).admitted is admitted
+
+
+def test_a_node_that_can_give_nothing_counts_as_empty_and_one_of_a_single_cpu_does_not(
+    machine_of: MachineOf, kubelet_of: KubeletOf
+) -> None:
+    # mostRequestedScore is 0 where the capacity is 0.
+    kubelet = kubelet_of(machine_of(4, 0, 1, threads=1), topologyManagerPolicy="single-numa-node", **OPTION)
+    vote = MostAllocated(kubelet.cpu, None)
+    assert vote(0, 1) == 0
+    kubelet.reserve("held", Placement(kind="app", numa=(2,), preferred=True, cpus=1 << 4))
+    assert (vote(1, 2), vote(0, 2)) == (2, 2)
+    exactly = MostAllocated(kubelet.cpu, None, integer_scores=False)
+    assert (exactly(0, 1), exactly(1, 2)) == (0, 2)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from topowise import pods
 from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
+from topowise_scheduler.kubelet.pod import view
 
 GI = 1 << 30
 MachineOf = Callable[..., Machine]
@@ -134,3 +136,45 @@ def test_container_scope_has_no_memory_for_a_shared_container_without_a_hint(
         "UnexpectedAdmissionError",
         "c1",
     )
+
+
+def test_a_shared_init_container_shows_what_the_sidecars_before_it_leave(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    given = pod_of("p", {}, init=[{}], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
+    first, sidecar = given.spec.initContainers or ()
+    memory = []
+    for containers in ((first, sidecar), (sidecar, first)):
+        spec = msgspec.structs.replace(given.spec, initContainers=containers)
+        admission = _kubelet(machine_of, kubelet_of, **GATE).admit(msgspec.structs.replace(given, spec=spec))
+        memory.append([one.size for one in admission.placements["i0"].memory])
+    assert memory == [[6 * GI], [4 * GI]]
+
+
+@pytest.mark.parametrize(
+    ("level", "resource"), [({"cpu": "2", "memory": "3Gi"}, "cpus"), ({"cpu": "3", "memory": "2Gi"}, "memory")]
+)
+def test_sidecars_that_leave_nothing_to_a_shared_init_container_are_refused(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, level: dict[str, str], resource: str
+) -> None:
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
+    pod = pod_of("p", _exclusive(1), init=[{}], sidecars=[_exclusive(2)], level=level)
+    spec = msgspec.structs.replace(pod.spec, initContainers=tuple(reversed(pod.spec.initContainers or ())))
+    admission = kubelet.admit(msgspec.structs.replace(pod, spec=spec))
+    assert (admission.reason, admission.message) == (
+        "EmptyPodSharedPoolError",
+        f"pod rejected, pod has shared init containers but no {resource} available for them",
+    )
+
+
+def test_a_request_of_a_single_unit_makes_a_container_exclusive_and_none_does_not() -> None:
+    # IsContainerEquivalentQOSGuaranteed: cpu and memory are asked for, and equal to their limits.
+    def exclusive(requests: dict[str, int], limits: dict[str, int]) -> bool:
+        container = pods.ContainerNeeds("c0", "app", requests, limits)
+        level = pods.PodLevel({"cpu": 9000, "memory": 9}, {"cpu": 9000, "memory": 9})
+        needs = pods.Needs((container,), {}, "Guaranteed", level)
+        return view("p", needs, pod_level_resource_managers=True).containers[0].memory != {}
+
+    assert exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 1})
+    assert not exclusive({"cpu": 1000, "memory": 0}, {"cpu": 1000, "memory": 0})
+    assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 2})

@@ -8,6 +8,7 @@ import pytest
 
 from topowise import pods
 from topowise_scheduler.kubelet import Device, Kubelet, Machine
+from topowise_scheduler.kubelet.predicates import shortages
 
 GI = 1 << 30
 MachineOf = Callable[..., Machine]
@@ -67,3 +68,17 @@ def test_hugepages_must_exist_and_unregistered_devices_need_not(
 ) -> None:
     kubelet = kubelet_of(machine_of(4, 4), predicates=True)
     assert kubelet.admit(pod_of("p", {"cpu": "1", resource: "4Mi"})).admitted is admitted
+
+
+def test_a_request_of_none_is_enough_even_where_too_much_is_in_use() -> None:
+    # fitsRequest asks only for what is above 0: a node whose capacity has shrunk takes pods that want nothing of it.
+    assert shortages({"x.io/nic": 0}, {"x.io/nic": 2}, 0, {"pods": 1}, {"x.io/nic": 1}) == []
+    assert [one.reason for one in shortages({"x.io/nic": 1}, {"x.io/nic": 2}, 0, {"pods": 1}, {"x.io/nic": 1})] == [
+        "OutOfx.io/nic"
+    ]
+
+
+def test_a_pod_may_take_the_last_place_and_the_last_amount() -> None:
+    assert shortages({"cpu": 1000}, {"cpu": 3000}, 9, {"pods": 10, "cpu": 4000}, {}) == []
+    refused = shortages({"cpu": 1001}, {"cpu": 3000}, 10, {"pods": 10, "cpu": 4000}, {})
+    assert [one.resource for one in refused] == ["pods", "cpu"]

@@ -1,0 +1,49 @@
+"""What was said not long ago, so that a trouble that shows in two ways in turn is not said each time it shows.
+
+A server that is half gone resets one connection and refuses the next; a log that says each change of the words says a
+line a try then, for as long as the trouble lasts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+_AGAIN_S: Final = 300.0
+_MOST: Final = 32
+
+
+class Told:
+    """Texts with the time at which they were said. `clock` is monotonic, `again` seconds after which one is news."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, again: float = _AGAIN_S) -> None:
+        self._clock = clock
+        self._again = again
+        self._last = ""
+        self._said: dict[str, float] = {}
+
+    @property
+    def last(self) -> str:
+        """The present text, "" for none."""
+        return self._last
+
+    def is_news(self, text: str) -> bool:
+        """Whether to say a text: another than the last one, and not said for a while. Then it counts as said."""
+        if text == self._last:
+            return False
+        self._last = text
+        now = self._clock()
+        if now - self._said.get(text, -self._again) < self._again:
+            return False
+        self._said.pop(text, None)
+        self._said[text] = now
+        if len(self._said) > _MOST:
+            del self._said[next(iter(self._said))]
+        return True
+
+    def settle(self) -> bool:
+        """The trouble is over: whether there was one. What was said is forgotten."""
+        was, self._last = bool(self._last), ""
+        self._said.clear()
+        return was

@@ -1,0 +1,171 @@
+"""The API server in trouble: both daemons go on, catch up by themselves, and say each thing once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import Start
+from exporter_setup import FakeKubelet
+from faults import HALF_LINE, MID_CHUNK, Fault, assert_said_once
+from faults.site import Site, pod, site
+from sandbox.apiserver import ApiServer
+
+
+@pytest.fixture
+async def place(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> AsyncIterator[Site]:
+    async with site(server, start, config, kubelet, tmp_path) as made:
+        yield made
+
+
+def status(code: int, reason: str) -> bytes:
+    """A Status object."""
+    made = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "m"}
+    return json.dumps(made).encode()
+
+
+def refusing(code: int, reason: str, **headers: str) -> Fault:
+    return Fault(answer=(code, {"Content-Type": "application/json", **headers}, status(code, reason)))
+
+
+async def change_everything(place: Site) -> None:
+    """What both daemons have to find out when the fault is over."""
+    place.kubelet.give("p", 1)
+    place.bound("p", "n1", 1)
+    place.bound("q", "n2", 2)
+    place.add_node("n3", 5)
+
+
+async def assert_caught_up(place: Site) -> None:
+    await place.publishes(2)
+    await place.has({"n1": 4, "n2": 4, "n3": 5})
+    # And goes on following.
+    await place.delete("/api/v1/namespaces/default/pods/q")
+    await place.has({"n2": 6})
+    place.kubelet.pods = ()
+    await place.publishes(3)
+    place.assert_alive()
+
+
+async def assert_outlasted(place: Site, seconds: float, *, at_most: int = 2) -> None:
+    """The fault lasts for some seconds yet, everything changes meanwhile; then it is over."""
+    lines = place.log_lengths()
+    began = time.monotonic()
+    await asyncio.sleep(seconds / 3)
+    await change_everything(place)
+    await asyncio.sleep(seconds * 2 / 3)
+    # Five watches, the exporter's write and what follows from each; a loop without back-off makes thousands.
+    asked = place.proxy.count(began)
+    assert asked <= 12 * (seconds + 3), f"{asked} requests in {seconds}s"
+    # The ledger answers all the while.
+    assert await place.room("n2") == 6
+    place.proxy.mend()
+    await assert_caught_up(place)
+    assert_said_once(place.exporter, lines[0], at_most=at_most)
+    assert_said_once(place.scheduler, lines[1], at_most=at_most)
+
+
+async def test_killed_and_back(place: Site) -> None:
+    lines = place.log_lengths()
+    await place.proxy.down()
+    await change_everything(place)
+    await asyncio.sleep(8)
+    assert await place.room("n2") == 6
+    await place.proxy.up()
+    await assert_caught_up(place)
+    assert_said_once(place.exporter, lines[0], at_most=2)
+    assert_said_once(place.scheduler, lines[1], at_most=2)
+
+
+async def test_taking_requests_and_never_answering(place: Site) -> None:
+    place.proxy.spoil(Fault(swallow=True))
+    place.proxy.close_watches()
+    await assert_outlasted(place, 15)
+
+
+async def test_answering_after_two_seconds_each_time(place: Site) -> None:
+    place.proxy.spoil(Fault(delay=1.9))
+    place.proxy.close_watches()
+    lines = place.log_lengths()
+    await change_everything(place)
+    await assert_caught_up(place)
+    assert_said_once(place.exporter, lines[0])
+    assert_said_once(place.scheduler, lines[1])
+
+
+async def test_a_binding_that_takes_two_seconds_is_made_once_and_its_room_is_kept(place: Site) -> None:
+    place.proxy.spoil(Fault(path="*/binding", delay=2.0, count=1))
+    place.server.create("pods", pod("slow", 6))
+    made = next(one for one in place.server.store.objects("pods") if one["metadata"]["name"] == "slow")
+    assert "no answer" in await place.bind("slow", made["metadata"]["uid"], "n2")
+    # Nobody knows yet whether it was bound: nobody else gets its room.
+    assert await place.room("n2") == 0
+    await asyncio.sleep(3)
+    assert await place.room("n2") == 0
+    await place.delete("/api/v1/namespaces/default/pods/slow")
+    await place.has({"n2": 6})
+
+
+async def test_history_that_is_gone_for_watches_and_lists(place: Site) -> None:
+    gone = status(410, "Expired")
+    place.proxy.spoil(Fault(method="GET", answer=(410, {"Content-Type": "application/json"}, gone)))
+    place.proxy.close_watches()
+    await assert_outlasted(place, 9)
+
+
+async def test_history_that_is_gone_in_the_middle_of_a_watch(place: Site) -> None:
+    event = b'{"type":"ERROR","object":' + status(410, "Expired") + b"}"
+    place.proxy.spoil(Fault(watch=True, edit=lambda line: (event,)))
+    lines = place.log_lengths()
+    began = time.monotonic()
+    await change_everything(place)
+    await asyncio.sleep(9)
+    # Every watch ends with its first event, and a list follows: seldom, and more seldom each time.
+    assert place.proxy.count(began, "/api/v1/pods") <= 30
+    place.proxy.mend()
+    await assert_caught_up(place)
+    assert_said_once(place.exporter, lines[0], at_most=2)
+    assert_said_once(place.scheduler, lines[1], at_most=2)
+
+
+async def test_too_many_requests_are_taken_at_their_word(place: Site) -> None:
+    place.proxy.spoil(refusing(429, "TooManyRequests", **{"Retry-After": "4"}))
+    place.proxy.close_watches()
+    began = time.monotonic()
+    await assert_outlasted(place, 10)
+    # One at once, and one each four seconds.
+    for path in ("/api/v1/pods", "/api/v1/nodes", "*/noderesourcetopologies/n1"):
+        times = [one.at for one in place.proxy.asked if one.at >= began and Fault(path=path).matches(one)]
+        during = [at for at in times if at < began + 9]
+        assert len(during) <= 4, f"{path} was asked {len(during)} times"
+
+
+async def test_a_burst_of_server_errors(place: Site) -> None:
+    place.proxy.spoil(refusing(500, "InternalError"))
+    place.proxy.close_watches()
+    await assert_outlasted(place, 9)
+
+
+async def test_an_answer_that_is_no_http(place: Site) -> None:
+    place.proxy.spoil(Fault(garbage=b"\x00\x01\x02SSH-2.0-OpenSSH_9.2\r\n\r\n"))
+    place.proxy.close_watches()
+    await assert_outlasted(place, 9)
+
+
+@pytest.mark.parametrize("cut", [MID_CHUNK, HALF_LINE], ids=["reset in the middle of a chunk", "half a line"])
+async def test_a_watch_that_breaks_within_an_event(place: Site, cut: Any) -> None:
+    lines = place.log_lengths()
+    # The first event of each watch, and some that follow.
+    place.proxy.spoil(Fault(watch=True, edit=lambda line: cut, count=8))
+    await change_everything(place)
+    await assert_caught_up(place)
+    assert_said_once(place.exporter, lines[0], at_most=2)
+    assert_said_once(place.scheduler, lines[1], at_most=8)

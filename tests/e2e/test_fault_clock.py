@@ -1,0 +1,105 @@
+"""The node's clock jumps by a day, forward and back: waits, claims, leases and back-offs go by another clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from daemons import Start, assert_eventually
+from exporter_setup import FakeKubelet
+from faults import assert_said_once
+from faults.site import pod, site
+from sandbox.apiserver import ApiServer
+
+_LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime*MT.so.1"))
+DAY_S = 86400.0
+
+
+class Clock:
+    """The wall clock of processes that are started from now on."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.jump("+0")
+
+    def jump(self, to: str) -> None:
+        """Moves it against the true time: "+1d"."""
+        self._file.write_text(f"{to}\n")
+
+
+@pytest.fixture
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    if not _LIBRARIES:
+        pytest.skip("no libfaketime in /usr/lib/*/faketime (Debian: apt install faketime)")
+    made = Clock(tmp_path / "clock")
+    monkeypatch.setenv("LD_PRELOAD", str(_LIBRARIES[0]))
+    monkeypatch.setenv("FAKETIME_TIMESTAMP_FILE", str(tmp_path / "clock"))
+    monkeypatch.setenv("FAKETIME_NO_CACHE", "1")
+    # As the kernel has it: settimeofday and NTP move one clock, and not the other.
+    monkeypatch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+    yield made
+
+
+async def metric(session: aiohttp.ClientSession, port: int, name: str) -> float:
+    async with session.get(f"http://127.0.0.1:{port}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
+
+
+@pytest.mark.parametrize("jump", ["+1d", "-1d"])
+async def test_a_clock_that_jumps_by_a_day(
+    jump: str,
+    clock: Clock,
+    server: ApiServer,
+    start: Start,
+    config: dict[str, Any],
+    kubelet: FakeKubelet,
+    tmp_path: Path,
+) -> None:
+    claims = {"claims": {"ttl": "8s"}}
+    election = {"leaderElection": {"enabled": True, "leaseNamespace": "kube-system", "identity": "one"}}
+    async with site(server, start, config, kubelet, tmp_path, **claims, **election) as place:
+        port = place.service.health_port
+        await assert_eventually(lambda: place.scheduler.lines("Acquired the lease"), within=30)
+        claimed = pod("claimed", 6)
+        assert (await place.service.ask("filter", claimed, ["n2"], place.session))["NodeNames"] == ["n2"]
+        await place.service.ask("prioritize", claimed, ["n2"], place.session)
+        began = time.monotonic()
+        await assert_eventually(lambda: claims_are(place.session, port, 1), within=5)
+        lines = place.log_lengths()
+        clock.jump(jump)
+        # Neither early nor never.
+        await asyncio.sleep(3)
+        assert await claims_are(place.session, port, 1)
+        await assert_eventually(lambda: claims_are(place.session, port, 0), within=30)
+        assert 7 <= time.monotonic() - began <= 30
+        # A change is seen at once, and an outage that falls together with a jump is outlasted.
+        kubelet.give("p", 1)
+        place.bound("p", "n1", 1)
+        await place.publishes(2)
+        await place.proxy.down()
+        await assert_eventually(lambda: place.scheduler.lines("Cannot list and watch"), within=30)
+        clock.jump("+0")
+        await asyncio.sleep(3)
+        await place.proxy.up()
+        place.bound("q", "n2", 2)
+        await place.has({"n1": 4, "n2": 4})
+        # By their own logs they have been in another day.
+        other = time.strftime("%m%d", time.localtime(time.time() + (DAY_S if jump == "+1d" else -DAY_S)))
+        assert all(line[1:5] == other for line in place.scheduler.lines("Cannot list and watch")[:1])
+        # The lease was renewed for longer than it lasts, and not lost but by the outage.
+        assert not place.scheduler.lines("Another holds the lease")
+        assert await place.service.is_ready()
+        place.assert_alive()
+        assert_said_once(place.exporter, lines[0], at_most=2)
+        assert_said_once(place.scheduler, lines[1], at_most=2)
+
+
+async def claims_are(session: aiohttp.ClientSession, port: int, count: int) -> bool:
+    return await metric(session, port, "topowise_scheduler_open_claims") == count

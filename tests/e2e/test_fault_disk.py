@@ -1,0 +1,89 @@
+"""A disk that is full, or that nobody may write to: neither daemon needs one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemons import Start, assert_eventually
+from exporter_setup import FakeKubelet
+from faults import assert_said_once, disks
+from faults.site import LONG_S, pod, site
+from sandbox.apiserver import ApiServer
+from scheduler_process import Service
+
+Disk = Callable[[Path], tuple[str, ...]]
+
+
+@pytest.mark.parametrize("disk", [disks.read_only, disks.full], ids=["read-only", "full"])
+async def test_both_daemons_work_on_a_disk_that_is(
+    disk: Disk, server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    under = disk(tmp_path / "disk")
+    async with site(server, start, config, kubelet, tmp_path, under=under) as place:
+        kubelet.give("p", 1)
+        place.bound("p", "n1", 1)
+        await place.publishes(2)
+        place.server.create("pods", pod("bound by us", 6) | {"metadata": {"name": "b", "namespace": "default"}})
+        made = next(one for one in server.store.objects("pods") if one["metadata"]["name"] == "b")
+        assert await place.bind("b", made["metadata"]["uid"], "n2") == ""
+        await place.has({"n1": 4, "n2": 0})
+        await place.proxy.down()
+        await asyncio.sleep(2)
+        await place.proxy.up()
+        place.add_node("n3", 3)
+        await place.has({"n3": 3})
+        place.assert_alive()
+        # The start, the two lists of things, the outage.
+        assert_said_once(place.exporter, at_most=2)
+        for daemon in (place.exporter, place.scheduler):
+            assert not daemon.lines("Read-only file system"), daemon.log
+            assert not daemon.lines("No space left"), daemon.log
+            assert await daemon.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("disk", "words"),
+    [(disks.read_only, "Read-only file system"), (disks.full, "No space left on device")],
+    ids=["read-only", "full"],
+)
+async def test_the_grpc_socket_needs_a_place_and_says_so(
+    disk: Disk, words: str, server: ApiServer, start: Start, tmp_path: Path
+) -> None:
+    under = disk(tmp_path / "disk")
+    service = Service(server, tmp_path)
+    service.config["grpc"] = {"socket": str(tmp_path / "disk/scoring.sock")}
+    process = await start("topowise_scheduler", "serve", config=service.config, under=under)
+    async with asyncio.timeout(LONG_S):
+        status = await process.process.wait()
+    lines = process.lines("scoring.sock")[1:]
+    assert status == 1, process.log
+    assert any(words in line or "cannot listen" in line for line in lines), process.log
+
+
+async def test_a_log_that_cannot_be_written_ends_nobody(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    """`/dev/full` takes no byte, as a full disk behind a container's log."""
+    under = ("sh", "-c", 'exec "$@" 2>/dev/full >/dev/full', "sh")
+    async with site(server, start, config, kubelet, tmp_path, under=under) as place:
+        await place.proxy.down()
+        await asyncio.sleep(2)
+        await place.proxy.up()
+        kubelet.give("p", 1)
+        await place.publishes(2)
+        place.add_node("n3", 3)
+        await place.has({"n3": 3})
+        place.assert_alive()
+        assert await assert_stopped(place.exporter) == 0
+
+
+async def assert_stopped(daemon: Any) -> int:
+    return int(await daemon.stop())
+
+
+__all__ = ["assert_eventually"]

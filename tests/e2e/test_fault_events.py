@@ -1,0 +1,96 @@
+"""Events of a watch come twice, late, or not at all: the ledger is the one that a new service builds from its lists."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burst import Scenario, assert_no_refusals, assert_nothing_left_out
+from burst.service import Service
+from faults import Fault
+from faults.bursts import SpoiltBench
+from faults.mischief import Mischief
+
+Json = dict[str, Any]
+PODS = 250
+
+
+def asked(cpus: str, **more: str) -> Json:
+    amounts = {"cpu": cpus, "memory": "1Gi", **more}
+    container = {"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}
+    return {"metadata": {"name": "asked", "namespace": "default"}, "spec": {"containers": [container]}}
+
+
+QUESTIONS = [
+    *(asked(str(cpus)) for cpus in (1, 2, 3, 4, 6, 8, 12)),
+    asked("2", **{"hugepages-2Mi": "256Mi"}),
+    asked("2", **{"nvidia.com/gpu": "1"}),
+    asked("1", **{"intel.com/e810_vf": "2"}),
+]
+
+
+async def believed(bench: SpoiltBench, service: Service) -> dict[str, Any]:
+    """Everything that a service says of every node."""
+    told: dict[str, Any] = {}
+    for number, question in enumerate(QUESTIONS):
+        async with bench.session.post(f"{service.prefix}/explain", data=json.dumps(question).encode()) as response:
+            for node in json.loads(await response.text()):
+                told[f"{number} {node['node']}"] = node
+    metrics = await service.metrics(bench.session)
+    for name in ("nodes", "reported_nodes", "open_claims", "waiting_pods", "unsettled_pods"):
+        told[name] = metrics[name]
+    return told
+
+
+async def assert_true(bench: SpoiltBench, directory: Path) -> int:
+    """Both services say the same of every node, word by word; how many words were compared."""
+    fresh = Service("fresh", bench._kubeconfig, directory)
+    try:
+        await fresh.start(bench.session)
+        # What was bound just before may be unsettled for some seconds.
+        for left in range(60, -1, -1):
+            ours, theirs = await believed(bench, bench.services[0]), await believed(bench, fresh)
+            if ours == theirs:
+                return len(ours)
+            if left:
+                await asyncio.sleep(1)
+        assert ours.keys() == theirs.keys()
+        different = {name: (ours[name], theirs[name]) for name in ours if ours[name] != theirs[name]}
+        raise AssertionError(f"{len(different)} differ: {json.dumps(dict(list(different.items())[:3]), indent=1)}")
+    finally:
+        await fresh.kill()
+
+
+async def test_events_that_come_twice_again_and_after_breaks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mischief = Mischief(1)
+    async with SpoiltBench(Scenario(nodes=10, pods=PODS, seed=11), tmp_path) as bench:
+        bench.proxy.spoil(Fault(watch=True, edit=mischief))
+        await bench.feed()
+        with capsys.disabled():
+            sys.stdout.write(f"\nrepeated {mischief.repeated}, replayed {mischief.replayed}, cut {mischief.cut}\n")
+        assert min(mischief.repeated, mischief.replayed, mischief.cut) > 5
+        assert_no_refusals(bench)
+        await assert_nothing_left_out(bench)
+        assert await assert_true(bench, tmp_path) > 50
+
+
+async def test_a_history_that_is_lost_again_and_again(tmp_path: Path) -> None:
+    gone = json.dumps({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}).encode()
+    async with SpoiltBench(Scenario(nodes=10, pods=PODS, seed=12), tmp_path) as bench:
+
+        async def lose() -> None:
+            # The place is refused, and what came in between is in the next list alone.
+            bench.proxy.spoil(Fault(watch=True, answer=(410, {"Content-Type": "application/json"}, gone), count=4))
+            bench.proxy.close_watches()
+
+        await bench.feed({share / 10: lose for share in range(1, 10, 2)})
+        assert_no_refusals(bench)
+        await assert_nothing_left_out(bench)
+        assert await assert_true(bench, tmp_path) > 50

@@ -1,0 +1,176 @@
+"""A node goes and another machine comes back under its name: nothing of the old one is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemons import Start, assert_eventually
+from exporter_setup import MACHINE, FakeKubelet, published
+from faults.site import LONG_S, Site, pod, site
+from sandbox import machines
+from sandbox.apiserver import ApiServer
+from sandbox.kubelet.holdings import Block, NodeHoldings
+
+# Three zones of one core each, with other ids.
+OTHER = machines.Machine(
+    nodes=tuple(machines.Node(node, 1 << 30, socket=node // 2, cores=1) for node in (1, 2, 3)),
+    distances=((10, 20, 20), (20, 10, 20), (20, 20, 10)),
+)
+ONE_ZONE = machines.Machine(nodes=(machines.Node(0, 1 << 30, cores=3),), distances=((10,),))
+NODE = "/api/v1/nodes/n1"
+
+
+class OtherKubelet(FakeKubelet):
+    """Of another machine, all CPUs but the first of which can be given."""
+
+    machine = MACHINE
+
+    def holdings(self) -> NodeHoldings:
+        cpus = frozenset(cpu for core in machines.layout(self.machine) for cpu in core.threads)
+        memory = tuple(Block("memory", (node.id,), 1 << 29) for node in self.machine.nodes)
+        return NodeHoldings(cpus - {0}, memory, frozenset({0}), {}, self.pods)
+
+
+@pytest.fixture
+async def place(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> AsyncIterator[Site]:
+    async with site(server, start, config, kubelet, tmp_path) as made:
+        yield made
+
+
+def zones(server: ApiServer) -> dict[str, int]:
+    """Zones that are there, and the CPUs that can be given of them."""
+    found = {}
+    for zone in (published(server) or {"zones": ()})["zones"]:
+        for one in zone.get("resources", ()):
+            if one["name"] == "cpu":
+                found[zone["name"]] = int(one["allocatable"])
+    return found
+
+
+def policy(server: ApiServer) -> str:
+    named = {one["name"]: one["value"] for one in (published(server) or {}).get("attributes", [])}
+    return f"{named.get('topologyManagerPolicy')}/{named.get('topologyManagerScope')}"
+
+
+async def metrics(place: Site) -> dict[str, float]:
+    async with place.session.get(f"http://127.0.0.1:{place.service.health_port}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name.removeprefix("topowise_scheduler_"): float(value) for name, _, value in samples}
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected", "room"),
+    [(OTHER, {"node-1": 1, "node-2": 2, "node-3": 2}, 2), (ONE_ZONE, {"node-0": 5}, 5)],
+    ids=["more zones with other ids", "fewer zones"],
+)
+async def test_another_machine_under_the_same_name(
+    machine: machines.Machine,
+    expected: dict[str, int],
+    room: int,
+    place: Site,
+    server: ApiServer,
+    start: Start,
+    config: dict[str, Any],
+    kubelet: FakeKubelet,
+    tmp_path: Path,
+) -> None:
+    # A pod that runs, one that is on its way, and one that is expected.
+    kubelet.give("runs", 1)
+    place.bound("runs", "n1", 1)
+    await place.publishes(2)
+    place.bound("comes", "n1", 3)
+    server.create("pods", pod("expected", 1))
+    await place.service.ask("filter", pod("expected", 1), ["n1"], place.session)
+    await place.has({"n1": 1})
+    before = (published(server) or {})["metadata"]["uid"]
+    # The machine is taken away: its exporter is gone, its Node and its pods are deleted.
+    assert await place.exporter.stop() == 0
+    await kubelet.stop()
+    await place.delete(NODE)
+    # Its owner has taken the object with it.
+    assert published(server) is None
+    for name in ("runs", "comes"):
+        await place.delete(f"/api/v1/namespaces/default/pods/{name}")
+    # Another one comes.
+    sysfs, procfs = machines.write_tree(machine, tmp_path / "other")
+    (tmp_path / "kubelet.yaml").write_text(
+        "topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n"
+        "reservedSystemCPUs: '0'\n"
+    )
+    other = OtherKubelet(kubelet.socket)
+    other.machine = machine
+    await other.start()
+    server.create("nodes", {"metadata": {"name": "n1"}})
+    again = await start(
+        "topowise_exporter", "run", config={**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs)}
+    )
+    try:
+        await assert_eventually(lambda: zones(server) == expected, within=LONG_S)
+        assert policy(server) == "restricted/pod"
+        made = published(server)
+        assert made is not None
+        assert made["metadata"]["uid"] != before
+        (owner,) = made["metadata"]["ownerReferences"]
+        assert owner["uid"] == next(
+            one["metadata"]["uid"] for one in server.store.objects("nodes") if one["metadata"]["name"] == "n1"
+        )
+        # Expected pods are expected for their time at most, on whatever machine.
+        await place.has({"n1": room})
+        await assert_eventually(lambda: nothing_is_left(place), within=LONG_S)
+        assert again.process.returncode is None
+        place.service.config["ignored"] = None
+    finally:
+        await other.stop()
+
+
+async def nothing_is_left(place: Site) -> bool:
+    now = await metrics(place)
+    return now["open_claims"] == 0 and now["unsettled_pods"] == 0 and now["quarantines"] == 0 and now["nodes"] == 2
+
+
+async def test_a_node_that_is_deleted_by_mistake_gets_its_object_back(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    # The exporter lives on, and so does the kubelet, which registers the Node anew when it is restarted.
+    config["driftInterval"] = "2s"
+    async with site(server, start, config, kubelet, tmp_path) as place:
+        await place.delete(NODE)
+        await asyncio.sleep(0.5)
+        server.create("nodes", {"metadata": {"name": "n1"}})
+        uid = next(one["metadata"]["uid"] for one in server.store.objects("nodes") if one["metadata"]["name"] == "n1")
+
+        def owned() -> bool:
+            owners = (published(server) or {"metadata": {}})["metadata"].get("ownerReferences", [])
+            return [one["uid"] for one in owners] == [uid]
+
+        await assert_eventually(owned, within=LONG_S)
+        await place.has({"n1": 4})
+        place.assert_alive()
+
+
+async def test_a_node_that_is_gone_for_good_leaves_nothing(
+    place: Site, server: ApiServer, kubelet: FakeKubelet
+) -> None:
+    kubelet.give("p", 1)
+    place.bound("p", "n1", 1)
+    await place.publishes(2)
+    place.exporter.process.kill()
+    await place.delete(NODE)
+    await place.delete("/api/v1/namespaces/default/pods/p")
+
+    async def is_forgotten() -> bool:
+        now = await metrics(place)
+        return now["nodes"] == 1 and now["reported_nodes"] == 1 and now["unsettled_pods"] == 0
+
+    await assert_eventually(is_forgotten, within=LONG_S)
+    _, _, text = await place.service.post("explain?node=n1", msgspec.json.encode(pod("asked", 1)), place.session)
+    assert "not reported" in text

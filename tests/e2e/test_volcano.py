@@ -1,0 +1,313 @@
+"""A real volcano-scheduler on a real API server, first with our service as its extender, then with its own plug-in
+numa-aware that reads our Numatopologies, then with both. Kubelets decide by the one-node model.
+
+Everything Volcano does by itself is here as it is: its sessions and statements, gangs, pipelining, preemption, binds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from burst.nodes import KINDS, Kind, nodes
+from burst.workload import Workload
+from real_cluster import PODS, control_plane
+from sandbox.controlplane import ControlPlane
+from sandbox.hollow import LIFETIME, Reporting
+from volcano_cluster import MISSING, POLICY, QUEUE, VolcanoCluster
+
+if MISSING is not None:
+    pytest.skip(MISSING, allow_module_level=True)
+pytestmark = pytest.mark.apiserver
+
+Json = dict[str, Any]
+
+_PREEMPTING = "enqueue, allocate, preempt, backfill"
+_REPORTING = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05), numatopology=True)
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with control_plane() as running:
+        yield running
+
+
+async def asked_of(cluster: VolcanoCluster) -> dict[str, int]:
+    """How often the service was asked, by Volcano's verbs."""
+    sample = 'extender_request_duration_seconds_count{verb="volcano_'
+    metrics = await cluster.service.metrics(cluster.session)
+    return {name[len(sample) : -2]: int(count) for name, count in metrics.items() if name.startswith(sample) and count}
+
+
+async def told(cluster: VolcanoCluster, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line of what happened, for whoever ran it."""
+    asked = await asked_of(cluster)
+    with capsys.disabled():
+        print(  # noqa: T201
+            f"\n  {what}: {dict(await cluster.phases())}  refused by kubelets {len(cluster.refusals)}  asked {asked}",
+            end="",
+        )
+
+
+def spec(cpus: int, *, priority_class: str = "") -> Json:
+    """A Guaranteed container."""
+    amounts = {"cpu": str(cpus), "memory": f"{cpus}Gi"}
+    container = {"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
+    return {"containers": [container], **({"priorityClassName": priority_class} if priority_class else {})}
+
+
+def pod(name: str, cpus: int, *, policy: str = "", lifetime: float | None = None, priority_class: str = "") -> Json:
+    annotations = {POLICY: policy} if policy else {}
+    if lifetime is not None:
+        annotations[LIFETIME] = f"{lifetime:.3f}"
+    meta = {"name": name, "namespace": "default", "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec(cpus, priority_class=priority_class)}
+
+
+async def fill(cluster: VolcanoCluster, queue: str = "default") -> None:
+    """Pods until some wait that no kubelet would take."""
+    workload = Workload(3)
+    for number in range(1000, 1300):
+        document = workload.pod(number, lifetime=None)
+        document["metadata"]["annotations"][QUEUE] = queue
+        await cluster.create(document)
+        if number % 20 == 19:
+            await cluster.settle()
+            if len(await cluster.waiting()) > 5:
+                return
+    raise AssertionError("the cluster took everything; the test needs pods that wait")
+
+
+async def declare_urgent(cluster: VolcanoCluster) -> None:
+    """The PriorityClass of that name."""
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}}
+    await cluster.create({**urgent, "value": 1000}, "/apis/scheduling.k8s.io/v1/priorityclasses")
+
+
+async def running(cluster: VolcanoCluster) -> set[str]:
+    """The names of the pods that have a node."""
+    return {one["metadata"]["name"] for one in await cluster.pods() if one["spec"].get("nodeName")}
+
+
+async def assert_nothing_is_held(cluster: VolcanoCluster) -> None:
+    """No claim is open for a pod that is not on its way."""
+    metrics = await cluster.service.metrics(cluster.session)
+    assert metrics["open_claims"] == 0
+
+
+async def test_no_kubelet_refuses_a_pod_that_volcano_places_and_nobody_waits_beside_room(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with VolcanoCluster(plane, tmp_path, nodes(10)) as cluster:
+        seconds = await cluster.feed(200)
+        await told(cluster, f"200 pods in {seconds:.1f} s", capsys)
+        await cluster.assert_all_well()
+        await fill(cluster)
+        await told(cluster, "and until no more fit", capsys)
+        await cluster.assert_all_well()
+        await assert_nothing_is_held(cluster)
+        asked = await asked_of(cluster)
+        assert asked["predicate"] and asked["prioritize"] and asked["allocateFunc"]
+
+
+async def test_the_service_is_killed_while_volcano_places_pods(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with VolcanoCluster(plane, tmp_path, nodes(10)) as cluster:
+
+        async def kill() -> None:
+            await cluster.service.kill()
+            await asyncio.sleep(1.0)
+            await cluster.service.start(cluster.session)
+
+        seconds = await cluster.feed(200, halfway=kill)
+        await told(cluster, f"200 pods in {seconds:.1f} s, the service killed", capsys)
+        await cluster.assert_all_well()
+
+
+async def feed_gangs(cluster: VolcanoCluster, count: int) -> None:
+    """Gangs of all sizes and single pods between them, at once and more than there is room for; half of them end."""
+    random, workload = Random(5), Workload(4)
+    for number in range(count):
+        lifetime = {} if number % 2 else {LIFETIME: f"{random.uniform(2.0, 6.0):.3f}"}
+        members, cpus = random.randint(2, 10), random.choice((2, 4, 6))
+        await cluster.create_gang(f"gang-{number:02d}", members, spec(cpus), lifetime)
+        await cluster.create(workload.pod(number, lifetime=random.uniform(1.0, 4.0)))
+    await cluster.settle(240.0)
+
+
+async def test_gangs_come_whole_or_not_at_all_and_leave_no_claims(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with VolcanoCluster(plane, tmp_path, nodes(10)) as cluster:
+        await feed_gangs(cluster, 60)
+        groups = await cluster.groups()
+        whole = sum(all(one["spec"].get("nodeName") for one in members) for members in groups.values())
+        await told(cluster, f"{whole} of {len(groups)} groups whole", capsys)
+        await cluster.assert_all_well()
+        await assert_nothing_is_held(cluster)
+        # Some were tried and given up.
+        assert whole < len(groups)
+        assert (await asked_of(cluster))["deallocateFunc"]
+
+
+async def test_volcano_evicts_where_the_kubelet_can_align_the_urgent_pod_and_nowhere_else(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with VolcanoCluster(plane, tmp_path, nodes(10), actions=_PREEMPTING) as cluster:
+        await declare_urgent(cluster)
+        await fill(cluster)
+        before = {one["metadata"]["name"]: one for one in await cluster.pods() if one["spec"].get("nodeName")}
+        names = [f"urgent-{number}" for number in range(8)]
+        for name in names:
+            await cluster.create(pod(name, 6, priority_class="urgent"))
+            await asyncio.sleep(0.5)
+        await cluster.settle(180.0)
+        after = {one["metadata"]["name"]: one for one in await cluster.pods()}
+        evicted = [one for name, one in before.items() if name not in after]
+        used = {after[name]["spec"].get("nodeName") for name in names}
+        # Those that the kubelets would have beside the urgent pods as well.
+        idle = [one["metadata"]["name"] for one in evicted if one["spec"]["nodeName"] in cluster.takers(one)]
+        await told(cluster, f"{len(evicted)} evicted for {len(names)}, {len(idle)} would fit beside them", capsys)
+        assert {name: after[name]["status"]["phase"] for name in names} == dict.fromkeys(names, "Running")
+        assert evicted
+        assert {one["spec"]["nodeName"] for one in evicted} <= used
+        await cluster.assert_all_well()
+        await assert_nothing_is_held(cluster)
+        assert (await asked_of(cluster))["preemptable"]
+
+
+async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One gang that fits if others make way, and one that never does, which costs nobody a thing."""
+    async with VolcanoCluster(plane, tmp_path, nodes(10), actions=_PREEMPTING) as cluster:
+        await declare_urgent(cluster)
+        await fill(cluster)
+        before = await running(cluster)
+        await cluster.create_gang("too-many", 100, spec(6, priority_class="urgent"))
+        await cluster.settle(180.0)
+        assert before <= await running(cluster)
+        await told(cluster, "a gang of 100 in a full cluster", capsys)
+        await cluster.assert_all_well()
+        await cluster.create_gang("some", 8, spec(6, priority_class="urgent"))
+        await cluster.settle(240.0)
+        members = (await cluster.groups())["some"]
+        evicted = before - await running(cluster)
+        await told(cluster, f"{len(evicted)} evicted for a gang of 8", capsys)
+        assert [one["status"]["phase"] for one in members] == ["Running"] * 8
+        assert evicted
+        await cluster.assert_all_well()
+
+
+async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One queue has filled the cluster, another one wants some of its half."""
+    actions = "enqueue, allocate, reclaim, backfill"
+    async with VolcanoCluster(plane, tmp_path, nodes(10), actions=actions) as cluster:
+        for name in ("greedy", "modest"):
+            await cluster.open_queue(name, parent="root")
+        await fill(cluster, "greedy")
+        before = {one["metadata"]["name"]: one for one in await cluster.pods() if one["spec"].get("nodeName")}
+        names = [f"modest-{number}" for number in range(5)]
+        for name in names:
+            document = pod(name, 6)
+            document["metadata"]["annotations"][QUEUE] = "modest"
+            await cluster.create(document)
+            await asyncio.sleep(0.5)
+        await cluster.settle(240.0)
+        after = {one["metadata"]["name"]: one for one in await cluster.pods()}
+        evicted = [one for name, one in before.items() if name not in after]
+        states = {name: after[name]["status"]["phase"] for name in names}
+        await told(cluster, f"{len(evicted)} evicted for {states}", capsys)
+        assert not cluster.refusals
+        assert evicted
+        used = {after[name]["spec"].get("nodeName") for name in names}
+        assert {one["spec"]["nodeName"] for one in evicted} <= used
+        assert set(states.values()) == {"Running"}
+
+
+def strict(name: str, **more: Any) -> Kind:
+    """One of the kinds, with settings that numa-aware knows of: single-numa-node, and no options."""
+    kind = KINDS[name]
+    changed: Json = {"topologyManagerPolicy": "single-numa-node", "cpuManagerPolicyOptions": {}, **more}
+    return Kind(kind.machine, msgspec.structs.replace(kind.config, **changed))
+
+
+async def test_numa_aware_goes_by_our_numatopologies(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without our service. A node of 24 + 24 CPUs less a core holds 20 on each NUMA node; 6 are free in sum, 4 at most
+    on one of them, so that 6 together do not fit until a pod ends."""
+    made = [("strict", strict("wide-single")), ("loose", KINDS["middle-none"])]
+    async with VolcanoCluster(
+        plane, tmp_path, made, extender=False, numa_aware=True, blind=True, reporting=_REPORTING
+    ) as cluster:
+        policy = "single-numa-node"
+        for name in ("first", "second"):
+            await cluster.create(pod(name, 20, policy=policy))
+            await cluster.settle()
+        await cluster.create(pod("third", 6, policy=policy))
+        await cluster.settle()
+        where = {one["metadata"]["name"]: one["spec"].get("nodeName") for one in await cluster.pods()}
+        assert where == {"first": "strict", "second": "strict", "third": None}
+        assert "cannot be assigned by numa" in str(await cluster.conditions())
+        # Nothing but the object says which of them has ended.
+        await cluster.api.request("DELETE", f"{PODS}/first", query={"gracePeriodSeconds": "1"})
+        await cluster.settle()
+        where = {one["metadata"]["name"]: one["spec"].get("nodeName") for one in await cluster.pods()}
+        assert where == {"second": "strict", "third": "strict"}
+        assert not cluster.refusals
+        await told(cluster, "numa-aware alone, one after the other", capsys)
+
+
+async def feed_strict(cluster: VolcanoCluster, count: int) -> None:
+    """Pods that ask for the policy by annotation, far more at once than there is room for; all end."""
+    random = Random(9)
+    for number in range(count):
+        lifetime, cpus = random.uniform(1.0, 6.0), random.choice((2, 2, 4, 4, 6, 8, 10))
+        await cluster.create(pod(f"strict-{number:03d}", cpus, policy="single-numa-node", lifetime=lifetime))
+    await cluster.settle(300.0, still=10.0)
+
+
+async def test_numa_aware_alone_keeps_to_the_policy_in_a_burst(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Refusals are counted and not judged: the plug-in has no eye for scopes, options and memory, and what it guesses
+    of pods on their way is not always what the kubelet does."""
+    plain = strict("small-single", memoryManagerPolicy="None", reservedMemory=())
+    made = [*nodes(10), ("plain-0", strict("wide-single")), ("plain-1", plain)]
+    kinds = dict(made)
+    async with VolcanoCluster(
+        plane, tmp_path, made, extender=False, numa_aware=True, blind=True, reporting=_REPORTING
+    ) as cluster:
+        await feed_strict(cluster, 250)
+        await told(cluster, "numa-aware alone, 250 pods", capsys)
+        on = Counter(refusal.node for refusal in cluster.refusals)
+        with capsys.disabled():
+            print(f"  refused on {dict(on)}", end="")  # noqa: T201
+        bound = {one["spec"]["nodeName"] for one in await cluster.pods() if one["spec"].get("nodeName")}
+        assert {kinds[name].config.topologyManagerPolicy for name in bound} == {"single-numa-node"}
+        assert len(bound) > 2
+        # All have had their turn in the room that others left; of that the plug-in hears by the object alone.
+        assert not await cluster.waiting()
+
+
+async def test_with_numa_aware_beside_the_extender_no_kubelet_refuses_either(
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A node must please both; those that wait beside room are counted."""
+    async with VolcanoCluster(plane, tmp_path, nodes(10), numa_aware=True, reporting=_REPORTING) as cluster:
+        seconds = await cluster.feed(200)
+        left_out = [one["metadata"]["name"] for one in await cluster.waiting() if cluster.takers(one)]
+        await told(cluster, f"both, 200 pods in {seconds:.1f} s, {len(left_out)} wait beside room", capsys)
+        assert not cluster.refusals
+        await assert_nothing_is_held(cluster)

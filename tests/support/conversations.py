@@ -1,0 +1,178 @@
+"""What is asked of another project's scheduler about a node of ours, and where its answers are kept.
+
+A `Scene` is a node whose kubelet is the emulated one, the pods on it as the API server shows them, and pods to be
+placed. `object_of` makes what our exporter publishes of it, from /sys and podresources bytes to the object. A recorded
+conversation (tests/interop/recorded) holds that object, the pods, the questions, and what the other project's own code
+answered; the file says of which version. Only our half can be made anew here.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Coroutine, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from sandbox import machines
+from sandbox.hollow.hardware import scanned
+from sandbox.kubelet.node import EmulatedNode
+from sandbox.kubelet.podresources import PodResourcesServicer
+from topowise import pods
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise_exporter import machine as hardware
+from topowise_exporter.exclusions import Exclusions
+from topowise_exporter.kubelet.model import Allocations
+from topowise_exporter.kubelet.podresources import PodDecoder, decode_allocatable
+from topowise_exporter.publish import numatopology
+from topowise_exporter.publish.topology import Observation, Published, Publishing, build
+
+NODE: Final = "metal"
+GIB: Final = 1 << 30
+TREES: Final = Path(__file__).parents[1] / "machines"
+
+# What no scheduler but ours reads.
+_OURS: Final = "topowise.io/"
+
+
+class Scene(msgspec.Struct, frozen=True):
+    """`machine` is one of the sandbox, or the name of a folder of tests/machines. `bound` are the node's pods in the
+    order in which its kubelet admits those it has; `asked` are those to be placed."""
+
+    machine: machines.Machine | str
+    kubelet: KubeletConfiguration
+    bound: tuple[dict[str, Any], ...] = ()
+    asked: tuple[dict[str, Any], ...] = ()
+    publishing: Publishing = Publishing()
+    excluded: Exclusions = Exclusions()
+    instead: tuple[str, str] | None = None
+    """A text of the object and what is put in its place, for objects that we never publish."""
+
+
+def pod(
+    name: str,
+    *containers: Mapping[str, str],
+    init: tuple[Mapping[str, str], ...] = (),
+    sidecars: tuple[Mapping[str, str], ...] = (),
+    phase: str = "Running",
+    namespace: str = "default",
+    limits: bool = True,
+    static: bool = False,
+    terminating: bool = False,
+) -> dict[str, Any]:
+    """A v1.Pod. Requests are limits as well, unless told otherwise."""
+
+    def made(prefix: str, wanted: tuple[Mapping[str, str], ...], **more: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": f"{prefix}{number}",
+                "resources": {"requests": dict(one), **({"limits": dict(one)} if limits else {})} if one else {},
+                **more,
+            }
+            for number, one in enumerate(wanted)
+        ]
+
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace, "uid": f"uid-{name}"}
+    if static:
+        metadata["annotations"] = {"kubernetes.io/config.mirror": "abc", "kubernetes.io/config.source": "file"}
+    if terminating:
+        metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
+    spec: dict[str, Any] = {"nodeName": NODE, "schedulerName": "elsewhere", "containers": made("c", containers)}
+    if init or sidecars:
+        spec["initContainers"] = [*made("s", sidecars, restartPolicy="Always"), *made("i", init)]
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+
+
+def question(name: str, *containers: Mapping[str, str], limits: bool = True) -> dict[str, Any]:
+    """A pod that is on no node yet."""
+    asked = pod(name, *containers, phase="Pending", limits=limits)
+    asked["spec"] = {"containers": asked["spec"]["containers"]}
+    return asked
+
+
+class Stage(msgspec.Struct, frozen=True):
+    """A scene with its kubelet at work."""
+
+    scene: Scene
+    node: EmulatedNode
+    seen: Observation
+
+    def published(self) -> Published:
+        """The exporter's part."""
+        return build(NODE, self.seen, self.scene.publishing, self.scene.excluded)
+
+    def shown(self) -> dict[str, Any]:
+        """The published object without what no other scheduler reads, as JSON has it."""
+        text = msgspec.json.encode(self.published().topology).decode()
+        whole = json.loads(text.replace(*self.scene.instead) if self.scene.instead else text)
+        for part in (whole, *whole["zones"]):
+            kept = [one for one in part.get("attributes", ()) if not one["name"].startswith(_OURS)]
+            part["attributes"] = kept
+        return dict(whole)
+
+    def shown_to_volcano(self) -> dict[str, Any]:
+        """The Numatopology, as JSON has it."""
+        made = numatopology.observed(NODE, self.seen, self.scene.excluded)
+        return dict(json.loads(msgspec.json.encode(made)))
+
+    def status(self) -> dict[str, Any]:
+        """The v1.Node."""
+        amounts = {"capacity": self.node.capacity(), "allocatable": self.node.allocatable()}
+        return {"metadata": {"name": NODE}, "status": amounts}
+
+    def would_admit(self, asked: Mapping[str, Any]) -> str:
+        """What the kubelet would say; "" for yes."""
+        decision = self.node.would_admit(decoded(asked))
+        return "" if decision.admitted else decision.reason
+
+
+def decoded(one: Mapping[str, Any]) -> pods.Pod:
+    """The pod as our programs read it."""
+    return pods.decode(json.dumps(one).encode())
+
+
+@cache
+def _machine_of(folder: str) -> hardware.Machine:
+    tree = json.loads((TREES / folder / "tree.json").read_text(encoding="ascii"))
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory)
+        for name, content in tree.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, str):
+                path.write_text(content, encoding="ascii")
+            elif "link" in content:
+                path.symlink_to(content["link"])
+            else:
+                path.mkdir()
+        return hardware.scan(str(root / "sys"), str(root / "proc"))
+
+
+def _answer(call: Coroutine[Any, Any, Any]) -> Any:
+    """What the call returns; it waits for nothing."""
+    try:
+        call.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the emulated kubelet waited for something")
+
+
+def staged(scene: Scene) -> Stage:
+    """Lets the kubelet admit what is bound to it, and looks at it as the exporter does."""
+    found = _machine_of(scene.machine) if isinstance(scene.machine, str) else scanned(scene.machine)
+    node = EmulatedNode(found, scene.kubelet)
+    for one in scene.bound:
+        if one["status"]["phase"] in ("Running", "Pending"):
+            decision = node.admit(decoded(one))
+            assert decision.admitted, (one["metadata"]["name"], decision.message)
+            node.start(one["metadata"]["uid"])
+    servicer = PodResourcesServicer(node.holdings)
+
+    nobody: Any = None
+    allocatable = _answer(servicer.GetAllocatableResources(nobody, nobody))
+    listed = _answer(servicer.List(nobody, nobody))
+    held = PodDecoder("socket").decode(listed.SerializeToString())
+    return Stage(scene, node, Observation(found, scene.kubelet, Allocations(decode_allocatable(allocatable), held)))

@@ -1,0 +1,7 @@
+"""Faults around the daemons, which run as they are shipped: what breaks lies between them and others."""
+
+from faults.logs import assert_said_once
+from faults.proxy import HALF_LINE, MID_CHUNK, Fault, FaultProxy
+from faults.usage import Usage, usage
+
+__all__ = ["HALF_LINE", "MID_CHUNK", "Fault", "FaultProxy", "Usage", "assert_said_once", "usage"]

@@ -1,0 +1,252 @@
+"""An HTTP proxy before an API server that spoils what passes through it.
+
+The daemon's kubeconfig names the proxy, so the same faults meet the embedded API server and a real one. Answers pass
+unchanged unless a fault matches; of a watch each line may be edited, repeated, left out or cut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import aiohttp
+from aiohttp import web
+
+from sandbox.apiserver import kubeconfig
+
+# Of one hop alone (RFC 9110, 7.6.1), and what the client library has already undone.
+_OF_THE_HOP: Final = frozenset(("connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"))
+
+
+class Cut(Enum):
+    """How a watch is cut off at a line."""
+
+    MID_CHUNK = "half of a frame of the chunked encoding, then a reset"
+    HALF_LINE = "half of the line, then a clean end"
+
+
+MID_CHUNK: Final = Cut.MID_CHUNK
+HALF_LINE: Final = Cut.HALF_LINE
+Edit = Callable[[bytes], Iterable[bytes] | Cut]
+"""A line of a watch, without its end; what comes instead."""
+
+
+class Asked(NamedTuple):
+    """A request; `at` is monotonic."""
+
+    at: float
+    method: str
+    path: str
+    is_watch: bool
+    agent: str
+
+
+@dataclass(eq=False)
+class Fault:
+    """What happens to the requests it matches, the next `count` of them or all.
+
+    `delay` seconds go by before an answer. `answer` (status, headers, body) comes instead of the server's, `garbage`
+    instead of HTTP. `swallow`: requests are taken, and nothing comes back; what open watches have to say waits.
+    `edit` changes lines of watches, those that are open too.
+    """
+
+    method: str = "*"
+    path: str = "*"
+    watch: bool | None = None
+    agent: str = "*"
+    count: int | None = None
+    delay: float = 0.0
+    answer: tuple[int, dict[str, str], bytes] | None = None
+    garbage: bytes = b""
+    swallow: bool = False
+    edit: Edit | None = None
+    hits: int = 0
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def matches(self, asked: Asked) -> bool:
+        """Whether it is about this request."""
+        return (
+            self.watch in (None, asked.is_watch)
+            and fnmatchcase(asked.method, self.method)
+            and fnmatchcase(asked.path, self.path)
+            and fnmatchcase(asked.agent, self.agent)
+        )
+
+
+class FaultProxy:
+    """An async context. `asked` has every request that came."""
+
+    def __init__(self, upstream: str, token: str = "") -> None:
+        self.asked: list[Asked] = []
+        self._upstream = upstream
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._faults: list[Fault] = []
+        self._transports: set[asyncio.Transport] = set()
+        self._port = 0
+        self._site: web.TCPSite | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it listens, by plain HTTP."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def kubeconfig(self, path: Path) -> Path:
+        """Writes one that leads here."""
+        return kubeconfig.write(path, self.url)
+
+    async def __aenter__(self) -> Self:
+        # The server of a sandbox has a certificate of its own making.
+        connector = aiohttp.TCPConnector(limit=0, ssl=False)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
+        application = web.Application(client_max_size=64 << 20)
+        application.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(application, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await self.up()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.mend()
+        await self.down()
+        await self._runner.cleanup()
+        await self._session.close()
+
+    # Faults
+
+    async def down(self) -> None:
+        """As if the server were killed: nobody listens, every connection is reset."""
+        site, self._site = self._site, None
+        if site is not None:
+            await site.stop()
+        for transport in list(self._transports):
+            transport.abort()
+
+    async def up(self) -> None:
+        """Listens (again), at the same address."""
+        self._site = web.TCPSite(self._runner, "127.0.0.1", self._port)
+        await self._site.start()
+        self._port = self._runner.addresses[0][1]
+
+    def spoil(self, fault: Fault) -> Fault:
+        """From now on; of several that match, the first that is not used up."""
+        self._faults.append(fault)
+        return fault
+
+    def mend(self) -> None:
+        """No faults any more."""
+        for fault in self._faults:
+            fault.over.set()
+        self._faults.clear()
+
+    def close_watches(self) -> None:
+        """Resets every connection, as a restarted load balancer does."""
+        for transport in list(self._transports):
+            transport.abort()
+
+    def count(self, since: float, path: str = "*", *, watch: bool | None = None) -> int:
+        """Requests since a monotonic time."""
+        like = Fault(path=path, watch=watch)
+        return sum(one.at >= since and like.matches(one) for one in self.asked)
+
+    # Inside
+
+    def _fault(self, asked: Asked) -> Fault | None:
+        for fault in self._faults:
+            if fault.edit is None and fault.matches(asked) and (fault.count is None or fault.hits < fault.count):
+                fault.hits += 1
+                return fault
+        return None
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        is_watch = request.query.get("watch") in ("1", "true")
+        agent = request.headers.get("User-Agent", "")
+        asked = Asked(time.monotonic(), request.method, request.path, is_watch, agent)
+        self.asked.append(asked)
+        transport: Any = request.transport
+        self._transports.add(transport)
+        try:
+            fault = self._fault(asked)
+            body = await request.read()
+            if fault is not None:
+                if fault.swallow:
+                    await fault.over.wait()
+                await asyncio.sleep(fault.delay)
+                if fault.garbage:
+                    transport.write(fault.garbage)
+                    return await _reset(transport)
+                if fault.answer is not None:
+                    status, headers, text = fault.answer
+                    return web.Response(status=status, headers=headers, body=text)
+            return await self._forward(request, asked, body)
+        finally:
+            self._transports.discard(transport)
+
+    async def _forward(self, request: web.Request, asked: Asked, body: bytes) -> web.StreamResponse:
+        headers = {name: text for name, text in request.headers.items() if name.lower() not in (*_OF_THE_HOP, "host")}
+        url = self._upstream + request.raw_path
+        try:
+            async with self._session.request(
+                request.method, aiohttp.client.URL(url, encoded=True), data=body, headers={**headers, **self._headers}
+            ) as upstream:
+                response = web.StreamResponse(status=upstream.status)
+                for name, text in upstream.headers.items():
+                    if name.lower() not in _OF_THE_HOP:
+                        response.headers.add(name, text)
+                if not asked.is_watch or upstream.status != 200:
+                    answer = web.Response(status=upstream.status, body=await upstream.read())
+                    answer.headers.update(response.headers)
+                    return answer
+                await response.prepare(request)
+                return await self._watch(request, asked, upstream, response)
+        except aiohttp.ClientError:
+            return await _reset(request.transport)
+
+    async def _watch(
+        self, request: web.Request, asked: Asked, upstream: aiohttp.ClientResponse, response: web.StreamResponse
+    ) -> web.StreamResponse:
+        rest = b""
+        async for chunk in upstream.content.iter_any():
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in filter(None, whole):
+                lines: Iterable[bytes] | Cut = (line,)
+                for fault in list(self._faults):
+                    if not fault.matches(asked) or (fault.count is not None and fault.hits >= fault.count):
+                        continue
+                    if fault.swallow:
+                        await fault.over.wait()
+                    elif fault.edit is not None:
+                        lines = fault.edit(line)
+                        fault.hits += lines != (line,)
+                if lines is MID_CHUNK:
+                    transport: Any = request.transport
+                    transport.write(b"%x\r\n%s" % (len(line) + 1, line[: len(line) // 2]))
+                    return await _reset(transport)
+                if lines is HALF_LINE:
+                    await response.write(line[: len(line) // 2])
+                    await response.write_eof()
+                    return response
+                assert not isinstance(lines, Cut)
+                for one in lines:
+                    await response.write(one + b"\n")
+        return response
+
+
+async def _reset(transport: Any) -> web.StreamResponse:
+    """Ends the connection once what was written is on its way."""
+    if transport is not None:
+        with contextlib.suppress(Exception):
+            while transport.get_write_buffer_size():
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
+        transport.abort()
+    raise asyncio.CancelledError

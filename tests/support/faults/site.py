@@ -1,0 +1,151 @@
+"""A small cluster with both daemons as processes behind a fault proxy, and how a test sees that all is true again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from daemons import Daemon, Start, assert_eventually
+from exporter_setup import FakeKubelet, available
+from faults.proxy import FaultProxy
+from sandbox.apiserver import ApiServer
+from scheduler_process import NRT, Service
+
+# Back-offs end at 30 s, and the machine may be busy.
+LONG_S: Final = 90.0
+
+
+@dataclass
+class Site:
+    """`exporter` reports the node n1 (see exporter_setup); the nodes beside it are reported by the test."""
+
+    server: ApiServer
+    proxy: FaultProxy
+    kubelet: FakeKubelet
+    exporter: Daemon
+    scheduler: Daemon
+    service: Service
+    session: aiohttp.ClientSession
+
+    def add_node(self, name: str, free: int) -> None:
+        """A node of one zone with so many CPUs left."""
+        self.server.create("nodes", {"metadata": {"name": name}})
+        self.report(name, free)
+
+    def report(self, name: str, free: int) -> None:
+        """Its exporter's word."""
+        cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": str(free)}
+        topology = {
+            "metadata": {"name": name},
+            "attributes": [{"name": "topologyManagerPolicy", "value": "single-numa-node"}],
+            "zones": [{"name": "node-0", "type": "Node", "resources": [cpu]}],
+        }
+        self.server.create(NRT, topology)
+
+    def bound(self, name: str, node: str, cpus: int) -> None:
+        """A pod that some scheduler has put there."""
+        document = pod(name, cpus)
+        document["spec"]["nodeName"] = node
+        self.server.create("pods", document)
+
+    async def takes(self, node: str, cpus: int) -> bool:
+        """Whether the service would send a pod of so many CPUs there; nothing is claimed by the question."""
+        body = json.dumps(pod("asked", cpus)).encode()
+        _, _, text = await self.service.post(f"explain?node={node}", body, self.session)
+        return [one["verdict"] for one in json.loads(text)] == ["fits"]
+
+    async def room(self, node: str) -> int:
+        """The largest pod that the service would send there, in CPUs."""
+        for cpus in range(8, 0, -1):
+            if await self.takes(node, cpus):
+                return cpus
+        return 0
+
+    async def bind(self, name: str, uid: str, node: str) -> str:
+        """By the service; what went wrong, "" if the pod is bound."""
+        named = {"PodName": name, "PodNamespace": "default", "PodUID": uid, "Node": node}
+        _, _, text = await self.service.post("bind", json.dumps(named).encode(), self.session)
+        return str(json.loads(text)["Error"])
+
+    async def delete(self, path: str) -> None:
+        """Behind the daemons' back."""
+        async with self.session.delete(f"{self.server.url}{path}?gracePeriodSeconds=0") as response:
+            assert response.status == 200, await response.text()
+
+    async def has(self, rooms: dict[str, int]) -> None:
+        """Waits until the service knows the room of these nodes."""
+
+        async def told() -> bool:
+            return {name: await self.room(name) for name in rooms} == rooms
+
+        try:
+            await assert_eventually(told, within=LONG_S)
+        except AssertionError:
+            found = {name: await self.room(name) for name in rooms}
+            raise AssertionError(f"the service knows {found}, expected {rooms}\n{self.scheduler.log[-3000:]}") from None
+
+    async def publishes(self, free: int) -> None:
+        """Waits until the exporter's object says that n1's first zone has so many CPUs."""
+        try:
+            await assert_eventually(lambda: available(self.server) == str(free), within=LONG_S)
+        except AssertionError:
+            raise AssertionError(f"{available(self.server)}, expected {free}\n{self.exporter.log[-3000:]}") from None
+
+    def log_lengths(self) -> tuple[int, int]:
+        """Lines so far, of the exporter and the scheduler."""
+        return len(self.exporter.log.splitlines()), len(self.scheduler.log.splitlines())
+
+    def assert_alive(self) -> None:
+        """Neither has ended, by itself or otherwise."""
+        for daemon in (self.exporter, self.scheduler):
+            assert daemon.process.returncode is None, daemon.log[-3000:]
+
+
+def pod(name: str, cpus: int) -> dict[str, Any]:
+    """Guaranteed, of one container."""
+    amounts = {"cpu": str(cpus), "memory": "1Mi"}
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}]},
+    }
+
+
+@asynccontextmanager
+async def site(
+    server: ApiServer,
+    start: Start,
+    config: dict[str, Any],
+    kubelet: FakeKubelet,
+    directory: Path,
+    *,
+    under: Sequence[str] = (),
+    **settings: Any,
+) -> AsyncIterator[Site]:
+    """`under` is a command that runs the daemons, `settings` are the service's. Returns when both are ready.
+
+    n1 has three CPUs in its first zone and four in the other, n2 has six.
+    """
+    async with FaultProxy(server.url) as proxy, aiohttp.ClientSession() as session:
+        kubeconfig = str(proxy.kubeconfig(directory / "proxied"))
+        config["client"]["kubeconfig"] = kubeconfig
+        # The kubelet of these tests gives out CPUs alone.
+        text = "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"
+        Path(config["kubelet"]["configFile"]).write_text(text)
+        service = Service(server, directory)
+        service.config["client"]["kubeconfig"] = kubeconfig
+        service.config |= settings
+        server.create("nodes", {"metadata": {"name": "n1"}})
+        exporter = await start("topowise_exporter", "run", config=config, under=under)
+        scheduler = await start("topowise_scheduler", "serve", config=service.config, under=under)
+        made = Site(server, proxy, kubelet, exporter, scheduler, service, session)
+        made.add_node("n2", 6)
+        await assert_eventually(service.is_ready, within=LONG_S)
+        await made.publishes(3)
+        await made.has({"n1": 4, "n2": 6})
+        yield made

@@ -1,0 +1,288 @@
+"""Every parser of text that comes from outside, with samples of what it is meant for.
+
+The contract of all of them: a value, or an error with one line to be shown, within a second and some MiB for 100 KB of
+anything. tests/unit/fuzz holds them to it, and `make fuzz` for as long as one likes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from sandbox.exported import exported
+from topowise import attributes, cpuset, documents, fingerprint, kubeletconfig, nrt, numatopology, placement, pods
+from topowise import quantity as quantities
+from topowise.attributes import cores, devices, holdings
+from topowise.errors import ParseError, TopowiseError
+from topowise.kube import kubeconfig
+from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise.runtime import config
+from topowise.wire import podresources_pb2 as pb
+from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.dra import slices
+from topowise_exporter.kubelet import podresources, state_files
+from topowise_exporter.kubelet.settings import configz
+from topowise_scheduler import policies, report
+from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
+from topowise_scheduler.preemption import decode_budget
+from topowise_scheduler.ui import fits
+
+GI = 1 << 30
+
+
+class Parser(NamedTuple):
+    """`refusals` are the errors it may end with."""
+
+    name: str
+    parse: Callable[[bytes], object]
+    samples: tuple[bytes, ...]
+    refusals: tuple[type[Exception], ...] = (TopowiseError,)
+
+
+def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
+    # What comes from JSON or a decoded file is text; surrogates stand for bytes that are none.
+    return lambda given: parse(given.decode("utf-8", "replace"))
+
+
+def _quantity(text: str) -> object:
+    return quantities.value(text), quantities.milli_value(text), quantities.whole(text), quantities.same(text, "1k")
+
+
+def _threshold(text: str) -> object:
+    return kubeletconfig.eviction_threshold(text, 1 << 40)
+
+
+def _cpus(text: str) -> object:
+    members = cpuset.parse(text)
+    mask = cpuset.mask(text)
+    assert mask.bit_count() == len(members)
+    assert all(mask >> member & 1 for member in members)
+    assert cpuset.parse(cpuset.spell(members)) == members
+    return members
+
+
+def _placement(text: str) -> object:
+    metadata, _, vector = text.partition(" ")
+    return placement.decode(metadata, {1: vector})
+
+
+def _named(text: str) -> object:
+    policy, _, scope = text.partition(" ")
+    named = {attributes.TOPOLOGY_MANAGER_POLICY: policy, attributes.TOPOLOGY_MANAGER_SCOPE: scope}
+    return attributes.policy_and_scope(named)
+
+
+def _demand(text: str) -> object:
+    ours, _, volcano = text.partition(" ")
+    return policies.demand({policies.POLICY_ANNOTATION: ours, policies.VOLCANO_ANNOTATION: volcano})
+
+
+def _configuration(kind: type[config.Configuration]) -> Callable[[bytes], object]:
+    return lambda given: config.effective(config.parse(kind, given))
+
+
+def _kubelet_configuration(given: bytes) -> object:
+    parsed = kubeletconfig.with_defaults(kubeletconfig.parse(given), "v1.36.0")
+    assert kubeletconfig.decode(kubeletconfig.encode(parsed)) == parsed
+    return parsed.reserved({"memory": 1 << 40}), parsed.reserved_cpus
+
+
+def _kubeconfig(given: bytes) -> object:
+    with tempfile.NamedTemporaryFile() as file:
+        Path(file.name).write_bytes(given)
+        found = kubeconfig.read(file.name)
+        return None if found is None else (found.header(), found.token_file(), found.context())
+
+
+def _report(given: bytes) -> object:
+    found = report.read(nrt.decode(given))
+    assert all(line and "\n" not in line for line in found.problems)
+    kubelet = report.kubelet_of(found, lambda _name: None)
+    kubelet.admit(_POD)
+    return found
+
+
+def _pod(given: bytes) -> object:
+    pod = pods.decode(given)
+    return pods.needs(pods.allocated(pod)), policies.demand(pod.metadata.annotations or {}), Records().decode(given)
+
+
+def _numatopology(given: bytes) -> object:
+    read = numatopology.decode(given)
+    assert numatopology.same_content(read, numatopology.stamped(read, 1))
+    return read
+
+
+def _pod_list(given: bytes) -> object:
+    return podresources.PodDecoder("socket").decode(given)
+
+
+def _allocatable(given: bytes) -> object:
+    return podresources.decode_allocatable(podresources._parse(pb.AllocatableResourcesResponse, given, "socket"))
+
+
+_ASKED: pods.Quantities = {"cpu": "2", "memory": "1Gi", "gpu": 1, "hugepages-2Mi": "2Mi"}
+_POD = pods.Pod(pods.Metadata("q", "default", "q"), pods.Spec((pods.Container("c", pods.Resources(limits=_ASKED)),)))
+_OBJECT = (msgspec.DecodeError, UnicodeError, RecursionError, ParseError)
+
+
+def _topology() -> bytes:
+    """An object of our exporter with everything in it."""
+    settings = KubeletConfiguration(
+        topologyManagerPolicy="single-numa-node",
+        cpuManagerPolicy="static",
+        memoryManagerPolicy="Static",
+        reservedSystemCPUs="0",
+        systemReserved={"memory": "1Gi"},
+        reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
+    )
+    machine = Machine(
+        numa=tuple(
+            NumaNode(at, 4 * GI, tuple(Core(at, (2 * core + 4 * at,)) for core in range(2)), {2048: 8}, (10, 20))
+            for at in range(2)
+        ),
+        devices=(DevicePlugin("gpu", (Device("g0", (0,)), Device("g1", (1,)))),),
+    )
+    kubelet = Kubelet(machine, settings)
+    held = Placement("app", None, False, 0b100, (MemoryBlock("memory", (0,), GI),), {"gpu": ("g0",)})
+    kubelet.hold("p", {"cpu": 1000}, {"c": held})
+    return msgspec.json.encode(exported(machine, settings, kubelet))
+
+
+_FOREIGN_TOPOLOGY = msgspec.json.encode(
+    {
+        "metadata": {"name": "n1", "resourceVersion": "7"},
+        "topologyPolicies": ["SingleNUMANodePodLevel"],
+        "attributes": [
+            {"name": placement.METADATA_ATTRIBUTE, "value": "npv0v001::ve=leb89::cc=3::nn=2::bn=0"},
+            {"name": "topologyManagerPolicy", "value": "restricted"},
+        ],
+        "zones": [
+            {
+                "name": f"node-{number}",
+                "type": "Node",
+                "costs": [{"name": "node-0", "value": 10}, {"name": "node-1", "value": 20}],
+                "attributes": [{"name": placement.VECTOR_ATTRIBUTE, "value": "!"}] if number else [],
+                "resources": [
+                    {"name": name, "capacity": "8", "allocatable": "7500m", "available": "4"}
+                    for name in ("cpu", "memory", "hugepages-1Gi", "example.com/gpu")
+                ],
+            }
+            for number in range(2)
+        ],
+    }
+)
+_POD_JSON = (
+    b'{"metadata":{"name":"p","namespace":"d","uid":"u","annotations":{"topowise.io/numa-policy":"restricted"}},"spec":{'
+    b'"containers":[{"name":"c","resources":{"limits":{"cpu":"2","memory":1073741824,"x.y/z":"1e0"}}}],"initContainers":'
+    b'[{"name":"i","restartPolicy":"Always","resources":{"requests":{"cpu":0.5}}}],"overhead":{"cpu":"10m"},"resources":'
+    b'{"limits":{"cpu":"4"}},"priority":5},"status":{"phase":"Running","qosClass":"","containerStatuses":[{"name":"c",'
+    b'"allocatedResources":{"cpu":"1"}}]}}'
+)
+_KUBELET_YAML = (
+    b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ntopologyManagerPolicy: restricted\n"
+    b"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}\ncpuManagerPolicy: static\nmaxPods: 250\n"
+    b"reservedSystemCPUs: 0-1,32\nsystemReserved: {cpu: 1, memory: 1Gi}\nkubeReserved: &kept {memory: 5e8}\n"
+    b"evictionHard: {memory.available: 5%, nodefs.available: 1Gi}\nfeatureGates: {A: true}\n"
+    b"reservedMemory:\n- numaNode: 0\n  limits: {memory: 1Gi, hugepages-2Mi: 2Mi}\n"
+)
+_KUBECONFIG = (
+    b"current-context: c\nclusters: [{name: k, cluster: {server: 'https://h:1', certificate-authority-data: aGk=}}]\n"
+    b"users: [{name: u, user: {token: t, client-certificate-data: aGk=, client-key-data: aGk=}}]\n"
+    b"contexts: [{name: c, context: {cluster: k, user: u}}]\n"
+)
+_CPU_STATE = b'{"policyName":"static","defaultCpuSet":"0-1,8","entries":{"uid":{"c":"2-3"}},"checksum":1}'
+_MEMORY_STATE = (
+    b'{"policyName":"Static","machineState":{"0":{"numberOfAssignments":1,"memoryMap":{"memory":{"total":9,"free":5}},'
+    b'"cells":[0,1]}},"entries":{"uid":{"c":[{"numaAffinity":[0],"type":"memory","size":4}]}},"checksum":1}'
+)
+_NUMATOPOLOGY = (
+    b'{"metadata":{"name":"n"},"spec":{"policies":{"CPUManagerPolicy":"static"},"resReserved":{"cpu":"1"},"numares":'
+    b'{"cpu":{"allocatable":"0-3","capacity":4}},"cpuDetail":{"0":{},"1":{"numa":1}},"podAllocations":[{"uid":"u",'
+    b'"containerAllocations":[{"name":"c","allocations":{"cpu":"0-1","memory":"1Gi"}}]}]}}'
+)
+_SLICE = (
+    b'{"metadata":{"name":"s","namespace":"","generation":2},"spec":{"driver":"gpu.example.com","nodeName":"n1","pool":'
+    b'{"name":"n1","generation":1,"resourceSliceCount":1},"devices":[{"name":"d0","attributes":{"numaNode":{"int":0},'
+    b'"resource.kubernetes.io/pciBusID":{"string":"0000:3b:00.0"},"a":{"bool":true},"v":{"version":"1.0.0"}}}]}}'
+)
+_BUDGET = (
+    b'{"metadata":{"name":"b","namespace":"d"},"spec":{"selector":{"matchExpressions":[{"key":"a","operator":"In",'
+    b'"values":["b"]}],"matchLabels":{"c":"d"}}},"status":{"disruptionsAllowed":1,"disruptedPods":{"p":"x"}}}'
+)
+_CONFIGZ = (
+    b'{"kubeletconfig":{"topologyManagerPolicy":"none","maxPods":110,"evictionHard":{"memory.available":"100Mi"},'
+    b'"reservedMemory":[{"numaNode":0,"limits":{"memory":"1Gi"}}],"featureGates":{"A":true}}}'
+)
+_MANIFEST = (
+    b"apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: n, namespace: d}\nspec:\n  jobTemplate:\n    spec:\n"
+    b"      template:\n        metadata: {labels: {a: b}}\n        spec:\n          containers:\n"
+    b"          - {name: c, resources: {limits: &l {cpu: 2, memory: 1Gi}, requests: *l}}\n"
+)
+
+
+def _listed() -> bytes:
+    memory = pb.ContainerMemory(memory_type="memory", size=GI, topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=1)]))
+    gpu = pb.ContainerDevices(resource_name="gpu", device_ids=["a", "b"], topology=memory.topology)
+    container = pb.ContainerResources(name="c", cpu_ids=[1, 2, 300], memory=[memory], devices=[gpu])
+    pod = pb.PodResources(name="p", namespace="d", containers=[container], cpu_ids=[5], memory=[memory])
+    return pb.ListPodResourcesResponse(pod_resources=[pod, pod]).SerializeToString()
+
+
+def _given() -> bytes:
+    topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=0), pb.NUMANode(ID=-1)])
+    devices_ = [pb.ContainerDevices(resource_name="gpu", device_ids=["a"], topology=topology)]
+    memory = [pb.ContainerMemory(memory_type="hugepages-2Mi", size=5, topology=topology)]
+    return pb.AllocatableResourcesResponse(cpu_ids=range(64), devices=devices_, memory=memory).SerializeToString()
+
+
+@cache
+def parsers() -> tuple[Parser, ...]:
+    """All of them, by name."""
+    topology = _topology()
+    named = {one["name"]: one["value"].encode() for one in msgspec.json.decode(topology)["attributes"]}
+    head = b"apiVersion: topowise.io/v1alpha1\nkind: "
+    return (
+        Parser("cpulist", _text(_cpus), (b"0-3,8,10-11\n\0", b"(null)", b"5")),
+        Parser("cpumap", _text(cpuset.parse_mask), (b"00000000,000000ff", b"f")),
+        Parser("quantity", _text(_quantity), (b"500m", b"2Gi", b"1e3", b"-0.5", b"1.5E")),
+        Parser("amount", _text(lambda text: pods.amount_of("cpu", text)), (b"500m", b"4Ti")),
+        Parser("threshold", _text(_threshold), (b"5%", b"100Mi", b"1e1%")),
+        Parser("fingerprint", _text(fingerprint.check), (b"pfp0v00139cc1b867c25bda5",)),
+        Parser("numaplacement", _text(_placement), (b"npv0v001::ve=leb89::cc=9::nn=2::bn=0 !#",)),
+        Parser("policy", _text(_named), (b"restricted pod",)),
+        Parser("annotations", _text(_demand), (b"restricted none",)),
+        Parser("cores", _text(cores.read), (named[attributes.CORES], b"0:0:0-15/64-79;1::16/80")),
+        Parser(
+            "devices", _text(devices.read), (named[attributes.DEVICES], b'{"a/b":{"0":["x"],"0-1":["y"],"":["z"]}}')
+        ),
+        Parser("holdings", _text(holdings.read), (named[attributes.HOLDINGS],)),
+        Parser("kubelet attribute", _text(kubeletconfig.decode), (named[attributes.KUBELET_CONFIGURATION],)),
+        Parser("kubelet file", _kubelet_configuration, (_KUBELET_YAML,)),
+        Parser("configz", lambda given: configz.decode(given, source="configz"), (_CONFIGZ,)),
+        Parser("exporter configuration", _configuration(ExporterConfiguration), (head + b"ExporterConfiguration\n",)),
+        Parser(
+            "scheduler configuration",
+            _configuration(SchedulerConfiguration),
+            (head + b"SchedulerConfiguration\nclaims: {ttl: 1m30s}\nscoring: {resources: [{name: cpu, weight: 2}]}\n",),
+        ),
+        Parser("kubeconfig", _kubeconfig, (_KUBECONFIG,)),
+        Parser("cpu state", lambda given: state_files.parse_cpu_state(given, "file"), (_CPU_STATE,)),
+        Parser("memory state", lambda given: state_files.parse_memory_state(given, "file"), (_MEMORY_STATE,)),
+        Parser("podresources list", _pod_list, (_listed(),)),
+        Parser("podresources allocatable", _allocatable, (_given(),)),
+        Parser("report", _report, (topology, _FOREIGN_TOPOLOGY), _OBJECT),
+        Parser("pod", _pod, (_POD_JSON,), _OBJECT),
+        Parser("resource slice", slices.decode, (_SLICE,), _OBJECT),
+        Parser("numatopology", _numatopology, (_NUMATOPOLOGY,), _OBJECT),
+        Parser("disruption budget", decode_budget, (_BUDGET,), _OBJECT),
+        Parser("manifest", fits.pod_of, (_MANIFEST, _POD_JSON)),
+        Parser("documents", documents.load_all, (_MANIFEST + b"---\n" + _KUBELET_YAML, b"[1, {a: 2}]")),
+    )

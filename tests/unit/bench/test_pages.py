@@ -1,0 +1,58 @@
+"""docs/benchmarks.md and its pictures are what the recorded run makes them."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from bench import pages, results, tables
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> results.Results:
+    return results.read(REPOSITORY / pages.RECORDED)
+
+
+@pytest.mark.parametrize("path", [pages.PAGE, pages.GROWTH, pages.DENSITY], ids=str)
+def test_nothing_was_written_by_hand(path: Path, recorded: results.Results) -> None:
+    again = "after a change of hack/bench, run: .venv/bin/python -m bench --from hack/bench/recorded.json --write-docs"
+    assert (REPOSITORY / path).read_bytes() == pages.made_of(recorded)[path], again
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path, recorded: results.Results) -> None:
+    results.write(tmp_path / "run.json", recorded)
+    assert results.read(tmp_path / "run.json") == recorded
+
+
+def test_the_page_tells_every_miss(recorded: results.Results) -> None:
+    page = pages.made_of(recorded)[pages.PAGE].decode()
+    section = page.partition("## What misses its target")[2].partition("\n## ")[0]
+    missed = [one.name for part in recorded.parts.values() for one in part.figures if one.is_missed]
+    assert [name for name in missed if f"| {name} |" not in section] == []
+    assert section.count("| missed |") == len(missed)
+
+
+def test_the_machine_is_named(recorded: results.Results) -> None:
+    page = pages.made_of(recorded)[pages.PAGE].decode()
+    assert tables.machine(recorded.machine) in page.splitlines()[5]
+    assert recorded.machine.cpus > 0
+    assert recorded.machine.python.startswith("3.")
+
+
+@pytest.mark.parametrize("path", [pages.GROWTH, pages.DENSITY], ids=str)
+def test_pictures_are_for_light_and_dark(path: Path, recorded: results.Results) -> None:
+    text = pages.made_of(recorded)[path].decode()
+    root = ET.fromstring(text)
+    assert root.find("{http://www.w3.org/2000/svg}title") is not None
+    light, dark = re.findall(r"svg \{(.*?)\}", text, re.DOTALL)
+    assert re.findall(r"--[\w-]+", light) == re.findall(r"--[\w-]+", dark)
+    assert set(re.findall(r"var\((--[\w-]+)\)", text)) <= set(re.findall(r"(--[\w-]+):", light))
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    for one in root.iter():
+        assert float(one.get("x", 0)) <= width
+        assert float(one.get("y", 0)) <= height

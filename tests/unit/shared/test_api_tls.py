@@ -1,0 +1,102 @@
+"""The API server and its certificate: whom we give our token to."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pki import Authority
+from topowise.errors import ApiError
+from topowise.kube import credentials
+from topowise.kube.api import Api
+
+TOKEN = "not-for-strangers"
+
+
+@pytest.fixture(scope="module")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Authority]:
+    directory = tmp_path_factory.mktemp("authorities")
+    return Authority(directory / "one", "one"), Authority(directory / "two", "two")
+
+
+class Server:
+    """Answers every request, and keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.received = b""
+
+    @asynccontextmanager
+    async def listening(self, pair: tuple[Path, Path], newest: ssl.TLSVersion) -> AsyncIterator[int]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # A server of long ago, which offers old versions whatever OpenSSL thinks of them today.
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        context.minimum_version = ssl.TLSVersion.TLSv1_1
+        context.maximum_version = newest
+        context.load_cert_chain(*pair)
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            self.received += await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
+        async with server:
+            yield server.sockets[0].getsockname()[1]
+
+
+async def ask(tmp_path: Path, port: int, trusted: Authority) -> bytes:
+    kubeconfig = tmp_path / "kubeconfig"
+    cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(trusted.certificate)}
+    kubeconfig.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "c",
+                "clusters": [{"name": "k", "cluster": cluster}],
+                "users": [{"name": "u", "user": {"token": TOKEN}}],
+                "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            }
+        )
+    )
+    async with Api(await credentials.load(str(kubeconfig)), "test", timeout=5) as api:
+        return await api.request("GET", "/version")
+
+
+async def test_a_server_of_the_right_authority_is_asked(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    one, _ = authorities
+    server = Server()
+    async with server.listening(one.issue("server"), ssl.TLSVersion.TLSv1_3) as port:
+        assert await ask(tmp_path, port, one) == b"{}"
+    assert TOKEN.encode() in server.received
+
+
+@pytest.mark.parametrize("wrong", ["authority", "name", "expired", "not yet valid", "a client's", "TLS 1.1"])
+async def test_another_server_gets_no_token(
+    tmp_path: Path, authorities: tuple[Authority, Authority], wrong: str
+) -> None:
+    one, two = authorities
+    pair = {
+        "authority": lambda: two.issue("server"),
+        "name": lambda: one.issue("other", names="DNS:kubernetes.default,IP:127.0.0.2"),
+        "expired": lambda: one.issue("late", days=-1),
+        "not yet valid": lambda: one.issue_later("early"),
+        "a client's": lambda: one.issue("client", usage="clientAuth"),
+        "TLS 1.1": lambda: one.issue("server"),
+    }[wrong]()
+    newest = ssl.TLSVersion.TLSv1_1 if wrong == "TLS 1.1" else ssl.TLSVersion.TLSv1_3
+    server = Server()
+    async with server.listening(pair, newest) as port:
+        with pytest.raises(ApiError) as caught:
+            await ask(tmp_path, port, one)
+    assert caught.value.status == 0
+    assert caught.value.reason == "Unreachable"
+    assert TOKEN not in str(caught.value)
+    assert server.received == b""
