@@ -1,28 +1,83 @@
-"""`python -m bench [PART ...] [--json]`: all parts, or those named."""
+"""`python -m bench [PART ...]`: measures all parts, or those named, and prints tables.
+
+Everything found goes to a file as JSON. `--write-docs` records a whole run as the one that docs/benchmarks.md tells of.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
+import os
 import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
 
-from bench import engine, exporter, figures, scheduler
+import msgspec
 
-PARTS = {"exporter": exporter.measure, "engine": engine.measure, "scheduler": scheduler.measure}
+from bench import density, engine, exporter, pages, results, scheduler, tables
+from bench.results import Found, Machine, Results
+
+PARTS: Final[dict[str, Callable[[], Awaitable[Found]]]] = {
+    "exporter": exporter.measure,
+    "engine": engine.measure,
+    "scheduler": scheduler.measure,
+    "density": density.measure,
+}
+_REPOSITORY: Final = Path(__file__).resolve().parents[2]
+_LATEST: Final = _REPOSITORY / ".bench/latest.json"
 
 
 def main() -> int:
-    """Always 0: figures are for reading, tests are for failing."""
-    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--json", action="store_true", help="figures as JSON")
+    """0 whatever was found: figures are for reading, tests are for failing. 2 for a file that cannot be read."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--json", type=Path, default=_LATEST, metavar="FILE", help="where to write what was found")
+    parser.add_argument("--from", type=Path, dest="source", metavar="FILE", help="an earlier run; nothing is measured")
+    parser.add_argument("--write-docs", action="store_true", help="record the run and write its page")
     options = parser.parse_args()
-    found = []
-    for part in options.parts or PARTS:
-        print(f"measuring the {part}, one to three minutes", file=sys.stderr)
-        found += asyncio.run(PARTS[part]())
-    print(figures.as_json(found) if options.json else figures.table(found))
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"unknown part {unknown[0]!r}, expected one of {', '.join(PARTS)}")
+    if options.write_docs and options.source is None and set(options.parts) not in (set(), set(PARTS)):
+        parser.error("the page needs a whole run, not only some parts")
+    if options.source is None:
+        found = asyncio.run(_measure(options.parts or list(PARTS)))
+        results.write(options.json, found)
+    else:
+        try:
+            found = results.read(options.source)
+        except (OSError, msgspec.DecodeError) as exc:
+            parser.error(f"{options.source}: {exc}")
+    print(tables.whole(found))
+    if options.write_docs:
+        try:
+            written = pages.write(_REPOSITORY, found)
+        except KeyError as exc:
+            parser.error(f"the page needs a whole run at its full extent; this one has no {exc}")
+        for path in written:
+            print(f"wrote {path.relative_to(_REPOSITORY)}", file=sys.stderr)
     return 0
+
+
+async def _measure(parts: list[str]) -> Results:
+    machine = Machine.here()
+    found = {}
+    for part in parts:
+        print(f"measuring the {part}", file=sys.stderr, flush=True)
+        since, cpu = time.perf_counter(), _cpu_seconds()
+        one = await PARTS[part]()
+        seconds, cpu_seconds = time.perf_counter() - since, _cpu_seconds() - cpu
+        found[part] = msgspec.structs.replace(one, seconds=round(seconds, 1), cpu_seconds=round(cpu_seconds, 1))
+        print(f"  took {seconds:.0f} s, {cpu_seconds:.0f} s of CPU", file=sys.stderr, flush=True)
+    return Results(machine, datetime.datetime.now(datetime.UTC).date().isoformat(), found)
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 if __name__ == "__main__":

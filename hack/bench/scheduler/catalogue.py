@@ -1,7 +1,7 @@
 """An API server's stand-in for the benchmark of the scheduler service: large lists, fast watches, bindings.
 
-A process of its own: `python -m bench.catalogue TEMPLATES PORT`. Lists are made of templates page by page, which takes
-about a hundredth of what reading them takes. There is one server under two prefixes: below /light there are no pods.
+A process of its own: `python -m bench.scheduler.catalogue TEMPLATES PORT`. Lists are made of templates page by page,
+which takes a hundredth of what reading them takes. There is one server under two prefixes: below /light are no pods.
 Under /control the benchmark says what is to happen (see `Catalogue`). Events are streamed to whoever watches; a watch
 is never resumed in the past, as nothing here breaks one.
 """
@@ -23,7 +23,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
-from bench import metal
+from bench.scheduler import metal
 from topowise import nrt
 
 NODES, PODS, BUDGETS = "/api/v1/nodes", "/api/v1/pods", "/apis/policy/v1/poddisruptionbudgets"

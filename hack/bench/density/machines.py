@@ -1,0 +1,61 @@
+"""One machine, cut into 1, 2, 4 or 8 NUMA nodes, and the kubelet on it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bench.density.mix import Hardware
+from topowise import quantity
+from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
+
+GI: Final = 1 << 30
+_SOCKETS: Final = 2
+
+
+def kubelet(hardware: Hardware, zones: int, policy: str, scope: str) -> Kubelet:
+    """An empty node. A core of the first NUMA node and 1 GiB of each are kept for the system."""
+    configuration = KubeletConfiguration(
+        topologyManagerPolicy=policy,
+        topologyManagerScope=scope,
+        cpuManagerPolicy="static",
+        reservedSystemCPUs=f"0,{hardware.cores}",
+        memoryManagerPolicy="Static",
+        reservedMemory=tuple(MemoryReservation(zone, {"memory": "1Gi"}) for zone in range(zones)),
+        systemReserved={"cpu": "2", "memory": f"{zones}Gi"},
+        evictionHard={},
+    )
+    return Kubelet(_machine(hardware, zones), configuration)
+
+
+def _machine(hardware: Hardware, zones: int) -> Machine:
+    cores, pages = hardware.cores // zones, hardware.pages // zones
+    memory = quantity.value(hardware.memory) // zones
+    numa = tuple(
+        NumaNode(
+            id=zone,
+            memory=memory,
+            cores=tuple(
+                Core(_socket(zone, zones), (core, core + hardware.cores))
+                for core in range(zone * cores, (zone + 1) * cores)
+            ),
+            hugepages={1 << 20: pages} if pages else {},
+            distances=tuple(_distance(zone, other, zones) for other in range(zones)),
+        )
+        for zone in range(zones)
+    )
+    devices = tuple(
+        DevicePlugin(name, tuple(Device(f"{name}-{one}", (one * zones // count,)) for one in range(count)))
+        for name, count in hardware.devices.items()
+    )
+    return Machine(numa=numa, devices=devices)
+
+
+def _socket(zone: int, zones: int) -> int:
+    return zone * _SOCKETS // zones
+
+
+def _distance(zone: int, other: int, zones: int) -> int:
+    if zone == other:
+        return 10
+    return 12 if _socket(zone, zones) == _socket(other, zones) else 32

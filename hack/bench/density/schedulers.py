@@ -1,0 +1,118 @@
+"""Who chooses a node: topowise by each of its strategies, and kube-scheduler without it.
+
+Several nodes of the best score are one to kube-scheduler: it takes any of them (selectHost, pkg/scheduler). Scores of
+topowise are what goes over the wire, 0 to 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.density.cluster import Cluster
+from topowise.pods import Needs
+from topowise_scheduler import strategies
+from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.engine import Outcome
+from topowise_scheduler.strategies import scale
+
+Scores = NDArray[np.int64]
+
+# The defaults of both: a tenth of the extender's weight is what a level of it is worth to kube-scheduler's plug-ins.
+_TOP: Final = 10
+_EXTENDER_WEIGHT: Final = 5
+_PLUGIN_TOP: Final = 100
+
+
+class Scheduler(Protocol):
+    """Filter and score."""
+
+    def best(self, cluster: Cluster, needs: Needs) -> list[int]:
+        """The nodes that a pod may go to, all of them equally good; none if it fits nowhere."""
+
+
+class ByNuma:
+    """topowise with one strategy; `beside` the scores of kube-scheduler's own plug-ins, which are added to ours."""
+
+    def __init__(self, strategy: str, *, beside: bool = False) -> None:
+        scoring = Scoring()
+        weights = {one.name: one.weight for one in scoring.resources}
+        self._strategy = strategies.make(strategy, weights, scoring)
+        self._beside = beside
+
+    def best(self, cluster: Cluster, needs: Needs) -> list[int]:
+        """By filter and prioritize."""
+        engine = cluster.engine
+        judgement = engine.judge(needs)
+        fitting = judgement.rows[judgement.outcome == Outcome.FITS]
+        if not fitting.size:
+            return []
+        raw = np.zeros(len(fitting), np.int64)
+        for places, room in engine.rooms(needs, fitting):
+            raw[places] = self._strategy.raw(room)
+        scores = scale.spread(self._strategy.finish(raw), _TOP)
+        nodes = np.array([int(name) for name in engine.names(fitting)])
+        if self._beside:
+            scores = scores * (_EXTENDER_WEIGHT * _PLUGIN_TOP // _TOP)
+            scores = scores + _least_allocated(cluster, needs)[nodes] + _balanced(cluster, needs)[nodes]
+        return _best(nodes, scores)
+
+
+class BySums:
+    """kube-scheduler's NodeResourcesFit, with LeastAllocated or MostAllocated of CPUs and memory."""
+
+    def __init__(self, score: Callable[[Cluster, Needs], Scores]) -> None:
+        self._score = score
+
+    def best(self, cluster: Cluster, needs: Needs) -> list[int]:
+        """By the sums of nodes."""
+        fits = np.ones(len(cluster), np.bool_)
+        for name, amount in {**needs.requests, "pods": 1}.items():
+            free = cluster.sums.allocatable[name] - cluster.sums.requested[name]
+            fits &= free >= amount
+        nodes = np.flatnonzero(fits)
+        return _best(nodes, self._score(cluster, needs)[nodes]) if nodes.size else []
+
+
+def _shares(cluster: Cluster, needs: Needs) -> Iterator[tuple[Scores, Scores]]:
+    """Of CPUs and memory: what nodes have, and what is requested with the pod."""
+    for name in ("cpu", "memory"):
+        yield cluster.sums.allocatable[name], cluster.sums.requested[name] + needs.requests.get(name, 0)
+
+
+def _least_allocated(cluster: Cluster, needs: Needs) -> Scores:
+    # Rounded down twice, as noderesources/least_allocated.go does.
+    cpus, memory = [(has - used) * _PLUGIN_TOP // has for has, used in _shares(cluster, needs)]
+    return (cpus + memory) // 2
+
+
+def _most_allocated(cluster: Cluster, needs: Needs) -> Scores:
+    cpus, memory = [used * _PLUGIN_TOP // has for has, used in _shares(cluster, needs)]
+    return (cpus + memory) // 2
+
+
+def _balanced(cluster: Cluster, needs: Needs) -> Scores:
+    """NodeResourcesBalancedAllocation of two resources: the standard deviation is half of their distance."""
+    (cpus, used_cpus), (memory, used_memory) = _shares(cluster, needs)
+    apart = np.abs(np.minimum(used_cpus / cpus, 1) - np.minimum(used_memory / memory, 1)) / 2
+    scores: Scores = ((1 - apart) * _PLUGIN_TOP).astype(np.int64)
+    return scores
+
+
+def _best(nodes: NDArray[np.intp], scores: Scores) -> list[int]:
+    return [int(node) for node in nodes[scores == scores.max()]]
+
+
+BESIDE: Final = "TightFit, beside kube-scheduler's scores"
+BLIND: Final = ("NUMA-blind LeastAllocated", "NUMA-blind MostAllocated")
+NAMES: Final = (*strategies.NAMES, BESIDE, *BLIND)
+
+
+def make(name: str) -> Scheduler:
+    """By one of NAMES, which are those of the figures."""
+    if name in BLIND:
+        return BySums(_least_allocated if name == BLIND[0] else _most_allocated)
+    return ByNuma("TightFit", beside=True) if name == BESIDE else ByNuma(name)

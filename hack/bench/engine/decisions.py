@@ -1,0 +1,107 @@
+"""One pod against 5,000 loaded nodes of 8 NUMA nodes and 5 resources, beside a loop over the model.
+
+Cold is a shape of pod never asked before, with the counts of all nodes in place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+from functools import partial
+from random import Random
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from bench.engine.servers import KINDS, loaded
+from bench.engine.workloads import WORKLOADS, Workload
+from bench.figures import Figure, percentile
+from bench.usage import thread_ms
+from topowise import pods
+from topowise_scheduler.engine import Engine, Outcome
+from topowise_scheduler.kubelet import Kubelet
+
+NODES, DISTINCT, ROUNDS = 5000, 250, 25
+POLICIES: Final = (("single-numa-node", 2.0), ("restricted", 10.0), ("best-effort", 10.0))
+
+
+class Cluster(NamedTuple):
+    engine: Engine
+    kubelets: list[Kubelet]
+
+
+def measure() -> list[Figure]:
+    """All of them."""
+    found = []
+    for policy, target in POLICIES:
+        cluster = _cluster(policy)
+        if policy == "single-numa-node":
+            found += _puts(cluster)
+        for workload in WORKLOADS:
+            found += _judgements(cluster, policy, workload, target if workload.limited else None)
+    return found
+
+
+def _judgements(cluster: Cluster, policy: str, workload: Workload, target: float | None) -> list[Figure]:
+    engine = cluster.engine
+    rows = engine.rows([f"node-{number}" for number in range(NODES)])
+    part = np.random.default_rng(1).choice(rows, 500, replace=False)
+    shapes = map(workload.shape, itertools.count(1))
+    asked_before, judged_before = sum(engine.fallbacks.values()), engine.cache_misses
+    all_ms = thread_ms([partial(engine.judge, shape) for shape in itertools.islice(shapes, ROUNDS)])
+    part_ms = thread_ms([partial(engine.judge, shape, part) for shape in itertools.islice(shapes, ROUNDS)])
+    asked, judged = sum(engine.fallbacks.values()) - asked_before, engine.cache_misses - judged_before
+    warm = workload.shape(0)
+    fits = float((engine.judge(warm).outcome == Outcome.FITS).mean())
+    changed_ms = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
+    model_ms, unaligned = _model(cluster, warm)
+    what, median = f"{policy}, {workload.name}", statistics.median(all_ms)
+    told = f"  {what}: fits on {fits:.0%} of {NODES} nodes, on {unaligned:.0%} without a preferred hint"
+    print(told, file=sys.stderr)
+    return [
+        Figure(f"{what}: 5,000 nodes cold, p50", round(median, 2), "ms", target),
+        Figure(f"{what}: 5,000 nodes cold, p95", round(percentile(all_ms, 95), 2), "ms"),
+        Figure(f"{what}: 500 nodes cold, p50", round(statistics.median(part_ms), 2), "ms"),
+        Figure(f"{what}: 10 of 5,000 changed, p50", round(statistics.median(changed_ms), 2), "ms", target and 0.5),
+        Figure(f"{what}: a loop over the model takes", round(model_ms * NODES / median), "times as long"),
+        Figure(f"{what}: asked of the model", round(100 * asked / judged, 2), "% of decisions"),
+    ]
+
+
+def _after_changes(cluster: Cluster, warm: pods.Needs, round_: int) -> float:
+    """Milliseconds of a judgement once ten nodes have changed."""
+    for number in range(10):
+        at = (round_ * 97 + number * 331) % NODES
+        cluster.engine.put(f"node-{at}", cluster.kubelets[(at + round_ + 1) % DISTINCT])
+    return thread_ms([partial(cluster.engine.judge, warm)])[0]
+
+
+def _puts(cluster: Cluster) -> list[Figure]:
+    puts = [
+        partial(cluster.engine.put, f"node-{number}", cluster.kubelets[(number + 7) % DISTINCT])
+        for number in range(2000)
+    ]
+    times = thread_ms(puts)
+    return [Figure("put of a node, 8 zones, 5 resources, p50", round(1e3 * statistics.median(times), 1), "us", 50)]
+
+
+def _model(cluster: Cluster, needs: pods.Needs) -> tuple[float, float]:
+    """Milliseconds of a decision by the model, and where it admits the pod without a preferred hint."""
+    admissions = []
+
+    def decide(trial: Kubelet) -> None:
+        admissions.append(trial.admit_view(trial.view("new", needs)))
+
+    times = thread_ms([partial(decide, kubelet.fork()) for kubelet in cluster.kubelets])
+    unaligned = [any(not one.preferred for one in admission.placements.values()) for admission in admissions]
+    return statistics.mean(times), statistics.mean(unaligned)
+
+
+def _cluster(policy: str) -> Cluster:
+    rng = Random(policy)
+    kubelets = [loaded(rng, policy, KINDS[number % len(KINDS)]) for number in range(DISTINCT)]
+    engine = Engine()
+    for number in range(NODES):
+        engine.put(f"node-{number}", kubelets[number % DISTINCT])
+    return Cluster(engine, kubelets)

@@ -1,0 +1,76 @@
+"""What a decision costs as the cluster grows, and as its machines have more NUMA nodes."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from functools import partial
+from random import Random
+from typing import Final
+
+import numpy as np
+
+from bench.engine.servers import KINDS, loaded
+from bench.engine.workloads import five
+from bench.results import Point
+from bench.usage import thread_ms
+from topowise import pods
+from topowise_scheduler import strategies
+from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.kubelet import Kubelet
+
+NODES: Final = (100, 300, 1000, 3000, 5000, 10000, 20000)
+ZONES: Final = (1, 2, 4, 8)
+_DISTINCT: Final = 100
+_ROUNDS: Final = 15
+_POLICY: Final = "single-numa-node"
+
+
+def measure() -> list[Point]:
+    """By zones, then nodes."""
+    return [point for zones in ZONES for point in _grown(zones)]
+
+
+def _grown(zones: int) -> list[Point]:
+    rng = Random(zones)
+    kubelets = [loaded(rng, _POLICY, KINDS[number % len(KINDS)], zones) for number in range(_DISTINCT)]
+    engine = Engine()
+    shapes = map(five, itertools.count(1))
+    warm = five(0)
+    one_ms = _model_ms(kubelets, warm)
+    found = []
+    for nodes in NODES:
+        for number in range(len(engine), nodes):
+            engine.put(f"node-{number}", kubelets[number % _DISTINCT])
+        cold = thread_ms([partial(engine.judge, shape) for shape in itertools.islice(shapes, _ROUNDS)])
+        engine.judge(warm)
+        changed = [_after_changes(engine, kubelets, warm, round_) for round_ in range(_ROUNDS)]
+        scored = thread_ms([partial(_score, engine, warm)] * _ROUNDS)
+        cold_ms, changed_ms, scored_ms = (round(statistics.median(times), 4) for times in (cold, changed, scored))
+        found.append(Point(zones, nodes, cold_ms, changed_ms, scored_ms, round(one_ms * nodes, 2)))
+    return found
+
+
+def _after_changes(engine: Engine, kubelets: list[Kubelet], warm: pods.Needs, round_: int) -> float:
+    for number in range(10):
+        at = (round_ * 97 + number * 331) % len(engine)
+        engine.put(f"node-{at}", kubelets[(at + round_ + 1) % _DISTINCT])
+    return thread_ms([partial(engine.judge, warm)])[0]
+
+
+def _score(engine: Engine, needs: pods.Needs) -> None:
+    scoring = Scoring()
+    strategy = strategies.make("TightFit", {one.name: one.weight for one in scoring.resources}, scoring)
+    raw = np.zeros(len(engine), np.int64)
+    for places, room in engine.rooms(needs):
+        raw[places] = strategy.raw(room)
+    strategy.finish(raw)
+
+
+def _model_ms(kubelets: list[Kubelet], needs: pods.Needs) -> float:
+    def decide(kubelet: Kubelet) -> None:
+        trial = kubelet.fork()
+        trial.admit_view(trial.view("new", needs))
+
+    return statistics.mean(thread_ms([partial(decide, kubelet) for kubelet in kubelets]))

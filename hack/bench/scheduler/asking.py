@@ -1,0 +1,128 @@
+"""Pods that are decided one after the other, as kube-scheduler does it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from random import Random
+from typing import NamedTuple
+
+import msgspec
+
+from bench.scheduler import metal
+from bench.scheduler.caller import Caller
+from bench.scheduler.extent import NODES, PART
+from bench.scheduler.loopback import encode, fetch
+from bench.scheduler.service import Service
+
+
+class Times(NamedTuple):
+    """Milliseconds of the calls of one run, on the wall and of CPU of the service until the answer was there.
+
+    `cpu` is of a pod, with all that the service does after its answers.
+    """
+
+    filter: list[float]
+    prioritize: list[float]
+    filter_cpu: list[float]
+    prioritize_cpu: list[float]
+    cpu: float
+
+
+class Asking:
+    """Pods one after the other, as kube-scheduler decides them. `gone` makes the service forget all of them."""
+
+    def __init__(self, service: Service, caller: Caller, api: str) -> None:
+        self._service = service
+        self.caller = caller
+        self._api = api
+        self._rng = Random(7)
+        self._names = [f"metal-{number:05}" for number in range(NODES)]
+        self._all = msgspec.json.encode(self._names)
+        self._fitting: list[list[str]] = []
+        self._asked: list[tuple[str, str]] = []
+        self._number = 0
+
+    def prepare(self) -> float:
+        """Learns which nodes each shape fits on; the mean share of them."""
+        for shape in range(len(metal.SHAPES)):
+            _, answer = self._filter(self._pod(shape, 0), self._all)
+            self._fitting.append(msgspec.json.decode(answer)["NodeNames"])
+        self.gone()
+        return statistics.mean(map(len, self._fitting)) / NODES
+
+    def run(self, count: int, *, whole: bool = False, new_shapes: bool = False, per_second: float = 0.0) -> Times:
+        """Some pods, about all nodes or a part of them; `per_second` 0 is as fast as it goes."""
+        times = Times([], [], [], [], 0.0)
+        cpu, since = self._service.cpu_ms(), time.perf_counter()
+        for number in range(count):
+            if per_second:
+                time.sleep(max(0.0, since + number / per_second - time.perf_counter()))
+            shape = number % len(metal.SHAPES)
+            pod = self._pod(shape, self._number if new_shapes else 0)
+            all_fit = number // len(metal.SHAPES) % 2 == 1
+            names = self._all if whole else self._window(self._fitting[shape] if all_fit else self._names)
+            before = self._service.cpu_ms()
+            took, answer = self._filter(pod, names)
+            times.filter.append(took)
+            times.filter_cpu.append(self._service.cpu_ms() - before)
+            kept = msgspec.json.decode(answer)["NodeNames"]
+            if len(kept) > 1:
+                body = arguments(pod, msgspec.json.encode(kept))
+                before = self._service.cpu_ms()
+                took = self.caller.post("prioritize", body)[0]
+                spent = self._service.cpu_ms() - before
+                if whole or len(kept) > 0.9 * min(PART, NODES):
+                    times.prioritize.append(took)
+                    times.prioritize_cpu.append(spent)
+        return times._replace(cpu=(self._service.cpu_ms() - cpu) / count)
+
+    def floor(self) -> float:
+        """Milliseconds of a question about no node."""
+        return statistics.median(self._filter(self._pod(0, 0), b"[]")[0] for _ in range(200))
+
+    def place(self, count: int) -> list[bytes]:
+        """Decides pods and claims room for them; their bind requests."""
+        requests = []
+        shapes = [shape for shape, names in enumerate(self._fitting) if len(names) > NODES // 4]
+        for number in range(count):
+            shape = shapes[number % len(shapes)]
+            pod = self._pod(shape, 0)
+            names = msgspec.json.encode(self._rng.sample(self._fitting[shape], min(50, len(self._fitting[shape]))))
+            _, answer = self._filter(pod, names)
+            kept = msgspec.json.encode(msgspec.json.decode(answer)["NodeNames"])
+            _, answer = self.caller.post("prioritize", arguments(pod, kept))
+            scores = msgspec.json.decode(answer)
+            if scores:
+                uid, name = self._asked[-1]
+                best = max(scores, key=lambda one: int(one["Score"]))["Host"]
+                requests.append(encode({"PodName": name, "PodNamespace": "team-0", "PodUID": uid, "Node": best}))
+        return requests
+
+    def gone(self) -> float:
+        """All pods so far are deleted. Seconds until the service has seen that, after all it was sent before."""
+        since = time.perf_counter()
+        fetch(f"{self._api}/control/gone", encode(self._asked))
+        self._asked.clear()
+        while self._service.metric("open_claims") and time.perf_counter() - since < 60:
+            time.sleep(0.02)
+        return time.perf_counter() - since
+
+    def _pod(self, shape: int, extra: int) -> bytes:
+        self._number += 1
+        name = f"bench-{shape}-{self._number:06}"
+        pod = metal.extender_pod(shape, name, extra)
+        self._asked.append((metal.uid_of(name), name))
+        return pod
+
+    def _window(self, names: list[str]) -> bytes:
+        start = self._rng.randrange(len(names) + 1)
+        return msgspec.json.encode((names[start:] + names[:start])[:PART])
+
+    def _filter(self, pod: bytes, names: bytes) -> tuple[float, bytes]:
+        return self.caller.post("filter", arguments(pod, names))
+
+
+def arguments(pod: bytes, names: bytes) -> bytes:
+    """ExtenderArgs as a nodeCacheCapable extender gets them."""
+    return b'{"Pod":%s,"Nodes":null,"NodeNames":%s}' % (pod, names)

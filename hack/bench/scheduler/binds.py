@@ -1,0 +1,55 @@
+"""Binding through the service."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from bench import usage
+from bench.figures import Figure, spread
+from bench.scheduler.asking import Asking
+from bench.scheduler.caller import Caller
+from bench.scheduler.extent import CALLS
+from bench.scheduler.loopback import encode, fetch, say
+from bench.scheduler.service import Service
+
+_BINDERS: Final = 8
+
+
+def binds(service: Service, asking: Asking, api: str) -> list[Figure]:
+    """One after the other, and several at a time as kube-scheduler does; the API server's own time beside."""
+    count = CALLS // 2
+    with Caller(int(api.rpartition(":")[2])) as direct:
+        body = encode({"metadata": {"uid": "nobody"}, "target": {"name": "nowhere"}})
+        own = [direct.post("api/v1/namespaces/team-0/pods/bench-0-0/binding", body)[0] for _ in range(CALLS // 4)]
+    fetch(f"{api}/control/gone", encode([("nobody", "bench-0-0")]))
+    requests = asking.place(count)
+    times = [asking.caller.post("bind", body)[0] for body in requests]
+    asking.gone()
+    requests = asking.place(count)
+    failed: list[bytes] = []
+
+    def work(mine: Sequence[bytes]) -> None:
+        with Caller(service.port) as caller:
+            failed.extend(answer for body in mine if (answer := caller.post("bind", body)[1]) != b'{"Error":""}')
+
+    threads = [threading.Thread(target=work, args=(requests[number::_BINDERS],)) for number in range(_BINDERS)]
+    cpu, since = usage.cpu_seconds(service.pid), time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    took, spent = time.perf_counter() - since, usage.cpu_seconds(service.pid) - cpu
+    asking.gone()
+    for answer in failed[:3]:
+        say(f"bind: {answer!r}")
+    return [
+        Figure("bind: the API stand-in's own time, p50", round(statistics.median(own), 2), "ms"),
+        *spread("bind, one at a time", times, "ms", None, None),
+        Figure(f"bind, {_BINDERS} at a time", round(len(requests) / took), "pods/s"),
+        Figure("bind: CPU of the service, its watch events included", round(spent / len(requests) * 1e3, 2), "ms"),
+        Figure("bind: refused", len(failed), "pods"),
+    ]

@@ -1,0 +1,42 @@
+"""The figures of one run of questions."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Final
+
+from bench.figures import Figure, spread
+from bench.scheduler.asking import Times
+from bench.scheduler.loopback import say
+
+Targets = tuple[float | None, float | None]
+"""Milliseconds of p50 and p99."""
+
+PART_TARGETS: Final[tuple[Targets, Targets]] = ((0.6, 1.5), (0.8, 2.0))
+WHOLE_TARGETS: Final[tuple[Targets, Targets]] = ((2.0, None), (3.0, None))
+
+
+def calls(what: str, times: Times, targets: tuple[Targets, Targets]) -> list[Figure]:
+    """On the wall, and of CPU of the service; `targets` of filter and of prioritize."""
+    filters, priorities = targets
+    filter_cpu, prioritize_cpu = map(statistics.median, (times.filter_cpu, times.prioritize_cpu))
+    told = statistics.median(times.filter), statistics.median(times.prioritize), filter_cpu, prioritize_cpu
+    say(what + ": filter {:.2f}, prioritize {:.2f} ms; of CPU {:.2f} and {:.2f}".format(*told))
+    return [
+        *spread(f"{what}: filter", times.filter, "ms", *filters),
+        Figure(f"{what}: filter, CPU of the service, p50", round(filter_cpu, 3), "ms", filters[0]),
+        *spread(f"{what}: prioritize", times.prioritize, "ms", *priorities),
+        Figure(f"{what}: prioritize, CPU of the service, p50", round(prioritize_cpu, 3), "ms", priorities[0]),
+        Figure(f"{what}: CPU of the service a pod", round(times.cpu, 2), "ms"),
+    ]
+
+
+def under_events(what: str, times: Times, targets: tuple[Targets, Targets]) -> list[Figure]:
+    """On the wall alone: the CPU of a call cannot be told from that of the events."""
+    say(
+        f"{what}: filter {statistics.median(times.filter):.2f}, prioritize {statistics.median(times.prioritize):.2f} ms"
+    )
+    return [
+        *spread(f"{what}: filter", times.filter, "ms", *targets[0]),
+        *spread(f"{what}: prioritize", times.prioritize, "ms", *targets[1]),
+    ]

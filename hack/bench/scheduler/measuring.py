@@ -1,0 +1,172 @@
+"""What is measured, in order."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from bench import usage
+from bench.figures import Figure, spread
+from bench.results import Found
+from bench.scheduler import catalogue, certificates, metal
+from bench.scheduler.asking import Asking
+from bench.scheduler.binds import binds
+from bench.scheduler.caller import Caller
+from bench.scheduler.calls import PART_TARGETS, WHOLE_TARGETS, calls
+from bench.scheduler.extent import CALLS, NODES, PART, POLICY
+from bench.scheduler.loopback import say
+from bench.scheduler.service import Service
+from bench.scheduler.storms import storms
+from sandbox.processes import Process, free_ports
+from topowise import pods
+
+STRATEGIES: Final = ("LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware")
+
+
+async def measure() -> Found:
+    """All figures of the scheduler service."""
+    servers = metal.servers(POLICY)
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-bench-")))
+        api = _start_catalogue(stack, work, servers)
+        figures = _on_whole_cluster(work, api, servers)
+        for strategy in STRATEGIES:
+            figures += _strategy(work, api, strategy)
+        return Found(figures + _tls(work, api))
+
+
+def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> list[Figure]:
+    with _asking(work, api, "TightFit") as (service, asking):
+        resident, peak = usage.memory(service.pid)
+        cluster = f"{NODES:,} NRTs and {NODES * metal.PODS:,} pods"
+        figures = [
+            Figure(f"{cluster}: start to ready", round(service.start_s, 1), "s", 45, on_wall=True),
+            Figure(f"{cluster}: resident after that", round(resident), "MiB", 450),
+            Figure(f"{cluster}: most resident so far", round(peak), "MiB"),
+            Figure(f"{cluster}: CPU spent on that", round(usage.cpu_seconds(service.pid), 1), "s"),
+        ]
+        say(f"ready after {service.start_s:.1f} s, {resident:.0f} MiB resident")
+        say(f"a pod fits on {asking.prepare():.0%} of the nodes")
+        asking.run(CALLS // 10)
+        part = asking.run(CALLS)
+        asking.gone()
+        figures += [Figure("no name: filter, p50", round(asking.floor(), 3), "ms")]
+        figures += calls("500 names, 20 shapes", part, PART_TARGETS)
+        figures += _naive(servers, statistics.median(part.filter_cpu))
+        cold = asking.run(CALLS // 2, new_shapes=True)
+        asking.gone()
+        figures += calls("500 names, always a new shape", cold, PART_TARGETS)
+        asking.run(len(metal.SHAPES), whole=True)
+        whole = asking.run(CALLS // 10, whole=True)
+        asking.gone()
+        figures += calls(f"{NODES:,} names, 20 shapes", whole, WHOLE_TARGETS)
+        whole = asking.run(CALLS // 20, whole=True, new_shapes=True)
+        asking.gone()
+        figures += calls(f"{NODES:,} names, always a new shape", whole, WHOLE_TARGETS)
+        figures += storms(service, asking, api)
+        figures += binds(service, asking, api)
+        resident, peak = usage.memory(service.pid)
+        figures += [
+            Figure(f"{cluster}: resident after all of this", round(resident), "MiB", 450),
+            Figure(f"{cluster}: most resident", round(peak), "MiB"),
+        ]
+        own = asking.caller.cpu / asking.caller.calls * 1e3
+        return [*figures, Figure("the client's own CPU in a call, the kernel's part included", round(own, 3), "ms")]
+
+
+def _strategy(work: Path, api: str, strategy: str) -> list[Figure]:
+    with _asking(work, api + catalogue.LIGHT, strategy) as (_, asking):
+        say(f"{strategy}: a pod fits on {asking.prepare():.0%} of the nodes")
+        asking.run(CALLS // 10)
+        part = asking.run(CALLS // 4)
+        asking.gone()
+        asking.run(len(metal.SHAPES), whole=True)
+        whole = asking.run(CALLS // 20, whole=True)
+        asking.gone()
+        return [
+            *spread(f"500 names, prioritize by {strategy}", part.prioritize, "ms", 0.8, 2.0),
+            Figure(
+                f"500 names, prioritize by {strategy}, CPU of the service, p50",
+                round(statistics.median(part.prioritize_cpu), 3),
+                "ms",
+                0.8,
+            ),
+            Figure(
+                f"{NODES:,} names, prioritize by {strategy}, CPU of the service, p50",
+                round(statistics.median(whole.prioritize_cpu), 3),
+                "ms",
+                3.0,
+            ),
+        ]
+
+
+def _tls(work: Path, api: str) -> list[Figure]:
+    if shutil.which("openssl") is None:
+        return []
+    server, client = certificates.make(work)
+    with _asking(work, api + catalogue.LIGHT, "TightFit", server, client) as (_, asking):
+        asking.prepare()
+        asking.run(CALLS // 10)
+        part = asking.run(CALLS // 2)
+        asking.gone()
+        whole = asking.run(CALLS // 20, whole=True)
+        asking.gone()
+        return [
+            *calls("TLS with client certificate, 500 names", part, PART_TARGETS),
+            *calls(f"TLS with client certificate, {NODES:,} names", whole, WHOLE_TARGETS),
+        ]
+
+
+def _naive(servers: Sequence[metal.Server], filter_ms: float) -> list[Figure]:
+    """What a loop over the nodes in Python takes, as an extender without the engine would be."""
+    since = time.thread_time()
+    for shape in range(len(metal.SHAPES)):
+        needs = pods.needs(pods.decode(metal.extender_pod(shape, "new")))
+        for server in servers:
+            trial = server.kubelet.fork()
+            trial.admit_view(trial.view("new", needs))
+    node_ms = (time.thread_time() - since) / len(metal.SHAPES) / len(servers) * 1e3
+    return [
+        Figure("the model on one node, fork and admission", round(node_ms * 1e3), "us"),
+        Figure(
+            "500 names: a loop over the model takes longer than filter, both of CPU",
+            round(node_ms * PART / filter_ms),
+            "times",
+        ),
+    ]
+
+
+@contextmanager
+def _asking(
+    work: Path, api: str, strategy: str, tls: dict[str, str] | None = None, context: ssl.SSLContext | None = None
+) -> Iterator[tuple[Service, Asking]]:
+    with ExitStack() as stack:
+        service = Service(stack, work, api, strategy, tls)
+        caller = stack.enter_context(Caller(service.port, context))
+        yield service, Asking(service, caller, api.removesuffix(catalogue.LIGHT))
+
+
+def _start_catalogue(stack: ExitStack, work: Path, servers: Sequence[metal.Server]) -> str:
+    templates = catalogue.Templates(
+        [f"metal-{number:05}" for number in range(NODES)],
+        [server.reports for server in servers],
+        [server.pods for server in servers],
+    )
+    file = work / "templates"
+    file.write_bytes(msgspec.msgpack.encode(templates))
+    (port,) = free_ports(1)
+    process = Process(
+        "catalogue", [sys.executable, "-m", "bench.scheduler.catalogue", str(file), str(port)], work / "catalogue.log"
+    )
+    stack.enter_context(process).wait_until_ready(f"http://127.0.0.1:{port}/control/sent")
+    return f"http://127.0.0.1:{port}"

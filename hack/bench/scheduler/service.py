@@ -1,0 +1,70 @@
+"""The scheduler service as a child process."""
+
+from __future__ import annotations
+
+import sys
+import time
+import urllib.error
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from bench import usage
+from bench.scheduler.loopback import fetch
+from sandbox.apiserver import kubeconfig
+from sandbox.processes import Process, free_ports
+
+_START_LIMIT_S: Final = 180.0
+
+
+class Service:
+    """The scheduler service as a child. `start_s` is the time from its start until it said that it was ready."""
+
+    def __init__(
+        self, stack: ExitStack, work: Path, api: str, strategy: str, tls: dict[str, str] | None = None
+    ) -> None:
+        self.port, self._health_port = free_ports(2)
+        name = f"service-{self.port}"
+        access = kubeconfig.write(work / f"{name}.kubeconfig", api)
+        document = {
+            "apiVersion": "topowise.io/v1alpha1",
+            "kind": "SchedulerConfiguration",
+            "client": {"kubeconfig": str(access)},
+            "extender": {"port": self.port, **({} if tls is None else {"tls": tls})},
+            "scoring": {"strategy": strategy},
+            "serving": {"address": "127.0.0.1", "port": self._health_port},
+        }
+        file = work / f"{name}.yaml"
+        file.write_text(yaml.safe_dump(document))
+        # As the container image has it: gRPC's threads would have an arena of the allocator each.
+        serve = [sys.executable, "-m", "topowise_scheduler", "serve", "--config", str(file)]
+        arguments = ["env", "MALLOC_ARENA_MAX=2", *serve]
+        process = Process(name, arguments, work / f"{name}.log")
+        since = time.perf_counter()
+        stack.enter_context(process)
+        self.pid = process.pid
+        while self._get("/readyz") is None:
+            process.check()
+            if time.perf_counter() - since > _START_LIMIT_S:
+                raise RuntimeError(f"{name} is not ready:\n{process.tail()}")
+            time.sleep(0.05)
+        self.start_s = time.perf_counter() - since
+
+    def cpu_ms(self) -> float:
+        """Milliseconds of CPU since it started."""
+        return usage.cpu_seconds(self.pid) * 1e3
+
+    def metric(self, name: str) -> float:
+        """A sample, by its name with labels and without the common prefix."""
+        for line in (self._get("/metrics") or b"").decode().splitlines():
+            if line.startswith(f"topowise_scheduler_{name} "):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def _get(self, path: str) -> bytes | None:
+        try:
+            return fetch(f"http://127.0.0.1:{self._health_port}{path}")
+        except (urllib.error.URLError, OSError):
+            return None

@@ -1,0 +1,102 @@
+"""What was found, for a terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+
+from bench import figures
+from bench.results import Filled, Found, Machine, Point, Results, Row
+from topowise_scheduler.kubectl.columns import columns
+
+
+def whole(results: Results) -> str:
+    """All tables."""
+    return "\n\n".join([machine(results.machine), *(_part(name, found) for name, found in results.parts.items())])
+
+
+def machine(one: Machine) -> str:
+    """In a line."""
+    return (
+        f"{one.cpu}, {one.cpus} CPUs, {one.memory_gib:g} GiB, {one.system}, Python {one.python}, numpy {one.numpy},"
+        f" load average {one.load:g} at the start"
+    )
+
+
+def median(row: Row, of: Callable[[Filled], float]) -> float:
+    """Of a row's seeds."""
+    return statistics.median(map(of, row.found))
+
+
+def of_bound(row: Row) -> list[float]:
+    """Per seed, how many percent of the upper bound ran before the first refusal."""
+    return [100 * one.first / most for one, most in zip(row.found, row.bounds, strict=True)]
+
+
+def _part(name: str, found: Found) -> str:
+    told = [f"{name} ({found.seconds:.0f} s, {found.cpu_seconds:.0f} s of CPU)"]
+    if found.figures:
+        told.append(figures.table(found.figures))
+    if found.growth:
+        told.append(_growth(found.growth))
+    if found.density:
+        told.append(_density(found.density))
+    return "\n\n".join(told)
+
+
+def _growth(points: Sequence[Point]) -> str:
+    rows = [
+        [
+            str(one.zones),
+            f"{one.nodes:,}",
+            f"{one.cold_ms:.3f} ms",
+            f"{one.changed_ms:.3f} ms",
+            f"{one.scored_ms:.3f} ms",
+            f"{one.loop_ms:,.0f} ms",
+            f"{one.loop_ms / one.cold_ms:.0f}",
+        ]
+        for one in points
+    ]
+    return columns(
+        ["NUMA NODES", "NODES", "COLD", "10 CHANGED", "SCORED", "LOOP OVER THE MODEL", "TIMES AS LONG"], rows
+    )
+
+
+def _density(found: Iterable[Row]) -> str:
+    told = []
+    for (mix, policy, scope, zones), group in groupby(found, lambda one: (one.mix, one.policy, one.scope, one.zones)):
+        listed = list(group)
+        rows = [
+            [
+                one.scheduler,
+                spread([filled.first for filled in one.found]),
+                f"{statistics.median(of_bound(one)):.0f} %",
+                spread([filled.running for filled in one.found]),
+                f"{100 * median(one, lambda filled: filled.cpus):.0f} %",
+                f"{100 * median(one, lambda filled: filled.devices):.0f} %",
+                spread([filled.refused for filled in one.found]),
+                f"{median(one, lambda filled: filled.zones):.2f}",
+            ]
+            for one in listed
+        ]
+        heads = [
+            "SCHEDULER",
+            "UNTIL ONE WAITS",
+            "OF BOUND",
+            "RUNNING",
+            "CPUS",
+            "DEVICES",
+            "REFUSED",
+            "NUMA NODES A POD",
+        ]
+        title = f"{mix}, {policy}, {scope} scope, {zones} NUMA nodes a machine"
+        told.append(f"{title}; bound {spread(listed[0].bounds)}\n" + columns(heads, rows))
+    return "\n\n".join(told)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median, and range."""
+    low, high = min(values), max(values)
+    middle = f"{statistics.median(values):g}"
+    return middle if low == high else f"{middle} ({low:g}-{high:g})"
