@@ -53,6 +53,18 @@ class ControlPlane:
         self.folder = folder
         self._stack = ExitStack()
         self._port = 0
+        self._apiserver: Process | None = None
+
+    @property
+    def apiserver_pid(self) -> int:
+        """Of kube-apiserver, for signals; 0 outside the block."""
+        return 0 if self._apiserver is None else self._apiserver.pid
+
+    def restart_apiserver(self) -> None:
+        """kube-apiserver again, at the same address and on the same etcd, after it was killed."""
+        assert self._apiserver is not None
+        self._apiserver.__enter__()
+        self._apiserver.wait_until_ready(f"{self.url}/readyz", token=self.token)
 
     @property
     def url(self) -> str:
@@ -72,6 +84,7 @@ class ControlPlane:
             arguments = self._kube_apiserver(work, etcd_url)
             apiserver = stack.enter_context(Process("kube-apiserver", arguments, work / "kube-apiserver.log"))
             apiserver.wait_until_ready(f"{self.url}/readyz", token=self.token)
+            self._apiserver = apiserver
             self._stack = stack.pop_all()
         return self
 

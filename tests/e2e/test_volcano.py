@@ -193,12 +193,15 @@ async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
         await fill(cluster)
         before = await running(cluster)
         await cluster.create_gang("too-many", 100, spec(6, priority_class="urgent"))
-        await cluster.settle(180.0)
+        # A session that tries so many, and takes all back, lasts some seconds.
+        await cluster.settle(180.0, still=15.0)
         assert before <= await running(cluster)
         await told(cluster, "a gang of 100 in a full cluster", capsys)
         await cluster.assert_all_well()
+        for one in (await cluster.groups())["too-many"]:
+            await cluster.api.request("DELETE", f"{PODS}/{one['metadata']['name']}", query={"gracePeriodSeconds": "0"})
         await cluster.create_gang("some", 8, spec(6, priority_class="urgent"))
-        await cluster.settle(240.0)
+        await cluster.settle(240.0, still=15.0)
         members = (await cluster.groups())["some"]
         evicted = before - await running(cluster)
         await told(cluster, f"{len(evicted)} evicted for a gang of 8", capsys)
@@ -207,12 +210,13 @@ async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
         await cluster.assert_all_well()
 
 
+@pytest.mark.parametrize("reclaims", [False, True], ids=["by sums, and taken back", "of our choice"])
 async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
-    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plane: ControlPlane, tmp_path: Path, capsys: pytest.CaptureFixture[str], reclaims: bool
 ) -> None:
     """One queue has filled the cluster, another one wants some of its half."""
     actions = "enqueue, allocate, reclaim, backfill"
-    async with VolcanoCluster(plane, tmp_path, nodes(10), actions=actions) as cluster:
+    async with VolcanoCluster(plane, tmp_path, nodes(10), actions=actions, reclaims=reclaims) as cluster:
         for name in ("greedy", "modest"):
             await cluster.open_queue(name, parent="root")
         await fill(cluster, "greedy")
@@ -233,6 +237,7 @@ async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
         used = {after[name]["spec"].get("nodeName") for name in names}
         assert {one["spec"]["nodeName"] for one in evicted} <= used
         assert set(states.values()) == {"Running"}
+        assert ("reclaimable" in await asked_of(cluster)) is reclaims
 
 
 def strict(name: str, **more: Any) -> Kind:

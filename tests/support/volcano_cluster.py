@@ -64,12 +64,18 @@ MISSING: Final = (
 )
 
 
-def configuration(prefix: str, *, extender: bool, numa_aware: bool, actions: str = "") -> Json:
-    """The recipe's volcano-scheduler.conf, with our service at `prefix`."""
+def configuration(prefix: str, *, extender: bool, numa_aware: bool, reclaims: bool, actions: str = "") -> Json:
+    """The recipe's volcano-scheduler.conf, with our service at `prefix`. `reclaims`: changed as the documentation says,
+    for our say in whom the action reclaim evicts."""
     made: Json = yaml.safe_load((_RECIPES / "volcano-scheduler.conf").read_text())
     first, second = (tier["plugins"] for tier in made["tiers"])
     asking = next(one for one in first if one["name"] == "extender")
     asking["arguments"]["extender.urlPrefix"] = f"{prefix}/volcano"
+    if reclaims:
+        next(one for one in first if one["name"] == "gang")["enableReclaimable"] = False
+        shares = next(one for one in second if one["name"] == "proportion")
+        second.remove(shares)
+        first.insert(first.index(asking), shares)
     if not extender:
         first.remove(asking)
     if numa_aware:
@@ -122,22 +128,34 @@ class VolcanoScheduler:
 
 
 class VolcanoCluster(Cluster):
-    """`extender`: our service is asked; `numa_aware`: so is Volcano's own plug-in; `actions`: not the recipe's."""
+    """`extender`: our service is asked; `numa_aware`: so is Volcano's own plug-in; `actions`: not the recipe's;
+    `reclaims`: see `configuration`."""
 
     definitions = (*Cluster.definitions, *(documents.load_all(DEFINITIONS) if DEFINITIONS else ()))
     cleared = (*Cluster.cleared, POD_GROUPS, numatopology.PATH)
 
     def __init__(
-        self, *arguments: Any, extender: bool = True, numa_aware: bool = False, actions: str = "", **options: Any
+        self,
+        *arguments: Any,
+        extender: bool = True,
+        numa_aware: bool = False,
+        reclaims: bool = False,
+        actions: str = "",
+        **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self._extender = extender
         self._numa_aware = numa_aware
+        self._reclaims = reclaims
         self._actions = actions
 
     async def start_scheduler(self, number: int = 0) -> None:
         document = configuration(
-            self.services[number].prefix, extender=self._extender, numa_aware=self._numa_aware, actions=self._actions
+            self.services[number].prefix,
+            extender=self._extender,
+            numa_aware=self._numa_aware,
+            reclaims=self._reclaims,
+            actions=self._actions,
         )
         made = VolcanoScheduler(self.plane, document, self._directory / f"{BINARY}-{time.monotonic_ns()}")
         await asyncio.to_thread(made.__enter__)

@@ -190,6 +190,34 @@ class Books:
             trial.remove(booking.uid)
         return all(trial.admit_view(one.view(trial)).admitted for one in (record, *(one.record for one in coming)))
 
+    def survive_any_order(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
+        """Whether this pod and all that their kubelet has not taken on yet, the claimed ones too, find room in whatever
+        order they come: the one for pods that somebody else binds. `without` some pods.
+
+        After `at_most` admissions, what was tried decides.
+        """
+        away = {record.uid, *without}
+        coming = [
+            booking.record
+            for booking in self.bookings.values()
+            if booking.standing is not Standing.NOMINATED
+            and booking.placed
+            and not booking.reported
+            and booking.acknowledged is None
+            and booking.uid not in away
+        ]
+        state = self.without(away) if coming else None
+        if state is None or len(state.node_ids) < 2 or not holds_anything(state, record.view(state)):
+            return True
+        # Pods of one shape are as good as each other. The newcomer first, then those that were booked last.
+        shapes: dict[bytes, list[PodView]] = {record.shape: [record.view(state)]}
+        for one in reversed(coming):
+            view = one.view(state)
+            if holds_anything(state, view):
+                state.remove(one.uid)
+                shapes.setdefault(one.shape, []).append(view)
+        return _fit_in_any_order(state, list(shapes.values()), [at_most])
+
     def without(self, uids: Collection[str]) -> Kubelet | None:
         """A copy of the present state in which these pods are gone."""
         if self.kubelet is None:
@@ -349,3 +377,18 @@ class Books:
         booking.releases_before = self._removals
         if booking.placed and booking.record.runs:
             self.kubelet.start(booking.uid)
+
+
+def _fit_in_any_order(state: Kubelet, shapes: list[list[PodView]], left: list[int]) -> bool:
+    """Whether no order of these pods, equal ones together in a list, ends in a refusal. `left` counts down."""
+    for at, equal in enumerate(shapes):
+        if left[0] <= 0:
+            return True
+        left[0] -= 1
+        trial = state.fork()
+        if not trial.admit_view(equal[0]).admitted:
+            return False
+        rest = [*shapes[:at], *([equal[1:]] if len(equal) > 1 else []), *shapes[at + 1 :]]
+        if not _fit_in_any_order(trial, rest, left):
+            return False
+    return True

@@ -32,6 +32,8 @@ _MAX_ASKED: Final = 10_000
 _QUARANTINE_S: Final = 300.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
+# Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
+_MAX_ORDERS: Final = 64
 
 
 class Ledger:
@@ -215,6 +217,8 @@ class Ledger:
             where = self._assigned[record.uid]
             return "" if where == name else f"it is bound to {where} already"
         refusal = self._refusal(record, name, leaving)
+        if not refusal and not self.survive_any_order(record, name, leaving):
+            refusal = "a pod that is on its way there would be refused if they came in another order"
         books = self._nodes.get(name)
         if refusal or books is None or books.kubelet is None or not record.uid:
             return refusal
@@ -223,6 +227,13 @@ class Ledger:
         books.put(self._booking(record, needs, Standing.NOMINATED if leaving else Standing.CLAIMED))
         self._publish(name, books, better=False)
         return ""
+
+    def survive_any_order(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
+        """Whether those on their way to a node would all find room beside this pod, in whatever order they came: who
+        binds by himself binds side by side."""
+        books = self._nodes.get(name)
+        others = {*self.rivals(record.uid, record.priority, name), *leaving}
+        return books is None or books.survive_any_order(record, others, _MAX_ORDERS)
 
     def states_without(self, record: PodRecord, name: str, leaving: Collection[str]) -> Iterator[Kubelet]:
         """Copies of a node's state for a pod (`states`) once these have left, and those who wait for it have come."""

@@ -261,6 +261,8 @@ async def serve(settings: Extender, application: Application, limits: Limits = L
         log_config=None,
         access_log=False,
         server_header=False,
+        # Nobody's address counts here.
+        proxy_headers=False,
         date_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,

@@ -68,6 +68,11 @@ class Allocations:
                 del self._leaving[uid]
         return {uid for uid, (where, _) in self._leaving.items() if where == node}
 
+    def fits_in_any_order(self, record: PodRecord, node: str) -> bool:
+        """Whether those on their way to the node would all find room beside the pod, however their binds overtake each
+        other: Volcano binds each in a goroutine of its own."""
+        return self._ledger.survive_any_order(record, node)
+
     def states(self, record: PodRecord, node: str) -> Iterator[Kubelet]:
         """What the node may be for a pod once those have left that are to be evicted (Ledger.states_without)."""
         return self._ledger.states_without(record, node, self.leaving(node))

@@ -46,6 +46,8 @@ _MAX_POD_BYTES: Final = 256 << 10
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CODES: Final = {Outcome.UNSCHEDULABLE: Code.UNSCHEDULABLE, Outcome.UNRESOLVABLE: Code.UNRESOLVABLE}
 _FITS: Final = wire.encode(wire.PredicateResponse())
+# Evictions would not help, and the next session finds those settled that are on their way.
+_OVERTAKEN: Final = wire.encode(wire.PredicateResponse(refusals.NOT_NOW, Code.ERROR))
 
 Read = TypeVar("Read")
 
@@ -106,8 +108,10 @@ class Verbs:
         later = None
         if outcome is not Outcome.UNRESOLVABLE:
             later = self._allocations.fits_later(record, args.node.Name)
-        if later or (later is None and outcome is Outcome.FITS):
+        if later:
             return _FITS
+        if later is None and outcome is Outcome.FITS:
+            return _FITS if self._allocations.fits_in_any_order(record, args.node.Name) else _OVERTAKEN
         return wire.encode(
             wire.PredicateResponse(verdicts.text(0) or refusals.NOT_NOW, _CODES.get(outcome, Code.UNSCHEDULABLE))
         )

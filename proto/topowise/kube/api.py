@@ -178,7 +178,9 @@ class Api:
         except TimeoutError as exc:
             raise ApiError(0, "Timeout", f"no answer from {self.server} in time", request=name) from exc
         except (aiohttp.ClientError, OSError) as exc:
-            problem = " ".join(str(exc).split()) or type(exc).__name__
+            # The whole text of an answer that is no HTTP has the query in it, which is another one each time.
+            text = exc.message if isinstance(exc, aiohttp.ClientResponseError) else str(exc)
+            problem = " ".join(text.split()) or type(exc).__name__
             raise ApiError(0, "Unreachable", f"{self.server}: {problem}", request=name) from exc
 
 

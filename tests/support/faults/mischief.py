@@ -11,7 +11,7 @@ from faults.proxy import MID_CHUNK, Cut
 
 
 class Mischief:
-    """An edit for a `Fault`. The events themselves come in their order; old ones are mixed in, and marks of progress."""
+    """An edit for a `Fault`. The events come in their order, old ones and marks of progress are mixed in."""
 
     def __init__(self, seed: int, *, cuts: float = 0.02) -> None:
         """`cuts` is the share of lines at which the connection breaks."""

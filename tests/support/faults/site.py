@@ -40,7 +40,8 @@ class Site:
 
     def report(self, name: str, free: int) -> None:
         """Its exporter's word."""
-        cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": str(free)}
+        # Nothing is held, so that no pod can be taken for one of which the numbers tell.
+        cpu = {"name": "cpu", "capacity": "8", "allocatable": str(free), "available": str(free)}
         topology = {
             "metadata": {"name": name},
             "attributes": [{"name": "topologyManagerPolicy", "value": "single-numa-node"}],

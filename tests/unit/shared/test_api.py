@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -27,6 +28,13 @@ async def address() -> AsyncIterator[str]:
         raise web.HTTPFound("/garbage")
 
     application.router.add_get("/elsewhere", elsewhere)
+
+    async def chatter(request: web.Request) -> web.Response:
+        assert isinstance(request.transport, asyncio.Transport)
+        request.transport.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+        return web.Response()
+
+    application.router.add_get("/chatter", chatter)
     server = TestServer(application)
     await server.start_server()
     yield str(server.make_url("")).rstrip("/")
@@ -49,6 +57,17 @@ async def test_nobody_sends_us_elsewhere(address: str) -> None:
     async with Api(Credentials(address, None, anonymous), "test") as api:
         with pytest.raises(ApiError, match="302"):
             await api.request("GET", "/elsewhere")
+
+
+async def test_an_answer_that_is_no_http_is_told_in_the_same_words_each_time(address: str) -> None:
+    told = set()
+    async with Api(Credentials(address, None, anonymous), "test") as api:
+        for seconds in ("241", "287"):
+            with pytest.raises(ApiError, match="SSH") as caught:
+                await api.request("GET", "/chatter", query={"timeoutSeconds": seconds})
+            told.add(str(caught.value))
+    # Or a log that says each change would say each try.
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("problem", [SourceError("/token", "gone"), ConfigError("kubeconfig", "half written")])

@@ -200,7 +200,8 @@ def test_a_share_of_storage_is_one_of_the_capacity_of_the_machine(machine_of: Ma
     config = KubeletConfiguration(evictionHard={"nodefs.available": "50%"})
     known = Machine(numa=machine_of(4).numa, ephemeral_storage=10 * GI)
     assert settle(config, known).reserved == {"ephemeral-storage": 5 * GI}
-    assert settle(config, machine_of(4)).reserved.get("ephemeral-storage", 0) == 0
+    everything = KubeletConfiguration(evictionHard={"nodefs.available": "100%"})
+    assert settle(everything, machine_of(4)).reserved.get("ephemeral-storage", 0) == 0
 
 
 def test_options_of_policy_none_are_named_in_the_order_of_a_go_map(machine_of: MachineOf) -> None:
@@ -230,6 +231,36 @@ def test_page_sizes_are_spelt_in_the_largest_unit_that_divides_them(size_kib: in
 
 def test_ids_are_bit_numbers_and_end_where_no_machine_is() -> None:
     assert msgspec.convert({"id": 65535, "memory": 0}, NumaNode).id == 65535
-    for damaged in (65536, -1):
+    for damaged in ({"id": 65536, "memory": 0}, {"id": -1, "memory": 0}, {"id": 0, "memory": -1}):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({"id": damaged, "memory": 0}, NumaNode)
+            msgspec.convert(damaged, NumaNode)
+
+
+def test_one_node_without_distances_is_too_many_for_prefer_closest() -> None:
+    config = KubeletConfiguration(
+        topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"prefer-closest-numa-nodes": "true"}
+    )
+    nodes = (NumaNode(0, 1, distances=(10, 20)), NumaNode(1, 1))
+    with pytest.raises(KubeletStartError, match="error getting NUMA distances from cadvisor"):
+        settle(config, Machine(numa=nodes))
+
+
+def test_amounts_are_spelt_as_decimal_quantities(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    reserved = (MemoryReservation(0, {"memory": 1_500_000}),)
+    with pytest.raises(KubeletStartError, match=r'"1500k" of type "memory" is not .* value "2M" determined'):
+        kubelet_of(machine_of(4), systemReserved={"cpu": "1", "memory": "2M"}, reservedMemory=reserved)
+
+
+@pytest.mark.parametrize(
+    ("system", "on_nodes"),
+    [({"hugepages-2Mi": "0"}, {}), ({}, {"hugepages-2Mi": "0"}), ({"hugepages-2Mi": "0"}, {"hugepages-2Mi": "0"})],
+)
+def test_a_type_of_which_nothing_is_reserved_need_not_be_named_twice(
+    machine_of: MachineOf, kubelet_of: KubeletOf, system: dict[str, str], on_nodes: dict[str, str]
+) -> None:
+    kubelet = kubelet_of(
+        machine_of(4, hugepages=[{2048: 512}]),
+        systemReserved={"cpu": "1", "memory": "1Gi", **system},
+        reservedMemory=(MemoryReservation(0, {"memory": "1Gi", **on_nodes}),),
+    )
+    assert kubelet.settings.reserved.get("hugepages-2Mi", 0) == 0

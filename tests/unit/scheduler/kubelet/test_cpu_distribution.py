@@ -64,8 +64,12 @@ def test_nodes_give_even_shares_and_the_rest_leaves_them_most_even(
 
 
 def test_the_fewest_nodes_are_counted_by_the_average_of_the_machine(machine_of: MachineOf) -> None:
-    # Nine CPUs are more than the average of eight, so two nodes share them though the first one has ten.
+    # Nine CPUs are more than the average of eight, so two nodes share them though the first one has ten; in whole
+    # cores it is ten CPUs.
     assert _spelled(machine_of(5, 3), 9) == "0-2,5-6,8-9,13-14"
+    assert _spelled(machine_of(5, 3), 10, group=2) == "0-2,5-6,8-10,13-14"
+    # Of seventeen the average is rounded up.
+    assert _spelled(machine_of(9, 8, threads=1), 9) == "0-8"
 
 
 def test_nodes_that_cannot_give_an_even_share_are_left_out(machine_of: MachineOf) -> None:

@@ -181,3 +181,34 @@ def test_policy_options_choose_other_cpus(
         cpuManagerPolicyOptions={option: "true"},
     )
     assert _cpus(kubelet.admit(pod_of("p", _limits(cpus)))) == expected
+
+
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_a_pod_that_comes_back_from_a_restart_is_bound_to_what_it_has(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, scope: str
+) -> None:
+    # GetTopologyHints regenerates hints from the CPUs held, and gives none at all if their number is another one.
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope=scope)
+    kubelet.admit(pod_of("first", _limits(6)))
+    placed = kubelet.admit(pod_of("p", _limits(4)))
+    assert placed.placements["c0"].numa == (1,)
+    kubelet.remove("first")
+    assert kubelet.admit(pod_of("p", _limits(4))) == placed
+    changed = kubelet.admit(pod_of("p", _limits(2)))
+    assert (changed.admitted, changed.reason) == (False, "TopologyAffinityError")
+
+
+def test_align_by_socket_prefers_more_nodes_on_no_more_sockets(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # Two sockets of two nodes, a CPU of each node reserved. Ten CPUs are those of three nodes, so of two sockets; only
+    # four nodes have as many free, and they are no more sockets.
+    kubelet = kubelet_of(
+        machine_of(2, 2, 2, 2, nodes_per_socket=2),
+        topologyManagerPolicy="restricted",
+        cpuManagerPolicyOptions={"align-by-socket": "true"},
+        reservedSystemCPUs="0,2,4,6",
+        memoryManagerPolicy="None",
+    )
+    placed = kubelet.admit(pod_of("p", _limits(10))).placements["c0"]
+    assert (placed.numa, placed.preferred) == ((0, 1, 2, 3), True)

@@ -184,3 +184,24 @@ def test_in_pod_scope_a_sidecar_runs_beside_the_init_containers_after_it(
 def test_a_node_without_devices_is_near_none() -> None:
     table = DeviceTable([Device("g0", (2,)), Device("g1", (2, 7))], {0: 0, 2: 1, 5: 2})
     assert table.near == (0, 0b11, 0)
+
+
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_a_pod_that_comes_back_from_a_restart_is_bound_to_the_devices_it_has(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, scope: str
+) -> None:
+    machine = machine_of(4, 4, devices={"x.io/gpu": NEAR})
+    kubelet = kubelet_of(machine, topologyManagerPolicy="single-numa-node", topologyManagerScope=scope)
+    kubelet.admit(pod_of("first", _gpus(2)))
+    placed = kubelet.admit(pod_of("p", _gpus(2)))
+    assert placed.placements["c0"].numa == (1,)
+    kubelet.remove("first")
+    assert kubelet.admit(pod_of("p", _gpus(2))) == placed
+    assert kubelet.admit(pod_of("p", _gpus(1))).reason == "TopologyAffinityError"
+
+
+def test_a_device_of_two_nodes_counts_once(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+    some = [Device("g0", (0, 1)), Device("g1", (0, 1)), Device("g2", None)]
+    assert not _kubelet(machine_of, kubelet_of, some, "restricted").admit(pod_of("p", _gpus(3))).admitted
+    assert DeviceTable(some, {0: 0, 1: 1}).of_one_node is False
+    assert DeviceTable(NEAR, {0: 0, 1: 1}).of_one_node is True

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from topowise import pods
-from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine
+from topowise_scheduler.kubelet import Admission, Device, Kubelet, Machine, MemoryBlock, Placement
+from topowise_scheduler.kubelet.pod import view
 
 GI = 1 << 30
 BOTH = 0b11
@@ -204,3 +205,108 @@ def test_the_kubelets_own_books_replace_ours_where_they_are_known(machine_of: Ma
     tables.correct({"memory": (3 * GI, None)}, [5, 5], None)
     tables.correct({}, None, [1, 2])
     assert (_free(kubelet), tables.assignments, tables.cells) == ([3, 2], [1, 1], [BOTH, BOTH])
+
+
+def test_in_pod_scope_the_memory_of_all_containers_is_one_request(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope="pod")
+    refused = kubelet.admit(pod_of("p", _limits("5Gi"), _limits("4Gi")))
+    assert (refused.admitted, refused.reason) == (False, "TopologyAffinityError")
+    assert kubelet.admit(pod_of("p", _limits("4Gi"), _limits("4Gi"))).placements["c1"].numa == (1,)
+
+
+def test_memory_that_fits_only_where_it_is_not_preferred_is_no_default_for_a_preferred_hint(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # The pod's 8 GiB fit nowhere, which is "don't care": the hint stored is none, and preferred. Then a container finds
+    # the group of both nodes, where one node would do.
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node", topologyManagerScope="pod")
+    group = MemoryBlock("memory", (0, 1), 10 * GI)
+    kubelet.hold("group", {}, {"c0": Placement("app", (0, 1), True, None, (group,))})
+    admission = kubelet.admit(pod_of("p", _limits("4Gi"), _limits("4Gi")))
+    assert admission.rejection is not None
+    assert admission.rejection.error == "[memorymanager] failed to find the default preferred hint"
+
+
+def test_a_pod_that_comes_back_from_a_restart_keeps_its_memory(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
+    kubelet.admit(pod_of("first", _limits("7Gi")))
+    placed = kubelet.admit(pod_of("p", _limits("2Gi")))
+    kubelet.remove("first")
+    assert kubelet.admit(pod_of("p", _limits("2Gi"))) == placed
+    assert placed.placements["c0"].numa == (1,)
+
+
+@pytest.mark.parametrize(
+    ("memory", "hugepages", "numa"),
+    [
+        pytest.param("2Gi", "1Gi", (1,), id="all there is on node 1"),
+        pytest.param("2049Mi", "1Gi", (0, 1), id="memory of node 0 and pages of node 1"),
+    ],
+)
+def test_the_least_number_of_nodes_is_that_for_all_types_together(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, memory: str, hugepages: str, numa: tuple[int, ...]
+) -> None:
+    machine = machine_of(4, 4, memory=(8 * GI, 3 * GI), hugepages=[{2048: 0}, {2048: 512}])
+    kubelet = kubelet_of(machine, topologyManagerPolicy="restricted")
+    placed = kubelet.admit(pod_of("p", _limits(memory, **{"hugepages-2Mi": hugepages}))).placements["c0"]
+    assert (placed.numa, placed.preferred) == (numa, True)
+
+
+@pytest.mark.parametrize("alone", [0, 1])
+def test_no_group_has_a_node_that_is_in_use_alone(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, alone: int
+) -> None:
+    # Three nodes, 7 + 8 + 8 GiB: what is too large for one takes the two that nobody uses.
+    kubelet = kubelet_of(machine_of(4, 4, 4), topologyManagerPolicy="restricted")
+    block = MemoryBlock("memory", (alone,), GI)
+    kubelet.hold("alone", {}, {"c0": Placement("app", (alone,), True, None, (block,))})
+    assert kubelet.admit(pod_of("p", _limits("9Gi"))).placements["c0"].numa == tuple({0, 1, 2} - {alone})
+
+
+def test_the_last_byte_is_booked_and_given_back(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    kubelet = kubelet_of(machine_of(4, 4))
+    assert kubelet.memory is not None
+    tables = kubelet.memory.tables
+    tables.take("memory", BOTH, 7 * GI + 1)
+    assert tables.free["memory"] == [0, 8 * GI - 1]
+    tables.give("memory", BOTH, 7 * GI + 1)
+    assert tables.free["memory"] == [7 * GI, 8 * GI]
+
+
+def test_the_default_is_the_narrower_group(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+    # isHintInMemory, findBestHint: neither group is preferred for 4 GiB; two nodes are fewer than three.
+    kubelet = kubelet_of(machine_of(2, 2, 2, 2, 2), topologyManagerPolicy="none")
+    for nodes in ((0, 1, 2), (3, 4)):
+        block = MemoryBlock("memory", nodes, 2 * GI)
+        kubelet.hold(f"on-{nodes}", {}, {"c0": Placement("app", nodes, True, None, (block,))})
+    assert _blocks(kubelet.admit(pod_of("p", _limits("4Gi")))) == [("memory", (3, 4), 4)]
+
+
+def test_a_node_without_pages_of_a_size_has_none(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    kubelet = kubelet_of(machine_of(4, 4, hugepages=[{2048: 512}, {}]))
+    assert _free(kubelet, "hugepages-2Mi") == [1, 0]
+    assert _free(kubelet) == [6, 8]
+
+
+def test_what_the_pod_needs_is_the_peak_of_its_containers() -> None:
+    # getPodRequestedResources: apps and sidecars together, or an init container beside the sidecars before it.
+    def total(*containers: tuple[pods.Kind, int]) -> dict[str, int] | None:
+        asked = tuple(
+            pods.ContainerNeeds(f"c{number}", kind, {"cpu": 1000, "memory": size}, {})
+            for number, (kind, size) in enumerate(containers)
+        )
+        seen = view("p", pods.Needs(asked, {}, "Guaranteed"))
+        assert seen.cpus == max(1, sum(kind != "init" for kind, _ in containers))
+        return seen.memory
+
+    assert total(("app", 0)) == {"memory": 0}
+    assert total(("init", 0), ("app", 0)) == {"memory": 0}
+    assert total(("init", 5), ("app", 3)) == {"memory": 5}
+    assert total(("init", 5), ("init", 4), ("app", 3)) == {"memory": 5}
+    assert total(("init", 5), ("sidecar", 1), ("app", 3)) == {"memory": 5}
+    assert total(("sidecar", 1), ("init", 5), ("app", 3)) == {"memory": 6}
+    assert total(("sidecar", 1), ("sidecar", 1), ("app", 3), ("app", 2)) == {"memory": 7}

@@ -130,4 +130,31 @@ def test_a_node_that_can_give_nothing_counts_as_empty_and_one_of_a_single_cpu_do
     kubelet.reserve("held", Placement(kind="app", numa=(2,), preferred=True, cpus=1 << 4))
     assert (vote(1, 2), vote(0, 2)) == (2, 2)
     exactly = MostAllocated(kubelet.cpu, None, integer_scores=False)
-    assert (exactly(0, 1), exactly(1, 2)) == (0, 2)
+    assert (exactly(0, 1), exactly(1, 2), exactly(2, 1)) == (0, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "exactly"),
+    [
+        pytest.param(7450, 7500, False, id="a full node and one at 99 %"),
+        pytest.param(3720, 3750, False, id="49 and 50 %"),
+        pytest.param(3750, 3751, True, id="any difference, compared exactly"),
+    ],
+)
+def test_whole_per_cents_are_compared(
+    machine_of: MachineOf, kubelet_of: KubeletOf, first: int, second: int, exactly: bool
+) -> None:
+    kubelet = _even_kubelet(machine_of, kubelet_of)
+    for node, share in enumerate((first, second)):
+        _hold(kubelet, node, cpus=0, memory=15 * GI // 2 * share // 7500)
+    assert MostAllocated(None, kubelet.memory, integer_scores=not exactly)(0, 1) == 1
+
+
+def test_shares_are_compared_and_not_amounts(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+    # Two of seven CPUs are more than three of sixteen.
+    kubelet = kubelet_of(machine_of(4, 8), topologyManagerPolicy="single-numa-node", **OPTION)
+    for node, cpus in enumerate(((1, 2), (4, 5, 6))):
+        kubelet.reserve(f"on-{node}", Placement(kind="app", numa=(node,), preferred=True, cpus=mask_of(cpus)))
+    for integers in (True, False):
+        assert MostAllocated(kubelet.cpu, None, integer_scores=integers)(1, 0) == 0
+        assert MostAllocated(kubelet.cpu, None, integer_scores=integers)(0, 1) == 0

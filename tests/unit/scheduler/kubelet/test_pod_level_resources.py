@@ -178,3 +178,26 @@ def test_a_request_of_a_single_unit_makes_a_container_exclusive_and_none_does_no
     assert exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 1})
     assert not exclusive({"cpu": 1000, "memory": 0}, {"cpu": 1000, "memory": 0})
     assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 2})
+
+
+def test_init_containers_take_no_memory_from_those_that_run_after_them(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, **GATE)
+    pod = pod_of("p", {}, init=[_exclusive(6)], sidecars=[_exclusive(2)], level={"cpu": "6", "memory": "6Gi"})
+    placements = kubelet.admit(pod).placements
+    assert {name: [one.size // GI for one in held.memory] for name, held in placements.items()} == {
+        "i0": [6],
+        "s0": [2],
+        "c0": [4],
+    }
+
+
+def test_a_pod_of_very_little_memory_is_dealt_out_to_the_byte(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    kubelet = _kubelet(machine_of, kubelet_of, **GATE)
+    small = {"cpu": "1", "memory": "1"}
+    placements = kubelet.admit(pod_of("p", small, {}, level={"cpu": "2", "memory": "2"})).placements
+    assert [[one.size for one in placements[name].memory] for name in ("c0", "c1")] == [[1], [1]]
+    assert kubelet.admit(pod_of("q", {}, init=[{}], level={"cpu": "2", "memory": "1"})).admitted

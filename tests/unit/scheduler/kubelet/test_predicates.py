@@ -82,3 +82,14 @@ def test_a_pod_may_take_the_last_place_and_the_last_amount() -> None:
     assert shortages({"cpu": 1000}, {"cpu": 3000}, 9, {"pods": 10, "cpu": 4000}, {}) == []
     refused = shortages({"cpu": 1001}, {"cpu": 3000}, 10, {"pods": 10, "cpu": 4000}, {})
     assert [one.resource for one in refused] == ["pods", "cpu"]
+
+
+def test_where_only_a_part_of_allocatable_is_known_the_rest_is_not_checked(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    machine = machine_of(4, devices={"x.io/nic": [Device("n0", (0,))]})
+    settings = kubelet_of(machine, static=False).settings
+    known = Kubelet(machine, settings, predicates=True, allocatable={"cpu": 2000})
+    assert known.admit(pod_of("a", {"cpu": "1", "memory": "1Ti", "hugepages-2Mi": "4Mi"})).admitted
+    assert known.admit(pod_of("b", {"cpu": "1500m"})).reason == "OutOfcpu"
+    assert known.admit(pod_of("c", {"x.io/nic": "1"})).admitted

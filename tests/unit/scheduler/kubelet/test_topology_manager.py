@@ -86,3 +86,17 @@ def test_prefer_closest_takes_the_pair_with_the_shortest_way() -> None:
     hints = [_hints(pairs, pairs[:3])]
     assert _manager("best-effort", 4, closest=True, rows=rows).decide(hints) == (Hint(0b1100, True), True)
     assert _manager("best-effort", 4, closest=False, rows=rows).decide(hints) == (Hint(0b0011, True), True)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pytest.param([(10, 12, 32), (12, 10, 32), (32, 32, 10)], id="a row for each node"),
+        pytest.param([(10, 0, 12, 32), (12, 0, 10, 32), (32, 0, 32, 10)], id="a row with gaps"),
+    ],
+)
+def test_distances_are_those_of_the_ids_or_of_the_places_where_rows_are_dense(rows: list[tuple[int, ...]]) -> None:
+    # Ids 0, 2 and 3: the kubelet indexes a row by id; the kernel prints none for nodes that are not there.
+    nodes = [NumaNode(id=node, memory=0, distances=row) for node, row in zip((0, 2, 3), rows, strict=True)]
+    manager = TopologyManager(TopologySettings("best-effort", "container", prefer_closest=True), nodes)
+    assert manager.distances == ((10, 12, 32), (12, 10, 32), (32, 32, 10))

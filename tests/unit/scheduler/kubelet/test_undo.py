@@ -144,6 +144,8 @@ def test_what_a_node_reports_is_booked_and_given_back(
     assert kubelet.placements("known")["c0"].devices == {"x.io/nic": ("gone", "n0")}
     # Reported again, it replaces what was known before.
     kubelet.hold("known", {"cpu": 1000}, {})
+    assert kubelet.cpu.available & 0b1110 == 0b1110
+    assert kubelet.memory.tables.free["memory"] == [6 * GI, 7 * GI]
     kubelet.remove("known")
     after = state_of(kubelet)
     after.pop("devices"), empty.pop("devices")

@@ -46,6 +46,20 @@ def test_a_gang_that_fills_a_node_leaves_no_room_until_it_is_given_up(volcano: V
     assert service.ledger.open_claims == 0
 
 
+def test_pods_of_a_session_must_fit_in_every_order_in_which_they_may_be_bound(volcano: Volcano) -> None:
+    """Volcano binds side by side. Three, four and four CPUs first, and there are no five left on one NUMA node."""
+    for name, cpus in (("five", "5"), ("four", "4"), ("other-four", "4")):
+        assert volcano.allocate(pod(name, cpus), "n1") == ""
+    three = pod("three", "3")
+    # Nobody is to be evicted for what the next session finds settled.
+    assert volcano.predicate(three, "n1") == (1, refusals.NOT_NOW)
+    assert "in another order" in volcano.allocate(three, "n1")
+    assert volcano.fits(three, "n2")
+    assert volcano.deallocate(pod("five", "5"), "n1") == ""
+    assert volcano.fits(three, "n1")
+    assert volcano.allocate(three, "n1") == ""
+
+
 def test_allocations_outlive_questions_about_other_tasks_and_the_same(volcano: Volcano, service: Service) -> None:
     first, second = pod("a", "8"), pod("b", "8")
     assert volcano.allocate(first, "n1") == ""
