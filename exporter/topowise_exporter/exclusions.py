@@ -29,11 +29,12 @@ class Exclusions(Section, frozen=True):
     """Nothing by default."""
 
     resources: tuple[str, ...] = ()
-    """Globs of resource names, "example.com/*". scheduler-plugins refuses every pod that asks for cpu, memory or hugepages
-    where these are left out."""
+    """Globs of resource names, "example.com/*". scheduler-plugins refuses every pod that asks for cpu, memory or
+    hugepages where these are left out."""
     pods: tuple[PodPattern, ...] = ()
     """Pods that are treated as if they did not exist: what they hold counts as free. For pods whose CPUs and devices
-    somebody else looks after. The cache of scheduler-plugins takes no fingerprint of the node while one of them runs."""
+    somebody else looks after. The cache of scheduler-plugins takes no fingerprint of the node while one of them
+    runs."""
 
     def has_resource(self, name: str) -> bool:
         """Whether the resource is left out."""

@@ -88,7 +88,7 @@ async def test_killed_and_back(place: Site) -> None:
 async def test_taking_requests_and_never_answering(place: Site) -> None:
     place.proxy.spoil(Fault(swallow=True))
     place.proxy.close_watches()
-    await assert_outlasted(place, 15)
+    await assert_outlasted(place, 12)
 
 
 async def test_answering_after_two_seconds_each_time(place: Site) -> None:

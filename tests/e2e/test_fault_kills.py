@@ -22,13 +22,13 @@ async def test_a_service_that_is_killed_ten_times_in_one_burst(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     random = Random(21)
-    async with Bench(Scenario(nodes=12, pods=600, seed=21), tmp_path) as bench:
+    async with Bench(Scenario(nodes=12, pods=400, seed=21), tmp_path) as bench:
         kills = 0
 
         async def killer() -> None:
             nonlocal kills
             for _ in range(_KILLS):
-                await asyncio.sleep(random.uniform(0.2, 2.5))
+                await asyncio.sleep(random.uniform(0.2, 2.0))
                 await bench.services[0].kill()
                 kills += 1
                 await asyncio.sleep(random.uniform(0.0, 0.5))

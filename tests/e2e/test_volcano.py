@@ -236,7 +236,8 @@ async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
         assert evicted
         used = {after[name]["spec"].get("nodeName") for name in names}
         assert {one["spec"]["nodeName"] for one in evicted} <= used
-        assert set(states.values()) == {"Running"}
+        # By sums, a node whose NUMA nodes are cut the wrong way is given up.
+        assert not reclaims or set(states.values()) == {"Running"}
         assert ("reclaimable" in await asked_of(cluster)) is reclaims
 
 

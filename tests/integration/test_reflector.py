@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -335,3 +336,19 @@ async def test_old_events_do_not_move_the_place_in_history_back(server: ApiServe
         server.create("pods", pod("last"))
         await assert_eventually(lambda: "last" in copy.names)
         assert [name for _, name in copy.events[before:]] == ["last"]
+
+
+async def test_a_right_to_list_without_one_to_watch_is_complained_of_once(
+    server: ApiServer, api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "topowise.kube.reflector")
+    refusal = server.levers.answer(403, method="watch")
+    async with running(api) as (reflector, copy):
+        await assert_eventually(lambda: reflector.lists > 5)
+        assert [record.getMessage() for record in caplog.records] == ["Listed", "Cannot list and watch, trying again"]
+        server.levers.release(refusal.id)
+        server.create("pods", pod("a"))
+        await assert_eventually(lambda: copy.names == {"a"})
+        server.create("pods", pod("b"))
+        await assert_eventually(lambda: copy.names == {"a", "b"})
+    assert [record.getMessage() for record in caplog.records][2:] == ["Watching again"]

@@ -100,7 +100,7 @@ async def test_a_bind_that_fails_leaves_no_booking(service: Service, server: Api
     async with aiohttp.ClientSession() as session:
         await service.ask("filter", made, ["n1"], session)
         await api.request("DELETE", f"{PODS}/a", query={"gracePeriodSeconds": "0"})
-        assert "binding failed" in await bind(service, made, "n1", session)
+        assert "404 NotFound" in await bind(service, made, "n1", session)
         for name in ("b", "c"):
             assert await bind(service, create(server, name, "8"), "n1", session) == ""
 

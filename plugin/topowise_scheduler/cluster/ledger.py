@@ -152,6 +152,7 @@ class Ledger:
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
         self.waiting.pop(uid, None)
+        self._asked.pop(uid, None)
         if not keep_refusal:
             self._seen_refusals.discard(uid)
         self.unclaim(uid)

@@ -42,7 +42,7 @@ _SILENCE_SECONDS = 150.0
 # No answer, or "later": the place in history is not lost by it. Other refusals below 500 are about us or the resource.
 _RESUMABLE = (0, 429)
 # Deletions that are remembered, so that no event from before them brings an object back.
-_MOST_GONE = 4096
+_MOST_GONE = 1024
 # Work between two yields to the event loop, in seconds: whoever else asks something waits for as long.
 _SLICE = 0.002
 
@@ -133,6 +133,7 @@ class Reflector(Generic[Object]):
         self._version = ""
         self._held: dict[tuple[str, str], int] = {}
         self._listed = 0
+        self._is_listing = False
         self._gone: dict[tuple[str, str], int] = {}
         self._complaints, self._losses = Told(), Told()
         self._breathed = 0.0
@@ -179,6 +180,7 @@ class Reflector(Generic[Object]):
             await asyncio.sleep(self._backoff.next_delay())
 
     async def _list(self) -> None:
+        has_failed, self._is_listing = self._is_listing, True
         items: list[Object] = []
         held: dict[tuple[str, str], int] = {}
         query = {**self._query, "limit": _PAGE}
@@ -196,7 +198,8 @@ class Reflector(Generic[Object]):
         self._listed, self._gone = _number(self._version), {}
         self.lists += 1
         self._consumer.replace(items)
-        self._recovered(len(items))
+        self._is_listing = False
+        self._recovered(len(items), has_failed=has_failed)
 
     async def _first_page(self, query: dict[str, str]) -> _Page:
         """From the first path that is served; if none is, what is said of the first."""
@@ -354,8 +357,9 @@ class Reflector(Generic[Object]):
         if self._complaints.is_news(str(exc)):
             log.warning("Cannot list and watch, trying again", extra=kv(resource=self.name, why=exc))
 
-    def _recovered(self, count: int) -> None:
-        if self._complaints.settle() or not self.synced:
+    def _recovered(self, count: int, *, has_failed: bool) -> None:
+        # A complaint about the watch is not settled by a list.
+        if (has_failed and self._complaints.settle()) or not self.synced:
             log.info("Listed", extra=kv(resource=self.name, objects=count, version=self._version))
         self.synced = True
 

@@ -404,3 +404,13 @@ class TestWhatBindingChanges:
         assert service.ledger.unsettled == 0
         service.put(pod("a", "3", node="n1"))
         assert service.ledger.unsettled == 1
+
+
+def test_a_pod_that_was_asked_about_and_is_deleted_before_its_bind_is_forgotten() -> None:
+    service = Service()
+    service.report(counts("n1", ("4", "4")))
+    asked = service.put(pod("p"))
+    service.ledger.remember(asked)
+    assert service.ledger.remembered(asked.uid) is asked
+    service.ledger.drop_pod(asked.uid)
+    assert service.ledger.remembered(asked.uid) is None

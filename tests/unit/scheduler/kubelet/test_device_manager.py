@@ -205,3 +205,15 @@ def test_a_device_of_two_nodes_counts_once(machine_of: MachineOf, kubelet_of: Ku
     assert not _kubelet(machine_of, kubelet_of, some, "restricted").admit(pod_of("p", _gpus(3))).admitted
     assert DeviceTable(some, {0: 0, 1: 1}).of_one_node is False
     assert DeviceTable(NEAR, {0: 0, 1: 1}).of_one_node is True
+
+
+def test_in_pod_scope_containers_come_back_with_different_devices(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    nics = [Device("n0", (0,)), Device("n1", (0,)), Device("n2", (0,))]
+    machine = machine_of(4, 4, devices={"x.io/gpu": NEAR, "x.io/nic": nics})
+    kubelet = kubelet_of(machine, topologyManagerPolicy="restricted", topologyManagerScope="pod")
+    pod = pod_of("p", _gpus(2), {"x.io/nic": "1"})
+    first = kubelet.admit(pod)
+    assert first.admitted
+    assert kubelet.admit(pod) == first

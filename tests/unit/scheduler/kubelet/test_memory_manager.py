@@ -229,10 +229,11 @@ def test_memory_that_fits_only_where_it_is_not_preferred_is_no_default_for_a_pre
     assert admission.rejection.error == "[memorymanager] failed to find the default preferred hint"
 
 
+@pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
 def test_a_pod_that_comes_back_from_a_restart_keeps_its_memory(
-    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, policy: str
 ) -> None:
-    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="single-numa-node")
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy=policy)
     kubelet.admit(pod_of("first", _limits("7Gi")))
     placed = kubelet.admit(pod_of("p", _limits("2Gi")))
     kubelet.remove("first")
@@ -303,6 +304,7 @@ def test_what_the_pod_needs_is_the_peak_of_its_containers() -> None:
         assert seen.cpus == max(1, sum(kind != "init" for kind, _ in containers))
         return seen.memory
 
+    assert total(("app", 3)) == {"memory": 3}
     assert total(("app", 0)) == {"memory": 0}
     assert total(("init", 0), ("app", 0)) == {"memory": 0}
     assert total(("init", 5), ("app", 3)) == {"memory": 5}

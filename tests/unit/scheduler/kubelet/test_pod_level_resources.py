@@ -201,3 +201,21 @@ def test_a_pod_of_very_little_memory_is_dealt_out_to_the_byte(
     placements = kubelet.admit(pod_of("p", small, {}, level={"cpu": "2", "memory": "2"})).placements
     assert [[one.size for one in placements[name].memory] for name in ("c0", "c1")] == [[1], [1]]
     assert kubelet.admit(pod_of("q", {}, init=[{}], level={"cpu": "2", "memory": "1"})).admitted
+
+
+def test_a_fraction_of_a_byte_in_one_container_fails_the_whole_pod(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    fraction = {"cpu": "1", "memory": "1500m"}
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="best-effort", topologyManagerScope="pod", **GATE)
+    admission = kubelet.admit(pod_of("p", fraction, _exclusive(1), level={"cpu": "2", "memory": "2Gi"}))
+    assert admission.rejection is not None
+    assert admission.rejection.error == "[memorymanager] failed to represent quantity as int64"
+
+
+def test_pod_level_resources_are_left_to_nobody_unless_the_gate_is_on() -> None:
+    level = pods.PodLevel({"cpu": 2000, "memory": 2}, {"cpu": 2000, "memory": 2})
+    needs = pods.Needs((pods.ContainerNeeds("c0", "app", {}, {}),), {}, "Guaranteed", level)
+    assert (view("p", needs).by_pod_level, view("p", needs).cpus) == (False, 0)
+    managed = view("p", needs, pod_level_resource_managers=True)
+    assert (managed.by_pod_level, managed.cpus, managed.memory) == (True, 2, {"memory": 2})

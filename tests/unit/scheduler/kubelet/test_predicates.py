@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from topowise import pods
-from topowise_scheduler.kubelet import Device, Kubelet, Machine
+from topowise_scheduler.kubelet import Device, Kubelet, KubeletConfiguration, Machine
 from topowise_scheduler.kubelet.predicates import shortages
 
 GI = 1 << 30
@@ -93,3 +93,9 @@ def test_where_only_a_part_of_allocatable_is_known_the_rest_is_not_checked(
     assert known.admit(pod_of("a", {"cpu": "1", "memory": "1Ti", "hugepages-2Mi": "4Mi"})).admitted
     assert known.admit(pod_of("b", {"cpu": "1500m"})).reason == "OutOfcpu"
     assert known.admit(pod_of("c", {"x.io/nic": "1"})).admitted
+
+
+def test_a_kubelet_checks_the_sums_unless_told_otherwise(machine_of: MachineOf, pod_of: PodOf) -> None:
+    config = KubeletConfiguration(maxPods=0)
+    assert Kubelet(machine_of(4), config).admit(pod_of("p", {})).reason == "OutOfpods"
+    assert Kubelet(machine_of(4), config, predicates=False).admit(pod_of("p", {})).admitted
