@@ -236,8 +236,9 @@ async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
         assert evicted
         used = {after[name]["spec"].get("nodeName") for name in names}
         assert {one["spec"]["nodeName"] for one in evicted} <= used
-        # By sums, a node whose NUMA nodes are cut the wrong way is given up.
-        assert not reclaims or set(states.values()) == {"Running"}
+        # The last may wait: the greedy queue is down to its share then, and what is left is spread over the nodes.
+        assert set(states.values()) <= {"Running", "Pending"}
+        assert list(states.values()).count("Running") >= 3
         assert ("reclaimable" in await asked_of(cluster)) is reclaims
 
 

@@ -1,0 +1,60 @@
+"""takeByTopologyNUMAPacked on its own: orders and averages that whole kubelets seldom show (cpu_assignment.go)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from topowise import cpuset
+from topowise_scheduler.kubelet import Core, Machine, NumaNode
+from topowise_scheduler.kubelet.cpu_packing import take_packed
+from topowise_scheduler.kubelet.cpu_topology import CpuTopology
+from topowise_scheduler.kubelet.masks import mask_of, members
+
+MachineOf = Callable[..., Machine]
+
+
+def _taken(machine: Machine, count: int, *, busy: str = "", by_uncore: bool = False) -> str:
+    topology = CpuTopology(machine)
+    available = topology.cpus & ~mask_of(cpuset.parse(busy))
+    return cpuset.spell(members(take_packed(topology, available, count, by_uncore=by_uncore)))
+
+
+def test_nodes_lead_where_there_is_one_on_each_socket(machine_of: MachineOf) -> None:
+    # Node 0 has 4 CPUs, node 1 has 8, a socket 6 on average. Node 0 is full and goes first; were it the sockets' turn,
+    # the second one, with six of its eight free, would pass for a full one.
+    assert _taken(machine_of(2, 4), 8, busy="2,8") == "0-1,3-4,6-7,9-10"
+
+
+def test_the_fullest_core_of_the_fullest_node_gives_single_cpus(machine_of: MachineOf) -> None:
+    assert _taken(machine_of(4, 4), 1, busy="15") == "7"
+    assert _taken(machine_of(4, 4), 3, busy="15") == "4,7,12"
+
+
+def test_one_cpu_comes_from_the_fullest_cache_and_the_first_core_there(machine_of: MachineOf) -> None:
+    # Two caches of two cores, c and c+4 one core. Without the option it would be the broken core, 3.
+    machine = machine_of(4, cores_per_uncore=2)
+    assert _taken(machine, 1, busy="7", by_uncore=True) == "2"
+    assert _taken(machine, 1, busy="7") == "3"
+
+
+def test_half_a_core_is_left_out_only_where_the_average_core_has_threads() -> None:
+    cores = (Core(0, (0, 1), 0), Core(0, (2,), 0), Core(0, (3,), 0))
+    assert _taken(Machine(numa=(NumaNode(0, 1, cores),)), 1, by_uncore=True) == "2"
+
+
+def test_an_average_of_threads_is_rounded_down() -> None:
+    topology = CpuTopology(Machine(numa=(NumaNode(0, 1, (Core(0, (0, 1)), Core(1, (2,)))),)))
+    assert (topology.cpus_per_core, topology.cpus_per_socket, topology.cpus_per_uncore) == (1, 1, 1)
+    assert not topology.is_even
+
+
+def test_whole_cores_are_found_on_a_machine_whose_first_cpu_is_offline() -> None:
+    topology = CpuTopology(Machine(numa=(NumaNode(0, 1, (Core(0, (1, 2)), Core(0, (3, 4)))),)))
+    assert topology.whole_cores(0b11100) == 0b1000
+
+
+def test_a_node_of_several_sockets_has_no_place_in_the_order_of_sockets() -> None:
+    cores = (Core(0, (0,)), Core(1, (1,)))
+    assert CpuTopology(Machine(numa=(NumaNode(0, 1, cores),))).socket_places is None
+    nodes = (NumaNode(0, 1, (Core(1, (0,)),)), NumaNode(1, 1), NumaNode(2, 1, (Core(0, (1,)),)))
+    assert CpuTopology(Machine(numa=nodes)).socket_places == (1, 0, 0)
