@@ -39,6 +39,8 @@ class Question(msgspec.Struct, frozen=True):
     names: Sequence[str]
     rows: NDArray[np.int32]
     is_simulation: bool
+    judged_at: int = -1
+    """What the ledger's `changes` counted when the nodes were found to fit; -1 if that was not asked."""
 
 
 class Verdicts(msgspec.Struct, frozen=True):
@@ -106,6 +108,11 @@ class Answers:
         if rows.size and int(rows.min()) < 0:
             self._meet([names[at] for at in np.flatnonzero(rows < 0).tolist()])
         return Question(record, record.needs, record.demand, names, rows, is_simulation=False)
+
+    @property
+    def moment(self) -> int:
+        """The state that answers are about now, for `Question.judged_at`."""
+        return self._ledger.changes
 
     def verdicts(self, asked: Question) -> Verdicts:
         """Per node. A node nobody has reported fits: we know nothing against it."""
@@ -178,7 +185,7 @@ class Answers:
     def expect(self, asked: Question, at: int) -> None:
         """The pod will most likely go to this node of the question."""
         if not asked.is_simulation:
-            self._ledger.claim(asked.record, asked.needs, asked.names[at])
+            self._ledger.claim(asked.record, asked.needs, asked.names[at], judged_at=asked.judged_at)
 
     def fits(self, record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
         """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
@@ -217,21 +224,22 @@ class Answers:
     ) -> None:
         """Reported nodes by the engine, in one go with the other worlds of those on which pods may lie elsewhere."""
         rows = asked.rows[known]
-        worlds = self._ledger.worlds
-        unsettled = worlds.keys() & set(rows.tolist()) if worlds else ()
-        places: list[int] = []
-        if unsettled:
-            places = np.flatnonzero(np.isin(rows, np.fromiter(unsettled, np.int32, len(unsettled)))).tolist()
-        others = [worlds[row] for row in rows[places].tolist()]
-        judged = self._engine.judge(asked.needs, np.concatenate([rows, *others]), asked.record.ungated)
+        others, owners = self._ledger.world_rows()
+        if len(rows) < len(others) // 4:
+            mine = np.isin(owners, rows)
+            others, owners = others[mine], owners[mine]
         count = len(rows)
-        mine = judged.outcome[:count]
-        outcomes[known] = mine
-        words[known] = self._words(mine, judged.reason[:count])
-        if places:
-            starts = np.cumsum([0, *map(len, others[:-1])])
-            fits = np.logical_and.reduceat(judged.outcome[count:] == _FITS, starts)
-            refused = known[np.array(places)[~fits & (mine[places] == _FITS)]]
+        judged = self._engine.judge(
+            asked.needs, np.concatenate([rows, others]) if len(others) else rows, asked.record.ungated
+        )
+        fits = judged.outcome == _FITS
+        outcomes[known] = judged.outcome[:count]
+        words[known] = self._words(judged.outcome[:count], judged.reason[:count])
+        tight = owners[~fits[count:]]
+        if len(tight):
+            is_tight = np.zeros(int(max(tight.max(), rows.max())) + 1, np.bool_)
+            is_tight[tight] = True
+            refused = known[is_tight[rows] & fits[:count]]
             outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNSETTLED)
 
     def _judge_apart(

@@ -54,6 +54,8 @@ class Booking(msgspec.Struct):
     placed: bool = False
     releases_before: int = -1
     """How often the node had given something back when it was placed."""
+    judged_in: int = -1
+    """The revision of the books in which it was found to fit wherever the others may lie."""
     resized: Resize | None = None
     """Until a report shows it."""
 

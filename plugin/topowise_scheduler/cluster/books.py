@@ -34,6 +34,7 @@ class Books:
         self._releases: list[float] = []
         self._reported_at = 0.0
         self._removals = 0
+        self._revision = 0
         # Pods by uid that the numbers of a counts report are known to be of; where they lie may be told.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
 
@@ -121,6 +122,17 @@ class Books:
         self._rebuild(report)
         return True
 
+    def note_judged(self, uid: str) -> None:
+        """The pod was found to fit before it was booked, and nothing else has changed since."""
+        booking = self.bookings.get(uid)
+        if booking is not None:
+            booking.judged_in = self._revision
+
+    def is_as_judged(self, uid: str) -> bool:
+        """Whether a pod that is expected here fits, because it did and nothing has changed since."""
+        booking = self.bookings.get(uid)
+        return booking is not None and booking.placed and booking.judged_in == self._revision
+
     def lower(self, uid: str, standing: Standing) -> None:
         """The pod is less sure to come than it was."""
         if uid in self.bookings:
@@ -131,6 +143,7 @@ class Books:
         booking = self.bookings.pop(uid, None)
         if booking is None:
             return
+        self._revision += 1
         if booking.standing is Standing.ASSIGNED and ended_at is not None and self.report is not None:
             self._ended[booking.name] = Ended(ended_at, booking.record)
             if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
@@ -293,6 +306,7 @@ class Books:
 
     def _rebuild(self, report: Report) -> None:
         """The report's state, with what it does not include placed on top, the surest first."""
+        self._revision += 1
         if report.offsets is not None and report.fingerprint and not self._included:
             counted = confirmation.counted(report, self._assigned(), self._ended)
             if report.fingerprint == fingerprint.of([one.name for one in counted]):
@@ -373,6 +387,7 @@ class Books:
     def _place(self, booking: Booking) -> None:
         if self.kubelet is None:
             return
+        self._revision += 1
         booking.placed = self.kubelet.admit_view(self._view(booking)).admitted
         booking.releases_before = self._removals
         if booking.placed and booking.record.runs:

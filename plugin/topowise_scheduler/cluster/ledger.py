@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _MAX_ASKED: Final = 10_000
 # An exporter writes nothing if a refusal has changed nothing, so a quarantine ends by itself too.
 _QUARANTINE_S: Final = 300.0
+_NO_ROWS: Final[NDArray[np.int32]] = np.zeros(0, np.int32)
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
@@ -62,6 +63,10 @@ class Ledger:
         """Names of the Node objects."""
         self._with_past: set[str] = set()
         self._unsettled: dict[str, tuple[int, int]] = {}
+        self.changes = 0
+        """Counts what has become of nodes."""
+        self._changed: dict[str, int] = {}
+        self._world_rows: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
         self.worlds: dict[int, NDArray[np.int32]] = {}
         """Nodes on which pods may lie elsewhere than predicted: the engine's row, and the rows of the other worlds."""
         self.improved: set[str] = set()
@@ -97,6 +102,7 @@ class Ledger:
             books.drop_report()
             self._release(name)
             self._put_worlds(name, [], 0)
+            self._changed.pop(name, None)
             self.engine.drop(name)
             self.improved.discard(name)
             self._forget_if_empty(name, books)
@@ -180,8 +186,11 @@ class Ledger:
 
     # Pods we expect
 
-    def claim(self, record: PodRecord, needs: pods.Needs, name: str) -> None:
-        """Expect a pod on a node, and on no other, until it is bound, claimed anew, or `claim_s` are over."""
+    def claim(self, record: PodRecord, needs: pods.Needs, name: str, *, judged_at: int = -1) -> None:
+        """Expect a pod on a node, and on no other, until it is bound, claimed anew, or `claim_s` are over.
+
+        `judged_at`: what `changes` counted when the pod was found to fit there.
+        """
         self.unclaim(record.uid)
         books = self._nodes.get(name)
         if (
@@ -193,8 +202,11 @@ class Ledger:
         ):
             return
         self._claims[record.uid] = (name, self._clock() + self._claim_s)
+        is_as_judged = judged_at >= self._changed.get(name, 0)
         books.put(self._booking(record, needs, Standing.CLAIMED))
         self._publish(name, books, better=False)
+        if is_as_judged:
+            books.note_judged(record.uid)
 
     def unclaim(self, uid: str) -> None:
         """The pod is not expected any more where it was claimed."""
@@ -360,6 +372,14 @@ class Ledger:
         """Pairs of node and shape."""
         return sum(map(len, self._quarantine.values()))
 
+    def world_rows(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """(worlds,) the engine's rows of all worlds beside the predicted ones, and for each the row of its node."""
+        if self._world_rows is None:
+            rows = [_NO_ROWS, *self.worlds.values()]
+            owners = np.repeat(np.fromiter(self.worlds, np.int32, len(self.worlds)), [len(one) for one in rows[1:]])
+            self._world_rows = np.concatenate(rows), owners
+        return self._world_rows
+
     # Inside
 
     def _refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
@@ -368,7 +388,8 @@ class Ledger:
         if books is None:
             return ""
         # It must fit where the pods before it are predicted, and wherever else they may be.
-        for state in self.states_without(record, name, leaving):
+        states = () if books.is_as_judged(record.uid) else self.states_without(record, name, leaving)
+        for state in states:
             admission = state.admit_view(record.view(state))
             if not admission.admitted:
                 self.events["bind_conflict"] += 1
@@ -450,6 +471,8 @@ class Ledger:
     def _publish(self, name: str, books: Books, *, better: bool = True) -> None:
         if books.kubelet is None:
             return
+        self.changes += 1
+        self._changed[name] = self.changes
         self.engine.put(name, books.kubelet)
         unsure = books.unsure(self._clock())
         if unsure or name in self._unsettled:
@@ -469,6 +492,7 @@ class Ledger:
         row = self.engine.row(name)
         _, before = self._unsettled.pop(name, (0, 0))
         self.worlds.pop(row, None)
+        self._world_rows = None
         names = [f"{name}/{number}" for number in range(max(len(found), before))]
         for one, world in zip(names, found, strict=False):
             self.engine.put(one, world)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from topowise.attributes import POLICIES
 from topowise.pods import Needs
 from topowise_scheduler.engine import model, trial
-from topowise_scheduler.engine.counts import Column, basis, is_same, read, standing
+from topowise_scheduler.engine.counts import Column, Standing, basis, is_same, read, standing
 from topowise_scheduler.engine.decisions import CAUSES, REASONS
 from topowise_scheduler.engine.judgement import Judgement, Outcome
 from topowise_scheduler.engine.remembered import Memory, Remembered
@@ -99,6 +99,8 @@ class Engine:
         self._places: NDArray[np.int32] = np.zeros((2, 16), dtype=np.int32)
         self._memory = Memory()
         self._all: NDArray[np.int32] | None = None
+        # Of the node written last: its worlds, which come after it, have the same.
+        self._stays: tuple[tuple[object, ...], Standing, Traits] | None = None
 
     def __len__(self) -> int:
         return len(self._row_of)
@@ -118,7 +120,9 @@ class Engine:
 
     def _place(self, name: str, row: int, kubelet: Kubelet, now: Column, its_basis: tuple[object, ...]) -> int:
         """Write a node that is new or has other hardware or settings; its row."""
-        stays, traits = standing(kubelet), Traits.of(kubelet)
+        if self._stays is None or not is_same(self._stays[0], its_basis):
+            self._stays = its_basis, standing(kubelet), Traits.of(kubelet)
+        _, stays, traits = self._stays
         table = self._table_of.get(traits)
         if table is None:
             table = self._table_of[traits] = len(self._tables)

@@ -66,6 +66,7 @@ class Verbs:
         """ExtenderArgs -> ExtenderFilterResult."""
         args, asked = self._read(body)
         names = asked.names
+        asked = msgspec.structs.replace(asked, judged_at=self._answers.moment)
         verdicts = self._answers.verdicts(asked)
         fitting = verdicts.outcomes == Outcome.FITS
         kept: list[str] | None = None
