@@ -51,7 +51,7 @@ async def assert_true(bench: SpoiltBench, directory: Path) -> int:
     """Both services say the same of every node, word by word; how many words were compared."""
     fresh = Service("fresh", bench._kubeconfig, directory)
     try:
-        await fresh.start(bench.session)
+        await fresh.start()
         # What was bound just before may be unsettled for some seconds.
         for left in range(60, -1, -1):
             ours, theirs = await believed(bench, bench.services[0]), await believed(bench, fresh)

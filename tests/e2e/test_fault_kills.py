@@ -32,7 +32,7 @@ async def test_a_service_that_is_killed_ten_times_in_one_burst(
                 await bench.services[0].kill()
                 kills += 1
                 await asyncio.sleep(random.uniform(0.0, 0.5))
-                await bench.services[0].start(bench.session)
+                await bench.services[0].start()
 
         killing = asyncio.create_task(killer())
         try:

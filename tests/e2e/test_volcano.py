@@ -256,7 +256,7 @@ async def test_numa_aware_goes_by_our_numatopologies(
     on one of them, so that 6 together do not fit until a pod ends."""
     made = [("strict", strict("wide-single")), ("loose", KINDS["middle-none"])]
     async with VolcanoCluster(
-        plane, tmp_path, made, extender=False, numa_aware=True, blind=True, reporting=_REPORTING
+        plane, tmp_path, made, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
     ) as cluster:
         policy = "single-numa-node"
         for name in ("first", "second"):
@@ -294,7 +294,7 @@ async def test_numa_aware_alone_keeps_to_the_policy_in_a_burst(
     made = [*nodes(10), ("plain-0", strict("wide-single")), ("plain-1", plain)]
     kinds = dict(made)
     async with VolcanoCluster(
-        plane, tmp_path, made, extender=False, numa_aware=True, blind=True, reporting=_REPORTING
+        plane, tmp_path, made, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
     ) as cluster:
         await feed_strict(cluster, 250)
         await told(cluster, "numa-aware alone, 250 pods", capsys)

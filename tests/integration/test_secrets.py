@@ -17,7 +17,7 @@ import yaml
 from daemons import Start, assert_eventually
 from exporter_setup import published
 from sandbox.apiserver import ApiServer
-from scheduler_process import free_ports
+from sandbox.processes import free_ports
 
 TOKEN = "eyJhbGciOiJub25lIn0.c2VjcmV0LW9mLXRoZS10ZXN0.c2lnbmF0dXJl"
 PASSWORD = "correct-horse-battery-staple"

@@ -29,10 +29,10 @@ from topowise_exporter.kubelet.model import Allocations
 from topowise_exporter.kubelet.podresources import PodDecoder, decode_allocatable
 from topowise_exporter.publish import numatopology
 from topowise_exporter.publish.topology import Observation, Published, Publishing, build
+from trees import plant
 
 NODE: Final = "metal"
 GIB: Final = 1 << 30
-TREES: Final = Path(__file__).parents[1] / "machines"
 
 # What no scheduler but ours reads.
 _OURS: Final = "topowise.io/"
@@ -136,18 +136,9 @@ def decoded(one: Mapping[str, Any]) -> pods.Pod:
 
 @cache
 def _machine_of(folder: str) -> hardware.Machine:
-    tree = json.loads((TREES / folder / "tree.json").read_text(encoding="ascii"))
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        for name, content in tree.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, str):
-                path.write_text(content, encoding="ascii")
-            elif "link" in content:
-                path.symlink_to(content["link"])
-            else:
-                path.mkdir()
+        plant(folder, root)
         return hardware.scan(str(root / "sys"), str(root / "proc"))
 
 

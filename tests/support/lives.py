@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 import producers
-from scheduling import GIB, Service
+from scheduling import GIB, Service, configuration
 from topowise import nrt, pods
-from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 
 GPU = "example.com/gpu"
@@ -34,20 +33,6 @@ def machine() -> Machine:
         ),
         devices=(DevicePlugin(GPU, tuple(Device(f"gpu{zone}{n}", (zone,)) for zone in range(2) for n in range(2))),),
     )
-
-
-def configuration(**changed: Any) -> KubeletConfiguration:
-    """All managers on; CPU 0 and a GiB of NUMA node 0 are the system's."""
-    base = KubeletConfiguration(
-        topologyManagerPolicy="single-numa-node",
-        cpuManagerPolicy="static",
-        memoryManagerPolicy="Static",
-        reservedSystemCPUs="0",
-        systemReserved={"memory": "1Gi"},
-        reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
-        evictionHard={},
-    )
-    return msgspec.structs.replace(base, **changed)
 
 
 NO_MANAGERS = {

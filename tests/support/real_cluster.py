@@ -65,7 +65,7 @@ def control_plane() -> Iterator[ControlPlane]:
 
 class Cluster:
     """An async context. `pairs` is how many replicas there are, each a service with a kube-scheduler of its own, of
-    which a lease chooses one; `blind` leaves the services out of kube-scheduler's configuration."""
+    which a lease chooses one; `extenders` is what kube-scheduler's configuration has instead of the services."""
 
     definitions: Sequence[Json] = _DEFINITIONS
     """The CRDs to install."""
@@ -85,7 +85,7 @@ class Cluster:
         nodes: Iterable[tuple[str, Kind]],
         *,
         pairs: int = 1,
-        blind: bool = False,
+        extenders: list[Json] | None = None,
         reporting: Reporting | None = None,
         client: Json | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class Cluster:
         self._directory = directory
         self._kinds = list(nodes)
         self._pairs = pairs
-        self._blind = blind
+        self._extenders = extenders
         self._reporting = reporting or Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05))
         self._client = client or {"qps": 500, "burst": 1000}
         self._stack = AsyncExitStack()
@@ -131,7 +131,7 @@ class Cluster:
                 service = Service(f"service-{number}", self._kubeconfig, self._directory, **self._settings(number))
                 self.services.append(service)
                 stack.push_async_callback(service.kill)
-                await service.start(self.session)
+                await service.start()
                 await self.start_scheduler(number)
             self._stack = stack.pop_all()
         return self
@@ -144,8 +144,8 @@ class Cluster:
     async def start_scheduler(self, number: int = 0) -> None:
         """kube-scheduler number `number`, beside the service of that number."""
         changed: Json = {"clientConnection": self._client}
-        if self._blind:
-            changed["extenders"] = []
+        if self._extenders is not None:
+            changed["extenders"] = self._extenders
         if self._pairs > 1:
             changed["leaderElection"] = {
                 **chart_configuration("")["leaderElection"],

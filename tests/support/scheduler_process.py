@@ -3,49 +3,31 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
 from sandbox.apiserver import ApiServer
+from sandbox.processes import free_ports
 
 NRT = "noderesourcetopologies.topology.node.k8s.io"
 
 
-def free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
+class Listener:
+    """Ports for a service that is not there yet, the configuration to start it with, and whether it is ready."""
 
-
-class Service:
-    """How a test reaches the process."""
-
-    def __init__(self, server: ApiServer, directory: Path) -> None:
+    def __init__(self, kubeconfig: Path, **settings: Any) -> None:
         self.port, self.health_port = free_ports(2)
+        self.prefix = f"http://127.0.0.1:{self.port}"
         self.config: dict[str, Any] = {
             "apiVersion": "topowise.io/v1alpha1",
             "kind": "SchedulerConfiguration",
-            "client": {"kubeconfig": str(server.kubeconfig(directory / "kubeconfig"))},
-            "extender": {"port": self.port, "maxBodyBytes": 1 << 20},
+            "client": {"kubeconfig": str(kubeconfig)},
+            "extender": {"port": self.port},
             "serving": {"address": "127.0.0.1", "port": self.health_port},
+            **settings,
         }
-
-    async def post(self, verb: str, body: bytes, session: aiohttp.ClientSession) -> tuple[int, Any, Any]:
-        url = f"http://127.0.0.1:{self.port}/{verb}"
-        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
-            text = await response.text()
-            return response.status, response.headers, text
-
-    async def ask(self, verb: str, pod: dict[str, Any], names: list[str], session: aiohttp.ClientSession) -> Any:
-        _, _, text = await self.post(
-            verb, json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode(), session
-        )
-        return json.loads(text)
 
     async def is_ready(self) -> bool:
         try:
@@ -56,3 +38,23 @@ class Service:
                 return response.status == 200
         except aiohttp.ClientError:
             return False
+
+
+class Service(Listener):
+    """How a test reaches the process."""
+
+    def __init__(self, server: ApiServer, directory: Path) -> None:
+        super().__init__(server.kubeconfig(directory / "kubeconfig"))
+        self.config["extender"]["maxBodyBytes"] = 1 << 20
+
+    async def post(self, verb: str, body: bytes, session: aiohttp.ClientSession) -> tuple[int, Any, Any]:
+        url = f"{self.prefix}/{verb}"
+        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+            text = await response.text()
+            return response.status, response.headers, text
+
+    async def ask(self, verb: str, pod: dict[str, Any], names: list[str], session: aiohttp.ClientSession) -> Any:
+        _, _, text = await self.post(
+            verb, json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode(), session
+        )
+        return json.loads(text)

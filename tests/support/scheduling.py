@@ -90,7 +90,7 @@ def machine(zones: int = 2, cores: int = 4) -> Machine:
 
 
 def configuration(**changed: Any) -> KubeletConfiguration:
-    """CPU 0 and a GiB of zone 0 are the system's."""
+    """All managers on; CPU 0 and a GiB of zone 0 are the system's."""
     base = KubeletConfiguration(
         topologyManagerPolicy="single-numa-node",
         cpuManagerPolicy="static",

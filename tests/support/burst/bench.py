@@ -107,7 +107,7 @@ class Bench:
         """The service is killed in the middle of its work and comes back."""
         await self.keep_metrics()
         await self.services[0].kill()
-        await self.services[0].start(self.session)
+        await self.services[0].start()
 
     async def fail_over(self) -> None:
         """kube-scheduler's calls go to the other replica from now on."""
@@ -251,7 +251,7 @@ class Bench:
             kubeconfig = await self.service_kubeconfig(self._kubeconfig)
             service = Service(f"service-{number}", kubeconfig, self._directory, **settings)
             self.services.append(service)
-            await service.start(self.session)
+            await service.start()
         self.extender: Extender | None = None
         if self.services:
             self.extender = _Noting(self.session, self.services[0].prefix, self._note)

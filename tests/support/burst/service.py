@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now; held together while choosing, so that they differ."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
+from scheduler_process import Listener
 
 
 class Process:
@@ -50,29 +42,20 @@ class Process:
             await process.wait()
 
 
-class Service:
+class Service(Listener):
     """One replica."""
 
     def __init__(self, name: str, kubeconfig: Path, directory: Path, **settings: Any) -> None:
-        port, self._health_port = free_ports(2)
-        self.prefix = f"http://127.0.0.1:{port}"
+        super().__init__(kubeconfig, **settings)
         self._process = Process(directory / f"{name}.log")
-        self._config = directory / f"{name}.yaml"
-        document = {
-            "apiVersion": "topowise.io/v1alpha1",
-            "kind": "SchedulerConfiguration",
-            "client": {"kubeconfig": str(kubeconfig)},
-            "extender": {"port": port},
-            "serving": {"address": "127.0.0.1", "port": self._health_port},
-            **settings,
-        }
-        self._config.write_text(yaml.safe_dump(document))
+        self._file = directory / f"{name}.yaml"
+        self._file.write_text(yaml.safe_dump(self.config))
 
-    async def start(self, session: aiohttp.ClientSession) -> None:
+    async def start(self) -> None:
         """Returns when it is ready."""
-        await self._process.start("topowise_scheduler", "serve", "--config", str(self._config))
+        await self._process.start("topowise_scheduler", "serve", "--config", str(self._file))
         async with asyncio.timeout(30):
-            while not await self._is_ready(session):
+            while not await self.is_ready():
                 self.check()
                 await asyncio.sleep(0.05)
 
@@ -95,14 +78,7 @@ class Service:
 
     async def metrics(self, session: aiohttp.ClientSession) -> dict[str, float]:
         """Samples by name with labels, without the common prefix."""
-        async with session.get(f"http://127.0.0.1:{self._health_port}/metrics") as response:
+        async with session.get(f"http://127.0.0.1:{self.health_port}/metrics") as response:
             lines = (await response.text()).splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name.removeprefix("topowise_scheduler_"): float(value) for name, _, value in samples}
-
-    async def _is_ready(self, session: aiohttp.ClientSession) -> bool:
-        try:
-            async with session.get(f"http://127.0.0.1:{self._health_port}/readyz") as response:
-                return response.status == 200
-        except aiohttp.ClientError:
-            return False

@@ -29,6 +29,10 @@ class Stub:
     def __init__(self, look: Exception | None = None, write: Exception | None = None) -> None:
         self._look, self._write = look, write
         self.problems: dict[str, str] = {}
+        self.checks = 0
+
+    async def check_drift(self) -> None:
+        self.checks += 1
 
     async def look(self) -> None:
         if self._look:
@@ -69,3 +73,17 @@ async def test_an_unreadable_machine_is_not_laid_to_the_kubelets_configuration()
     name = "topowise_exporter_source_errors_total"
     assert metrics.registry.get_sample_value(name, {"source": "machine"}) == 1
     assert metrics.registry.get_sample_value(name, {"source": "kubelet-config"}) is None
+
+
+async def test_a_kubelet_that_was_restarted_may_have_made_its_node_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemon, "_CHECK_AFTER_RESTART_S", (0.05, 0.1))
+    stub = Stub()
+    one = exporter(stub, interval=Duration(0.02), podresources_socket="unix:///run/kubelet.sock")
+    task = asyncio.create_task(one.run())
+    one._trigger.hint("cpu_manager_state")
+    await asyncio.sleep(0.2)
+    assert stub.checks == 0
+    one._trigger.hint("kubelet.sock")
+    await asyncio.sleep(0.3)
+    task.cancel()
+    assert stub.checks == 1

@@ -15,6 +15,7 @@ import pytest
 from sandbox.kubelet.holdings import NodeHoldings, PodHoldings
 from sandbox.kubelet.pods_api import PodsApi
 from topowise.runtime.backoff import Backoff
+from topowise.wire import pods_pb2 as pb
 from topowise_exporter.kubelet.pods_api import REASON, PodsWatch
 from topowise_exporter.triggers import FileWatch, Trigger
 
@@ -168,3 +169,46 @@ async def test_cancelled_in_the_middle_of_a_stream_it_leaves_the_kubelet_alone(n
     async with asyncio.timeout(5):
         while node.api.watchers:
             await asyncio.sleep(0.01)
+
+
+class Breaking(grpc.GenericRpcHandler):
+    """Sends one event of each watch and then breaks it off, as for an event that is too large for the client."""
+
+    def __init__(self) -> None:
+        self.watches = 0
+
+    def service(self, handler_call_details: Any) -> Any:
+        async def watch(request: bytes, context: Any) -> AsyncIterator[bytes]:
+            self.watches += 1
+            yield pb.WatchPodsEvent(type=pb.ADDED).SerializeToString()
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too large")
+
+        return grpc.unary_stream_rpc_method_handler(watch)
+
+
+async def test_a_watch_that_always_breaks_after_its_first_events_backs_off_and_floods_no_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    socket, breaking = tmp_path / "pods-api.sock", Breaking()
+    server = grpc.aio.server(handlers=[breaking])
+    server.add_insecure_port(f"unix://{socket}")
+    await server.start()
+    watch = PodsWatch(socket, Trigger(), backoff=Backoff(0.02, 60.0, uniform=lambda low, high: high))
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(1.0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await server.stop(None)
+    assert 3 <= breaking.watches <= 7
+    assert len([record for record in caplog.records if "Pods API" in record.message]) <= 2
+
+
+async def test_a_directory_that_may_not_be_looked_into_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    # Path.exists raises for it, as it does for a directory of somebody else's.
+    task = asyncio.create_task(PodsWatch(Path("/" + "x" * 300) / "pods-api.sock", Trigger()).run())
+    await asyncio.sleep(0.1)
+    assert not task.done()
+    task.cancel()
+    assert any("No Pods API" in record.message for record in caplog.records)

@@ -226,3 +226,80 @@ async def test_a_node_with_an_id_beyond_63_is_left_out_and_named_once(caplog: py
         assert [zone["name"] for zone in api.objects[NRT]["zones"]] == ["node-0"]
     (line,) = [record for record in caplog.records if "ids beyond 63" in record.getMessage()]
     assert "node 64" in str(line.__dict__)
+
+
+class Cluster(FakeApi):
+    """One Node that may go and come back, and the objects with uids, as garbage collection sees them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node_uid: str | None = "first"
+        self.made = 0
+
+    async def request(self, method: str, path: str, *, body: bytes = b"", **more: object) -> bytes:
+        if "/nodes/" in path:
+            self.refuse(method, path)
+            if self.node_uid is None:
+                raise ApiError(404, "NotFound", "none", request=path)
+            return msgspec.json.encode({"metadata": {"name": "n", "uid": self.node_uid}})
+        is_new = path not in self.objects
+        answer = msgspec.json.decode(await super().request(method, path, body=body, **more))
+        self.made += is_new
+        answer["metadata"]["uid"] = f"object-{self.made}"
+        return msgspec.json.encode(answer)
+
+    def collect(self) -> None:
+        """As the garbage collector: what a Node owns that is not there any more goes."""
+        for path, held in list(self.objects.items()):
+            owners = held["metadata"].get("ownerReferences", ())
+            if owners and all(owner["uid"] != self.node_uid for owner in owners):
+                del self.objects[path]
+
+
+async def test_an_object_that_had_to_be_made_anew_gets_the_uid_of_the_node_as_it_is_now() -> None:
+    api = Cluster()
+    publisher = make(api)
+    await publisher.publish(seen(1))
+    api.node_uid = "second"
+    api.collect()
+    assert NRT not in api.objects
+    # News come before the next check, and carry the uid that is known.
+    await publisher.publish(seen(1, 2))
+    await publisher.publish(seen(1, 2))
+    api.collect()
+    assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_an_object_that_had_an_owner_never_goes_without_one(status: int) -> None:
+    api = Cluster()
+    publisher = make(api)
+    await publisher.publish(seen(1))
+    if status == 404:
+        api.node_uid = None
+    else:
+        api.refuse = failing("GET /api/v1/nodes/n", 403)
+    await publisher.check_drift()
+    await publisher.publish(seen(1, 2))
+    assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "first"
+    if status == 404:
+        api.collect()
+        assert NRT not in api.objects, "a node that is gone for good leaves nothing behind"
+
+
+async def test_a_node_that_comes_back_is_asked_for_until_it_is_there() -> None:
+    api, now = Cluster(), [0.0]
+    publisher = make(api)
+    publisher._monotonic = lambda: now[0]
+    facts = seen(1)
+    await publisher.publish(facts)
+    api.node_uid = None
+    api.collect()
+    await publisher.check_drift()
+    await publisher.publish(facts)
+    api.node_uid = "second"
+    api.collect()
+    now[0] = 1000.0
+    for _ in range(2):
+        await publisher.publish(facts)
+    assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
