@@ -1,6 +1,7 @@
 """Problems in the log: said once when they appear or change, and once when they are over.
 
-One that changes to and fro between the same texts is said once for each of them.
+One that changes to and fro between the same texts is said once for each of them, and one that comes and goes once in
+a while, with its end.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ class Complaints:
     """`about` is a whole sentence that says what is wrong and what happens instead; `problem` is the detail."""
 
     def __init__(self) -> None:
-        self._current: dict[str, Told] = {}
+        self._told: dict[str, Told] = {}
 
     def raise_(self, about: str, problem: str) -> None:
         """There is a problem."""
-        if self._current.setdefault(about, Told()).is_news(problem):
+        if self._told.setdefault(about, Told()).is_news(problem):
             log.warning(about, extra=kv(why=problem))
 
     def settle(self, about: str) -> None:
         """The problem is over, if there was one."""
-        if self._current.pop(about, None) is not None:
+        if about in self and self._told[about].over():
             log.info("Recovered", extra=kv(problem=about))
 
     def note(self, about: str, problems: tuple[str, ...]) -> None:
@@ -40,10 +41,10 @@ class Complaints:
 
     def replace(self, group: str, problems: Mapping[str, str]) -> None:
         """The problems of a group: those in the mapping hold, the others of the group are over."""
-        for about in [one for one in self._current if one.startswith(group) and one[len(group) :] not in problems]:
+        for about in [one for one in self._told if one.startswith(group) and one[len(group) :] not in problems]:
             self.settle(about)
         for about, problem in problems.items():
             self.raise_(group + about, problem)
 
     def __contains__(self, about: str) -> bool:
-        return about in self._current
+        return about in self._told and bool(self._told[about].last)

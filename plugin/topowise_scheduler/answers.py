@@ -224,7 +224,7 @@ class Answers:
     ) -> None:
         """Reported nodes by the engine, in one go with the other worlds of those on which pods may lie elsewhere."""
         rows = asked.rows[known]
-        others, owners = self._ledger.world_rows()
+        others, owners = self._ledger.worlds.all()
         if len(rows) < len(others) // 4:
             mine = np.isin(owners, rows)
             others, owners = others[mine], owners[mine]

@@ -30,7 +30,7 @@ class Counts(Collector):
         yield _gauge("nodes", "Nodes of the cluster.", len(ledger.known))
         yield _gauge("reported_nodes", "Nodes that an exporter has reported.", len(ledger.reported()))
         yield _gauge("open_claims", "Pods that are expected on a node and not bound yet.", ledger.open_claims)
-        yield _gauge("unsettled_pods", "Bound pods that may lie elsewhere than predicted.", ledger.unsettled)
+        yield _gauge("unsettled_pods", "Bound pods that may lie elsewhere than predicted.", ledger.worlds.pods)
         yield _gauge("waiting_pods", "Pending pods that were refused here.", len(ledger.waiting))
         yield _gauge("quarantines", "Pairs of node and shape that a kubelet has refused.", ledger.quarantines)
         yield _counter(

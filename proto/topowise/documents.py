@@ -38,8 +38,8 @@ class DocumentError(TopowiseError, ValueError):
 
 
 def load(text: bytes | str) -> Any:
-    """The only document of a text, None for an empty one. Raises DocumentError."""
-    documents = load_all(text)
+    """The only document of a text, None for an empty one; null ones do not count. Raises DocumentError."""
+    documents = [document for document in load_all(text) if document is not None]
     if len(documents) > 1:
         raise DocumentError(f"has {len(documents)} documents, expected one")
     return documents[0] if documents else None
@@ -101,8 +101,7 @@ class _Counter:
             self._add(1)
             if event.anchor:
                 self._sizes[event.anchor] = 1
-            is_number = event.tag in _NUMBERS or (event.implicit[0] and event.value[:1] in "+-.0123456789")
-            if is_number and len(event.value) > _MAX_NUMBER:
+            if len(event.value) > _MAX_NUMBER and _is_number(event):
                 raise DocumentError(f"a number of {len(event.value)} characters, expected up to {_MAX_NUMBER}")
             if event.tag and not event.tag.startswith("tag:yaml.org,2002:"):
                 raise DocumentError(f"tag {event.tag!r:.80}, expected none")
@@ -129,6 +128,14 @@ class _Counter:
         most = min(MAX_NODES, max(_FEW_NODES, _MAX_GROWTH * self._written))
         if self._expanded > most:
             raise DocumentError(f"more than {most} values, with aliases written out")
+
+
+def _is_number(event: yaml.ScalarEvent) -> bool:
+    """Whether PyYAML would make a number of it. "0,2,4" is none, however long a list of CPUs is."""
+    if event.tag in _NUMBERS:
+        return True
+    resolvers = _Loader.yaml_implicit_resolvers.get(event.value[0], ()) if event.implicit[0] else ()
+    return any(tag in _NUMBERS and pattern.match(event.value) for tag, pattern in resolvers)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

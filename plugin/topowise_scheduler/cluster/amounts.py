@@ -23,8 +23,9 @@ def included(in_use: Amounts, there: Sequence[Amounts], ended: Sequence[Amounts]
     rest = Counter({name: amount for name, amount in in_use.items() if amount})
     sets = [_first(Counter(rest), there)]
     for asked in ended:
-        rest.subtract(asked)
-        sets.append(_first(Counter(rest), there))
+        if any(asked.values()):
+            rest.subtract(asked)
+            sets.append(_first(Counter(rest), there) if min(rest.values()) >= 0 else None)
     adding_up = [one for one in sets if one is not None]
     return min(adding_up, key=len) if adding_up else _within(rest, there)
 
@@ -37,6 +38,9 @@ def _first(rest: Counter[str], there: Sequence[Amounts]) -> frozenset[int] | Non
             break
         if any(asked.values()):
             rest.subtract(asked)
+            if min(rest.values()) < 0:
+                # Nobody gives anything back.
+                return None
             found.append(position)
     return None if any(rest.values()) else frozenset(found)
 

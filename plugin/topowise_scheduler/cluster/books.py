@@ -16,6 +16,7 @@ from topowise_scheduler.cluster import confirmation
 from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, Ended, Resize, Standing, is_unsure
 from topowise_scheduler.cluster.caution import holds_anything, own_amounts
 from topowise_scheduler.cluster.confirmation import Comparison
+from topowise_scheduler.cluster.orders import fit_after, fit_in_any_order
 from topowise_scheduler.cluster.places import same_place
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
@@ -68,11 +69,19 @@ class Books:
         """
         held = self.bookings.get(booking.uid)
         report = self.report
+        if held is not None and held.standing <= booking.standing and held.record.shape != booking.record.shape:
+            # It was resized on its way here.
+            self.drop(booking.uid, None)
+            held = None
         was_unsure = held is not None and held.standing is Standing.CLAIMED
         if held is not None:
             held.record = booking.record
             if booking.standing <= held.standing:
                 return False
+            if held.standing is Standing.NOMINATED:
+                # From now on it may lie elsewhere than predicted, and come in another turn.
+                self._revision += 1
+                held.releases_before = -1
             held.standing, held.since = booking.standing, booking.since
             held.acknowledged = booking.acknowledged
             if report is None or booking.standing is not Standing.ASSIGNED:
@@ -91,7 +100,7 @@ class Books:
             self._rebuild(report)
             return True
         if self._comes_in_its_turn(booking):
-            return not was_unsure
+            return self._start(booking) or not was_unsure
         self._place_before_the_less_sure(booking)
         return True
 
@@ -107,8 +116,7 @@ class Books:
             booking.needs = record.needs
             return self._resize(booking, before, now)
         has_started = record.runs and not before.runs
-        gives_back = has_started and any(container.kind == "init" for container in booking.needs.containers)
-        return gives_back and self.kubelet is not None and booking.placed and self.kubelet.start(record.uid)
+        return has_started and booking.placed and self._start(booking)
 
     def _resize(self, booking: Booking, before: PodRecord, now: float) -> bool:
         """Its kubelet has given a pod other amounts: it is placed anew, as if it came now, until a report shows it."""
@@ -192,16 +200,13 @@ class Books:
         `state` is the node as predicted, without some pods. True if there are more than `at_most` of them.
         """
         coming = [
-            booking
+            booking.record
             for booking in self._assigned()
             if booking.placed and not booking.reported and booking.acknowledged is None and booking.uid not in without
         ]
         if not coming or len(coming) > at_most or len(state.node_ids) < 2:
             return True
-        trial = state.fork()
-        for booking in coming:
-            trial.remove(booking.uid)
-        return all(trial.admit_view(one.view(trial)).admitted for one in (record, *(one.record for one in coming)))
+        return fit_after(state, record, coming)
 
     def survive_any_order(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
         """Whether this pod and all that their kubelet has not taken on yet, the claimed ones too, find room in whatever
@@ -222,14 +227,7 @@ class Books:
         state = self.without(away) if coming else None
         if state is None or len(state.node_ids) < 2 or not holds_anything(state, record.view(state)):
             return True
-        # Pods of one shape are as good as each other. The newcomer first, then those that were booked last.
-        shapes: dict[bytes, list[PodView]] = {record.shape: [record.view(state)]}
-        for one in reversed(coming):
-            view = one.view(state)
-            if holds_anything(state, view):
-                state.remove(one.uid)
-                shapes.setdefault(one.shape, []).append(view)
-        return _fit_in_any_order(state, list(shapes.values()), [at_most])
+        return fit_in_any_order(state, record, coming, at_most)
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
         """A copy of the present state in which these pods are gone."""
@@ -390,20 +388,12 @@ class Books:
         self._revision += 1
         booking.placed = self.kubelet.admit_view(self._view(booking)).admitted
         booking.releases_before = self._removals
-        if booking.placed and booking.record.runs:
-            self.kubelet.start(booking.uid)
+        if booking.placed:
+            self._start(booking)
 
-
-def _fit_in_any_order(state: Kubelet, shapes: list[list[PodView]], left: list[int]) -> bool:
-    """Whether no order of these pods, equal ones together in a list, ends in a refusal. `left` counts down."""
-    for at, equal in enumerate(shapes):
-        if left[0] <= 0:
-            return True
-        left[0] -= 1
-        trial = state.fork()
-        if not trial.admit_view(equal[0]).admitted:
+    def _start(self, booking: Booking) -> bool:
+        """The containers of the pod run, if they do. True if its init containers give something back."""
+        if self.kubelet is None or not booking.record.runs:
             return False
-        rest = [*shapes[:at], *([equal[1:]] if len(equal) > 1 else []), *shapes[at + 1 :]]
-        if not _fit_in_any_order(trial, rest, left):
-            return False
-    return True
+        gives_back = any(container.kind == "init" for container in booking.needs.containers)
+        return gives_back and self.kubelet.start(booking.uid)

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from topowise import pods
 from topowise.runtime.log import V2, kv
+from topowise.runtime.told import Told
 from topowise_scheduler.cluster.bookings import Booking, Standing
 from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.cluster.caution import worlds
+from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.worlds import WorldRows
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import Report
@@ -28,9 +28,8 @@ from topowise_scheduler.report import Report
 log = logging.getLogger(__name__)
 
 _MAX_ASKED: Final = 10_000
-# An exporter writes nothing if a refusal has changed nothing, so a quarantine ends by itself too.
-_QUARANTINE_S: Final = 300.0
-_NO_ROWS: Final[NDArray[np.int32]] = np.zeros(0, np.int32)
+# Longer than a list of all pods may be on its way: one that we have bound since it was begun is told of by an event.
+_UNLISTED_S: Final = 120.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
@@ -52,9 +51,11 @@ class Ledger:
         self._assigned: dict[str, str] = {}
         # Those of them that we only know of by a bind of our own.
         self._assumed: set[str] = set()
+        # When a list of all pods came without them: seconds, monotonic.
+        self._unlisted: dict[str, float] = {}
         self._claims: dict[str, tuple[str, float]] = {}
         self._nominated: dict[str, str] = {}
-        self._quarantine: dict[bytes, dict[str, float]] = {}
+        self._quarantine = Quarantine()
         self._seen_refusals: set[str] = set()
         self._asked: dict[str, PodRecord] = {}
         self.waiting: dict[str, PodRecord] = {}
@@ -62,13 +63,13 @@ class Ledger:
         self.known: set[str] = set()
         """Names of the Node objects."""
         self._with_past: set[str] = set()
-        self._unsettled: dict[str, tuple[int, int]] = {}
         self.changes = 0
         """Counts what has become of nodes."""
         self._changed: dict[str, int] = {}
-        self._world_rows: tuple[NDArray[np.int32], NDArray[np.int32]] | None = None
-        self.worlds: dict[int, NDArray[np.int32]] = {}
-        """Nodes on which pods may lie elsewhere than predicted: the engine's row, and the rows of the other worlds."""
+        # What was said of reports, by node: with two exporters at odds its problems come and go.
+        self._told: dict[str, Told] = {}
+        self.worlds = WorldRows(engine)
+        """What nodes may be whose pods may lie elsewhere than predicted."""
         self.improved: set[str] = set()
         """Nodes that may have more room than before; whoever wakes pods takes them out."""
         self.events: Counter[str] = Counter()
@@ -81,10 +82,13 @@ class Ledger:
         books = self._nodes.setdefault(report.name, Books())
         problems = () if books.report is None else books.report.problems
         if report.problems != problems:
-            for problem in report.problems:
+            told = self._told.setdefault(report.name, Told(self._clock))
+            if not report.problems:
+                told.over()
+            for problem in filter(told.is_news, report.problems):
                 log.warning("Parts of an NRT cannot be used", extra=kv(node=report.name, why=problem))
         if books.report is None or books.report.version != report.version:
-            self._release(report.name)
+            self._quarantine.release(report.name)
         comparison = books.put_report(report, self._clock())
         self.events["prediction_hit"] += comparison.hits
         self.events["prediction_miss"] += len(comparison.misses)
@@ -100,8 +104,9 @@ class Ledger:
         books = self._nodes.get(name)
         if books is not None and books.report is not None:
             books.drop_report()
-            self._release(name)
-            self._put_worlds(name, [], 0)
+            self._told.pop(name, None)
+            self._quarantine.release(name)
+            self.worlds.put(name, [], 0)
             self._changed.pop(name, None)
             self.engine.drop(name)
             self.improved.discard(name)
@@ -123,6 +128,7 @@ class Ledger:
         `is_news` is False for pods that were there before us.
         """
         uid = record.uid
+        self._unlisted.pop(uid, None)
         if record.stage == "pending":
             self._put_pending(record)
             return
@@ -166,6 +172,11 @@ class Ledger:
         where = {self._assigned.pop(uid, ""), self._nominated.pop(uid, "")} - {""}
         for name in where:
             self._drop_booking(uid, name)
+
+    def note_listed(self, uids: Collection[str]) -> None:
+        """These are all pods there are. One that we have bound and that is not told of soon was deleted unseen."""
+        now = self._clock()
+        self._unlisted = {uid: now for uid in self._assumed if uid not in uids}
 
     def pods_on(self, name: str) -> list[PodRecord]:
         """The pods assigned to a node."""
@@ -279,9 +290,11 @@ class Ledger:
         """What time alone changes; to be called about every second."""
         self.expire()
         now = self._clock()
-        for name in {name for nodes in self._quarantine.values() for name, until in nodes.items() if until < now}:
-            self._release(name, before=now)
-            self.improved.add(name)
+        for uid in [uid for uid, at in self._unlisted.items() if uid not in self._assumed or now - at >= _UNLISTED_S]:
+            del self._unlisted[uid]
+            if uid in self._assumed:
+                self.drop_pod(uid)
+        self.improved |= self._quarantine.expire(now)
         for name in list(self._with_past):
             books = self._nodes.get(name)
             if books is None:
@@ -291,15 +304,10 @@ class Ledger:
                 self._publish(name, books, better=False)
             if not books.remembers:
                 self._with_past.discard(name)
-        for name, (unsure, _) in list(self._unsettled.items()):
+        for name, unsure in self.worlds.counts():
             books = self._nodes[name]
             if len(books.unsure(now)) != unsure:
                 self._publish(name, books)
-
-    @property
-    def unsettled(self) -> int:
-        """Pods that may lie elsewhere than predicted."""
-        return sum(unsure for unsure, _ in self._unsettled.values())
 
     def expire(self) -> int:
         """Drop claims that nobody has fulfilled in time; how many they were."""
@@ -328,6 +336,7 @@ class Ledger:
             self.unclaim(record.uid)
             return refusal
         self._assumed.add(record.uid)
+        self._unlisted.pop(record.uid, None)
         self._assign(record, name, needs)
         return ""
 
@@ -347,7 +356,8 @@ class Ledger:
     def exceptions(self, uid: str, priority: int) -> dict[str, set[str]]:
         """Nodes whose state for this pod is another than the engine's, with the pods that do not count there.
 
-        They are the pod itself where it is or is expected, and nominated pods of lower priority.
+        They are the pod itself where it is or is expected, and pods of lower priority that are nominated and not yet on
+        their way.
         """
         found: dict[str, set[str]] = {}
         if uid in self._claims:
@@ -355,7 +365,7 @@ class Ledger:
         if uid in self._assigned:
             found[self._assigned[uid]] = {uid}
         for other, name in self._nominated.items():
-            if other == uid or self._priority_on(name, other) < priority:
+            if other == uid or self._is_lesser(name, other, priority):
                 found.setdefault(name, set()).add(other)
         return found
 
@@ -365,20 +375,12 @@ class Ledger:
 
     def quarantined(self, shape: bytes) -> Collection[str]:
         """Nodes whose kubelet has refused a pod of this shape since their last report."""
-        return self._quarantine.get(shape, ())
+        return self._quarantine.nodes(shape)
 
     @property
     def quarantines(self) -> int:
         """Pairs of node and shape."""
-        return sum(map(len, self._quarantine.values()))
-
-    def world_rows(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """(worlds,) the engine's rows of all worlds beside the predicted ones, and for each the row of its node."""
-        if self._world_rows is None:
-            rows = [_NO_ROWS, *self.worlds.values()]
-            owners = np.repeat(np.fromiter(self.worlds, np.int32, len(self.worlds)), [len(one) for one in rows[1:]])
-            self._world_rows = np.concatenate(rows), owners
-        return self._world_rows
+        return len(self._quarantine)
 
     # Inside
 
@@ -444,15 +446,7 @@ class Ledger:
             extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, reason=record.refusal),
         )
         if books is not None and books.report is not None and record.shape:
-            self._quarantine.setdefault(record.shape, {})[record.node] = self._clock() + _QUARANTINE_S
-
-    def _release(self, name: str, before: float = float("inf")) -> None:
-        """End the quarantines of a node that would end before a time (seconds, monotonic)."""
-        for shape, nodes in list(self._quarantine.items()):
-            if nodes.get(name, before) < before:
-                del nodes[name]
-            if not nodes:
-                del self._quarantine[shape]
+            self._quarantine.put(record.shape, record.node, self._clock())
 
     def _drop_booking(self, uid: str, name: str, *, ended: bool = True) -> None:
         books = self._nodes.get(name)
@@ -475,8 +469,8 @@ class Ledger:
         self._changed[name] = self.changes
         self.engine.put(name, books.kubelet)
         unsure = books.unsure(self._clock())
-        if unsure or name in self._unsettled:
-            self._put_worlds(name, worlds(books.kubelet, unsure), len(unsure))
+        if unsure or name in self.worlds:
+            self.worlds.put(name, worlds(books.kubelet, unsure), len(unsure))
         if better:
             self.improved.add(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=len(books.bookings)))
@@ -487,21 +481,7 @@ class Ledger:
             record, needs, standing, since=now, acknowledged=now if record.acknowledged else None, was_there=was_there
         )
 
-    def _put_worlds(self, name: str, found: Sequence[Kubelet], unsure: int) -> None:
-        """The engine judges the worlds of a node as nodes of their own, whose names no node can have."""
-        row = self.engine.row(name)
-        _, before = self._unsettled.pop(name, (0, 0))
-        self.worlds.pop(row, None)
-        self._world_rows = None
-        names = [f"{name}/{number}" for number in range(max(len(found), before))]
-        for one, world in zip(names, found, strict=False):
-            self.engine.put(one, world)
-        for one in names[len(found) :]:
-            self.engine.drop(one)
-        if unsure:
-            self._unsettled[name] = (unsure, len(found))
-            self.worlds[row] = np.array([self.engine.row(one) for one in names[: len(found)]], np.int32)
-
-    def _priority_on(self, name: str, uid: str) -> int:
+    def _is_lesser(self, name: str, uid: str, priority: int) -> bool:
+        """Whether a pod that is nominated there does not stand in the way of one of this priority."""
         booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None
-        return 0 if booking is None else booking.record.priority
+        return booking is not None and booking.standing is Standing.NOMINATED and booking.record.priority < priority

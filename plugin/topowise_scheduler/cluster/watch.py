@@ -113,6 +113,7 @@ class _Pods:
         for item in sorted(items, key=lambda one: (one.started, len(one.version), one.version)):
             # Nobody saw what happened around a pod that is first seen in a list.
             _guarded(partial(self._ledger.put_pod, is_news=item.uid in before), item)
+        self._ledger.note_listed(listed)
         self._listed()
 
     def apply(self, event: EventType, item: PodRecord) -> None:

@@ -13,6 +13,8 @@ Key = tuple[str, str]
 Column = Mapping[Key, Sequence[int]]
 
 _FIRST_COLUMNS: Final = 16
+# More than any request, and eight of them do not overflow.
+_MOST: Final = 1 << 58
 
 
 class Grid:
@@ -49,7 +51,11 @@ class Grid:
         numbers: list[int] = []
         for key, default in self._defaults.items():
             numbers += values.get(key, default)
-        self._data[:, column] = numbers
+        try:
+            self._data[:, column] = numbers
+        except OverflowError:
+            # Damage; no request is as large.
+            self._data[:, column] = [max(-_MOST, min(_MOST, number)) for number in numbers]
 
     def move(self, source: int, target: int) -> None:
         """Copy a column over another."""

@@ -20,7 +20,7 @@ class MostAllocated:
 
     __slots__ = ("cpu", "integer_scores", "memory")
 
-    def __init__(self, cpu: CpuManager | None, memory: MemoryManager | None, integer_scores: bool = True) -> None:
+    def __init__(self, cpu: CpuManager | None, memory: MemoryManager | None, integer_scores: bool) -> None:
         self.cpu = cpu
         self.memory = memory
         self.integer_scores = integer_scores

@@ -16,7 +16,7 @@ from topowise import attributes, cpuset, kubeletconfig, nrt, quantity
 from topowise.attributes import cores, devices
 from topowise.errors import TopowiseError
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise.pods import HUGEPAGES
+from topowise.pods import HUGEPAGES, MAX_AMOUNT
 from topowise_scheduler.kubelet import Core, Device, Kubelet, KubeletStartError, Machine, NumaNode
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.hugepages import page_kib
@@ -144,11 +144,14 @@ def _without_devices(facts: Facts) -> Empty:
 
 
 def _amounts(zone: ZoneFacts) -> dict[str, tuple[int, int]]:
-    """Capacity and allocatable by resource. Raises ParseError, and ReportError without memory."""
+    """Capacity and allocatable by resource. Raises ParseError, and ReportError without memory, or with too much."""
     amounts = {
         name: (quantity.for_resource(name, capacity), quantity.for_resource(name, allocatable))
         for name, capacity, allocatable in zone.amounts
     }
+    for name, both in amounts.items():
+        if max(map(abs, both)) > MAX_AMOUNT:
+            raise ReportError(f"zone {nrt.zone_name(zone.id)}: {max(both)} of {name!r:.80}, expected at most 2^53")
     if "memory" not in amounts:
         raise ReportError(f"zone {nrt.zone_name(zone.id)}: lists no memory, expected its capacity")
     return amounts

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from topowise import attributes, cpuset, nrt, quantity
+from topowise import attributes, cpuset, documents, nrt, quantity
 from topowise.errors import ParseError
 from topowise.pods import HUGEPAGES
 
@@ -57,7 +57,7 @@ def translated(topology: nrt.NodeResourceTopology, problems: list[str]) -> nrt.N
     try:
         policy = msgspec.json.decode(annotations.get(CPU_MANAGER_POLICY, "{}"), type=_Policy)
         reserved = _reserved(policy, annotations[CPU_TOPOLOGY])
-    except (msgspec.DecodeError, ParseError) as exc:
+    except (*documents.UNREADABLE, ParseError) as exc:
         problems.append(f"annotations {CPU_MANAGER_POLICY}, {CPU_TOPOLOGY}: {exc}; no CPU is taken to be reserved")
     found = []
     if policy.policy:

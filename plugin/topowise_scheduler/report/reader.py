@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from topowise import attributes, fingerprint, nrt, placement
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.report import counted, exact, koordlet
 from topowise_scheduler.report.model import Report
+
+_MAX_PROBLEMS: Final = 16
+_MAX_LENGTH: Final = 500
 
 
 def read(topology: nrt.NodeResourceTopology) -> Report:
@@ -34,7 +38,7 @@ def read(topology: nrt.NodeResourceTopology) -> Report:
                 books=found.books,
                 fingerprint=digest,
                 fingerprint_method=method,
-                problems=(*problems, *found.problems),
+                problems=_bounded((*problems, *found.problems)),
             )
     problems += [
         f"zone {zone.name!r:.80}: expected a name node-<id>; the zone is left out"
@@ -51,8 +55,14 @@ def read(topology: nrt.NodeResourceTopology) -> Report:
         offsets=_offsets(named, zones, problems),
         fingerprint=digest,
         fingerprint_method=method,
-        problems=tuple(problems),
+        problems=_bounded(problems),
     )
+
+
+def _bounded(problems: Sequence[str]) -> tuple[str, ...]:
+    """The first problems, not too long: an object has room for thousands, and all of them go into the log."""
+    told = [problem[:_MAX_LENGTH] for problem in problems[:_MAX_PROBLEMS]]
+    return tuple(told) if len(problems) <= _MAX_PROBLEMS else (*told, f"and {len(problems) - _MAX_PROBLEMS} more")
 
 
 def _offsets(

@@ -172,7 +172,7 @@ class Reader:
     def marks(self, name: str, books: Books, quarantined: Iterable[str]) -> str:
         """The letters of what is the matter with a node."""
         row = int(self._ledger.engine.rows([name])[0])
-        found = UNSETTLED if row in self._ledger.worlds else ""
+        found = UNSETTLED if row in self._ledger.worlds.unsettled else ""
         found += QUARANTINED if name in quarantined else ""
         return found + (DAMAGED if books.report is not None and books.report.problems else "")
 
@@ -243,7 +243,7 @@ def counters(ledger: Ledger) -> dict[str, int]:
         "claimsExpired": events["claim_expired"],
         "woken": events["woken"],
         "openClaims": ledger.open_claims,
-        "unsettled": ledger.unsettled,
+        "unsettled": ledger.worlds.pods,
         "quarantines": ledger.quarantines,
     }
 

@@ -56,7 +56,9 @@ class Allocations:
 
     def evict(self, uid: str, node: str) -> None:
         """A pod that is on a node is to be evicted."""
-        self._leaving[uid] = node, self._clock() + LEAVING_S
+        books = self._ledger.books(node)
+        if books is not None and uid in books.bookings:
+            self._leaving[uid] = node, self._clock() + LEAVING_S
 
     def leaving(self, node: str) -> set[str]:
         """The pods that are to be evicted from a node and still there."""

@@ -30,6 +30,8 @@ APPLY_PATCH = "application/apply-patch+yaml"
 # What kubectl asks for: the server's own columns.
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
+# An API server asks for seconds; the page that a proxy shows during maintenance may ask for a day.
+_MOST_RETRY_AFTER_S = 300.0
 # A peer that vanished without a FIN is noticed by the kernel before the longest of our timeouts.
 _KEEPALIVE_OPTIONS = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -214,5 +216,5 @@ def _refusal(name: str, response: aiohttp.ClientResponse, body: bytes) -> ApiErr
         status.reason or response.reason or "",
         status.message or "no message",
         request=name,
-        retry_after=float(after) if after.isascii() and after.isdigit() else None,
+        retry_after=min(float(after), _MOST_RETRY_AFTER_S) if after.isascii() and after.isdigit() else None,
     )

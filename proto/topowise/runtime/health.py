@@ -118,17 +118,17 @@ async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -
     await runner.setup()
     assert runner.server is not None
     door = Door(runner.server)
-    beside = (
-        [] if certificate is None else [asyncio.create_task(certificate.keep_current(), name="certificate renewal")]
-    )
     context = None if certificate is None else certificate.context
     timeout = None if context is None else _HANDSHAKE_S
     try:
-        async with await asyncio.get_running_loop().create_server(
+        server = await asyncio.get_running_loop().create_server(
             door.enter, serving.address, serving.port, ssl=context, ssl_handshake_timeout=timeout
-        ):
-            await door.watch()
+        )
+        try:
+            renewal = () if certificate is None else (certificate.keep_current(),)
+            await asyncio.gather(door.watch(), *renewal)
+        finally:
+            # Not waited for: from Python 3.12 on that takes until the last client has gone.
+            server.close()
     finally:
-        for task in beside:
-            task.cancel()
         await runner.cleanup()

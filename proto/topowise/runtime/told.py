@@ -20,7 +20,7 @@ class Told:
     def __init__(self, clock: Callable[[], float] = time.monotonic, again: float = _AGAIN_S) -> None:
         self._clock = clock
         self._again = again
-        self._last = ""
+        self._last, self._is_said = "", False
         self._said: dict[str, float] = {}
 
     @property
@@ -29,12 +29,13 @@ class Told:
         return self._last
 
     def is_news(self, text: str) -> bool:
-        """Whether to say a text: another than the last one, and not said for a while. Then it counts as said."""
-        if text == self._last:
+        """Whether to say a text: it was not said since another one, or for a while. Then it counts as said."""
+        if text == self._last and self._is_said:
             return False
         self._last = text
         now = self._clock()
-        if now - self._said.get(text, -self._again) < self._again:
+        self._is_said = now - self._said.get(text, -self._again) >= self._again
+        if not self._is_said:
             return False
         self._said.pop(text, None)
         self._said[text] = now
@@ -42,8 +43,13 @@ class Told:
             del self._said[next(iter(self._said))]
         return True
 
+    def over(self) -> bool:
+        """The trouble is over, perhaps not for long: whether its end is worth saying. What was said is remembered."""
+        was, self._last, self._is_said = self._is_said, "", False
+        return was
+
     def settle(self) -> bool:
         """The trouble is over: whether there was one. What was said is forgotten."""
-        was, self._last = bool(self._last), ""
+        was, self._last, self._is_said = bool(self._last), "", False
         self._said.clear()
         return was

@@ -17,8 +17,8 @@ from topowise.kube.credentials import Credentials
 
 @pytest.fixture
 async def address() -> AsyncIterator[str]:
-    async def refuse(_: web.Request) -> web.Response:
-        headers = {"Retry-After": "\u00b2", "Content-Type": "application/json"}
+    async def refuse(request: web.Request) -> web.Response:
+        headers = {"Retry-After": request.query.get("after") or "\u00b2", "Content-Type": "application/json"}
         return web.Response(status=503, body=b'{"message":"\xfcberlastet"}', headers=headers)
 
     application = web.Application()
@@ -94,3 +94,11 @@ async def test_a_token_of_two_lines_is_no_answer_and_not_in_the_error(address: s
 def test_a_list_that_is_no_text_is_no_list() -> None:
     with pytest.raises(ApiError, match="not a list"):
         reflector._page(b'{"metadata":{"resourceVersion":"\xff"}}', "/x")
+
+
+@pytest.mark.parametrize("asked", ["86400", "9" * 400])
+async def test_a_proxy_that_asks_for_a_day_is_asked_again_after_minutes(address: str, asked: str) -> None:
+    async with Api(Credentials(address, None, anonymous), "test") as api:
+        with pytest.raises(ApiError) as caught:
+            await api.request("GET", "/garbage", query={"after": asked})
+    assert caught.value.retry_after == 300

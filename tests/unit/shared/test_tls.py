@@ -197,3 +197,23 @@ async def test_metrics_are_served_to_clients_with_a_certificate_only(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_renewal_that_ends_by_a_defect_ends_the_port_too(
+    tmp_path: Path,
+    authorities: tuple[Authority, Authority],
+    monkeypatch: pytest.MonkeyPatch,
+    unused_tcp_port: int,
+) -> None:
+    files = Files(tmp_path)
+    files.put(authorities[0].issue("server"), authorities[0])
+
+    async def broken(certificate: Certificate) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Certificate, "keep_current", broken)
+    serving = Serving(address="127.0.0.1", port=unused_tcp_port, tls=files.settings)
+    # Or the certificate would run out some day, unseen.
+    with pytest.raises(RuntimeError, match="a defect"):
+        async with asyncio.timeout(5):
+            await health.serve(serving, health.Health(), CollectorRegistry())

@@ -46,3 +46,21 @@ def test_texts_that_never_repeat_are_not_kept_for_ever() -> None:
     for number in range(1000):
         assert told.is_news(f"attempt {number}")
     assert len(told._said) <= 32
+
+
+def test_what_comes_and_goes_is_said_once_and_so_is_its_end() -> None:
+    clock = Clock()
+    told = Told(clock)
+    said = []
+    for second in range(200):
+        clock.now = float(second)
+        said.append((told.is_news("refused"), told.over()))
+    assert said[0] == (True, True)
+    assert set(said[1:]) == {(False, False)}
+    # It has come to stay: the log must not end with its end.
+    clock.now = 250.0
+    assert not told.is_news("refused")
+    clock.now = 300.0
+    assert told.is_news("refused")
+    clock.now = 1000.0
+    assert not told.is_news("refused")

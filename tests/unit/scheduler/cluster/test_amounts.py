@@ -42,6 +42,29 @@ AMOUNTS = st.lists(st.fixed_dictionaries({"cpu": st.integers(0, 4), "memory": st
 
 
 @given(
+    there=AMOUNTS,
+    ended=AMOUNTS,
+    in_use=st.fixed_dictionaries({"cpu": st.integers(0, 8), "memory": st.integers(0, 6)}),
+)
+def test_it_is_the_fewest_of_all_beginnings_that_add_up(
+    there: list[Amounts], ended: list[Amounts], in_use: Amounts
+) -> None:
+    holding = [position for position, asked in enumerate(there) if any(asked.values())]
+    adding_up = [
+        set(holding[:many])
+        for many in range(len(holding) + 1)
+        for late in range(len(ended) + 1)
+        if all(
+            sum(there[position][name] for position in holding[:many]) + sum(one[name] for one in ended[:late])
+            == in_use[name]
+            for name in in_use
+        )
+    ]
+    if adding_up:
+        assert included(in_use, there, ended) == min(adding_up, key=len)
+
+
+@given(
     there=AMOUNTS, ended=AMOUNTS, in_use=st.fixed_dictionaries({"cpu": st.integers(0, 12), "memory": st.integers(0, 9)})
 )
 def test_they_never_hold_more_than_is_in_use(there: list[Amounts], ended: list[Amounts], in_use: Amounts) -> None:

@@ -401,9 +401,9 @@ class TestWhatBindingChanges:
 
     def test_a_nominated_pod_may_lie_elsewhere_once_it_is_bound(self, service: Service, told: list[str]) -> None:
         service.put(pod("a", "3", nominatedNodeName="n1"))
-        assert service.ledger.unsettled == 0
+        assert service.ledger.worlds.pods == 0
         service.put(pod("a", "3", node="n1"))
-        assert service.ledger.unsettled == 1
+        assert service.ledger.worlds.pods == 1
 
 
 def test_a_pod_that_was_asked_about_and_is_deleted_before_its_bind_is_forgotten() -> None:

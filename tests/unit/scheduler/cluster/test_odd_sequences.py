@@ -54,6 +54,81 @@ class TestWhatIsOnlyExpected:
         service.put(pod("a", "8", node="n1", priority=5))
         assert service.fits(pod("b", "8", priority=9), "n1") == []
 
+    @pytest.mark.parametrize("by_bind", [False, True])
+    def test_a_nominated_pod_that_is_on_its_way_does_not_make_room_for_a_higher_one(
+        self, service: Service, by_bind: bool
+    ) -> None:
+        """kube-scheduler has decided it by then, and counts it as assumed whatever its priority is."""
+        service.report(counts("n1", "8", included=()))
+        record = service.put(pod("a", "6", nominatedNodeName="n1", priority=1))
+        assert record.needs is not None
+        assert service.fits(pod("b", "4", priority=9), "n1") == ["n1"]
+        if by_bind:
+            assert service.ledger.assume(record, record.needs, "n1") == ""
+        else:
+            service.ledger.claim(record, record.needs, "n1")
+        assert service.fits(pod("b", "4", priority=9), "n1") == []
+        higher = service.put(pod("b", "4", priority=9))
+        assert higher.needs is not None
+        assert service.ledger.assume(higher, higher.needs, "n1") != ""
+
+    def test_a_pod_that_was_judged_is_looked_at_again_once_a_nominated_one_is_on_its_way(
+        self, service: Service
+    ) -> None:
+        """Until then the nominated one was taken to lie where it is predicted, now it may lie elsewhere."""
+        service.report(counts("n1", ("8", "8"), included=()))
+        nominated = service.put(pod("a", "5", nominatedNodeName="n1", priority=9))
+        judged = service.put(pod("b", "5"))
+        assert nominated.needs is not None
+        assert judged.needs is not None
+        service.ledger.claim(judged, judged.needs, "n1", judged_at=service.ledger.changes)
+        books = service.ledger.books("n1")
+        assert books is not None
+        assert books.is_as_judged(judged.uid)
+        service.ledger.claim(nominated, nominated.needs, "n1")
+        assert not books.is_as_judged(judged.uid)
+
+    def test_a_nominated_pod_that_is_bound_before_a_claimed_one_lies_where_the_kubelet_puts_it(
+        self, service: Service
+    ) -> None:
+        service.report(counts("n1", ("8", "8"), included=()))
+        nominated = service.put(pod("a", "6", nominatedNodeName="n1"))
+        claimed = service.put(pod("b", "4"))
+        assert nominated.needs is not None
+        assert claimed.needs is not None
+        service.ledger.claim(claimed, claimed.needs, "n1")
+        service.report(counts("n1", ("8", "8"), included=()))
+        assert service.free("n1") == [4, 2]
+        service.ledger.claim(nominated, nominated.needs, "n1")
+        service.put(pod("a", "6", node="n1"))
+        assert service.free("n1") == [2, 4]
+
+    def test_a_pod_that_was_resized_on_its_way_holds_what_it_asks_for_now(self, service: Service) -> None:
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("a", "2", nominatedNodeName="n1"))
+        larger = service.records.decode(msgspec.json.encode(pod("a", "5", nominatedNodeName="n1")))
+        assert larger.needs is not None
+        service.ledger.claim(larger, larger.needs, "n1")
+        assert service.free("n1") == [3]
+
+    def test_a_claimed_pod_that_is_first_seen_running_has_done_with_its_init_containers(self, service: Service) -> None:
+        service.report(exact(kubelet()))
+        document = pod("a", "1", "1Gi")
+        amounts = {"cpu": "1", "memory": "6Gi"}
+        resources = {"requests": amounts, "limits": amounts}
+        document["spec"]["initContainers"] = [{"name": "i", "resources": resources}]
+        record = service.put(document)
+        assert record.needs is not None
+        service.ledger.claim(record, record.needs, "n1")
+        document["spec"]["nodeName"] = "n1"
+        document["status"]["phase"] = "Running"
+        service.put(document)
+        books = service.ledger.books("n1")
+        assert books is not None
+        assert books.kubelet is not None
+        assert books.kubelet.memory is not None
+        assert books.kubelet.memory.tables.free["memory"][0] == 14 << 30
+
 
 class TestBinds:
     def test_a_pod_bound_anew_elsewhere_is_booked_once(self, service: Service) -> None:
@@ -84,6 +159,26 @@ class TestBinds:
         assert service.ledger.assume(record, record.needs, "n1") == ""
         service.ledger.forget(record.uid, "n1")
         assert service.fits(pod("lesser", "6", priority=1), "n1") == []
+
+    def test_a_bound_pod_that_neither_a_list_nor_an_event_tells_of_is_gone(self, service: Service) -> None:
+        """It was deleted while the watch was down, before this watch had ever seen it."""
+        sources = reflectors(object(), service.ledger, service.records, Budgets())  # type: ignore[arg-type]
+        sources[0]._consumer.replace([])
+        service.report(counts("n1", "8", included=()))
+        bound = [service.records.decode(msgspec.json.encode(pod(name, "2"))) for name in ("gone", "seen", "late")]
+        for record in bound[:2]:
+            assert record.needs is not None
+            assert service.ledger.assume(record, record.needs, "n1") == ""
+        sources[0]._consumer.replace([])
+        assert bound[2].needs is not None
+        assert service.ledger.assume(bound[2], bound[2].needs, "n1") == ""
+        service.put(pod("seen", "2", node="n1"))
+        service.clock.now += 119
+        service.ledger.tick()
+        assert service.free("n1") == [2]
+        service.clock.now += 2
+        service.ledger.tick()
+        assert service.free("n1") == [4]
 
 
 class TestNamesUsedAgain:
@@ -156,6 +251,19 @@ class TestGates:
 
 
 class TestDamage:
+    def test_problems_that_come_and_go_with_two_exporters_are_said_once_in_a_while(
+        self, service: Service, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        odd = counts("n1", "8", allocatable="9e99x")
+        for _ in range(20):
+            service.report(odd)
+            service.report(counts("n1", "8"))
+        said = [one for one in caplog.records if "cannot be used" in one.message]
+        assert len(said) == 1
+        service.clock.now += 301
+        service.report(odd)
+        assert len([one for one in caplog.records if "cannot be used" in one.message]) == 2
+
     @pytest.mark.parametrize("cpu", ["20P", "9E", "9223372036854775807"])
     def test_an_amount_that_no_machine_has_is_that_pods_problem(self, service: Service, cpu: str) -> None:
         service.report(counts("n1", "8", included=()))

@@ -48,6 +48,22 @@ def test_an_average_of_threads_is_rounded_down() -> None:
     assert not topology.is_even
 
 
+def test_a_machine_is_even_if_neither_a_core_nor_a_socket_has_more_than_the_average() -> None:
+    # CPUsPerCore and CPUsPerSocket are averages (cpu_assignment.go, isSocketFree and isCoreFree compare with them).
+    def is_even(*sockets: tuple[int, ...]) -> bool:
+        cpus = iter(range(99))
+        cores = [
+            Core(socket, tuple(next(cpus) for _ in range(threads)))
+            for socket, listed in enumerate(sockets)
+            for threads in listed
+        ]
+        return CpuTopology(Machine(numa=(NumaNode(0, 1, tuple(cores)),))).is_even
+
+    assert is_even((2, 2), (2, 2))
+    assert not is_even((2, 1), (2, 1))
+    assert not is_even((1, 1, 1), (1,))
+
+
 def test_whole_cores_are_found_on_a_machine_whose_first_cpu_is_offline() -> None:
     topology = CpuTopology(Machine(numa=(NumaNode(0, 1, (Core(0, (1, 2)), Core(0, (3, 4)))),)))
     assert topology.whole_cores(0b11100) == 0b1000

@@ -185,6 +185,30 @@ def test_what_an_init_container_has_counts_as_free_for_the_containers_after_it(
     assert _free(kubelet) == [0, 0]
 
 
+def test_what_an_init_container_leaves_of_one_type_changes_nothing_for_another(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # initContainersReusableMemory is by type: node 0 has exactly the pages, and the memory is the init container's.
+    machine = machine_of(4, 4, hugepages=[{2048: 512}, {2048: 512}])
+    kubelet = kubelet_of(machine, topologyManagerPolicy="single-numa-node")
+    placed = kubelet.admit(pod_of("p", _limits("5Gi", **{"hugepages-2Mi": "1Gi"}), init=[_limits("5Gi")]))
+    assert (placed.admitted, placed.placements["c0"].numa) == (True, (0,))
+
+
+def test_a_container_that_has_its_memory_has_one_hint_the_nodes_of_it(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    # regenerateHints: one hint, preferred.
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="restricted")
+    kubelet.admit(pod_of("first", _limits("7Gi")))
+    pod = pod_of("p", _limits("2Gi"))
+    kubelet.admit(pod)
+    seen = view("p", pods.needs(pod))
+    assert kubelet.memory is not None
+    only = 1 << 0b10
+    assert kubelet.memory.hints(seen, seen.containers[0]) == {"memory": (only, only)}
+
+
 def test_a_container_that_nobody_knows_finishes_no_init_container(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:

@@ -66,16 +66,16 @@ def test_the_votes_of_cpu_and_memory_are_combined(
     kubelet = _even_kubelet(machine_of, kubelet_of)
     for node in (0, 1):
         _hold(kubelet, node, cpus[node], memory[node])
-    assert MostAllocated(kubelet.cpu, kubelet.memory)(0, 1) == taken
+    assert MostAllocated(kubelet.cpu, kubelet.memory, integer_scores=True)(0, 1) == taken
 
 
 def test_a_manager_with_policy_none_does_not_vote(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
     kubelet = _even_kubelet(machine_of, kubelet_of)
     _hold(kubelet, 0, cpus=0, memory=GI)
     _hold(kubelet, 1, cpus=2, memory=0)
-    assert MostAllocated(kubelet.cpu, None)(0, 1) == 1
-    assert MostAllocated(None, kubelet.memory)(0, 1) == 0
-    assert MostAllocated(None, None)(0, 1) == 0
+    assert MostAllocated(kubelet.cpu, None, integer_scores=True)(0, 1) == 1
+    assert MostAllocated(None, kubelet.memory, integer_scores=True)(0, 1) == 0
+    assert MostAllocated(None, None, integer_scores=True)(0, 1) == 0
 
 
 def test_shares_less_than_one_per_cent_apart_are_equal_unless_compared_exactly(
@@ -125,7 +125,7 @@ def test_a_node_that_can_give_nothing_counts_as_empty_and_one_of_a_single_cpu_do
 ) -> None:
     # mostRequestedScore is 0 where the capacity is 0.
     kubelet = kubelet_of(machine_of(4, 0, 1, threads=1), topologyManagerPolicy="single-numa-node", **OPTION)
-    vote = MostAllocated(kubelet.cpu, None)
+    vote = MostAllocated(kubelet.cpu, None, integer_scores=True)
     assert vote(0, 1) == 0
     kubelet.reserve("held", Placement(kind="app", numa=(2,), preferred=True, cpus=1 << 4))
     assert (vote(1, 2), vote(0, 2)) == (2, 2)

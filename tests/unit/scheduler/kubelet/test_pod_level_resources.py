@@ -178,6 +178,7 @@ def test_a_request_of_a_single_unit_makes_a_container_exclusive_and_none_does_no
     assert exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 1})
     assert not exclusive({"cpu": 1000, "memory": 0}, {"cpu": 1000, "memory": 0})
     assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000, "memory": 2})
+    assert not exclusive({"cpu": 1000, "memory": 1}, {"cpu": 1000})
 
 
 def test_init_containers_take_no_memory_from_those_that_run_after_them(

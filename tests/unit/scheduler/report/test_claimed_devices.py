@@ -8,22 +8,14 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
+from scheduling import configuration
 from topowise import nrt, pods
-from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.report.simplest import MAX_DEVICES
 
 GI = 1 << 30
-CONFIG = KubeletConfiguration(
-    topologyManagerPolicy="single-numa-node",
-    cpuManagerPolicy="static",
-    memoryManagerPolicy="Static",
-    reservedSystemCPUs="0",
-    systemReserved={"memory": "1Gi"},
-    reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
-    evictionHard={},
-)
+CONFIG = configuration()
 MACHINE = Machine(
     numa=tuple(NumaNode(node, 8 * GI, tuple(Core(node, (4 * node + cpu,)) for cpu in range(4))) for node in (0, 1))
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,9 @@ from sandbox.exported import exported
 from topowise import attributes, nrt, pods
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import report
+from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
+from topowise_scheduler.report import koordlet
 
 GI = 1 << 30
 CONFIG = KubeletConfiguration(
@@ -76,16 +79,25 @@ def put(listed: tuple[nrt.Attribute, ...] | None, name: str, text: str | None) -
 
 
 def check(topology: nrt.NodeResourceTopology) -> report.Report:
+    """It reads as ours or says why not, and the kubelet it makes can be used."""
+    found = use(topology)
+    assert (found.precision == "counts") <= bool(found.problems)
+    return found
+
+
+def use(topology: nrt.NodeResourceTopology) -> report.Report:
     """It reads, and the kubelet it makes can be used."""
     found = report.read(topology)
     assert found.name == "n1"
-    assert (found.precision == "counts") <= bool(found.problems)
     assert all(line and line == " ".join(line.split("\n")) for line in found.problems)
     kubelet = report.kubelet_of(found, lambda _name: None)
     kubelet.admit(POD)
     for uid in list(kubelet.active):
         kubelet.remove(uid)
     kubelet.admit(POD)
+    engine = Engine()
+    engine.put("n1", kubelet)
+    assert engine.judge(pods.needs(POD)).outcome.shape == (1,)
     return found
 
 
@@ -145,6 +157,63 @@ def test_garbage_for_an_amount_is_named(name: str, which: str, amount: str | int
         kubelet = report.kubelet_of(report.read(topology), lambda _name: None)
         kubelet.admit(POD)
         assert kubelet.node_ids == (0, 1)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("amount", ["1e30", "-1e30", "8191Pi", 1 << 62])
+@pytest.mark.parametrize("name", ["cpu", "memory", "hugepages-2Mi"])
+def test_an_amount_that_no_machine_has_does_not_end_the_service(name: str, amount: str | int, ours: bool) -> None:
+    zones = tuple(
+        msgspec.structs.replace(
+            zone,
+            resources=tuple(
+                nrt.Resource(one.name, amount, amount, amount) if one.name == name else one
+                for one in zone.resources or ()
+            ),
+        )
+        for zone in WHOLE.zones or ()
+    )
+    found = use(msgspec.structs.replace(WHOLE, zones=zones, attributes=WHOLE.attributes if ours else ()))
+    assert found.precision == "counts"
+
+
+@pytest.mark.parametrize("config", ['{"systemReserved":{"memory":"1e30"}}', '{"maxPods":-9223372036854775808}'])
+def test_reservations_that_no_machine_has_do_not_end_the_service(config: str) -> None:
+    named = put(WHOLE.attributes, attributes.KUBELET_CONFIGURATION, config)
+    check(msgspec.structs.replace(WHOLE, attributes=named))
+
+
+def test_zones_whose_sum_no_machine_has_do_not_end_the_service() -> None:
+    most = nrt.Resource("memory", "1e30", "1e30", "1e30")
+    zones = tuple(nrt.Zone(f"node-{at}", "Node", resources=(most,)) for at in range(2000))
+    found = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=zones))
+    Engine().put("n1", report.kubelet_of(found, lambda _name: None))
+
+
+@pytest.mark.parametrize("cost", [-1, 1 << 63, 1 << 40])
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_distance_that_no_machine_has_is_as_good_as_none(cost: int, ours: bool) -> None:
+    first, *others = WHOLE.zones or ()
+    costs = (nrt.Cost("node-0", 10), nrt.Cost("node-1", cost))
+    topology = msgspec.structs.replace(WHOLE, zones=(msgspec.structs.replace(first, costs=costs), *others))
+    found = use(topology if ours else msgspec.structs.replace(topology, attributes=()))
+    assert found.empty.topology_manager.distances is None
+
+
+def test_of_thousands_of_problems_the_first_are_told() -> None:
+    zones = tuple(nrt.Zone(f"{'z' * 5000}{at}", "Node") for at in range(1000))
+    found = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=zones))
+    assert len(found.problems) < 20
+    assert found.problems[-1].startswith("and 98")
+    assert max(map(len, found.problems)) <= 500
+
+
+@pytest.mark.parametrize("annotation", [koordlet.CPU_MANAGER_POLICY, koordlet.CPU_TOPOLOGY])
+def test_an_annotation_of_koordlet_that_is_nested_for_ever_is_named(annotation: str) -> None:
+    annotations = {koordlet.CPU_MANAGER_POLICY: '{"policy":"static","reservedCPUs":"0"}', koordlet.CPU_TOPOLOGY: "{}"}
+    annotations[annotation] = '{"x":' * 3000 + "1" + "}" * 3000
+    found = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1", annotations=annotations)))
+    assert any(koordlet.CPU_TOPOLOGY in problem for problem in found.problems)
 
 
 @settings(max_examples=200, deadline=None)

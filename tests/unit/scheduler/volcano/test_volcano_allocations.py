@@ -6,7 +6,7 @@ import pytest
 
 from scheduling import Service, counts, pod
 from topowise_scheduler import refusals
-from topowise_scheduler.volcano.allocations import LEAVING_S
+from topowise_scheduler.volcano.allocations import LEAVING_S, Allocations
 from volcano import PIPELINED, RELEASING, RUNNING, Volcano
 
 
@@ -180,3 +180,14 @@ def test_two_evictions_make_room_for_two(volcano: Volcano, service: Service) -> 
     assert volcano.allocate(pod("new-c", "1"), "n1", PIPELINED) != ""
     assert volcano.deallocate(pod("new-a", "8"), "n1") == ""
     assert volcano.fits(pod("new-c", "8"), "n1")
+
+
+def test_evictions_of_pods_that_are_not_there_are_not_kept(service: Service) -> None:
+    allocations = Allocations(service.ledger, service.clock, 30.0)
+    service.put(pod("old", "8", node="n1"))
+    for uid in ("uid-old", *(f"made-up-{number}" for number in range(100))):
+        allocations.evict(uid, "n1")
+        allocations.evict(uid, "nowhere")
+    allocations.evict("uid-old", "n1")
+    assert len(allocations._leaving) == 1
+    assert allocations.leaving("n1") == {"uid-old"}

@@ -1,0 +1,52 @@
+"""A pod keeps its NUMA nodes when its node is made anew; its ids are made up, and may be others."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from scheduling import GIB, kubelet
+from topowise_scheduler.cluster.places import same_place
+from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
+
+# CPUs 0-3 are on NUMA node 0, where 0 is reserved, 4-7 on NUMA node 1.
+HELD = Placement("app", None, False, 0b0110_0000, (MemoryBlock("memory", (1,), GIB),), {})
+
+
+def taken(node: Kubelet, cpus: int, memory: int = 0) -> Kubelet:
+    """The node with CPUs and memory of NUMA node 1 in the hands of another pod."""
+    blocks = (MemoryBlock("memory", (1,), memory),) if memory else ()
+    node.hold("other", {}, {"c": Placement("app", None, False, cpus, blocks, {})})
+    return node
+
+
+def test_the_same_number_of_cpus_of_the_same_numa_node_is_found_though_others_are_free() -> None:
+    found = same_place(taken(kubelet(), 0b0010_0000), {"c": HELD})
+    assert found is not None
+    cpus = found["c"].cpus
+    assert cpus is not None
+    assert (cpus.bit_count(), cpus & 0b1101_0000) == (2, cpus)
+    assert found["c"].memory == HELD.memory
+
+
+@pytest.mark.parametrize(
+    ("cpus", "memory"), [(0b0111_0000, 0), (0, 16 * GIB)], ids=["too few CPUs", "too little memory"]
+)
+def test_where_the_numa_node_has_no_room_there_is_no_place(cpus: int, memory: int) -> None:
+    assert same_place(taken(kubelet(), cpus, memory), {"c": HELD}) is None
+
+
+def test_two_containers_do_not_get_the_same_cpus() -> None:
+    found = same_place(kubelet(), {"a": HELD, "b": HELD})
+    assert found is not None
+    assert ((found["a"].cpus or 0) | (found["b"].cpus or 0)) == 0b1111_0000
+    assert same_place(taken(kubelet(), 0b0001_0000), {"a": HELD, "b": HELD}) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"kind": "init"}, {"memory": (MemoryBlock("memory", (0, 1), GIB),)}, {"memory": (MemoryBlock("gold", (1,), 1),)}],
+    ids=["init container", "memory over two nodes", "memory that the node does not have"],
+)
+def test_what_only_an_admission_can_tell_has_no_place(changed: dict[str, object]) -> None:
+    assert same_place(kubelet(), {"c": msgspec.structs.replace(HELD, **changed)}) is None

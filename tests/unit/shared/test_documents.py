@@ -1,0 +1,49 @@
+"""Honest documents are read, whatever they have in common with hostile ones (those are in tests/unit/fuzz)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from topowise import documents, kubeletconfig
+
+# CPUs are numbered in turn on many two-socket servers, so a list of one node's has no ranges.
+EVERY_SECOND = ",".join(map(str, range(0, 1024, 2)))
+
+
+def test_a_long_list_of_ids_is_no_number() -> None:
+    text = f"reservedSystemCPUs: {EVERY_SECOND}\n".encode()
+    assert len(kubeletconfig.parse(text).reserved_cpus) == 512
+    value = {"attributes": [{"name": "topowise.io/cpus", "value": EVERY_SECOND}]}
+    assert documents.load(f"attributes:\n- name: topowise.io/cpus\n  value: {EVERY_SECOND}\n") == value
+
+
+@pytest.mark.parametrize("text", ["-" * 500, "2 times " * 100, ".com" * 200, "0.1.2.3 " * 100])
+def test_long_texts_that_begin_as_numbers_do_are_texts(text: str) -> None:
+    assert documents.load(f"note: {text}\n") == {"note": text.strip()}
+
+
+@pytest.mark.parametrize("text", ["9" * 200_000, "0x" + "f" * 200_000, "1:" * 100_000 + "1", "1." + "0" * 200_000])
+def test_numbers_without_end_are_still_refused_at_once(text: str) -> None:
+    started = time.perf_counter()
+    with pytest.raises(documents.DocumentError, match="a number of"):
+        documents.load(f"v: {text}\n")
+    assert time.perf_counter() - started < 1.0
+
+
+def test_anchors_aliases_and_merge_keys_are_read_as_the_kubelet_reads_them() -> None:
+    text = b"systemReserved: &all {memory: 1Gi, cpu: 500m}\nkubeReserved:\n  <<: *all\n  cpu: 1\n"
+    config = kubeletconfig.parse(text)
+    assert config.reserved({"memory": 0})["cpu"] == 1500
+    assert config.kubeReserved == {"memory": "1Gi", "cpu": 1}
+
+
+@pytest.mark.parametrize("text", ["---\na: 1\n", "a: 1\n---\n", "---\n# nothing\n---\na: 1\n...\n"])
+def test_separators_with_nothing_behind_them_make_no_documents(text: str) -> None:
+    assert documents.load(text) == {"a": 1}
+
+
+def test_two_documents_are_not_one() -> None:
+    with pytest.raises(documents.DocumentError, match="2 documents"):
+        documents.load("a: 1\n---\nb: 1\n")
