@@ -1,8 +1,8 @@
 """Keeps the placement annotations of this node's pods, beside the loop and never in its way.
 
 The loop hands over what it saw; a task of its own patches what is new, some pods a second, and forgets pods that are
-gone. Now and then the pods of the node are listed, metadata only: an annotation that somebody took away is put back,
-and a pod that was replaced by another of its name gets its own.
+gone. At first, and now and then, the pods of the node are listed, metadata only: what is there needs no patch, an
+annotation that somebody took away is put back, and a pod that was replaced by another of its name gets its own.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class Annotator:
 
     async def run(self) -> None:
         """Annotates until cancelled."""
-        due = self._clock() + self._next_resync()
+        # At first what is there already, so that a new version does not patch every pod of the cluster.
+        due = self._clock()
         while True:
             try:
                 async with asyncio.timeout(max(0.0, due - self._clock())):
@@ -138,7 +139,13 @@ class Annotator:
             # Between two pods the loop may have seen something else.
             if text is None or self._written.get(name) == text:
                 continue
-            await self._write(name, text)
+            try:
+                await self._write(name, text)
+            except ApiError:
+                # What is wrong with this one (a webhook that says no) need not be wrong with the others.
+                if name in self._wanted:
+                    self._wanted[name] = self._wanted.pop(name)
+                raise
             await asyncio.sleep(self._pause)
 
     async def _write(self, name: Name, text: str) -> None:

@@ -50,6 +50,9 @@ _LOOKS_PER_SECOND = 10.0
 _LOOKS_AT_ONCE = 5
 # A wait that was asked for is no silence.
 _BEAT_S = 10.0
+# A kubelet that starts registers its node, which is another one if somebody had deleted it: then ours has gone with it.
+# Garbage collection takes seconds, and the kubelets of a cluster may start together.
+_CHECK_AFTER_RESTART_S = (10.0, 40.0)
 # So that a restart does not take the devices of claims out of the object for a moment.
 _SLICES_AT_MOST_S = 2.0
 
@@ -92,6 +95,7 @@ class Exporter:
         self._looked_at = time.monotonic()
         self._stale_after = 3 * settings.interval + 30
         self._checked_at, self._check_spread = time.monotonic(), random.uniform(0.8, 1.2)
+        self._check_by = float("inf")
         # The longest round: two calls to the kubelet and two to its configz, the owner, the drift of two objects and
         # two writes; the rest is for a machine that is busy.
         longest = 2 * 10 + 2 * settings.kubelet.configz.timeout + 5 * settings.client.timeout
@@ -170,13 +174,16 @@ class Exporter:
             self._metrics.hints.labels(reason.partition(":")[0]).inc()
         if any(reason.startswith(triggers.MACHINE) for reason in reasons):
             self._observer.forget_machine()
+        if Path(self._settings.podresources_socket).name in reasons:
+            self._check_by = min(self._check_by, time.monotonic() + random.uniform(*_CHECK_AFTER_RESTART_S))
         await asyncio.sleep(self._limit.delay())
 
     async def _check_drift(self) -> None:
         now = time.monotonic()
-        if now - self._checked_at < self._publisher.check_interval * self._check_spread:
+        if now < min(self._check_by, self._checked_at + self._publisher.check_interval * self._check_spread):
             return
         await self._publisher.check_drift()
+        self._check_by = float("inf")
         self._checked_at, self._check_spread = now, random.uniform(0.8, 1.2)
 
 

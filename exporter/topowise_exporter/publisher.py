@@ -25,7 +25,7 @@ from topowise_exporter.publish.writer import Outcome, OwnNode, TooLargeError, Wr
 
 log = logging.getLogger(__name__)
 
-_NO_OWNER = "Cannot read the own Node, publishing without owner reference"
+_NO_OWNER = "Cannot read the own Node, publishing with the owner that is known, if any"
 _ODD_MACHINE = "Parts of /sys are missing or damaged"
 _ODD_NUMBERS = "The kubelet's numbers do not add up"
 _HIGH_NODES = "Leaving out NUMA nodes with ids beyond 63, to which no kubelet aligns and at which schedulers end"
@@ -55,6 +55,7 @@ class Publisher:
         self._monotonic = monotonic
         self._node_name = settings.resolved_node_name()
         self._own: OwnNode | None = None
+        self._own_is_due = True
         self._topology = topology_writer(api, self._node_name)
         self._numatopology: Writer[numatopology.Numatopology] | None = None
         if settings.numatopology:
@@ -100,8 +101,7 @@ class Publisher:
 
     def _is_settled(self) -> bool:
         """Whether all that was wanted has been written, nobody has undone it since, and the owner is not due."""
-        owner_is_due = self._own is None and self._monotonic() >= self._owner_not_before
-        return not owner_is_due and all(writer.has_written for _, writer in self._writers())
+        return not self._must_read_own() and all(writer.has_written for _, writer in self._writers())
 
     async def _publish_for_volcano(
         self, writer: Writer[numatopology.Numatopology], wanted: numatopology.Numatopology
@@ -145,7 +145,7 @@ class Publisher:
 
         The own Node is read anew as well: a node that was deleted and came back has another uid.
         """
-        self._own, self._owner_not_before = None, 0.0
+        self._own_is_due, self._owner_not_before = True, 0.0
         for kind, writer in self._writers():
             about = f"Cannot compare the {kind} with what was written, trusting that nobody changed it"
             try:
@@ -179,6 +179,8 @@ class Publisher:
         took = time.perf_counter() - started
         self._metrics.publish_seconds.observe(took)
         self._note_foreign(kind, writer)
+        # A Node that was deleted takes its objects along, and one that comes back by the same name has another uid.
+        self._own_is_due |= writer.was_remade
         level = V2 if self.has_published else logging.INFO
         log.log(level, "Published", extra=kv(kind=kind, node=self._node_name, took_ms=round(took * 1e3, 1)))
         return outcome
@@ -199,10 +201,14 @@ class Publisher:
         self._complaints.note(_OTHER_WRITER, named)
 
     async def _own_node(self) -> nrt.OwnerReference | None:
-        """The owner reference; a Node that is not there (yet), or that we may not read, is asked for now and then."""
-        if self._own is None and self._monotonic() >= self._owner_not_before:
+        """The owner reference; a Node that is not there (yet), or that we may not read, is asked for now and then.
+
+        One that was there stays the owner: an object without would outlive a node that is being removed.
+        """
+        if self._must_read_own():
             try:
                 self._own = await read_own_node(self._api, self._node_name)
+                self._own_is_due = False
                 self._complaints.settle(_NO_OWNER)
                 self._owner_backoff.reset()
             except ApiError as exc:
@@ -211,6 +217,9 @@ class Publisher:
                 self._complaints.raise_(_NO_OWNER, str(exc))
                 self._owner_not_before = self._monotonic() + self._owner_backoff.next_delay(at_least=exc.retry_after)
         return None if self._own is None else self._own.owner()
+
+    def _must_read_own(self) -> bool:
+        return self._own_is_due and self._monotonic() >= self._owner_not_before
 
     @property
     def kubelet_version(self) -> str | None:

@@ -7,9 +7,10 @@ that is no problem.
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
+from topowise.runtime.told import Told
 from topowise.wire import pods_pb2 as pb
 from topowise_exporter.triggers import Trigger
 
@@ -28,6 +30,7 @@ SOCKET: Final = "pods-api/pods-api.sock"
 """In the kubelet's root directory."""
 REASON: Final = "pods-api"
 
+_WATCHING: Final = "Watching the kubelet's Pods API"
 _WATCH: Final = "/v1alpha1.Pods/WatchPods"
 # A pod may be as large as etcd lets it be; podresources' clients take as much.
 _MAX_MESSAGE: Final = 16 << 20
@@ -36,6 +39,8 @@ _KEEPALIVE_MS: Final = 310_000
 _KEEPALIVE_TIMEOUT_MS: Final = 20_000
 # A stream is made anew now and then, as client-go does with its watches: whatever got stuck is over by then.
 _LIFETIME_S: Final = 3600.0
+# One that breaks earlier will break again, as with an event that is too large for us.
+_LASTED_S: Final = 60.0
 # While there is no socket, its directory is watched; this is for nodes on which it cannot be.
 _LOOK_FOR_SOCKET_S: Final = 60.0
 
@@ -55,25 +60,29 @@ class PodsWatch:
         self._trigger = trigger
         self._backoff = backoff or Backoff(maximum=60.0)
         self._uniform = uniform
-        self._said = ""
+        self._said, self._told = "", Told()
         self.appeared = Trigger()
         """To be hinted at when the socket is made."""
 
     async def run(self) -> None:
         """Watches until cancelled."""
         while True:
-            if not await asyncio.to_thread(self._socket.exists):
+            # Path.exists raises for a directory that may not be looked into.
+            if not os.path.exists(self._socket):  # noqa: PTH110
                 self._say("No Pods API, the end of a pod is found at the interval", why=f"no socket {self._socket}")
                 await self.appeared.wait(_LOOK_FOR_SOCKET_S, quiet=0.01)
                 continue
+            started, at_least = time.monotonic(), 0.0
             try:
                 await self._watch()
-                delay = self._backoff.next_delay()
             except grpc.aio.AioRpcError as exc:
-                delay = self._after(exc)
+                at_least = self._after(exc)
             except DecodeError as exc:
                 self._say("The Pods API is not the one that is known here, not watching it", why=str(exc))
-                delay = _LIFETIME_S
+                at_least = _LIFETIME_S
+            if time.monotonic() - started > _LASTED_S:
+                self._backoff.reset()
+            delay = self._backoff.next_delay(at_least)
             # A kubelet that comes back makes its socket anew.
             await self.appeared.wait(delay, quiet=0.01)
 
@@ -90,25 +99,25 @@ class PodsWatch:
             watch: Any = channel.unary_stream(_WATCH)
             # The request is an empty message, which is no bytes at all.
             async for event in watch(b"", timeout=lifetime):
-                self._backoff.reset()
-                self._say("Watching the kubelet's Pods API", socket=self._socket)
+                self._say(_WATCHING, socket=self._socket)
                 if pb.WatchPodsEvent.FromString(event).type != pb.INITIAL_SYNC_COMPLETE:
                     self._trigger.hint(REASON)
 
     def _after(self, exc: grpc.aio.AioRpcError) -> float:
-        """Seconds until the next try."""
+        """Seconds until the next try, at least."""
         if exc.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return self._backoff.next_delay()
+            return 0.0
         details = " ".join((exc.details() or "no details").split())
         if exc.code() is grpc.StatusCode.UNIMPLEMENTED:
             self._say("The kubelet's Pods API is another version, not watching it", why=details)
             return _LIFETIME_S
         # The details of a broken connection differ from time to time, the code does not.
         self._say("The kubelet's Pods API cannot be watched, trying again", why=exc.code().name)
-        return self._backoff.next_delay()
+        return 0.0
 
     def _say(self, what: str, **details: object) -> None:
-        """Once for each change: nothing depends on this API."""
-        if what != self._said:
+        """Once for each change, and not each time that it comes and goes: nothing depends on this API."""
+        is_news = self._told.is_news(what)
+        if what != self._said and (is_news or what == _WATCHING):
             self._said = what
             log.info(what, extra=kv(**details))

@@ -93,9 +93,9 @@ def build(
     )
 
 
-def same(a: numatopology.Numatopology, b: numatopology.Numatopology) -> bool:
+def same(there: numatopology.Numatopology, wanted: numatopology.Numatopology) -> bool:
     """Content and the owning Node; the time of the change and what others add to the metadata do not count."""
-    return _node_uids(a) == _node_uids(b) and numatopology.same_content(a, b)
+    return _node_uids(wanted) <= _node_uids(there) and numatopology.same_content(there, wanted)
 
 
 def _node_uids(topology: numatopology.Numatopology) -> frozenset[str]:

@@ -115,6 +115,8 @@ class Rivals:
         self._seen: dict[str, float] = {}
         self._opposed = False
         self._not_before = -float("inf")
+        self.was_remade = False
+        """Whether the object of the last answer is another one than that of the answer before it."""
 
     def names(self) -> frozenset[str]:
         """Field managers that wrote content not long ago."""
@@ -159,6 +161,7 @@ class Rivals:
     def _note(self, answer: Answer, *, own: bool) -> bool:
         """Whether others have changed content since the last answer."""
         meta, writes = answer.metadata, answer.writes()
+        self.was_remade = bool(self._uid) and meta.uid != self._uid
         # Whoever deleted the object and made another began to count anew.
         counted = self._generation if meta.uid == self._uid else 0
         is_foreign = bool(self._uid) and meta.generation - counted > self._sent

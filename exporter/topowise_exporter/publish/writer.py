@@ -38,7 +38,8 @@ class TooLargeError(ApiError):
 
 
 class Writer(Generic[Object]):
-    """The one writer of an object at `path`. `same` tells whether two objects say the same."""
+    """The one writer of an object at `path`. `same` tells whether the first object says all that the second, wanted one
+    says."""
 
     def __init__(
         self,
@@ -62,6 +63,11 @@ class Writer(Generic[Object]):
     def has_written(self) -> bool:
         """Whether the server is believed to have what was written last."""
         return self._written is not None
+
+    @property
+    def was_remade(self) -> bool:
+        """Whether the last answer told that the object had been deleted and made anew since the one before."""
+        return self._rivals.was_remade
 
     @property
     def foreign_writers(self) -> frozenset[str]:
@@ -143,15 +149,14 @@ def topology_writer(api: Api, node_name: str) -> Writer[nrt.NodeResourceTopology
     return Writer(api, f"{nrt.PATH}/{node_name}", same_topology, nrt.decode, nrt.KIND)
 
 
-def same_topology(a: nrt.NodeResourceTopology, b: nrt.NodeResourceTopology) -> bool:
-    """Content, our annotation and the owner; what others add to the metadata does not count."""
-    return _ours(a) == _ours(b) and nrt.same_content(a, b)
+def same_topology(there: nrt.NodeResourceTopology, wanted: nrt.NodeResourceTopology) -> bool:
+    """Content, our annotations and the owner; what others add to the metadata stays whatever we write."""
+    return _metadata(wanted) <= _metadata(there) and nrt.same_content(there, wanted)
 
 
-def _ours(topology: nrt.NodeResourceTopology) -> tuple[object, object]:
-    annotations = topology.metadata.annotations or {}
-    owners = {(owner.kind, owner.uid) for owner in topology.metadata.ownerReferences or () if owner.kind == "Node"}
-    return sorted(item for item in annotations.items() if item[0].startswith("topology.node.k8s.io/")), owners
+def _metadata(topology: nrt.NodeResourceTopology) -> set[tuple[str, str]]:
+    owners = {(owner.kind, owner.uid) for owner in topology.metadata.ownerReferences or ()}
+    return owners | set((topology.metadata.annotations or {}).items())
 
 
 class OwnNode(msgspec.Struct, frozen=True):

@@ -151,6 +151,14 @@ def test_pods_may_be_annotated_only_where_that_is_switched_on(render: Any) -> No
     assert made.named("ValidatingAdmissionPolicyBinding", "topowise-exporter-own-node-pods")
 
 
+def test_before_1_30_the_right_to_patch_any_pod_must_be_accepted(render: Any) -> None:
+    wanted = "exporter.config.podPlacements=true"
+    with pytest.raises(ValueError, match="patch every pod of the cluster"):
+        render("", wanted, kube_version="1.29.8")
+    made = render("", wanted, "exporter.restrictToOwnNode=false", kube_version="1.29.8")
+    assert needs(PLACEMENTS) <= rights(made.named("ClusterRole", "topowise-exporter"))
+
+
 def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:
     made = render("", "scheduler.extender.bind=false", "scheduler.config.waking.enabled=false", "scheduler.replicas=1")
     gone = {("", "pods/binding", "create"), ("", "pods", "patch")}

@@ -197,3 +197,29 @@ async def test_pods_that_are_left_out_are_not_annotated() -> None:
         annotator.saw(seen(pod("a", 0), pod("b", 1)))
         await settled()
     assert server.patches == ["b"]
+
+
+async def test_a_restarted_exporter_patches_nothing_that_is_there_already() -> None:
+    server = Server(a="n1", b="n1")
+    facts = seen(pod("a", 0), pod("b", 4))
+    for _ in range(2):
+        async with annotating(server) as annotator:
+            annotator.saw(facts)
+            await settled()
+    assert sorted(server.patches) == ["a", "b"]
+
+
+async def test_a_pod_that_a_webhook_refuses_keeps_no_other_pod_from_its_annotation() -> None:
+    server = Server(a="n1", b="n1", c="n1")
+    whole = server.request
+
+    async def refusing(method: str, path: str, **more: Any) -> bytes:
+        if path.endswith("/a"):
+            raise ApiError(400, "BadRequest", 'admission webhook "no" denied the request', request=path)
+        return await whole(method, path, **more)
+
+    server.request = refusing  # type: ignore[method-assign]
+    async with annotating(server) as annotator:
+        annotator.saw(seen(pod("a", 0), pod("b", 1), pod("c", 4)))
+        await settled(0.3)
+    assert sorted(server.patches) == ["b", "c"]

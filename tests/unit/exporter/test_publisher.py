@@ -303,3 +303,28 @@ async def test_a_node_that_comes_back_is_asked_for_until_it_is_there() -> None:
     for _ in range(2):
         await publisher.publish(facts)
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
+
+
+async def test_what_others_add_beside_ours_is_no_drift() -> None:
+    api = FakeApi()
+    publisher = make(api)
+    await publisher.publish(seen(1))
+    metadata = api.objects[NRT]["metadata"]
+    # Of the prefix that our own annotation has, and an owner that we did not set: a write would take away neither.
+    metadata["annotations"]["topology.node.k8s.io/note"] = "rack 4"
+    metadata["ownerReferences"].append({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "older"})
+    await publisher.check_drift()
+    assert publisher._topology.has_written
+    assert not publisher._topology.foreign_writers
+
+
+@pytest.mark.parametrize("field", ["annotations", "ownerReferences"])
+async def test_what_somebody_takes_away_of_ours_is_put_back(field: str) -> None:
+    api = FakeApi()
+    publisher = make(api)
+    facts = seen(1)
+    await publisher.publish(facts)
+    held = api.objects[NRT]["metadata"].pop(field)
+    await publisher.check_drift()
+    await publisher.publish(facts)
+    assert api.objects[NRT]["metadata"][field] == held

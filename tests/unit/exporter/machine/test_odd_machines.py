@@ -28,4 +28,4 @@ def test_an_odd_machine_is_read_as_recorded(tmp_path: Path, read: Callable[[Path
 
 
 def test_every_oddity_has_its_machine() -> None:
-    assert len(FOLDERS) >= 9
+    assert len(MACHINES) >= 9

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from demo.cluster import EMULATED
 from sandbox import machines
 from topowise_exporter.machine import Cpu, Machine, NumaNode, PciFunction
 
@@ -145,10 +146,10 @@ def test_a_written_machine_is_read_as_it_was_described(read: Read, spec: machine
     assert machine == msgspec.structs.replace(_expected(spec), problems=tuple(hugepages_told))
 
 
-@pytest.mark.parametrize("name", machines.DEMOS)
+@pytest.mark.parametrize("name", EMULATED)
 def test_the_demo_machines_are_read_without_problems(tmp_path: Path, read: Read, name: str) -> None:
-    machines.write_tree(machines.DEMOS[name], tmp_path)
-    assert read(tmp_path) == _expected(machines.DEMOS[name])
+    machines.write_tree(EMULATED[name], tmp_path)
+    assert read(tmp_path) == _expected(EMULATED[name])
 
 
 def test_blocks_number_first_threads_before_second_ones() -> None:

@@ -1,0 +1,149 @@
+"""The chart's admission policies on a real API server: an exporter speaks for its own node, and annotates, no more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from daemons import CRD, assert_eventually
+from sandbox.controlplane import ControlPlane, assets
+from topowise import nrt
+from topowise_exporter.publish import placements
+
+BINARIES = assets()
+ROOT = Path(__file__).parents[2]
+HELM = ROOT / "hack/helm"
+HAS_HELM = subprocess.run([HELM, "--find"], check=False, capture_output=True).returncode == 0
+pytestmark = [
+    pytest.mark.skipif(BINARIES is None, reason="no kube-apiserver and etcd in $KUBEBUILDER_ASSETS"),
+    pytest.mark.skipif(not HAS_HELM, reason="no helm: set $HELM, or run hack/helm --fetch"),
+]
+
+CHART = ROOT / "charts/topowise"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+PLURALS = {
+    "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
+    "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+}
+PODS = "/api/v1/namespaces/default/pods"
+KEPT = {"metadata": {"annotations": {placements.ANNOTATION: "[]"}}}
+
+
+class Cluster:
+    """Requests as the administrator, or as the exporter of a node."""
+
+    def __init__(self, session: aiohttp.ClientSession, plane: ControlPlane) -> None:
+        self._session = session
+        self._url = plane.url
+        self._admin = {"Authorization": f"Bearer {plane.token}"}
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, node: str = "", kind: str = "application/json"
+    ) -> tuple[int, str]:
+        headers = {**self._admin, "Content-Type": kind}
+        if node:
+            headers["Impersonate-User"] = "system:serviceaccount:topowise-system:topowise-exporter"
+            headers["Impersonate-Extra-authentication.kubernetes.io%2Fnode-name"] = node
+        data = None if body is None else json.dumps(body)
+        async with self._session.request(method, self._url + path, data=data, headers=headers, ssl=False) as answer:
+            return answer.status, await answer.text()
+
+    async def patch(self, pod: str, change: Any, node: str) -> int:
+        kind = "application/merge-patch+json"
+        return (await self.ask("PATCH", f"{PODS}/{pod}", change, node=node, kind=kind))[0]
+
+    async def apply(self, name: str, node: str) -> int:
+        wanted = {"apiVersion": nrt.API_VERSION, "kind": nrt.KIND, "metadata": {"name": name}, "zones": []}
+        path = f"{nrt.PATH}/{name}?fieldManager=topowise-exporter&force=true"
+        return (await self.ask("PATCH", path, wanted, node=node, kind="application/apply-patch+yaml"))[0]
+
+
+def rendered() -> Iterator[dict[str, Any]]:
+    command = [str(HELM), "template", "topowise", str(CHART), "--namespace=topowise-system", "--kube-version=1.36.2"]
+    done = subprocess.run(
+        [*command, "--set=exporter.config.podPlacements=true"], check=True, capture_output=True, timeout=60
+    )
+    for one in yaml.safe_load_all(done.stdout):
+        if one and one["kind"] in PLURALS and "exporter" in one["metadata"]["name"]:
+            yield one
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    assert BINARIES is not None
+    with ControlPlane(BINARIES) as made:
+        yield made
+
+
+@pytest.fixture
+async def cluster(plane: ControlPlane) -> AsyncIterator[Cluster]:
+    async with aiohttp.ClientSession() as session:
+        made = Cluster(session, plane)
+        crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        for path, one in [(crds, yaml.safe_load(CRD.read_text())), *((PLURALS[o["kind"]], o) for o in rendered())]:
+            status, text = await made.ask("POST", path, one)
+            assert status in (201, 409), text
+        for name, node in (("mine", "n1"), ("theirs", "n2")):
+            container = {"name": "c", "image": "none"}
+            old = {"kept": "as it was"}
+            metadata = {"name": name, "annotations": old, "labels": {"app": "x"}}
+            pod = {"metadata": metadata, "spec": {"nodeName": node, "containers": [container]}}
+            status, text = await made.ask("POST", PODS, pod)
+            assert status in (201, 409), text
+
+        async def is_in_force() -> bool:
+            # Rights and policies take a moment to be seen, and a policy forbids before it allows.
+            return await made.apply("n1", "n1") in (200, 201) and await made.apply("n2", "n1") == 422
+
+        await assert_eventually(is_in_force, within=30)
+        yield made
+
+
+async def test_an_exporter_writes_the_object_of_its_own_node_only(cluster: Cluster) -> None:
+    assert await cluster.apply("n2", "n2") in (200, 201)
+    assert await cluster.apply("n2", "n1") == 422
+    assert await cluster.apply("n1", "") in (200, 201), "everybody else is not concerned"
+
+
+async def test_of_pods_it_changes_its_annotation_on_those_of_its_own_node(cluster: Cluster) -> None:
+    async def is_in_force() -> bool:
+        return await cluster.patch("mine", KEPT, "n1") == 200 and await cluster.patch("theirs", KEPT, "n1") == 422
+
+    await assert_eventually(is_in_force, within=30)
+    assert await cluster.patch("mine", {"metadata": {"annotations": {placements.ANNOTATION: None}}}, "n1") == 200
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"labels": {"app": "y"}}},
+        {"metadata": {"annotations": {"kept": "changed"}}},
+        {"metadata": {"annotations": {"kept": None}}},
+        {"metadata": {"annotations": {"new": "one"}}},
+        {"metadata": {"finalizers": ["example.com/never"]}},
+        {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "gone"}]}},
+        {"spec": {"containers": [{"name": "c", "image": "other"}]}},
+        {"spec": {"activeDeadlineSeconds": 1}},
+    ],
+    ids=str,
+)
+async def test_nothing_else_of_a_pod_is_its_to_change(cluster: Cluster, change: Any) -> None:
+    async def is_allowed() -> bool:
+        return await cluster.patch("mine", KEPT, "n1") == 200
+
+    await assert_eventually(is_allowed, within=30)
+    assert await cluster.patch("mine", change, "n1") == 422
+    status, text = await cluster.ask("GET", f"{PODS}/mine")
+    metadata = json.loads(text)["metadata"]
+    assert status == 200
+    assert metadata["annotations"]["kept"] == "as it was"
+    assert metadata["labels"] == {"app": "x"}

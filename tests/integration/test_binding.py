@@ -1,0 +1,102 @@
+"""The bind verb before an API server that refuses, fails or takes its time: what is answered, whose room is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from daemons import assert_eventually
+from sandbox.apiserver import ApiServer
+from sandbox.apiserver.levers import Delay
+from scheduling import Service, counts, pod
+from topowise.kube.api import Api
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.verbs import BadRequestError
+
+BINDINGS = "*/binding"
+
+
+@pytest.fixture
+def service() -> Service:
+    made = Service()
+    for name in ("n1", "n2"):
+        made.report(counts(name, "8", included=()))
+    return made
+
+
+@pytest.fixture
+def binder(api: Api, service: Service) -> Binder:
+    return Binder(api, service.ledger, service.records, lambda: None)
+
+
+def create(server: ApiServer, name: str, cpu: str = "8", memory: str = "1Gi") -> dict[str, Any]:
+    document = pod(name, cpu, memory)
+    del document["metadata"]["uid"]
+    made: dict[str, Any] = server.create("pods", document)
+    return made
+
+
+async def bind(binder: Binder, made: dict[str, Any], node: str = "n1") -> str:
+    """What is answered; "" if the pod is bound."""
+    meta = made["metadata"]
+    args = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
+    return str(json.loads(await binder.bind(json.dumps(args).encode()))["Error"])
+
+
+async def test_before_the_first_sync_nothing_is_bound(api: Api, service: Service) -> None:
+    binder = Binder(api, service.ledger, service.records, lambda: "not yet listed: pods")
+    with pytest.raises(BadRequestError, match="not ready: not yet listed: pods"):
+        await binder.bind(b"{}")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"PodName": 1}', b"\xff", b'{"PodName":' * 2000])
+async def test_what_is_no_bind_is_named(binder: Binder, body: bytes) -> None:
+    with pytest.raises(BadRequestError, match="ExtenderBindingArgs"):
+        await binder.bind(body)
+
+
+async def test_a_pod_that_cannot_be_counted_is_not_bound(server: ApiServer, binder: Binder) -> None:
+    assert "pod cannot be placed" in await bind(binder, create(server, "a", memory="1Ei"))
+
+
+async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder: Binder) -> None:
+    made = create(server, "a")
+    server.levers.answer(503, path="*/pods/a", count=1)
+    assert (await bind(binder, made)).startswith("pod cannot be read: ")
+    assert await bind(binder, made) == ""
+
+
+@pytest.mark.parametrize(("status", "is_kept"), [(403, False), (409, False), (500, True), (503, True)])
+async def test_room_is_kept_only_where_nobody_knows_whether_the_pod_was_bound(
+    server: ApiServer, binder: Binder, service: Service, status: int, is_kept: bool
+) -> None:
+    server.levers.answer(status, path=BINDINGS, count=1)
+    answer = await bind(binder, create(server, "a"))
+    assert answer.startswith("binding failed: ")
+    assert f"{status}" in answer
+    assert (service.fits(pod("b", "8"), "n1") == []) is is_kept
+    service.clock.now += 31
+    service.ledger.tick()
+    assert service.fits(pod("b", "8"), "n1") == ["n1"]
+
+
+async def test_a_bind_that_is_given_up_keeps_its_room(server: ApiServer, binder: Binder, service: Service) -> None:
+    rule = server.levers.pull(Delay(5), path=BINDINGS)
+    task = asyncio.create_task(bind(binder, create(server, "a")))
+    await assert_eventually(lambda: rule.hits == 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert service.fits(pod("b", "8"), "n1", "n2") == ["n2"]
+
+
+async def test_binds_to_one_node_wait_for_each_other_but_not_for_ever(server: ApiServer, binder: Binder) -> None:
+    rule = server.levers.pull(Delay(1), path="*/a/binding")
+    first = asyncio.create_task(bind(binder, create(server, "a", "2")))
+    await assert_eventually(lambda: rule.hits == 1)
+    assert await bind(binder, create(server, "c", "2"), "n2") == ""
+    assert await bind(binder, create(server, "b", "2")) == "another bind to n1 takes too long"
+    assert await first == ""

@@ -1,0 +1,109 @@
+"""Waking pods on an API server that refuses or fails: whom it costs what."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from daemons import assert_eventually
+from sandbox.apiserver import ApiServer
+from scheduling import Service, counts, pod
+from topowise.kube.api import Api
+from topowise_scheduler import refusals
+from topowise_scheduler.waking import WOKEN_ANNOTATION, Waker
+
+PODS = "/api/v1/namespaces/default/pods"
+WAITS = [
+    {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": f"0/1 nodes are available: 1 {refusals.NOT_NOW}.",
+    }
+]
+
+
+@pytest.fixture
+def service() -> Service:
+    made = Service()
+    made.report(counts("n1", "0", included=["other"]))
+    made.put(pod("other", "8", node="n1"))
+    return made
+
+
+@pytest.fixture
+async def waker(api: Api, service: Service) -> AsyncIterator[Waker]:
+    """One that runs."""
+    made = Waker(api, service.ledger, service.answers.fits, interval=0.01, per_second=100.0)
+    task = asyncio.create_task(made.run())
+    yield made
+    assert not task.done(), task
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def put(server: ApiServer, service: Service, name: str, cpu: str = "2") -> None:
+    """A pod that waits, on the API server and in the ledger."""
+    document = pod(name, cpu)
+    del document["metadata"]["uid"]
+    made = server.create("pods", document)
+    service.put({**pod(name, cpu, conditions=WAITS), "metadata": made["metadata"]})
+
+
+def free(service: Service) -> None:
+    """The node has room, all of a sudden."""
+    service.ledger.drop_pod("uid-other")
+    service.report(counts("n1", "8", included=(), version="2"))
+
+
+async def woken(api: Api, name: str) -> bool:
+    made: dict[str, Any] = json.loads(await api.request("GET", f"{PODS}/{name}"))
+    return WOKEN_ANNOTATION in (made["metadata"].get("annotations") or {})
+
+
+@pytest.mark.usefixtures("waker")
+async def test_a_pod_that_a_webhook_refuses_keeps_nobody_else_asleep(
+    server: ApiServer, api: Api, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Another shape each, or one node would be for one of them.
+    for number, name in enumerate(("first", "second", "third")):
+        put(server, service, name, str(number + 1))
+    refusal = server.levers.answer(403, method="PATCH", path=f"{PODS}/second")
+    free(service)
+    for name in ("first", "third"):
+        await assert_eventually(lambda name=name: woken(api, name))
+    await assert_eventually(lambda: refusal.hits > 0)
+    assert not await woken(api, "second")
+    assert [record.message for record in caplog.records].count("Cannot wake a pod") == 1
+
+
+@pytest.mark.usefixtures("waker")
+@pytest.mark.parametrize("status", [429, 500])
+async def test_after_an_api_servers_own_trouble_all_are_woken_in_the_end(
+    server: ApiServer, api: Api, service: Service, status: int
+) -> None:
+    put(server, service, "a", "1")
+    put(server, service, "b", "2")
+    trouble = server.levers.answer(status, method="PATCH", retry_after=0, count=1)
+    free(service)
+    for name in ("a", "b"):
+        await assert_eventually(lambda name=name: woken(api, name))
+    assert trouble.hits == 1
+
+
+@pytest.mark.usefixtures("waker")
+async def test_a_pod_that_is_gone_is_not_waited_for(
+    server: ApiServer, api: Api, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(server, service, "a", "1")
+    await api.request("DELETE", f"{PODS}/a", query={"gracePeriodSeconds": "0"})
+    assert len(service.ledger.waiting) == 1
+    free(service)
+    await assert_eventually(lambda: not service.ledger.waiting)
+    assert caplog.messages == []

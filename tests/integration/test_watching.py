@@ -1,0 +1,97 @@
+"""What the watches of the service tell its ledger, in whichever order the collections come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from daemons import assert_eventually
+from sandbox.apiserver import ApiServer
+from scheduling import Service, counts
+from topowise import nrt
+from topowise.kube.api import APPLY_PATCH, Api
+from topowise_scheduler.cluster.watch import BUDGETS_PATH, Budgets, reflectors
+
+NODES = "/api/v1/nodes"
+
+
+async def publish(api: Api, name: str, free: str = "8") -> None:
+    body = {
+        "apiVersion": nrt.API_VERSION,
+        "kind": nrt.KIND,
+        **msgspec.to_builtins(counts(name, free, included=())),
+    }
+    query = {"fieldManager": "test", "force": "true"}
+    path = f"{nrt.PATH}/{name}"
+    await api.request("PATCH", path, query=query, body=msgspec.json.encode(body), content_type=APPLY_PATCH)
+
+
+@asynccontextmanager
+async def watching(api: Api, service: Service, budgets: Budgets) -> AsyncIterator[dict[str, Any]]:
+    """The service's watches by the names of their collections."""
+    sources = reflectors(api, service.ledger, service.records, budgets)
+    tasks = [asyncio.create_task(one.run()) for one in sources]
+    try:
+        yield {one.name: one for one in sources}
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_reports_count_from_the_moment_the_pods_are_listed_as_they_are_by_then(
+    server: ApiServer, api: Api
+) -> None:
+    for name in ("n1", "n2"):
+        await publish(api, name)
+    service = Service()
+    held = server.levers.answer(503, method="list", path="/api/v1/pods")
+    async with watching(api, service, Budgets()) as sources:
+        await assert_eventually(lambda: sources[nrt.PLURAL].synced)
+        await publish(api, "n3")
+        await publish(api, "n1", "5")
+        await api.request("DELETE", f"{nrt.PATH}/n2")
+        await assert_eventually(lambda: held.hits > 0)
+        assert service.ledger.reported() == []
+        server.levers.release(held.id)
+        await assert_eventually(lambda: sorted(service.ledger.reported()) == ["n1", "n3"])
+        assert service.free("n1") == [5]
+
+
+async def test_what_has_gone_while_nothing_was_heard_is_gone_with_the_next_list(server: ApiServer, api: Api) -> None:
+    for name in ("n1", "n2"):
+        server.create("nodes", {"metadata": {"name": name}})
+        await publish(api, name)
+    service = Service()
+    async with watching(api, service, Budgets()):
+        await assert_eventually(lambda: sorted(service.ledger.reported()) == ["n1", "n2"])
+        await assert_eventually(lambda: service.ledger.known == {"n1", "n2"})
+        deaf = server.levers.answer(503, method="watch")
+        server.levers.close_watches()
+        for path in (nrt.PATH, NODES):
+            await api.request("DELETE", f"{path}/n1")
+        server.levers.expire_window()
+        server.levers.release(deaf.id)
+        await assert_eventually(lambda: service.ledger.reported() == ["n2"])
+        await assert_eventually(lambda: service.ledger.known == {"n2"})
+
+
+async def test_nodes_and_budgets_come_and_go_by_events(server: ApiServer, api: Api) -> None:
+    service, budgets = Service(), Budgets()
+    async with watching(api, service, budgets) as sources:
+        await assert_eventually(lambda: all(one.synced for one in sources.values()))
+        server.create("nodes", {"metadata": {"name": "n1"}})
+        server.create(
+            "poddisruptionbudgets.policy",
+            {"metadata": {"name": "one", "namespace": "default"}, "spec": {"maxUnavailable": 1}},
+        )
+        await assert_eventually(lambda: service.ledger.known == {"n1"})
+        await assert_eventually(lambda: [one.key for one in budgets.all()] == ["default/one"])
+        await api.request("DELETE", f"{NODES}/n1")
+        await api.request("DELETE", BUDGETS_PATH.replace("v1/", "v1/namespaces/default/") + "/one")
+        await assert_eventually(lambda: service.ledger.known == set())
+        await assert_eventually(lambda: budgets.all() == [])

@@ -1,0 +1,65 @@
+"""What is wrong is said once when it begins or changes, and once when it is over."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from topowise_exporter.complaints import Complaints
+
+ABOUT = "Cannot read the node"
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO)
+    return caplog
+
+
+def test_a_problem_is_said_when_it_begins_and_changes_and_when_it_is_over(said: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints()
+    for problem in ("no socket", "no socket", "no answer", "no answer"):
+        complaints.raise_(ABOUT, problem)
+    assert ABOUT in complaints
+    complaints.settle(ABOUT)
+    complaints.settle(ABOUT)
+    assert ABOUT not in complaints
+    assert said.messages == [ABOUT, ABOUT, "Recovered"]
+
+
+def test_what_was_never_wrong_does_not_recover(said: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints()
+    complaints.settle(ABOUT)
+    complaints.note(ABOUT, ())
+    assert said.messages == []
+
+
+def test_of_several_problems_the_first_is_told_with_how_many_more_there_are(said: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints()
+    complaints.note(ABOUT, ("one", "two", "three"))
+    complaints.note(ABOUT, ("one",))
+    complaints.note(ABOUT, ())
+    assert [vars(record)["kv"].get("why") for record in said.records] == ["one (and 2 more)", "one", None]
+    assert said.messages == [ABOUT, ABOUT, "Recovered"]
+
+
+def test_those_of_a_group_that_are_not_named_again_are_over_and_others_stay(said: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints()
+    complaints.raise_(ABOUT, "no socket")
+    complaints.replace("Object is written by ", {"nfd": "zones", "rte": "zones"})
+    complaints.replace("Object is written by ", {"rte": "zones"})
+    assert "Object is written by nfd" not in complaints
+    assert "Object is written by rte" in complaints
+    assert ABOUT in complaints
+    assert said.messages == [ABOUT, "Object is written by nfd", "Object is written by rte", "Recovered"]
+
+
+def test_a_problem_at_every_other_look_floods_no_log(said: pytest.LogCaptureFixture) -> None:
+    complaints = Complaints()
+    for _ in range(100):
+        complaints.raise_(ABOUT, "limited")
+        assert ABOUT in complaints
+        complaints.settle(ABOUT)
+        assert ABOUT not in complaints
+    assert said.messages == [ABOUT, "Recovered"]
