@@ -4,9 +4,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: venv demo test check bench e2e fuzz mutants coverage audit gen-proto gen-reference fix clean
+.PHONY: help venv demo test check bench e2e fuzz mutants coverage audit gen-proto gen-reference fix clean
 
-venv: .venv/stamp
+help: ## What there is to type.
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
+	  printf '%-14s %s\n' "$$target" "$$what"; done
+
+venv: .venv/stamp ## The environment that everything else needs, from the lock.
 
 .venv/stamp: hack/requirements-dev.txt pyproject.toml hack/venv
 	@PYTHON="$(PYTHON)" hack/venv
@@ -47,5 +51,5 @@ gen-reference: venv ## Write docs/reference and the chart's schema from the code
 fix: venv ## Format and repair what ruff can.
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-clean:
+clean: ## Remove the environment and caches.
 	rm -rf .venv .mypy_cache .ruff_cache .import_linter_cache dist

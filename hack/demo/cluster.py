@@ -14,6 +14,7 @@ import yaml
 
 from demo.processes import Processes
 from sandbox import machines
+from sandbox.processes import free_ports
 from topowise import nrt
 from topowise.errors import ApiError, TopowiseError
 from topowise.kube import credentials
@@ -52,7 +53,7 @@ class Cluster:
         self.directory = directory
         self.processes = Processes(directory)
         self.kubeconfig = directory / "kubeconfig"
-        self.extender_port, self.health_port = _free_ports(2)
+        self.extender_port, self.health_port = free_ports(2)
         self.nodes: list[Node] = []
 
     @property
@@ -217,14 +218,6 @@ def _first_core(machine: machines.Machine) -> str:
 
 def _configuration(kind: str, kubeconfig: Path) -> dict[str, Any]:
     return {"apiVersion": "topowise.io/v1alpha1", "kind": kind, "client": {"kubeconfig": str(kubeconfig)}}
-
-
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 async def _all_exist(paths: list[Path]) -> bool:

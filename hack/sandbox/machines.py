@@ -197,13 +197,6 @@ two_node_cxl = Machine(
     pci=(*nic("0000:18:00.0", 0, "0000:17:00.0"), *nic("0000:98:00.0", 1, "0000:97:00.0")),
 )
 
-DEMOS = {
-    "two_socket": two_socket,
-    "four_node_snc": four_node_snc,
-    "four_node_uneven": four_node_uneven,
-    "two_node_cxl": two_node_cxl,
-}
-
 
 class _Writer:
     """Files below a directory. Paths and link targets are relative to it; links are written relative, as in sysfs."""

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from sandbox.exported import exported
+from scheduling import configuration
 from topowise import attributes, cpuset, documents, fingerprint, kubeletconfig, nrt, numatopology, placement, pods
 from topowise import quantity as quantities
 from topowise.attributes import cores, devices, holdings
 from topowise.errors import ParseError, TopowiseError
 from topowise.kube import kubeconfig
-from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise.runtime import config
 from topowise.wire import podresources_pb2 as pb
 from topowise_exporter.configuration import ExporterConfiguration
@@ -135,14 +135,7 @@ _OBJECT = (msgspec.DecodeError, UnicodeError, RecursionError, ParseError)
 
 def _topology() -> bytes:
     """An object of our exporter with everything in it."""
-    settings = KubeletConfiguration(
-        topologyManagerPolicy="single-numa-node",
-        cpuManagerPolicy="static",
-        memoryManagerPolicy="Static",
-        reservedSystemCPUs="0",
-        systemReserved={"memory": "1Gi"},
-        reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
-    )
+    settings = configuration()
     machine = Machine(
         numa=tuple(
             NumaNode(at, 4 * GI, tuple(Core(at, (2 * core + 4 * at,)) for core in range(2)), {2048: 8}, (10, 20))

@@ -203,9 +203,6 @@ class Levers:
                 break
         return actions
 
-    def is_stalled(self, asked: Asked) -> bool:
-        return self._stalling(asked) is not None
-
     async def until_moving(self, asked: Asked, given_up: Callable[[], bool] = lambda: False) -> None:
         """Returns once no stall holds the request (at once, if none does), or when it was given up by other levers."""
         counted = False

@@ -87,11 +87,6 @@ class SchedulingQueue:
         """Whether nothing is to be tried, now or after a back-off."""
         return not (self._active or self._backoff or self._error_backoff or self._in_flight)
 
-    @property
-    def sleeping(self) -> list[QueuedPod]:
-        """Pods that only an event can wake."""
-        return list(self._sleeping.values())
-
     def counts(self) -> dict[str, int]:
         """Pods by where they are; for people."""
         return {

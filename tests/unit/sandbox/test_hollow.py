@@ -10,6 +10,7 @@ import pytest
 
 from burst.nodes import KINDS
 from daemons import CRD, assert_eventually, plain
+from demo.cluster import EMULATED
 from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.hollow import LIFETIME, Fleet, Pace, Reporting
@@ -18,7 +19,7 @@ from topowise.kube.api import Api
 from topowise_exporter import machine as hardware
 
 NRT = "noderesourcetopologies.topology.node.k8s.io"
-MACHINES = machines.DEMOS | {name: kind.machine for name, kind in KINDS.items()}
+MACHINES = EMULATED | {name: kind.machine for name, kind in KINDS.items()}
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scheduling import GIB, kubelet
+from lives import GPU, machine
+from scheduling import GIB, configuration, kubelet
 from topowise_scheduler.cluster.places import same_place
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 
@@ -50,3 +51,14 @@ def test_two_containers_do_not_get_the_same_cpus() -> None:
 )
 def test_what_only_an_admission_can_tell_has_no_place(changed: dict[str, object]) -> None:
     assert same_place(kubelet(), {"c": msgspec.structs.replace(HELD, **changed)}) is None
+
+
+def test_as_many_devices_near_the_same_numa_node_are_found_or_none() -> None:
+    node = Kubelet(machine(), configuration())
+    held = Placement("app", None, False, None, (), {GPU: ("gpu10",)})
+    for own, expected in (("a", "gpu10"), ("b", "gpu11")):
+        found = same_place(node, {"c": held})
+        assert found is not None
+        assert found["c"].devices == {GPU: (expected,)}
+        node.hold(own, {}, found)
+    assert same_place(node, {"c": held}) is None
