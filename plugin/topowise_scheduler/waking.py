@@ -161,7 +161,9 @@ class Waker:
                 "PATCH", path, body=msgspec.json.encode(body), content_type=MERGE_PATCH, timeout=_TIMEOUT_S
             )
         except ApiError as exc:
-            if exc.status not in (404, 409):
+            # With another uid the patch is invalid (client-go, PodControllerRefManager.ReleasePod).
+            has_other_uid = exc.status == 422 and "metadata.uid" in exc.message
+            if exc.status not in (404, 409) and not has_other_uid:
                 raise
             # It is gone, or another one of its name is there.
             self._ledger.waiting.pop(record.uid, None)

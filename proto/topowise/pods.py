@@ -177,14 +177,6 @@ def allocated(pod: Pod) -> Pod:
     return msgspec.structs.replace(pod, spec=changed)
 
 
-def kind_of(pod: Pod, name: str) -> Kind | None:
-    """The kind of the container `name`, None if the pod has none of that name (ephemeral containers count as none)."""
-    for container in pod.spec.initContainers or ():
-        if container.name == name:
-            return "sidecar" if container.restartPolicy == "Always" else "init"
-    return "app" if any(container.name == name for container in pod.spec.containers or ()) else None
-
-
 def aggregate(containers: Iterable[ContainerNeeds], amounts: Iterable[Mapping[str, int]]) -> Amounts:
     """max(largest init step, app containers + sidecars) per resource, where a step includes the sidecars before it.
 

@@ -107,3 +107,18 @@ async def test_a_pod_that_is_gone_is_not_waited_for(
     free(service)
     await assert_eventually(lambda: not service.ledger.waiting)
     assert caplog.messages == []
+
+
+@pytest.mark.usefixtures("waker")
+async def test_a_pod_that_was_made_anew_under_its_name_is_another_one(
+    server: ApiServer, api: Api, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(server, service, "a", "1")
+    await api.request("DELETE", f"{PODS}/a", query={"gracePeriodSeconds": "0"})
+    document = pod("a", "1")
+    del document["metadata"]["uid"]
+    server.create("pods", document)
+    free(service)
+    await assert_eventually(lambda: not service.ledger.waiting)
+    assert caplog.messages == []
+    assert not await woken(api, "a")

@@ -24,7 +24,6 @@ from topowise.kube.credentials import Credentials
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
 # JSON is YAML; the API server takes an applied configuration under this name only.
 APPLY_PATCH = "application/apply-patch+yaml"
 # What kubectl asks for: the server's own columns.

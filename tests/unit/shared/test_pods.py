@@ -115,7 +115,6 @@ def test_kinds_follow_the_lists_and_the_restart_policy() -> None:
         ("once", "init"),
         ("app", "app"),
     ]
-    assert [pods.kind_of(pod, name) for name in ("side", "once", "app", "debug")] == ["sidecar", "init", "app", None]
 
 
 @pytest.mark.parametrize(
