@@ -60,7 +60,7 @@ async def test_the_service_is_killed_in_the_middle_of_a_burst(
 ) -> None:
     async def kill() -> None:
         await cluster.service.kill()
-        await cluster.service.start(cluster.session)
+        await cluster.service.start()
 
     seconds = await cluster.feed(300, halfway=kill)
     await cluster.assert_all_well()

@@ -125,7 +125,7 @@ async def test_the_service_is_killed_while_volcano_places_pods(
         async def kill() -> None:
             await cluster.service.kill()
             await asyncio.sleep(1.0)
-            await cluster.service.start(cluster.session)
+            await cluster.service.start()
 
         seconds = await cluster.feed(200, halfway=kill)
         await told(cluster, f"200 pods in {seconds:.1f} s, the service killed", capsys)
