@@ -304,8 +304,8 @@ async def test_numa_aware_alone_keeps_to_the_policy_in_a_burst(
         bound = {one["spec"]["nodeName"] for one in await cluster.pods() if one["spec"].get("nodeName")}
         assert {kinds[name].config.topologyManagerPolicy for name in bound} == {"single-numa-node"}
         assert len(bound) > 2
-        # All have had their turn in the room that others left; of that the plug-in hears by the object alone. What it has
-        # set aside for a pod that was refused it keeps until the pod is deleted, so then some may wait for ever.
+        # All have had their turn in the room that others left; of that the plug-in hears by the object alone. What it
+        # has set aside for a pod that was refused it keeps until the pod is deleted, so then some may wait for ever.
         assert cluster.refusals or not await cluster.waiting()
 
 
