@@ -12,28 +12,16 @@ import pytest
 
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
-from scheduling import Service, counts, pod
+from scheduling import WAITS, Service, counts, full, pod
 from topowise.kube.api import Api
-from topowise_scheduler import refusals
 from topowise_scheduler.waking import WOKEN_ANNOTATION, Waker
 
 PODS = "/api/v1/namespaces/default/pods"
-WAITS = [
-    {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": f"0/1 nodes are available: 1 {refusals.NOT_NOW}.",
-    }
-]
 
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
-    made.report(counts("n1", "0", included=["other"]))
-    made.put(pod("other", "8", node="n1"))
-    return made
+    return full()
 
 
 @pytest.fixture

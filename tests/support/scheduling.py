@@ -9,7 +9,7 @@ import msgspec
 
 from topowise import fingerprint, nrt, placement, pods
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
-from topowise_scheduler import report, strategies
+from topowise_scheduler import refusals, report, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
@@ -162,3 +162,22 @@ class Service:
         decoded = pods.decode(msgspec.json.encode(document))
         verdicts = self.answers.verdicts(self.answers.question(decoded, names, is_simulation=True))
         return [name for name, outcome in zip(names, verdicts.outcomes.tolist(), strict=True) if outcome == 1]
+
+
+WAITS: list[dict[str, str]] = [
+    {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": f"0/1 nodes are available: 1 {refusals.NOT_NOW}.",
+    }
+]
+"""Conditions of a pod that waits because we refused it."""
+
+
+def full() -> Service:
+    """A service whose one node, n1, is taken whole by the pod "other"."""
+    made = Service()
+    made.report(counts("n1", "0", included=["other"]))
+    made.put(pod("other", "8", node="n1"))
+    return made

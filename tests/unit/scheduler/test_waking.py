@@ -3,27 +3,14 @@
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, counts, kubelet, machine, pod
+from scheduling import WAITS, Service, configuration, counts, full, kubelet, machine, pod
 from topowise.kube.api import Api
-from topowise_scheduler import refusals
 from topowise_scheduler.waking import Waker
-
-_WAITS = [
-    {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": f"0/1 nodes are available: 1 {refusals.NOT_NOW}.",
-    }
-]
 
 
 @pytest.fixture
 def service() -> Service:
-    made = Service()
-    made.report(counts("n1", "0", included=["other"]))
-    made.put(pod("other", "8", node="n1"))
-    return made
+    return full()
 
 
 def waker(service: Service, per_second: float = 1000.0) -> Waker:
@@ -47,7 +34,7 @@ def free(service: Service, cpus: str, version: str) -> None:
 
 
 def test_a_pod_is_woken_when_its_room_appears_and_only_once_for_it(service: Service) -> None:
-    service.put(pod("a", "4", conditions=_WAITS))
+    service.put(pod("a", "4", conditions=WAITS))
     one = waker(service)
     assert due(one) == []
     service.ledger.drop_pod("uid-other")
@@ -60,7 +47,7 @@ def test_a_pod_is_woken_when_its_room_appears_and_only_once_for_it(service: Serv
 
 
 def test_a_pod_woken_in_vain_is_left_alone_for_longer_and_longer(service: Service) -> None:
-    service.put(pod("a", "4", conditions=_WAITS))
+    service.put(pod("a", "4", conditions=WAITS))
     one = waker(service)
     service.ledger.drop_pod("uid-other")
     times = 0
@@ -72,7 +59,7 @@ def test_a_pod_woken_in_vain_is_left_alone_for_longer_and_longer(service: Servic
 
 
 def test_a_pod_whose_policy_no_node_has_is_never_woken(service: Service) -> None:
-    service.put(pod("a", "4", conditions=_WAITS, annotations={"volcano.sh/numa-topology-policy": "restricted"}))
+    service.put(pod("a", "4", conditions=WAITS, annotations={"volcano.sh/numa-topology-policy": "restricted"}))
     one = waker(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
@@ -82,8 +69,8 @@ def test_a_pod_whose_policy_no_node_has_is_never_woken(service: Service) -> None
 def test_of_more_groups_than_fit_into_a_round_each_has_its_turn(service: Service) -> None:
     service.report(counts("n2", "0", included=()))
     for number in range(70):
-        service.put(pod(f"p{number}", "9", memory=f"{number + 1}Mi", conditions=_WAITS, priority=5))
-    service.put(pod("small", "4", conditions=_WAITS))
+        service.put(pod(f"p{number}", "9", memory=f"{number + 1}Mi", conditions=WAITS, priority=5))
+    service.put(pod("small", "4", conditions=WAITS))
     one = waker(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
@@ -92,7 +79,7 @@ def test_of_more_groups_than_fit_into_a_round_each_has_its_turn(service: Service
 
 
 def test_a_pod_that_still_does_not_fit_sleeps_on(service: Service) -> None:
-    service.put(pod("a", "4", conditions=_WAITS))
+    service.put(pod("a", "4", conditions=WAITS))
     one = waker(service)
     service.ledger.drop_pod("uid-other")
     free(service, "3", "2")
@@ -100,7 +87,7 @@ def test_a_pod_that_still_does_not_fit_sleeps_on(service: Service) -> None:
 
 
 def test_a_pod_refused_by_other_plugins_is_not_ours_to_wake(service: Service) -> None:
-    other = [{**_WAITS[0], "message": "0/1 nodes are available: 1 Insufficient cpu."}]
+    other = [{**WAITS[0], "message": "0/1 nodes are available: 1 Insufficient cpu."}]
     service.put(pod("a", "4", conditions=other))
     one = waker(service)
     service.ledger.drop_pod("uid-other")
@@ -110,7 +97,7 @@ def test_a_pod_refused_by_other_plugins_is_not_ours_to_wake(service: Service) ->
 
 def test_the_most_important_come_first_and_as_many_as_there_are_nodes_for_them(service: Service) -> None:
     for name, priority in (("low", 1), ("high", 9), ("middle", 5)):
-        service.put(pod(name, "8", priority=priority, conditions=_WAITS))
+        service.put(pod(name, "8", priority=priority, conditions=WAITS))
     one = waker(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
@@ -121,7 +108,7 @@ def test_the_most_important_come_first_and_as_many_as_there_are_nodes_for_them(s
 
 def test_while_a_node_has_room_the_next_of_the_shape_follows(service: Service) -> None:
     for name in ("a", "b", "c"):
-        service.put(pod(name, "4", conditions=_WAITS, creationTimestamp=f"2026-01-01T00:00:0{ord(name) - 96}Z"))
+        service.put(pod(name, "4", conditions=WAITS, creationTimestamp=f"2026-01-01T00:00:0{ord(name) - 96}Z"))
     one = waker(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
@@ -134,7 +121,7 @@ def test_while_a_node_has_room_the_next_of_the_shape_follows(service: Service) -
 
 def test_the_rate_is_limited_and_nobody_is_forgotten(service: Service) -> None:
     for number in range(4):
-        service.put(pod(f"p{number}", "1", memory=f"{number + 1}Mi", conditions=_WAITS))
+        service.put(pod(f"p{number}", "1", memory=f"{number + 1}Mi", conditions=WAITS))
     one = waker(service, per_second=20.0)
     one._allowance = 2.0
     service.ledger.drop_pod("uid-other")
@@ -146,7 +133,7 @@ def test_the_rate_is_limited_and_nobody_is_forgotten(service: Service) -> None:
 
 
 def test_a_quarantined_node_wakes_nobody(service: Service) -> None:
-    service.put(pod("a", "4", conditions=_WAITS))
+    service.put(pod("a", "4", conditions=WAITS))
     one = waker(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
@@ -155,7 +142,7 @@ def test_a_quarantined_node_wakes_nobody(service: Service) -> None:
 
 
 def test_an_exact_report_of_freed_room_wakes_too(service: Service) -> None:
-    service.put(pod("a", "4", conditions=_WAITS))
+    service.put(pod("a", "4", conditions=WAITS))
     one = waker(service)
     service.report(exported(machine(), configuration(), kubelet()))
     assert due(one) == ["a"]
