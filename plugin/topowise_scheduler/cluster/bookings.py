@@ -58,6 +58,12 @@ class Booking(msgspec.Struct):
     """The revision of the books in which it was found to fit wherever the others may lie."""
     resized: Resize | None = None
     """Until a report shows it."""
+    whole: bool = False
+    """A report has listed all of it since it was assigned, or resized."""
+    compared: bool = False
+    """Its prediction has been counted."""
+    missed: bool = False
+    """A part of it lies elsewhere than predicted first."""
 
     @property
     def uid(self) -> str:

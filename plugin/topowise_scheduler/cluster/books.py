@@ -21,7 +21,7 @@ from topowise_scheduler.cluster.places import same_place
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.report import PodName, Report, kubelet_of
+from topowise_scheduler.report import Placements, PodName, Report, kubelet_of
 
 
 class Books:
@@ -47,7 +47,7 @@ class Books:
         comparison = Comparison()
         if report.precision == "exact":
             if self.kubelet is not None:
-                comparison = confirmation.compare(report, self._assigned(), self.kubelet)
+                comparison = confirmation.compare(report, self._assigned(), self.kubelet, self._ended, now)
             self._mark_reported(report)
         else:
             self._included = {}
@@ -125,7 +125,7 @@ class Books:
             return False
         if own_amounts(node, booking.record.view(node)) != own_amounts(node, before.view(node)):
             booking.since = booking.acknowledged = now
-            booking.reported = False
+            booking.reported = booking.whole = booking.compared = booking.missed = False
             booking.resized = Resize(now, report.version, report.held.get(booking.name))
         self._rebuild(report)
         return True
@@ -270,9 +270,10 @@ class Books:
 
     def _mark_reported(self, report: Report) -> None:
         for booking in self._assigned():
-            booking.reported = confirmation.lists(report, booking, self._ended)
+            booking.reported = confirmation.confirms(report, booking, self._ended, self._reported_at)
             if booking.reported:
                 booking.resized = None
+                booking.whole = booking.compared = True
 
     def _mark_counted(self, report: Report, *, believes: bool) -> bool:
         """Mark the pods that the numbers of a counts report include. True if there are new marks.
@@ -386,10 +387,26 @@ class Books:
         if self.kubelet is None:
             return
         self._revision += 1
-        booking.placed = self.kubelet.admit_view(self._view(booking)).admitted
+        view = self._view(booking)
+        parts = self._parts(booking, view)
+        if parts:
+            # As a kubelet that goes on with an admission: what is allocated stays, the rest is found beside it.
+            self.kubelet.hold(booking.uid, view.requests, parts)
+        booking.placed = self.kubelet.admit_view(view).admitted
+        if parts and not booking.placed:
+            # Taken it is all the same.
+            self.kubelet.hold(booking.uid, view.requests, parts)
+            booking.placed = True
         booking.releases_before = self._removals
         if booking.placed:
             self._start(booking)
+
+    def _parts(self, booking: Booking, view: PodView) -> Placements:
+        """What an exact report lists of a pod that it does not confirm, as its kubelet is still admitting it."""
+        report = self.report
+        if report is None or booking.standing is not Standing.ASSIGNED or booking.resized or view.by_pod_level:
+            return {}
+        return {} if booking.name in self._ended else report.held.get(booking.name, {})
 
     def _start(self, booking: Booking) -> bool:
         """The containers of the pod run, if they do. True if its init containers give something back."""

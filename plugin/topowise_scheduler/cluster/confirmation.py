@@ -16,11 +16,12 @@ import msgspec
 
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster.amounts import included
-from topowise_scheduler.cluster.bookings import LATE_S, Booking, Ended
+from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, LATE_S, Booking, Ended
 from topowise_scheduler.cluster.caution import own_amounts
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.kubelet.pod import ContainerView
 from topowise_scheduler.report import PodName, Report
 
 # How many of the newest pods may be missing in the numbers of a counts report, to be found by its fingerprint.
@@ -46,30 +47,105 @@ def shows(report: Report, booking: Booking) -> bool:
     return resized.version != report.version
 
 
-def lists(report: Report, booking: Booking, ended: Mapping[PodName, Ended]) -> bool:
-    """Whether an exact report lists the pod. Of a name that has ended lately, it may mean the one that ended."""
-    return booking.name in report.held and booking.name not in ended and shows(report, booking)
+def confirms(report: Report, booking: Booking, ended: Mapping[PodName, Ended], reported_at: float) -> bool:
+    """Whether an exact report lists the pod, and lists all of it. `reported_at`: seconds, monotonic.
+
+    Of a name that has ended lately, it may mean the one that ended. A kubelet allocates container by container, and
+    lists what it has got to: the pod is believed to hold less than it asks for only once it has been there for long
+    (a kubelet whose managers were switched on later), as a report may be on its way for long.
+    """
+    if booking.name not in report.held or booking.name in ended or not shows(report, booking):
+        return False
+    if booking.whole:
+        return True
+    done = booking.acknowledged
+    if done is not None and (booking.was_there or done < reported_at - ENDED_KEPT_S):
+        return True
+    return is_whole(report, booking)
 
 
-def compare(report: Report, assigned: Sequence[Booking], predicted: Kubelet) -> Comparison:
-    """What an exact report says of pods that were only predicted so far."""
+def is_whole(report: Report, booking: Booking) -> bool:
+    """Whether an exact report lists everything that the pod's kubelet gives its app containers: they come last."""
+    held, node = report.held[booking.name], report.empty
+    if booking.name in report.admitting:
+        return False
+    pod = booking.record.view(node)
+    if pod.by_pod_level:
+        own = held.get("")
+        return (node.cpu is None or not pod.cpus or own is not None) and all(
+            one.name in held for one in pod.containers if one.kind == "app" and _wants(one, node)
+        )
+    return all(
+        one.name in held and _has_all(held[one.name], one, node)
+        for one in pod.containers
+        if one.kind == "app" and _wants(one, node)
+    )
+
+
+def _wants(container: ContainerView, node: Kubelet) -> bool:
+    """Whether its kubelet gives the container anything of its own."""
+    return bool(
+        (node.cpu is not None and container.cpus)
+        or (node.memory is not None and any((container.memory or {}).values()))
+        or any(count for name, count in container.limits.items() if name in node.devices.tables)
+    )
+
+
+def _has_all(held: Placement, container: ContainerView, node: Kubelet) -> bool:
+    if node.cpu is not None and (held.cpus or 0).bit_count() < container.cpus:
+        return False
+    if node.memory is not None:
+        listed = {block.type for block in held.memory}
+        if any(amount and name not in listed for name, amount in (container.memory or {}).items()):
+            return False
+    return all(
+        len(held.devices.get(name, ())) >= count
+        for name, count in container.limits.items()
+        if name in node.devices.tables
+    )
+
+
+def compare(
+    report: Report,
+    assigned: Sequence[Booking],
+    predicted: Kubelet,
+    ended: Mapping[PodName, Ended],
+    reported_at: float,
+) -> Comparison:
+    """What an exact report says of pods that were only predicted so far, each judged once, when it is whole.
+
+    A pod of which a part lies elsewhere is placed anew around that part, so its miss is noted in the booking.
+    """
     hits = 0
     misses = []
     for booking in assigned:
         held = report.held.get(booking.name)
-        if held is None or booking.reported or not booking.placed or not shows(report, booking):
+        if held is None or booking.compared or not booking.placed or not shows(report, booking):
             continue
         placements = predicted.placements(booking.uid)
         # Plain init containers are in no report, and "" is the pod itself.
-        if all(
-            name in placements and numa_nodes(placements[name], predicted) == numa_nodes(placement, predicted)
+        booking.missed = booking.missed or not all(
+            name in placements and _lies_there(placement, placements[name], predicted)
             for name, placement in held.items()
             if name
-        ):
-            hits += 1
-        else:
+        )
+        if not confirms(report, booking, ended, reported_at):
+            continue
+        booking.compared = True
+        if booking.missed:
             misses.append(booking.name)
+        else:
+            hits += 1
     return Comparison(hits, tuple(misses))
+
+
+def _lies_there(listed: Placement, predicted: Placement, node: Kubelet) -> bool:
+    """Whether what is listed of a container is on the predicted NUMA nodes; what is not listed yet says nothing."""
+    return all(
+        mine == theirs
+        for mine, theirs in zip(numa_nodes(listed, node), numa_nodes(predicted, node), strict=True)
+        if mine
+    )
 
 
 def counted(report: Report, assigned: Sequence[Booking], ended: Mapping[PodName, Ended]) -> list[Booking]:

@@ -1,0 +1,116 @@
+"""A kubelet allocates container by container, and an exporter may look in between: a pod is confirmed when it is whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import Service, configuration, counts, kubelet, machine, pod
+from topowise import nrt, pods
+from topowise_scheduler.kubelet import Kubelet, Placement
+
+TWO = {"cpu": "2", "memory": "1Gi"}
+
+
+def wide(name: str, containers: int = 2, *, node: str = "", **fields: Any) -> dict[str, Any]:
+    """A Guaranteed pod of containers c0, c1, … with 2 CPUs and 1Gi each."""
+    document = pod(name, node=node, **fields)
+    document["spec"]["containers"] = [
+        {"name": f"c{number}", "resources": {"requests": TWO, "limits": TWO}} for number in range(containers)
+    ]
+    return document
+
+
+def decoded(document: dict[str, Any]) -> pods.Pod:
+    return pods.decode(msgspec.json.encode(document))
+
+
+def report(node: Kubelet, version: str) -> nrt.NodeResourceTopology:
+    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, resourceVersion=version))
+
+
+def half(before: Kubelet, document: dict[str, Any], *, containers: tuple[str, ...], memory: bool = True) -> Kubelet:
+    """The node when only these containers of the pod have been allocated, with or without their memory."""
+    whole = before.fork()
+    admission = whole.admit(decoded(document))
+    assert admission.admitted
+    node = before.fork()
+    parts: dict[str, Placement] = {
+        name: admission.placements[name] if memory else msgspec.structs.replace(admission.placements[name], memory=())
+        for name in containers
+    }
+    node.hold(document["metadata"]["uid"], {}, parts)
+    return node
+
+
+@pytest.fixture
+def service() -> Service:
+    made = Service()
+    made.report(report(kubelet(), "1"))
+    return made
+
+
+class TestAnExactReport:
+    def test_the_rest_of_a_half_admitted_pod_stays_booked(self, service: Service) -> None:
+        service.put(wide("a", node="n1"))
+        assert service.free("n1") == [1, 2]
+        service.report(report(half(kubelet(), wide("a"), containers=("c0",)), "2"))
+        assert service.free("n1") == [1, 2]
+        assert service.fits(pod("b", "3"), "n1") == []
+
+    def test_so_does_the_memory_of_a_container_whose_cpus_are_listed_already(self) -> None:
+        service = Service()
+        service.report(report(kubelet(), "1"))
+        large = pod("a", "2", "12Gi", node="n1")
+        service.put(large)
+        service.report(report(half(kubelet(), large, containers=("c",), memory=False), "2"))
+        assert service.fits(pod("b", "1", "10Gi"), "n1") == ["n1"]
+        service.put(pod("b", "1", "10Gi", node="n1"))
+        assert service.fits(pod("c", "1", "10Gi"), "n1") == []
+
+    def test_the_rest_is_predicted_from_where_the_parts_really_lie(self, service: Service) -> None:
+        """Another pod came first on the real node, so the first container lies elsewhere than predicted."""
+        truth = kubelet()
+        assert truth.admit(decoded(pod("unseen", "2"))).admitted
+        service.put(wide("a", node="n1"))
+        service.report(report(half(truth, wide("a"), containers=("c0",)), "2"))
+        assert truth.admit(decoded(wide("a"))).admitted
+        service.report(report(truth, "3"))
+        free_when_whole = service.free("n1")
+        assert free_when_whole == [1, 0]
+        assert service.ledger.events["prediction_miss"] == 1
+        assert service.ledger.events["prediction_hit"] == 0
+
+    def test_a_prediction_is_counted_once_and_when_the_pod_is_whole(self, service: Service) -> None:
+        service.put(wide("a", node="n1"))
+        truth = kubelet()
+        for version, containers in (("2", ("c0",)), ("3", ("c0", "c1"))):
+            service.report(report(half(truth, wide("a"), containers=containers, memory=version == "3"), version))
+        assert truth.admit(decoded(wide("a"))).admitted
+        service.report(report(truth, "4"))
+        service.report(report(kubelet(), "5"))
+        service.report(report(truth, "6"))
+        assert (service.ledger.events["prediction_hit"], service.ledger.events["prediction_miss"]) == (1, 0)
+
+    def test_a_pod_long_admitted_is_believed_to_hold_what_is_listed(self, service: Service) -> None:
+        service.put(wide("a", node="n1"))
+        service.put(wide("a", node="n1", startTime="2026-01-01T00:00:00Z", phase="Running"))
+        service.clock.now += 130
+        service.report(report(half(kubelet(), wide("a"), containers=("c0",)), "2"))
+        assert service.free("n1") == [1, 4]
+
+
+class TestAReportOfCounts:
+    def test_numbers_that_have_only_a_part_of_the_newest_pod_do_not_include_it(self) -> None:
+        service = Service()
+        service.report(counts("n1", ("8", "8"), included=()))
+        service.put(wide("a", 4, node="n1"))
+        assert sum(service.free("n1")) == 8
+        service.report(counts("n1", ("6", "8"), included=["a"]))
+        assert sum(service.free("n1")) <= 8
+        service.report(counts("n1", ("4", "4"), included=["a"]))
+        assert sum(service.free("n1")) == 8
