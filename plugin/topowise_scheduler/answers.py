@@ -19,6 +19,7 @@ from topowise.errors import ParseError
 from topowise_scheduler import explain, policies, refusals
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.cluster.unconfirmed import is_numa_bound
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.strategies import Strategy, scale
@@ -128,6 +129,7 @@ class Answers:
             if name in asked.names:
                 at = asked.names.index(name)
                 outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(refusals.QUARANTINED)
+        self._close_unconfirmed(asked, outcomes, words)
         self._apply_policy(asked, outcomes, words)
         for word, times in enumerate([] if asked.is_simulation else np.bincount(words).tolist()):
             if times:
@@ -176,7 +178,8 @@ class Answers:
                     precision=books.report.precision,
                     refusal=verdicts.text(at),
                     never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE)
-                    and verdicts.text(at) != refusals.QUARANTINED,
+                    and verdicts.text(at) not in (refusals.QUARANTINED, refusals.UNCONFIRMED),
+                    unconfirmed=self._ledger.unconfirmed.why(name),
                     score=int(scores[at]) if verdicts.outcomes[at] == _FITS else 0,
                 )
             )
@@ -257,6 +260,12 @@ class Answers:
             words[at] = self._texts.number(refusals.of(refused.reason, ever=False))
         elif admissions:
             outcomes[at], words[at] = Outcome.FITS, 0
+
+    def _close_unconfirmed(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+        closed = self._ledger.unconfirmed.closed_rows()
+        if closed.size and is_numa_bound(asked.record):
+            at = np.isin(asked.rows, closed)
+            outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(refusals.UNCONFIRMED)
 
     def _apply_policy(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Nodes whose Topology Manager cannot give what the pod's annotations ask for."""

@@ -76,11 +76,20 @@ def not_reported(name: str) -> NodeExplanation:
 
 
 def explain(
-    name: str, node: Kubelet, pod: PodView, *, precision: str, refusal: str = "", never: bool = False, score: int = 0
+    name: str,
+    node: Kubelet,
+    pod: PodView,
+    *,
+    precision: str,
+    refusal: str = "",
+    never: bool = False,
+    score: int = 0,
+    unconfirmed: Sequence[str] = (),
 ) -> NodeExplanation:
     """What happens to the pod on the node, which is changed by it: give a fork.
 
     `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
+    `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now.
     """
     steps: list[Step] = []
 
@@ -102,6 +111,8 @@ def explain(
         verdict = "never" if never else "not now"
     else:
         text = _placed(node, pod, steps, admission)
+    if unconfirmed:
+        text += f"; the node's report is its last true one, not confirmed now ({', '.join(unconfirmed)})"
     return NodeExplanation(
         node=name,
         verdict=verdict,

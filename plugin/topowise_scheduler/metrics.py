@@ -29,6 +29,9 @@ class Counts(Collector):
         events = ledger.events
         yield _gauge("nodes", "Nodes of the cluster.", len(ledger.known))
         yield _gauge("reported_nodes", "Nodes that an exporter has reported.", len(ledger.reported()))
+        yield _gauge(
+            "unconfirmed_nodes", "Nodes whose last report their kubelet does not confirm now.", len(ledger.unconfirmed)
+        )
         yield _gauge("open_claims", "Pods that are expected on a node and not bound yet.", ledger.open_claims)
         yield _gauge("unsettled_pods", "Bound pods that may lie elsewhere than predicted.", ledger.worlds.pods)
         yield _gauge("waiting_pods", "Pending pods that were refused here.", len(ledger.waiting))

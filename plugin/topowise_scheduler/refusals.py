@@ -20,6 +20,7 @@ NO_SHARED_POOL: Final = PREFIX + "pod leaves no CPUs or memory for its shared co
 OUT_OF: Final = PREFIX + "node allocatable is used up"
 NEVER_ENOUGH: Final = PREFIX + "node allocatable is too small"
 QUARANTINED: Final = PREFIX + "kubelet refused such a pod, waiting for a new report of the node"
+UNCONFIRMED: Final = PREFIX + "kubelet is restarting, waiting for a report that it confirms"
 UNSETTLED: Final = PREFIX + "no room wherever its newest pods may lie, waiting for a new report of the node"
 WEAKER_POLICY: Final = PREFIX + "Topology Manager policy is weaker than the pod asks for"
 OTHER_POLICY: Final = PREFIX + "Topology Manager policy is not the one the pod asks for"

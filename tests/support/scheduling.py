@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from sandbox.exported import exported
 from topowise import fingerprint, nrt, placement, pods
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import refusals, report, strategies
-from topowise_scheduler.answers import Answers
+from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.configuration import Scoring
@@ -108,6 +109,14 @@ def kubelet(**changed: Any) -> Kubelet:
     return Kubelet(machine(), configuration(**changed))
 
 
+def exact(node: Kubelet, version: str = "1", name: str = "n1") -> nrt.NodeResourceTopology:
+    """What our exporter publishes of a node whose pods have uids "uid-<name>"."""
+    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
+    return msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
+    )
+
+
 def pod(name: str, cpu: str = "2", memory: str = "1Gi", *, node: str = "", **fields: Any) -> dict[str, Any]:
     """A Guaranteed pod of one container. `fields` go to metadata (annotations, labels, uid …), spec or status."""
     amounts = {"cpu": cpu, "memory": memory}
@@ -157,10 +166,13 @@ class Service:
         assert node.cpu is not None
         return [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
 
+    def question(self, document: dict[str, Any], *names: str) -> Question:
+        """A question that leaves no trace."""
+        return self.answers.question(pods.decode(msgspec.json.encode(document)), names, is_simulation=True)
+
     def fits(self, document: dict[str, Any], *names: str) -> list[str]:
         """The nodes on which a pod would fit, without a trace."""
-        decoded = pods.decode(msgspec.json.encode(document))
-        verdicts = self.answers.verdicts(self.answers.question(decoded, names, is_simulation=True))
+        verdicts = self.answers.verdicts(self.question(document, *names))
         return [name for name, outcome in zip(names, verdicts.outcomes.tolist(), strict=True) if outcome == 1]
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from topowise import pods
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.report import PodName
+from topowise_scheduler.report import Placements, PodName
 
 # For so long a report that still lists an ended pod is taken for an old one; later, for the kubelet's truth.
 ENDED_KEPT_S: Final = 120.0
@@ -77,10 +77,17 @@ class Booking(msgspec.Struct):
 
 
 class Ended(NamedTuple):
-    """A pod that has ended: seconds, monotonic, and what it was."""
+    """A pod that has ended: seconds, monotonic, and what it was. `held` is what the exact report of that time listed,
+    None if it did not list all of it; `has_left`: a later one has not listed it any more."""
 
     at: float
     record: PodRecord
+    held: Placements | None = None
+    has_left: bool = False
+
+    def may_be(self, listed: Placements) -> bool:
+        """Whether what an exact report lists under its name may still be this pod, and not one made after it."""
+        return not self.has_left and (self.held is None or self.held == listed)
 
 
 def is_unsure(booking: Booking, assigned: Iterable[Booking], releases: Iterable[float], now: float) -> bool:

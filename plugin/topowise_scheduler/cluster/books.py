@@ -46,6 +46,8 @@ class Books:
         is_newer = self.report is None or not report.version or report.version != self.report.version
         comparison = Comparison()
         if report.precision == "exact":
+            if is_newer:
+                self._note_who_left(report)
             if self.kubelet is not None:
                 comparison = confirmation.compare(report, self._assigned(), self.kubelet, self._ended, now)
             self._mark_reported(report)
@@ -55,6 +57,11 @@ class Books:
         self.report = report
         self._rebuild(report)
         return comparison
+
+    def _note_who_left(self, report: Report) -> None:
+        for name, ended in self._ended.items():
+            if ended.held is not None and name not in report.held:
+                self._ended[name] = ended._replace(has_left=True)
 
     def drop_report(self) -> None:
         """Nobody reports the node any more."""
@@ -153,7 +160,8 @@ class Books:
             return
         self._revision += 1
         if booking.standing is Standing.ASSIGNED and ended_at is not None and self.report is not None:
-            self._ended[booking.name] = Ended(ended_at, booking.record)
+            held = self.report.held.get(booking.name) if booking.whole else None
+            self._ended[booking.name] = Ended(ended_at, booking.record, held)
             if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
         if self.kubelet is None or self.report is None:
@@ -406,7 +414,8 @@ class Books:
         report = self.report
         if report is None or booking.standing is not Standing.ASSIGNED or booking.resized or view.by_pod_level:
             return {}
-        return {} if booking.name in self._ended else report.held.get(booking.name, {})
+        listed = report.held.get(booking.name, {})
+        return {} if confirmation.is_old(booking.name, listed, self._ended) else listed
 
     def _start(self, booking: Booking) -> bool:
         """The containers of the pod run, if they do. True if its init containers give something back."""

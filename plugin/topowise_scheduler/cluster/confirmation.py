@@ -22,7 +22,7 @@ from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.pod import ContainerView
-from topowise_scheduler.report import PodName, Report
+from topowise_scheduler.report import Placements, PodName, Report
 
 # How many of the newest pods may be missing in the numbers of a counts report, to be found by its fingerprint.
 _MAX_MISSING: Final = 16
@@ -54,7 +54,8 @@ def confirms(report: Report, booking: Booking, ended: Mapping[PodName, Ended], r
     lists what it has got to: the pod is believed to hold less than it asks for only once it has been there for long
     (a kubelet whose managers were switched on later), as a report may be on its way for long.
     """
-    if booking.name not in report.held or booking.name in ended or not shows(report, booking):
+    held = report.held.get(booking.name)
+    if held is None or is_old(booking.name, held, ended) or not shows(report, booking):
         return False
     if booking.whole:
         return True
@@ -62,6 +63,11 @@ def confirms(report: Report, booking: Booking, ended: Mapping[PodName, Ended], r
     if done is not None and (booking.was_there or done < reported_at - ENDED_KEPT_S):
         return True
     return is_whole(report, booking)
+
+
+def is_old(name: PodName, listed: Placements, ended: Mapping[PodName, Ended]) -> bool:
+    """Whether what a report lists under a name may be a pod that has ended."""
+    return name in ended and ended[name].may_be(listed)
 
 
 def is_whole(report: Report, booking: Booking) -> bool:

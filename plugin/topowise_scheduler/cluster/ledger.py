@@ -20,6 +20,7 @@ from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.cluster.caution import worlds
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes, is_numa_bound
 from topowise_scheduler.cluster.worlds import WorldRows
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
@@ -62,6 +63,8 @@ class Ledger:
         """Pending pods that were refused here, by uid."""
         self.known: set[str] = set()
         """Names of the Node objects."""
+        self.unconfirmed = UnconfirmedNodes(engine)
+        """Nodes of which the report is the last true one, and not what their kubelet says now."""
         self._with_past: set[str] = set()
         self.changes = 0
         """Counts what has become of nodes."""
@@ -89,6 +92,7 @@ class Ledger:
                 log.warning("Parts of an NRT cannot be used", extra=kv(node=report.name, why=problem))
         if books.report is None or books.report.version != report.version:
             self._quarantine.release(report.name)
+        self.unconfirmed.put(report.name, report.unconfirmed)
         comparison = books.put_report(report, self._clock())
         self.events["prediction_hit"] += comparison.hits
         self.events["prediction_miss"] += len(comparison.misses)
@@ -99,8 +103,24 @@ class Ledger:
         self.events[f"report_{report.precision}"] += 1
         self._publish(report.name, books)
 
+    def lose_report(self, name: str) -> None:
+        """The node's object was deleted. As long as there is the node, its kubelet holds what it held: the exporter
+        will write again, and until then the last report goes on, with what is booked since."""
+        books = self._nodes.get(name)
+        if name not in self.known or books is None or books.report is None:
+            self.drop_report(name)
+        elif not self.unconfirmed.why(name):
+            self.unconfirmed.put(name, (OBJECT_DELETED,))
+
+    def drop_node(self, name: str) -> None:
+        """The Node object is gone, and with it what a deleted report left behind."""
+        self.known.discard(name)
+        if OBJECT_DELETED in self.unconfirmed.why(name):
+            self.drop_report(name)
+
     def drop_report(self, name: str) -> None:
-        """The report is gone."""
+        """Nobody reports the node any more."""
+        self.unconfirmed.put(name, ())
         books = self._nodes.get(name)
         if books is not None and books.report is not None:
             books.drop_report()
@@ -389,6 +409,8 @@ class Ledger:
         books = self._nodes.get(name)
         if books is None:
             return ""
+        if is_numa_bound(record) and self.unconfirmed.is_closed(name):
+            return f"the report of {name} is not confirmed by its kubelet ({', '.join(self.unconfirmed.why(name))})"
         # It must fit where the pods before it are predicted, and wherever else they may be.
         states = () if books.is_as_judged(record.uid) else self.states_without(record, name, leaving)
         for state in states:

@@ -51,7 +51,7 @@ class _Reports:
             return
         for name in self._ledger.reported():
             if name not in listed:
-                self._ledger.drop_report(name)
+                self._ledger.lose_report(name)
         for item in items:
             if not self._is_known(item):
                 _guarded(self._ledger.put_report, item)
@@ -63,7 +63,7 @@ class _Reports:
             else:
                 self._waiting[item.name] = item
         elif event == "DELETED":
-            self._ledger.drop_report(item.name)
+            self._ledger.lose_report(item.name)
         else:
             self._ledger.put_report(item)
 
@@ -89,11 +89,14 @@ class _Nodes:
         self._ledger = ledger
 
     def replace(self, items: list[Node]) -> None:
-        self._ledger.known = {item.metadata.name for item in items}
+        listed = {item.metadata.name for item in items}
+        for name in self._ledger.known - listed:
+            self._ledger.drop_node(name)
+        self._ledger.known = listed
 
     def apply(self, event: EventType, item: Node) -> None:
         if event == "DELETED":
-            self._ledger.known.discard(item.metadata.name)
+            self._ledger.drop_node(item.metadata.name)
         else:
             self._ledger.known.add(item.metadata.name)
 

@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, counts, kubelet, machine, pod
-from topowise import nrt, pods
+from scheduling import Service, counts, exact, kubelet, pod
+from topowise import pods
 from topowise_scheduler.kubelet import Kubelet, Placement
 
 TWO = {"cpu": "2", "memory": "1Gi"}
@@ -26,11 +25,6 @@ def wide(name: str, containers: int = 2, *, node: str = "", **fields: Any) -> di
 
 def decoded(document: dict[str, Any]) -> pods.Pod:
     return pods.decode(msgspec.json.encode(document))
-
-
-def report(node: Kubelet, version: str) -> nrt.NodeResourceTopology:
-    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, resourceVersion=version))
 
 
 def half(before: Kubelet, document: dict[str, Any], *, containers: tuple[str, ...], memory: bool = True) -> Kubelet:
@@ -50,7 +44,7 @@ def half(before: Kubelet, document: dict[str, Any], *, containers: tuple[str, ..
 @pytest.fixture
 def service() -> Service:
     made = Service()
-    made.report(report(kubelet(), "1"))
+    made.report(exact(kubelet(), "1"))
     return made
 
 
@@ -58,16 +52,16 @@ class TestAnExactReport:
     def test_the_rest_of_a_half_admitted_pod_stays_booked(self, service: Service) -> None:
         service.put(wide("a", node="n1"))
         assert service.free("n1") == [1, 2]
-        service.report(report(half(kubelet(), wide("a"), containers=("c0",)), "2"))
+        service.report(exact(half(kubelet(), wide("a"), containers=("c0",)), "2"))
         assert service.free("n1") == [1, 2]
         assert service.fits(pod("b", "3"), "n1") == []
 
     def test_so_does_the_memory_of_a_container_whose_cpus_are_listed_already(self) -> None:
         service = Service()
-        service.report(report(kubelet(), "1"))
+        service.report(exact(kubelet(), "1"))
         large = pod("a", "2", "12Gi", node="n1")
         service.put(large)
-        service.report(report(half(kubelet(), large, containers=("c",), memory=False), "2"))
+        service.report(exact(half(kubelet(), large, containers=("c",), memory=False), "2"))
         assert service.fits(pod("b", "1", "10Gi"), "n1") == ["n1"]
         service.put(pod("b", "1", "10Gi", node="n1"))
         assert service.fits(pod("c", "1", "10Gi"), "n1") == []
@@ -77,9 +71,9 @@ class TestAnExactReport:
         truth = kubelet()
         assert truth.admit(decoded(pod("unseen", "2"))).admitted
         service.put(wide("a", node="n1"))
-        service.report(report(half(truth, wide("a"), containers=("c0",)), "2"))
+        service.report(exact(half(truth, wide("a"), containers=("c0",)), "2"))
         assert truth.admit(decoded(wide("a"))).admitted
-        service.report(report(truth, "3"))
+        service.report(exact(truth, "3"))
         free_when_whole = service.free("n1")
         assert free_when_whole == [1, 0]
         assert service.ledger.events["prediction_miss"] == 1
@@ -89,18 +83,18 @@ class TestAnExactReport:
         service.put(wide("a", node="n1"))
         truth = kubelet()
         for version, containers in (("2", ("c0",)), ("3", ("c0", "c1"))):
-            service.report(report(half(truth, wide("a"), containers=containers, memory=version == "3"), version))
+            service.report(exact(half(truth, wide("a"), containers=containers, memory=version == "3"), version))
         assert truth.admit(decoded(wide("a"))).admitted
-        service.report(report(truth, "4"))
-        service.report(report(kubelet(), "5"))
-        service.report(report(truth, "6"))
+        service.report(exact(truth, "4"))
+        service.report(exact(kubelet(), "5"))
+        service.report(exact(truth, "6"))
         assert (service.ledger.events["prediction_hit"], service.ledger.events["prediction_miss"]) == (1, 0)
 
     def test_a_pod_long_admitted_is_believed_to_hold_what_is_listed(self, service: Service) -> None:
         service.put(wide("a", node="n1"))
         service.put(wide("a", node="n1", startTime="2026-01-01T00:00:00Z", phase="Running"))
         service.clock.now += 130
-        service.report(report(half(kubelet(), wide("a"), containers=("c0",)), "2"))
+        service.report(exact(half(kubelet(), wide("a"), containers=("c0",)), "2"))
         assert service.free("n1") == [1, 4]
 
 
@@ -114,3 +108,50 @@ class TestAReportOfCounts:
         assert sum(service.free("n1")) <= 8
         service.report(counts("n1", ("4", "4"), included=["a"]))
         assert sum(service.free("n1")) == 8
+
+
+class TestANameThatIsUsedAgain:
+    """A StatefulSet makes its pod anew under the same name, often on the same node."""
+
+    @pytest.fixture
+    def truth(self) -> Kubelet:
+        made = kubelet()
+        assert made.admit(decoded(pod("a", "3"))).admitted
+        return made
+
+    @pytest.fixture
+    def again(self, truth: Kubelet) -> Service:
+        """The first pod has been reported and has ended; the second one is bound and taken on by its kubelet."""
+        service = Service()
+        service.put(pod("a", "3", node="n1", startTime="2026-01-01T00:00:00Z"), is_news=False)
+        service.report(exact(truth, "1"))
+        service.clock.now += 60
+        service.ledger.drop_pod("uid-a")
+        service.clock.now += 0.1
+        service.put(pod("a", "3", node="n1", uid="second", startTime="2026-01-01T00:01:00Z"))
+        return service
+
+    def test_its_listing_is_doubted_while_it_may_be_the_first_pod(self, service: Service, again: Service) -> None:
+        again.report(exact(kubelet_with(pod("a", "3")), "2"))
+        assert again.fits(pod("b", "4"), "n1") == []
+
+    def test_once_the_first_has_left_the_reports_the_next_listing_is_the_second(
+        self, again: Service, truth: Kubelet
+    ) -> None:
+        again.report(exact(kubelet(), "2"))
+        again.report(exact(truth, "3"))
+        assert again.fits(pod("b", "4"), "n1") == ["n1"]
+
+    def test_so_it_is_if_other_cpus_are_listed(self, again: Service) -> None:
+        elsewhere = kubelet_with(pod("unseen", "2"), pod("a", "3"))
+        elsewhere.remove("uid-unseen")
+        again.report(exact(elsewhere, "2"))
+        assert again.free("n1") == [3, 1]
+        assert again.fits(pod("b", "3"), "n1") == ["n1"]
+
+
+def kubelet_with(*documents: dict[str, Any]) -> Kubelet:
+    node = kubelet()
+    for document in documents:
+        assert node.admit(decoded(document)).admitted
+    return node

@@ -5,18 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox.exported import exported
-from scheduling import Service, configuration, counts, kubelet, machine, pod
-from topowise import nrt, pods
+from scheduling import Service, counts, exact, kubelet, pod
+from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
-
-
-def exact(node: Kubelet, version: str = "1", name: str = "n1") -> nrt.NodeResourceTopology:
-    """What our exporter publishes of a node whose pods have uids "uid-<name>"."""
-    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
-    return msgspec.structs.replace(
-        made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
-    )
 
 
 def admit(node: Kubelet, document: dict[str, Any]) -> None:

@@ -1,0 +1,86 @@
+"""A report that is not what the kubelet says now: the node goes on from what was known, and takes nobody blindly."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from scheduling import Service, counts, exact, kubelet, pod
+from topowise import nrt
+from topowise_scheduler.refusals import UNCONFIRMED
+
+
+def unconfirmed(version: str, *reasons: str) -> nrt.NodeResourceTopology:
+    made = exact(kubelet(), version)
+    marked = nrt.Attribute("topowise.io/unconfirmed", ",".join(reasons))
+    return msgspec.structs.replace(made, attributes=(*made.attributes, marked))
+
+
+@pytest.fixture
+def service() -> Service:
+    made = Service()
+    made.ledger.known = {"n1"}
+    made.report(exact(kubelet(), "1"))
+    return made
+
+
+class TestAKubeletThatRestarts:
+    def test_its_node_takes_no_pod_that_would_hold_something(self, service: Service) -> None:
+        service.report(unconfirmed("2", "pods"))
+        assert service.fits(pod("a", "2"), "n1") == []
+        burstable = pod("b")
+        burstable["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
+        assert service.fits(burstable, "n1") == ["n1"]
+        service.report(exact(kubelet(), "3"))
+        assert service.fits(pod("a", "2"), "n1") == ["n1"]
+
+    def test_a_pod_that_was_let_there_before_is_not_bound_now(self, service: Service) -> None:
+        record = service.put(pod("a", "2"))
+        assert record.needs is not None
+        service.ledger.claim(record, record.needs, "n1")
+        service.report(unconfirmed("2", "cpu-manager", "pods"))
+        assert "not confirmed by its kubelet (cpu-manager, pods)" in service.ledger.assume(record, record.needs, "n1")
+
+    def test_people_are_told_why(self, service: Service) -> None:
+        service.report(unconfirmed("2", "pods"))
+        asked = service.question(pod("a", "2"), "n1")
+        (told,) = service.answers.explanations(asked)
+        assert (told.verdict, UNCONFIRMED in told.text, "(pods)" in told.text) == ("not now", True, True)
+
+
+class TestADeletedObject:
+    def test_the_node_goes_on_from_what_was_known(self, service: Service) -> None:
+        service.put(pod("a", "4", node="n1"))
+        service.ledger.lose_report("n1")
+        assert service.fits(pod("b", "4"), "n1") == []
+        assert service.fits(pod("b", "3"), "n1") == ["n1"]
+        service.put(pod("c", "3", node="n1"))
+        assert service.fits(pod("b", "3"), "n1") == []
+        assert service.ledger.unconfirmed.why("n1") == ("object-deleted",)
+        (told,) = service.answers.explanations(service.question(pod("d", "1"), "n1"))
+        assert "object-deleted" in told.text
+
+    def test_the_next_report_confirms_it(self, service: Service) -> None:
+        service.ledger.lose_report("n1")
+        service.report(exact(kubelet(), "2"))
+        assert len(service.ledger.unconfirmed) == 0
+
+    def test_it_is_forgotten_with_its_node(self, service: Service) -> None:
+        service.ledger.lose_report("n1")
+        service.ledger.drop_node("n1")
+        assert service.ledger.reported() == []
+        assert len(service.ledger.unconfirmed) == 0
+
+    def test_a_node_that_is_gone_already_is_forgotten_at_once(self, service: Service) -> None:
+        service.ledger.drop_node("n1")
+        assert service.ledger.reported() == ["n1"]
+        service.ledger.lose_report("n1")
+        assert service.ledger.reported() == []
+
+    def test_numbers_of_another_producer_go_on_too(self) -> None:
+        service = Service()
+        service.ledger.known = {"n1"}
+        service.report(counts("n1", "8", included=()))
+        service.put(pod("a", "6", node="n1"))
+        service.ledger.lose_report("n1")
+        assert service.fits(pod("b", "3"), "n1") == []
