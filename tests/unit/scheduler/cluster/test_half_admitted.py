@@ -1,4 +1,4 @@
-"""A kubelet allocates container by container, and an exporter may look in between: a pod is confirmed when it is whole."""
+"""A kubelet allocates container by container, and an exporter may look in between: a pod is confirmed when whole."""
 
 from __future__ import annotations
 
