@@ -70,4 +70,8 @@ class Report(msgspec.Struct, frozen=True):
     fingerprint: str = ""
     """Digest of the pods that are accounted for; "" if there is none to compare with."""
     fingerprint_method: Method = "all"
+    admitting: frozenset[PodName] = frozenset()
+    """Pods whose admission the exporter has not seen to end: they may hold more than `held` has of them."""
+    unconfirmed: tuple[str, ...] = ()
+    """Why this is the last true report and not what the kubelet says now (topowise.attributes.doubts); empty if it is."""
     problems: tuple[str, ...] = ()
