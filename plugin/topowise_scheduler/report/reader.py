@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from topowise import attributes, fingerprint, nrt, placement
+from topowise.attributes import doubts
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.report import counted, exact, koordlet
@@ -38,6 +39,8 @@ def read(topology: nrt.NodeResourceTopology) -> Report:
                 books=found.books,
                 fingerprint=digest,
                 fingerprint_method=method,
+                admitting=doubts.read_pods(named),
+                unconfirmed=doubts.read_reasons(named),
                 problems=_bounded((*problems, *found.problems)),
             )
     problems += [
@@ -55,6 +58,8 @@ def read(topology: nrt.NodeResourceTopology) -> Report:
         offsets=_offsets(named, zones, problems),
         fingerprint=digest,
         fingerprint_method=method,
+        admitting=doubts.read_pods(named),
+        unconfirmed=doubts.read_reasons(named),
         problems=_bounded(problems),
     )
 

@@ -41,6 +41,10 @@ MEMORY_CELLS: Final = "topowise.io/memory-cells"
 MEMORY_ASSIGNMENTS: Final = "topowise.io/memory-assignments"
 # On top: which resources' amounts were derived from /sys because the kubelet's manager of them is off ("cpu,memory").
 DERIVED: Final = "topowise.io/derived-from-sysfs"
+# On top: pods that the kubelet may still be giving more than the object says, and why the object may not be the truth
+# any more; see `doubts` here.
+ADMITTING: Final = "topowise.io/admitting"
+UNCONFIRMED: Final = "topowise.io/unconfirmed"
 # Per zone: "true" on a zone without anything, for an id between those of the machine's NUMA nodes that no node has.
 ABSENT: Final = "topowise.io/absent"
 # No attribute: resources of zones that begin so count the devices of a DRA driver, whose name follows. Nobody can ask

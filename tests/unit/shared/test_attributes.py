@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topowise.attributes import cores, devices, holdings
+from topowise import attributes
+from topowise.attributes import cores, devices, doubts, holdings
 from topowise.attributes.cores import Core
 from topowise.attributes.devices import Device
 from topowise.attributes.holdings import Block, Container, Pod
@@ -79,3 +80,32 @@ def test_damaged_json_is_named(text: str) -> None:
         devices.read(text)
     with pytest.raises(ParseError, match="holdings"):
         holdings.read(text)
+
+
+def test_pods_that_are_being_admitted_are_read_back() -> None:
+    text = doubts.write_pods([("b", "p"), ("a", "q"), ("b", "p")])
+    assert text == "a/q,b/p"
+    assert doubts.read_pods({attributes.ADMITTING: text}) == {("a", "q"), ("b", "p")}
+    assert doubts.read_pods({}) == frozenset()
+
+
+def test_reasons_to_doubt_an_object_are_read_back_sorted() -> None:
+    text = doubts.write_reasons([doubts.PODS, doubts.device("example.com/nic"), doubts.CPU_MANAGER])
+    assert text == "cpu-manager,device:example.com/nic,pods"
+    assert doubts.read_reasons({attributes.UNCONFIRMED: text}) == ("cpu-manager", "device:example.com/nic", "pods")
+    assert doubts.read_reasons({}) == ()
+
+
+def test_doubts_stay_short_however_many_there_are() -> None:
+    pods = [("ns", f"pod-{number:05}") for number in range(10_000)]
+    named = {attributes.ADMITTING: doubts.write_pods(pods), attributes.UNCONFIRMED: "x" * 1_000_000}
+    assert doubts.read_pods(named) == set(pods[: doubts.MOST_PODS])
+    assert [len(reason) for reason in doubts.read_reasons(named)] == [300]
+    named = {name: ",".join(f"a/{number}" for number in range(10_000)) for name in named}
+    assert len(doubts.read_pods(named)) == doubts.MOST_PODS
+    assert len(doubts.read_reasons(named)) == doubts.MOST_REASONS
+
+
+@pytest.mark.parametrize("text", ["", ",", "/", "pod", "ns/", "/pod", ",,pod,"])
+def test_what_is_no_name_of_a_pod_is_left_out(text: str) -> None:
+    assert doubts.read_pods({attributes.ADMITTING: text + ",ns/p"}) == {("ns", "p")}

@@ -223,3 +223,18 @@ def test_zones_of_any_name_are_read_or_named(zones: list[nrt.Zone]) -> None:
     named = sum(nrt.zone_id(zone.name) is None for zone in zones)
     assert len(found.problems) >= named
     report.kubelet_of(found, lambda _name: None)
+
+
+@pytest.mark.parametrize("damaged", [None, attributes.HOLDINGS])
+def test_what_the_exporter_doubts_is_in_the_report_exact_or_not(damaged: str | None) -> None:
+    doubts = (
+        nrt.Attribute(attributes.ADMITTING, "default/q,team-a/p"),
+        nrt.Attribute(attributes.UNCONFIRMED, "pods,a-word-of-later"),
+    )
+    kept = tuple(one for one in WHOLE.attributes or () if one.name != damaged)
+    found = report.read(msgspec.structs.replace(WHOLE, attributes=(*kept, *doubts)))
+    assert found.precision == ("counts" if damaged else "exact")
+    assert found.admitting == {("default", "q"), ("team-a", "p")}
+    assert found.unconfirmed == ("a-word-of-later", "pods")
+    assert report.read(WHOLE).admitting == frozenset()
+    assert report.read(WHOLE).unconfirmed == ()
