@@ -19,7 +19,6 @@ from topowise.errors import ParseError
 from topowise_scheduler import explain, policies, refusals
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
-from topowise_scheduler.cluster.unconfirmed import is_numa_bound
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.strategies import Strategy, scale
@@ -262,8 +261,7 @@ class Answers:
             outcomes[at], words[at] = Outcome.FITS, 0
 
     def _close_unconfirmed(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
-        closed = self._ledger.unconfirmed.closed_rows()
-        if closed.size and is_numa_bound(asked.record):
+        for closed in self._ledger.unconfirmed.closed(asked.record):
             at = np.isin(asked.rows, closed)
             outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(refusals.UNCONFIRMED)
 

@@ -20,7 +20,7 @@ from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.cluster.caution import worlds
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes, is_numa_bound
+from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
 from topowise_scheduler.cluster.worlds import WorldRows
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
@@ -409,7 +409,7 @@ class Ledger:
         books = self._nodes.get(name)
         if books is None:
             return ""
-        if is_numa_bound(record) and self.unconfirmed.is_closed(name):
+        if self.unconfirmed.is_closed(name, record):
             return f"the report of {name} is not confirmed by its kubelet ({', '.join(self.unconfirmed.why(name))})"
         # It must fit where the pods before it are predicted, and wherever else they may be.
         states = () if books.is_as_judged(record.uid) else self.states_without(record, name, leaving)

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.attributes import doubts
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Engine
 
@@ -28,7 +29,8 @@ class UnconfirmedNodes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._reasons: dict[str, tuple[str, ...]] = {}
-        self._closed: NDArray[np.int32] | None = None
+        # The engine's rows of the nodes with a reason, made when they are asked for.
+        self._rows: dict[str, NDArray[np.int32]] | None = None
 
     def __len__(self) -> int:
         return len(self._reasons)
@@ -36,7 +38,7 @@ class UnconfirmedNodes:
     def put(self, node: str, reasons: tuple[str, ...]) -> None:
         """Why the node's report is not its kubelet's word; none if it is."""
         if self._reasons.get(node, ()) != reasons:
-            self._closed = None
+            self._rows = None
             if reasons:
                 self._reasons[node] = reasons
             else:
@@ -46,20 +48,29 @@ class UnconfirmedNodes:
         """The reasons, none for a node that is confirmed."""
         return self._reasons.get(node, ())
 
-    def is_closed(self, node: str) -> bool:
-        """Whether the node takes no pods that are bound to NUMA nodes."""
-        return bool(self._reasons) and self.why(node) not in ((), (OBJECT_DELETED,))
+    def is_closed(self, node: str, record: PodRecord) -> bool:
+        """Whether the node does not take the pod now."""
+        return any(_closes(reason, record) for reason in self.why(node))
 
-    def closed_rows(self) -> NDArray[np.int32]:
-        """The engine's rows of closed nodes."""
-        if self._closed is None:
-            self._closed = self._engine.rows([name for name in self._reasons if self.is_closed(name)])
-        return self._closed
+    def closed(self, record: PodRecord) -> list[NDArray[np.int32]]:
+        """The engine's rows of nodes that do not take the pod now."""
+        if not self._reasons:
+            return []
+        if self._rows is None:
+            nodes: dict[str, list[str]] = {}
+            for node, reasons in self._reasons.items():
+                for reason in reasons:
+                    nodes.setdefault(reason, []).append(node)
+            self._rows = {reason: self._engine.rows(names) for reason, names in nodes.items()}
+        return [rows for reason, rows in self._rows.items() if _closes(reason, record)]
 
 
-def is_numa_bound(record: PodRecord) -> bool:
-    """Whether a kubelet might give the pod CPUs, memory or devices of its own; a yes may be wrong, a no is not."""
+def _closes(reason: str, record: PodRecord) -> bool:
     needs = record.needs
-    return needs is not None and (
-        needs.qos == "Guaranteed" or any(name not in _NATIVE for one in needs.containers for name in one.limits)
-    )
+    if needs is None or reason == OBJECT_DELETED:
+        return False
+    asked = {name for one in needs.containers for name, amount in one.limits.items() if amount and name not in _NATIVE}
+    if reason.startswith(doubts.DEVICE):
+        return reason.removeprefix(doubts.DEVICE) in asked
+    # A kubelet may give such a pod CPUs, memory or devices of its own; it gives other pods nothing.
+    return needs.qos == "Guaranteed" or bool(asked)

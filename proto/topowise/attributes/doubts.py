@@ -19,7 +19,8 @@ MEMORY_MANAGER: Final = "memory-manager"
 """Memory manager Static, and no memory is allocatable."""
 PODS: Final = "pods"
 """A kubelet that has just started lists fewer pods than its state files have."""
-_DEVICE: Final = "device:"
+DEVICE: Final = "device:"
+"""A resource follows whose device plug-in has not registered again."""
 
 MOST_PODS: Final = 64
 """A kubelet admits one pod after the other, so there are hardly ever two."""
@@ -29,7 +30,7 @@ _LONGEST: Final = 300
 
 def device(resource: str) -> str:
     """The reason that a device plug-in has not registered again: its devices are not allocatable yet."""
-    return _DEVICE + resource
+    return DEVICE + resource
 
 
 def write_pods(pods: Iterable[tuple[str, str]]) -> str:
