@@ -2,8 +2,8 @@
 
 A kubelet that restarts lists nothing for seconds, although everything still runs; its exporter keeps the last object
 and says so in it (`topowise.io/unconfirmed`). What ended or came since nobody knows, so such a node is *closed* for
-pods that its kubelet would have to align or give something of its own. A node whose object was deleted is unconfirmed too,
-but not closed: its kubelet is as it was, and what comes to it and goes is booked as ever.
+pods that its kubelet would have to align or give something of its own. A node whose object was deleted is unconfirmed
+too, but not closed: its kubelet is as it was, and what comes to it and goes is booked as ever.
 
 Invariant: a node is in here exactly as long as its present report says why, or its object is gone and its Node is not.
 """

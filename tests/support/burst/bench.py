@@ -22,12 +22,14 @@ from burst.service import Process, Service
 from burst.workload import BLIND_SCHEDULER, NUMA_SCHEDULER, Workload
 from sandbox.hollow import Fleet, Pace, Refusal, Reporting
 from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
+from sandbox.kubescheduler.attempt import said
 from sandbox.kubescheduler.pod import PodInfo
 from topowise import nrt
 from topowise.errors import ApiError, ConfigError
 from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
+from topowise_scheduler import refusals
 
 CRD: Final = Path(__file__).parents[3] / "charts/topowise/crds/noderesourcetopologies.yaml"
 _QUIET_S: Final = 1.5
@@ -84,6 +86,8 @@ class Bench:
         self.errors: Counter[str] = Counter()
         """Why attempts have failed."""
         self.attempts: dict[str, list[Attempt]] = {}
+        self.doubted = 0
+        """Attempts that found no node, and one of them only because it was not known where its newest pods lie."""
         self.seconds = 0.0
         self._backlog = scenario.backlog
         self._last_metrics: list[dict[str, float]] = []
@@ -218,6 +222,7 @@ class Bench:
             "bound": str(counts["bound"]),
             "attempts": str(counts["attempts"]),
             "no node": str(counts["refused"]),
+            "doubted": str(self.doubted),
             "errors": str(counts["failed"]),
             "bind errors": str(counts["bind failed"]),
             "victims": str(counts["victims"]),
@@ -331,6 +336,8 @@ class Bench:
 
     def _note_attempt(self, attempt: Attempt) -> None:
         self.attempts.setdefault(attempt.uid, []).append(attempt)
+        if not attempt.feasible and refusals.UNSETTLED in said(attempt.refused):
+            self.doubted += 1
         if attempt.error:
             self.errors[attempt.error] += 1
         if attempt.chosen is not None:
