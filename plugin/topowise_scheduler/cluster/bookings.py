@@ -62,6 +62,8 @@ class Booking(msgspec.Struct):
     """A report has listed all of it since it was assigned, or resized."""
     compared: bool = False
     """Its prediction has been counted."""
+    highest: int | None = None
+    """The highest position of a NUMA node at which it has been predicted, None if it never found room."""
     missed: bool = False
     """A part of it lies elsewhere than predicted first."""
 
@@ -95,7 +97,7 @@ def is_unsure(booking: Booking, assigned: Iterable[Booking], releases: Iterable[
 
     `assigned` are the pods bound to the node, `releases` the times at which some gave back what they held.
     """
-    if booking.reported or booking.standing is Standing.NOMINATED:
+    if booking.reported or booking.whole or booking.standing is Standing.NOMINATED:
         return False
     done = booking.acknowledged
     if booking.standing is Standing.CLAIMED or done is None or now - done < LATE_S:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
 from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, Ended, Resize, Standing, is_unsure
-from topowise_scheduler.cluster.caution import holds_anything, own_amounts
+from topowise_scheduler.cluster.caution import holds_anything, own_amounts, position_of
 from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.orders import fit_after, fit_in_any_order
 from topowise_scheduler.cluster.places import same_place
@@ -67,7 +67,7 @@ class Books:
         """Nobody reports the node any more."""
         self.report = self.kubelet = None
         for booking in self.bookings.values():
-            booking.reported = booking.placed = False
+            booking.reported = booking.placed = booking.whole = False
 
     def put(self, booking: Booking, *, is_news: bool = True) -> bool:
         """Book a pod, or raise the standing of its booking. False if the node is as it was, for all that is known.
@@ -262,6 +262,13 @@ class Books:
             if is_unsure(booking, assigned, self._releases, now) and holds_anything(node, view := self._view(booking))
         ]
 
+    def highest(self) -> dict[str, int]:
+        """By uid the highest position at which a pod has been predicted, of those whose way here has been seen. From
+        counts a prediction is not as good as that."""
+        if self.report is None or self.report.precision != "exact":
+            return {}
+        return {one.uid: one.highest for one in self.bookings.values() if one.highest is not None and not one.was_there}
+
     def _view(self, booking: Booking) -> PodView:
         assert self.kubelet is not None
         return booking.record.view(self.kubelet)
@@ -333,13 +340,30 @@ class Books:
         before, self.kubelet = self.kubelet, kubelet_of(report, known.get, without=gone, pods=self._included)
         for uid in self._included.keys() - self.bookings.keys():
             self.kubelet.remove(uid)
-        settled = frozenset() if is_exact or before is None else self._settle(before, self.kubelet)
+        settled: frozenset[str] = frozenset()
+        if before is not None:
+            settled = self._keep_unlisted(before, self.kubelet) if is_exact else self._settle(before, self.kubelet)
         for booking in sorted(self.bookings.values(), key=lambda one: -one.standing):
             if booking.uid in settled:
                 continue
             booking.placed = is_exact and booking.reported
             if not booking.reported:
                 self._place(booking)
+
+    def _keep_unlisted(self, before: Kubelet, node: Kubelet) -> frozenset[str]:
+        """A pod that was listed whole and is not any more has ended, or its kubelet starts anew: it lies where it lay
+        or nowhere, until its own event tells. If others have its room, it is gone."""
+        if before.topology is not node.topology:
+            return frozenset()
+        unlisted = [one for one in self._assigned() if one.whole and not one.reported]
+        for booking in unlisted:
+            lay = before.placements(booking.uid) if booking.uid in before.active else {}
+            # With other ids, if a pod that came after its end has some of them.
+            placements = same_place(node, lay) if lay else None
+            booking.placed = placements is not None
+            if placements is not None:
+                node.hold(booking.uid, self._view(booking).requests, placements)
+        return frozenset(one.uid for one in unlisted)
 
     def _settle(self, before: Kubelet, node: Kubelet) -> frozenset[str]:
         """Put pods that no report tells of where they were predicted when their kubelet took them on.
@@ -407,6 +431,7 @@ class Books:
             booking.placed = True
         booking.releases_before = self._removals
         if booking.placed:
+            booking.highest = max(booking.highest or 0, position_of(self.kubelet, booking.uid))
             self._start(booking)
 
     def _parts(self, booking: Booking, view: PodView) -> Placements:

@@ -10,7 +10,7 @@ each such pod holds what it could hold on every NUMA node at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Final
@@ -25,6 +25,7 @@ from topowise_scheduler.kubelet.pod import PodView, device_requests
 # Under the other policies CPUs and devices may come from anywhere, so that only their sums decide.
 _ZONES_DECIDE: Final = ("restricted", "single-numa-node")
 _MAX_WORLDS: Final = 16
+_ANYWHERE: Final[Mapping[str, int]] = {}
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -52,17 +53,29 @@ def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
     return amounts | {name: count for name in node.devices.tables if (count := device_requests(pod, name))}
 
 
-def worlds(node: Kubelet, unsure: Sequence[PodView]) -> list[Kubelet]:
+def worlds(node: Kubelet, unsure: Sequence[PodView], highest: Mapping[str, int] = _ANYWHERE) -> list[Kubelet]:
     """Copies of the node for the ways in which these pods may lie, beside the predicted one. Predicates aside: what
-    pods request is the same in all of them."""
+    pods request is the same in all of them.
+
+    `highest`: by uid the highest position at which a pod has been predicted since it is expected there, if all that can
+    have come in between is the end of others. Pods that are alike then lie there or lower: their kubelet takes the
+    lowest NUMA node that will do (of equally narrow hints the one with the lower bits: topologymanager/policy.go,
+    compareHints), and what ends makes more of them do, never fewer.
+    """
     if not unsure:
         return []
+    wanted = [[part for part in _parts(node, pod) if part] for pod in unsure]
+    takes_the_lowest = (
+        all(pod.uid in highest for pod in unsure)
+        and not node.settings.topology.prefer_most_allocated
+        and all(parts == wanted[0] for parts in wanted[1:])
+    )
     choices: list[list[tuple[str, _Part, int] | None]] = []
-    for pod in unsure:
-        parts = [part for part in _parts(node, pod) if part]
-        places = [position for position in range(len(node.node_ids)) if _is_possible(parts[0], node, position)]
+    for pod, parts in zip(unsure, wanted, strict=True):
         if len(parts) > 1:
             return [_at_worst(node, unsure)]
+        count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
+        places = [position for position in range(count) if _is_possible(parts[0], node, position)]
         choices.append([*((pod.uid, parts[0], position) for position in places)] or [None])
     if prod(map(len, choices)) > _MAX_WORLDS:
         return [_at_worst(node, unsure)]
@@ -78,6 +91,13 @@ def worlds(node: Kubelet, unsure: Sequence[PodView]) -> list[Kubelet]:
                 _reserve(copy, node, uid, position, part, [])
         found.append(copy)
     return found
+
+
+def position_of(node: Kubelet, uid: str) -> int:
+    """The position of the NUMA node on which an active pod lies; the last one if it is not one node."""
+    hints = {placement.numa for placement in node.placements(uid).values() if placement.numa is not None}
+    zones = {zone for hint in hints for zone in hint}
+    return node.node_ids.index(zones.pop()) if len(zones) == 1 else len(node.node_ids) - 1
 
 
 def _at_worst(node: Kubelet, unsure: Iterable[PodView]) -> Kubelet:

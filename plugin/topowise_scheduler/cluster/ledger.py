@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 from topowise import pods
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _MAX_ASKED: Final = 10_000
 # Longer than a list of all pods may be on its way: one that we have bound since it was begun is told of by an event.
 _UNLISTED_S: Final = 120.0
+# Who has bound a pod past us within this time may do it again at any moment.
+_ALONE_S: Final = 600.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
@@ -56,6 +58,7 @@ class Ledger:
         self._unlisted: dict[str, float] = {}
         self._claims: dict[str, tuple[str, float]] = {}
         self._nominated: dict[str, str] = {}
+        self._others_bound_at = float("-inf")
         self._quarantine = Quarantine()
         self._seen_refusals: set[str] = set()
         self._asked: dict[str, PodRecord] = {}
@@ -179,6 +182,8 @@ class Ledger:
                     self._with_past.add(record.node)
                 self._publish(record.node, books)
             return
+        if is_news and self._claims.get(uid, ("",))[0] != record.node:
+            self._others_bound_at = self._clock()
         self._assign(record, record.node, record.needs, is_news=is_news)
 
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
@@ -304,7 +309,9 @@ class Ledger:
         if books is None or state is None:
             return
         yield state.fork()
-        yield from worlds(state, [one for one in books.unsure(self._clock()) if one.uid not in without])
+        now = self._clock()
+        unsure = [one for one in books.unsure(now) if one.uid not in without]
+        yield from worlds(state, unsure, self._highest(books, now))
 
     def tick(self) -> None:
         """What time alone changes; to be called about every second."""
@@ -490,12 +497,17 @@ class Ledger:
         self.changes += 1
         self._changed[name] = self.changes
         self.engine.put(name, books.kubelet)
-        unsure = books.unsure(self._clock())
+        now = self._clock()
+        unsure = books.unsure(now)
         if unsure or name in self.worlds:
-            self.worlds.put(name, worlds(books.kubelet, unsure), len(unsure))
+            self.worlds.put(name, worlds(books.kubelet, unsure, self._highest(books, now)), len(unsure))
         if better:
             self.improved.add(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=len(books.bookings)))
+
+    def _highest(self, books: Books, now: float) -> Mapping[str, int]:
+        """See `worlds`. Somebody else's pods come unforeseen, so that anything may come in between."""
+        return books.highest() if now - self._others_bound_at >= _ALONE_S else {}
 
     def _booking(self, record: PodRecord, needs: pods.Needs, standing: Standing, *, was_there: bool = False) -> Booking:
         now = self._clock()

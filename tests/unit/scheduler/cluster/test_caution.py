@@ -59,6 +59,16 @@ class TestWorlds:
         (worst,) = worlds(node, many)
         assert free(worst)[0] == [0, 0]
 
+    def test_where_only_ends_can_come_in_between_like_pods_lie_no_higher_than_predicted(self) -> None:
+        node = kubelet()
+        pair = [view(node, name, "2") for name in "ab"]
+        assert all(node.admit_view(one).admitted for one in pair)
+        assert free(node)[0] == [1, 2]
+        found = [free(world)[0] for world in worlds(node, pair, {"uid-a": 0, "uid-b": 1})]
+        assert found == [[0, 4], [1, 2]]
+        unlike = [pair[0], view(node, "b", "1")]
+        assert len(worlds(node, unlike, {"uid-a": 0, "uid-b": 1})) == 4
+
     def test_where_zones_do_not_decide_only_memory_may_be_elsewhere(self) -> None:
         node = kubelet(topologyManagerPolicy="best-effort")
         one = view(node, "a", "2", "4Gi")
@@ -124,6 +134,16 @@ class TestWhenItIsNotSure:
         assert service.free("n1") == [0, 3]
         # Had the second come first, it would lie on node 0, and the other one on node 1.
         assert not self.fits(service, "3")
+
+    def test_a_pod_we_sent_to_the_first_numa_node_is_not_feared_on_the_second(self, service: Service) -> None:
+        record = service.put(pod("a", "2"))
+        assert record.needs is not None
+        service.ledger.claim(record, record.needs, "n1")
+        assert self.fits(service, "4")
+        service.put(pod("a", "2", node="n1"))
+        assert self.fits(service, "4")
+        service.put(pod("b", "1", node="n1"))
+        assert not self.fits(service, "4")
 
     def test_for_pods_that_were_there_before_us(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1", phase="Running"), is_news=False)

@@ -1,0 +1,165 @@
+"""Decisions on simulated time: a full cluster, everything that happens on it late by a random while, and the truth.
+
+Each node's kubelet is the one-node model. What it does reaches the ledger as it would through the API: pods' events,
+reports, the end of a pod that its kubelet knows first. Counted are pods that a kubelet refused after we had said yes,
+and questions that were answered with no although a node would take the pod once all that is on its way there has come.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from scheduling import Service, exact, kubelet, pod
+from topowise import pods
+from topowise_scheduler.cluster.records import PodRecord
+
+_RETRY_S = 0.15
+# The first of the queue are tried.
+_TRIED = 3
+_HORIZON_S = 75.0
+
+
+class _Pod(msgspec.Struct):
+    document: dict[str, Any]
+    lifetime: float
+
+    @property
+    def uid(self) -> str:
+        return str(self.document["metadata"]["uid"])
+
+    def on(self, node: str, **fields: Any) -> dict[str, Any]:
+        """The pod as bound to a node."""
+        return {
+            **self.document,
+            "spec": {**self.document["spec"], "nodeName": node},
+            "status": {**self.document["status"], **fields},
+        }
+
+
+class Simulation:
+    """`run` plays a minute and a quarter. `foreign` is the share of pods that somebody else binds."""
+
+    def __init__(self, seed: int, *, nodes: int = 3, pods: int = 150, foreign: float = 0.0) -> None:
+        self._random = Random(seed)
+        self.service = Service("TightFit")
+        self.service.clock.now = 0.0
+        self._names = [f"n{number}" for number in range(nodes)]
+        self._truth = {name: kubelet() for name in self._names}
+        self._coming: dict[str, list[_Pod]] = {name: [] for name in self._names}
+        self._busy_until = dict.fromkeys(self._names, 0.0)
+        self._versions = count(1)
+        self._foreign = foreign
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = count()
+        self._waiting: list[_Pod] = []
+        self._pods = [self._make(number) for number in range(pods)]
+        self.decisions = self.refused = self.foreign_refused = self.wrongly_waiting = self.left = 0
+
+    def run(self) -> None:
+        """Plays to the end."""
+        service = self.service
+        for name in self._names:
+            service.report(exact(self._truth[name], str(next(self._versions)), name))
+        for number, one in enumerate(self._pods):
+            self._later(0.2 * number, lambda one=one: self._waiting.append(one))
+        self._later(0.0, self._try_all)
+        self._later(1.0, self._tick)
+        while self._events and service.clock.now < _HORIZON_S:
+            at, _, what = heapq.heappop(self._events)
+            service.clock.now = max(service.clock.now, at)
+            what()
+        self.left = len(self._waiting)
+
+    # What happens
+
+    def _make(self, number: int) -> _Pod:
+        cpus, gib = self._random.choice((1, 1, 2, 2, 3, 4)), self._random.choice((1, 1, 2, 6))
+        return _Pod(pod(f"p{number}", str(cpus), f"{gib}Gi"), self._random.uniform(1, 12))
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.service.clock.now + seconds, next(self._sequence), what))
+
+    def _between(self, least: float, most: float) -> float:
+        return self._random.uniform(least, most)
+
+    def _tick(self) -> None:
+        self.service.ledger.tick()
+        self._later(1.0, self._tick)
+
+    def _try_all(self) -> None:
+        for one in self._waiting[:_TRIED]:
+            if self._random.random() < self._foreign:
+                name = self._random.choice(self._names)
+                self._waiting.remove(one)
+                self._later(0.0, lambda one=one, name=name: self._bound(one, name, is_ours=False))
+            else:
+                self._try(one)
+        self._later(_RETRY_S, self._try_all)
+
+    def _try(self, one: _Pod) -> None:
+        answers = self.service.answers
+        asked = answers.question(pods.decode(msgspec.json.encode(one.document)), self._names)
+        self.decisions += 1
+        fits = answers.verdicts(asked).outcomes == 1
+        if not fits.any():
+            self.wrongly_waiting += any(self._would_take(name, one) for name in self._names)
+            return
+        at = int(np.argmax(np.where(fits, answers.scores(asked), -1)))
+        answers.expect(asked, at)
+        self._waiting.remove(one)
+        self._later(self._between(0.0, 0.1), lambda: self._bind(one, asked.record, self._names[at]))
+
+    def _would_take(self, name: str, one: _Pod) -> bool:
+        node = self._truth[name].fork()
+        expected = [booking.record.uid for booking in self._bookings(name) if booking.record.uid not in node.active]
+        for uid in expected:
+            other = next(each for each in self._pods if each.uid == uid)
+            node.admit(pods.decode(msgspec.json.encode(other.document)))
+        return node.admit(pods.decode(msgspec.json.encode(one.document))).admitted
+
+    def _bookings(self, name: str) -> list[Any]:
+        books = self.service.ledger.books(name)
+        assert books is not None
+        return list(books.bookings.values())
+
+    def _bind(self, one: _Pod, record: PodRecord, name: str) -> None:
+        assert record.needs is not None
+        if self.service.ledger.assume(record, record.needs, name):
+            self._waiting.append(one)
+            return
+        self._bound(one, name, is_ours=True)
+
+    def _bound(self, one: _Pod, name: str, *, is_ours: bool) -> None:
+        self._later(self._between(0.0, 0.03), lambda: self.service.put(one.on(name)) and None)
+        # Its kubelet takes one pod after the other, in the order of the API server.
+        start = max(self._busy_until[name], self.service.clock.now + 0.02)
+        self._busy_until[name] = start + self._between(0.005, 0.15)
+        self._later(self._busy_until[name] - self.service.clock.now, lambda: self._admit(one, name, is_ours=is_ours))
+
+    def _admit(self, one: _Pod, name: str, *, is_ours: bool) -> None:
+        if not self._truth[name].admit(pods.decode(msgspec.json.encode(one.document))).admitted:
+            self.refused += is_ours
+            self.foreign_refused += not is_ours
+            failed = one.on(name, phase="Failed", reason="TopologyAffinityError")
+            self._later(self._between(0.04, 0.3), lambda: self.service.put(failed) and None)
+            return
+        runs = one.on(name, phase="Running", startTime="2026-01-01T00:00:00Z")
+        self._later(self._between(0.04, 0.3), lambda: self.service.put(runs) and None)
+        self._later(self._between(0.01, 0.3), lambda: self._report(name))
+        self._later(one.lifetime, lambda: self._end(one, name))
+
+    def _end(self, one: _Pod, name: str) -> None:
+        self._truth[name].remove(one.uid)
+        self._later(self._between(0.35, 1.5), lambda: self.service.ledger.drop_pod(one.uid))
+        self._later(self._between(0.1, 1.0), lambda: self._report(name))
+
+    def _report(self, name: str) -> None:
+        made = exact(self._truth[name], str(next(self._versions)), name)
+        self._later(0.05, lambda: self.service.report(made))
