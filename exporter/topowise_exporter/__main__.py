@@ -14,7 +14,6 @@ import msgspec
 from topowise import __version__
 from topowise.errors import SourceError
 from topowise.runtime import cli
-from topowise.runtime.config import API_VERSION
 
 if TYPE_CHECKING:
     from topowise_exporter.configuration import ExporterConfiguration
@@ -36,8 +35,9 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(command=_run)
 
     once = commands.add_parser("once", help="print the object that would be published")
+    once.add_argument("--config", metavar="FILE", default="", help="an ExporterConfiguration; options go before it")
     _add_roots(once)
-    once.add_argument("--podresources-socket", metavar="PATH", default=None, help="the kubelet's socket")
+    once.add_argument("--podresources-socket", metavar="PATH", default="", help="the kubelet's socket")
     once.add_argument("--kubelet-config", metavar="FILE", default="", help="the kubelet's --config file")
     once.add_argument("--node-name", metavar="NAME", default="", help="default: $NODE_NAME or the host name")
     once.add_argument("-o", "--output", choices=("yaml", "json"), default="yaml")
@@ -51,8 +51,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_roots(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sysfs-root", metavar="DIR", default="/sys")
-    parser.add_argument("--procfs-root", metavar="DIR", default="/proc")
+    parser.add_argument("--sysfs-root", metavar="DIR", default="", help="default: /sys")
+    parser.add_argument("--procfs-root", metavar="DIR", default="", help="default: /proc")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -67,11 +67,10 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _once(options: argparse.Namespace) -> int:
-    from topowise_exporter.exclusions import Exclusions
-    from topowise_exporter.publish.topology import Publishing, build
+    from topowise_exporter.publish.topology import build
 
     settings = _settings_of_once(options)
-    made = build(settings.resolved_node_name(), asyncio.run(_look(settings)), Publishing(), Exclusions())
+    made = build(settings.resolved_node_name(), asyncio.run(_look(settings)), settings.publish, settings.exclude)
     for problem in made.problems:
         print(f"warning: {problem}", file=sys.stderr)
     _print(msgspec.to_builtins(made.topology), options.output)
@@ -79,23 +78,33 @@ def _once(options: argparse.Namespace) -> int:
 
 
 def _settings_of_once(options: argparse.Namespace) -> ExporterConfiguration:
+    from topowise.runtime import config
     from topowise_exporter.configuration import ExporterConfiguration
-    from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
-    from topowise_exporter.kubelet.settings import Kubelet
+
+    settings = (
+        config.load(ExporterConfiguration, options.config) if options.config else config.default(ExporterConfiguration)
+    )
+    fields = ("node_name", "sysfs_root", "procfs_root", "podresources_socket")
+    given = {name: value for name in fields if (value := getattr(options, name))}
+    if options.kubelet_config or not options.config:
+        given["kubelet"] = msgspec.structs.replace(settings.kubelet, config_file=options.kubelet_config)
+    if options.podresources_socket or not options.config:
+        given["kubelet_root"] = _kubelet_root(options.podresources_socket or settings.podresources_socket)
+    return msgspec.structs.replace(settings, **given)
+
+
+def _kubelet_root(socket: str) -> str:
+    """The state files are beside the socket's directory, wherever the kubelet's root is mounted; "" if they are not."""
+    from topowise_exporter.kubelet.podresources import socket_path
     from topowise_exporter.kubelet.state_files import CPU_STATE
 
-    socket = options.podresources_socket or DEFAULT_SOCKET
-    # The state files are beside the socket's directory, wherever the kubelet's root is mounted.
-    root = Path(socket).parent.parent
-    return ExporterConfiguration(
-        apiVersion=API_VERSION,
-        node_name=options.node_name,
-        sysfs_root=options.sysfs_root,
-        procfs_root=options.procfs_root,
-        podresources_socket=socket,
-        kubelet_root=str(root) if (root / CPU_STATE).exists() else "",
-        kubelet=Kubelet(config_file=options.kubelet_config),
-    )
+    path = Path(socket_path(socket))
+    root = path.parent.parent
+    if (root / CPU_STATE).exists():
+        return str(root)
+    if path.exists():
+        print(f"warning: {root / CPU_STATE}: missing; printing what the socket alone tells", file=sys.stderr)
+    return ""
 
 
 async def _look(settings: ExporterConfiguration) -> Observation:
@@ -127,7 +136,7 @@ async def _look(settings: ExporterConfiguration) -> Observation:
 def _machine(options: argparse.Namespace) -> int:
     from topowise_exporter.machine import report, scan
 
-    read = scan(options.sysfs_root, options.procfs_root)
+    read = scan(options.sysfs_root or "/sys", options.procfs_root or "/proc")
     for problem in read.problems:
         print(f"warning: {problem}", file=sys.stderr)
     _print(report(read), options.output)

@@ -13,11 +13,11 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
-from urllib.parse import quote
 
 import msgspec
 
 from topowise.errors import ApiError
+from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
@@ -149,9 +149,9 @@ class Annotator:
             await asyncio.sleep(self._pause)
 
     async def _write(self, name: Name, text: str) -> None:
-        path = f"/api/v1/namespaces/{quote(name.namespace, safe='')}/pods/{quote(name.pod, safe='')}"
         body = placements.patch(self._node_name, text)
         try:
+            path = paths.pod(name.namespace, name.pod)
             await self._api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
         except ApiError as exc:
             if exc.status not in _NOT_OURS:

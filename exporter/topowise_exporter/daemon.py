@@ -28,7 +28,7 @@ from topowise_exporter.complaints import Complaints
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.watch import ResourceSlices
 from topowise_exporter.kubelet import pods_api, state_files
-from topowise_exporter.kubelet.podresources import PodResources
+from topowise_exporter.kubelet.podresources import PodResources, socket_path
 from topowise_exporter.kubelet.pods_api import PodsWatch
 from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.metrics import Metrics
@@ -157,7 +157,7 @@ class Exporter:
         return Pause(self._settings.interval * random.uniform(0.95, 1.05), ends_with_hint=True)
 
     def _kind_of(self, source: str) -> str:
-        if source == self._settings.podresources_socket.removeprefix("unix://"):
+        if source == socket_path(self._settings.podresources_socket):
             return "podresources"
         return "machine" if source.startswith(self._settings.sysfs_root.rstrip("/") + "/") else "kubelet-config"
 
@@ -190,7 +190,7 @@ class Exporter:
 def watched_files(settings: ExporterConfiguration) -> dict[Path, frozenset[str]]:
     """Directory -> names in it that are written when something changed."""
     wanted: dict[Path, set[str]] = {}
-    paths = [Path(settings.podresources_socket.removeprefix("unix://"))]
+    paths = [Path(socket_path(settings.podresources_socket))]
     if settings.kubelet_root:
         root = Path(settings.kubelet_root)
         names = (state_files.CPU_STATE, state_files.MEMORY_STATE, state_files.DEVICE_STATE)

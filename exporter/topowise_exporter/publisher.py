@@ -9,6 +9,7 @@ from typing import Any
 
 from topowise import nrt, numatopology
 from topowise.errors import ApiError
+from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
@@ -59,7 +60,7 @@ class Publisher:
         self._topology = topology_writer(api, self._node_name)
         self._numatopology: Writer[numatopology.Numatopology] | None = None
         if settings.numatopology:
-            path = f"{numatopology.PATH}/{self._node_name}"
+            path = paths.path(numatopology.PATH, self._node_name)
             self._numatopology = Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND)
         self._owner_backoff = Backoff(maximum=300.0)
         self._owner_not_before = 0.0

@@ -1,4 +1,4 @@
-"""What was found, as tables of a page."""
+"""What was found, as tables of a page: as much as somebody decides from. The terminal has all of it (tables.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from bench.tables import median, of_bound, spread
 from topowise_scheduler import strategies
 
 _DEFAULT: Final = strategies.NAMES[0]
-_SHOWN_ZONES: Final = (2, 8)
+
+Named = Mapping[str, Figure]
 
 
 def parts(found: Mapping[str, Found]) -> str:
@@ -29,7 +30,7 @@ def figures(listed: Iterable[Figure]) -> str:
     lines = [
         [
             one.name,
-            f"{one.value:,g} {one.unit}",
+            _value(one),
             "" if one.target is None else f"<= {one.target:g}",
             "" if one.target is None else "missed" if one.is_missed else "met",
         ]
@@ -38,44 +39,30 @@ def figures(listed: Iterable[Figure]) -> str:
     return _table(["figure", "value", "target", ""], lines)
 
 
-def growth(points: Sequence[Point], nodes: Sequence[int]) -> str:
-    """A line for each number of NUMA nodes and each of these numbers of nodes."""
+def grid(named: Named, title: str, rows: Mapping[str, str], heads: Mapping[str, str]) -> str:
+    """Figures by names of which a head is one with "{}" for the row, each with the words that the page has for it."""
+    lines = [[words, *(_value(named[head.format(row)]) for head in heads)] for row, words in rows.items()]
+    return _table([title, *heads.values()], lines)
+
+
+def growth(points: Sequence[Point], nodes: int) -> str:
+    """A line for each number of NUMA nodes, in a cluster of so many nodes."""
     lines = [
         [
             str(one.zones),
-            f"{one.nodes:,}",
             f"{one.cold_ms:.2f} ms",
             f"{one.changed_ms:.2f} ms",
             f"{one.scored_ms:.2f} ms",
             f"{one.loop_ms:,.0f} ms",
-            f"{one.loop_ms / one.cold_ms:,.0f}",
+            f"{one.loop_ms / one.cold_ms:,.0f} times",
         ]
         for one in points
-        if one.nodes in nodes
+        if one.nodes == nodes
     ]
-    return _table(["NUMA nodes", "nodes", "cold", "10 changed", "TightFit", "loop", "loop / cold"], lines)
+    return _table(["NUMA nodes", "cold", "10 changed", "TightFit", "loop", "loop / cold"], lines)
 
 
-def density(rows: Sequence[Row], mixes: Mapping[str, Mix]) -> Iterator[str]:
-    """A section for each mix, policy and scope."""
-    for (name, policy, scope), group in groupby(rows, lambda one: (one.mix, one.policy, one.scope)):
-        listed = list(group)
-        title = mixes[name].title
-        yield f"### {title[0].upper()}{title[1:]}, `{policy}`, scope `{scope}`"
-        yield "Until one waits, in percent of the upper bound: median and range."
-        yield _grid(listed)
-        left_out = [
-            f"{100 * one.left_out:.1f} % of the pods with {_counted(one.zones)}"
-            for one in listed
-            if one.scheduler == _DEFAULT and one.left_out
-        ]
-        if left_out:
-            yield f"Left out, as not even an empty machine takes them: {', '.join(left_out)}."
-        for zones, of_zones in groupby(listed, lambda one: one.zones):
-            yield folded(f"In pods, and at the end: {_counted(zones)} a machine", _ends(list(of_zones)))
-
-
-def density_short(rows: Sequence[Row], mixes: Mapping[str, Mix]) -> str:
+def density(rows: Sequence[Row], mixes: Mapping[str, Mix]) -> str:
     """The default beside a scheduler without topowise, for the plainest of settings."""
     lines = []
     plain = [
@@ -96,20 +83,20 @@ def density_short(rows: Sequence[Row], mixes: Mapping[str, Mix]) -> str:
     return _table(["mix", "NUMA nodes", _DEFAULT, schedulers.BLIND[0], "pods of it refused"], lines)
 
 
-def behind(rows: Sequence[Row]) -> Iterator[str]:
-    """Where another strategy does better than the default, by each measure."""
-    kinds = [list(group) for _, group in groupby(rows, lambda one: (one.mix, one.policy, one.scope, one.zones))]
-    yield (
-        f"{_DEFAULT} is the default. Is it the best of the strategies? On {len(kinds)} kinds of clusters, another is\n"
-        "ahead of it where it does better in all streams of pods but one at most:"
-    )
-    strategy = ["strategy", "its median", f"{_DEFAULT}'s", "better in", "worse in"]
-    for measure in _MEASURES:
-        compared = [listed for listed in kinds if measure.matters(listed[0])]
-        ahead = list(_ahead(compared, measure))
-        title = f"{measure.name}: {len(ahead)} of {len(compared) * (len(strategies.NAMES) - 1)} comparisons"
-        table = _table(["mix", "policy", "scope", "NUMA nodes", *strategy], ahead)
-        yield folded(title, table) if ahead else f"{title}."
+def clusters(rows: Iterable[Row]) -> list[list[Row]]:
+    """All schedulers on one kind of cluster, for each kind."""
+    return [list(group) for _, group in groupby(rows, lambda one: (one.mix, one.policy, one.scope, one.zones))]
+
+
+def choice(kinds: Sequence[Sequence[Row]]) -> str:
+    """A line a scheduler: how close it comes to the bound, and on how many kinds of clusters it leads the default."""
+    names = list(dict.fromkeys(one.scheduler for listed in kinds for one in listed))
+    lines = []
+    for name in names:
+        reached = [statistics.median(of_bound(one)) for listed in kinds for one in listed if one.scheduler == name]
+        ahead = [_ahead(kinds, name, measure) if name in strategies.NAMES[1:] else "" for measure in _MEASURES]
+        lines.append([name, f"{statistics.median(reached):.0f} %", f"{min(reached):.0f} %", *ahead])
+    return _table(["", "of the bound, median", "worst", *(one.name for one in _MEASURES)], lines)
 
 
 def folded(title: str, text: str) -> str:
@@ -123,77 +110,47 @@ class _Measure(NamedTuple):
     name: str
     of: Callable[[Filled], float]
     sign: int
-    spelling: str
 
     def matters(self, ours: Row) -> bool:
         """Devices that never run short say nothing by how many of them are in use."""
         return self is not _DEVICES or median(ours, self.of) > _SHORT
 
 
-_DEVICES: Final = _Measure("More devices in use at the end, where they run short", lambda one: one.devices, 1, "{:.1%}")
+_DEVICES: Final = _Measure("more devices in use", lambda one: one.devices, 1)
 _SHORT: Final = 0.8
 _MEASURES: Final = (
-    _Measure("More pods until one waits", lambda one: one.first, 1, "{:g}"),
-    _Measure("More CPUs in use at the end", lambda one: one.cpus, 1, "{:.1%}"),
+    _Measure("more pods", lambda one: one.first, 1),
+    _Measure("more CPUs in use", lambda one: one.cpus, 1),
     _DEVICES,
-    _Measure("Fewer NUMA nodes a pod", lambda one: one.zones, -1, "{:.2f}"),
+    _Measure("fewer NUMA nodes a pod", lambda one: one.zones, -1),
 )
 
 
-def _ahead(kinds: Iterable[Sequence[Row]], measure: _Measure) -> Iterator[list[str]]:
-    for listed in kinds:
-        ours = next(one for one in listed if one.scheduler == _DEFAULT)
-        for one in listed:
-            leads = [measure.sign * (measure.of(a) - measure.of(b)) for a, b in zip(one.found, ours.found, strict=True)]
-            more, fewer = sum(lead > 0 for lead in leads), sum(lead < 0 for lead in leads)
-            if one.scheduler in strategies.NAMES and more >= len(leads) - 1:
-                yield [
-                    one.mix,
-                    one.policy,
-                    one.scope,
-                    str(one.zones),
-                    one.scheduler,
-                    measure.spelling.format(median(one, measure.of)),
-                    measure.spelling.format(median(ours, measure.of)),
-                    f"{more} of {len(leads)}",
-                    str(fewer),
-                ]
+def _ahead(kinds: Iterable[Sequence[Row]], name: str, measure: _Measure) -> str:
+    leads = [lead for listed in kinds if (lead := _leads(listed, name, measure)) is not None]
+    return f"{sum(leads)} of {len(leads)}"
 
 
-def _grid(rows: Sequence[Row]) -> str:
-    """A line a scheduler, a column a number of NUMA nodes."""
-    names = dict.fromkeys(one.scheduler for one in rows)
-    lines = [[name, *(_percents(of_bound(one)) for one in rows if one.scheduler == name)] for name in names]
-    return _table(["", *map(_counted, sorted({one.zones for one in rows}))], lines)
+def _leads(listed: Sequence[Row], name: str, measure: _Measure) -> bool | None:
+    """Whether it does better than the default in all streams of pods but one at most; None where that says nothing."""
+    ours = next(one for one in listed if one.scheduler == _DEFAULT)
+    if not measure.matters(ours):
+        return None
+    (other,) = (one for one in listed if one.scheduler == name)
+    pairs = list(_pairs(other, ours, measure))
+    return sum(measure.sign * (a - b) > 0 for a, b in pairs) >= len(pairs) - 1
 
 
-def _ends(rows: Sequence[Row]) -> str:
-    def shares(one: Row, of: Callable[[Filled], float]) -> str:
-        return f"{100 * median(one, of):.1f} %"
-
-    lines = [
-        [
-            one.scheduler,
-            spread([filled.first for filled in one.found]),
-            spread([filled.running for filled in one.found]),
-            shares(one, lambda filled: filled.cpus),
-            shares(one, lambda filled: filled.devices),
-            spread([filled.refused for filled in one.found]),
-            f"{median(one, lambda filled: filled.zones):.2f}",
-        ]
-        for one in rows
-    ]
-    lines.append(["*upper bound*", spread(rows[0].bounds), "", "", "", "", ""])
-    heads = ["", "until one waits", "at the end", "CPUs in use", "devices in use", "refused", "NUMA nodes a pod"]
-    return _table(heads, lines)
+def _pairs(one: Row, other: Row, measure: _Measure) -> Iterator[tuple[float, float]]:
+    return zip(map(measure.of, one.found), map(measure.of, other.found), strict=True)
 
 
 def _percents(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.0f} ({min(values):.0f}-{max(values):.0f})"
 
 
-def _counted(zones: int) -> str:
-    return f"{zones} NUMA node{'s' if zones > 1 else ''}"
+def _value(one: Figure) -> str:
+    return f"{one.value:,g} {one.unit}"
 
 
 def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.errors import ApiError
+from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
@@ -153,7 +154,7 @@ class Waker:
         return groups
 
     async def _wake(self, record: PodRecord) -> None:
-        path = f"/api/v1/namespaces/{record.namespace}/pods/{record.name}"
+        path = paths.pod(record.namespace, record.name)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         body = {"metadata": {"uid": record.uid, "annotations": {WOKEN_ANNOTATION: now}}}
         try:

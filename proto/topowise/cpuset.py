@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from topowise import digits
 from topowise.errors import ParseError
 
 MAX_ID: Final = (1 << 13) - 1
@@ -45,20 +46,16 @@ def _ranges(text: str) -> Iterator[tuple[int, int]]:
     width = 0
     for part in stripped.split(","):
         first, dash, last = part.strip().partition("-")
-        if not _is_id(first) or (dash and not _is_id(last)):
+        low = digits.natural(first)
+        high = digits.natural(last) if dash else low
+        if low is None or high is None:
             raise ParseError("cpu list", stripped, 'ids and ranges such as "0-3,8"')
-        low = int(first)
-        high = int(last) if dash else low
         if high < low or high > MAX_ID:
             raise ParseError("cpu list", stripped, f"ascending ranges of ids up to {MAX_ID}")
         width += high - low + 1
         if width > _MAX_WIDTH:
             raise ParseError("cpu list", stripped, f"ranges of together up to {_MAX_WIDTH} ids")
         yield low, high
-
-
-def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def parse_mask(text: str) -> frozenset[int]:

@@ -47,7 +47,7 @@ _MERGED_EVICTION_SINCE: Final = (1, 33)
 # Only these signals are kept from pods (cm/helpers.go, hardEvictionReservation).
 _RESERVING_SIGNALS: Final = {"memory.available": "memory", "nodefs.available": "ephemeral-storage"}
 
-_VERSION = re.compile(r"v?(\d+)\.(\d+)(?!\d)", re.ASCII)
+_VERSION = re.compile(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", re.ASCII)
 _SHARE = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 _FIELD = re.compile(r"`\$\.(\w+)")
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from topowise import quantity
+from topowise import digits, quantity
 from topowise.attributes import ABSENT
 
 GROUP: Final = "topology.node.k8s.io"
@@ -137,12 +137,8 @@ def zone_name(numa_id: int) -> str:
 
 def zone_id(name: str) -> int | None:
     """The NUMA node id of a canonical zone name, None for any other name. "node-007" is not canonical."""
-    digits = name.removeprefix("node-")
-    if digits == name or not (digits.isascii() and digits.isdigit()) or len(digits) > 9:
-        return None
-    if len(digits) > 1 and digits[0] == "0":
-        return None
-    return int(digits)
+    number = digits.natural(name.removeprefix("node-"))
+    return number if number is not None and name == zone_name(number) else None
 
 
 def numa_zones(topology: NodeResourceTopology) -> list[tuple[int, Zone]]:

@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 import msgspec
 import xxhash
 
+from topowise import digits
 from topowise.errors import ParseError, TopowiseError
 
 METADATA_ATTRIBUTE: Final = "topology.node.k8s.io/numaplacement-metadata"
@@ -167,10 +168,10 @@ def decode_metadata(text: str) -> Metadata:
         raise ParseError("numaplacement metadata", text, "the fields ve, cc, nn and bn")
     if fields["ve"] != _ENCODING:
         raise ParseError("numaplacement metadata", text, f"vectors in {_ENCODING}")
-    numbers = [fields[key] for key in ("cc", "nn", "bn")]
-    if not all(number.isascii() and number.isdigit() and len(number) <= 9 for number in numbers):
+    numbers = [number for key in ("cc", "nn", "bn") if (number := digits.natural(fields[key])) is not None]
+    if len(numbers) < 3:
         raise ParseError("numaplacement metadata", text, "cc, nn and bn as numbers")
-    told = Metadata(*map(int, numbers))
+    told = Metadata(*numbers)
     if told.containers > _MAX_CONTAINERS or told.busiest >= told.node_count:
         raise ParseError("numaplacement metadata", text, f"cc up to {_MAX_CONTAINERS}, and bn below nn")
     return told

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from daemons import assert_eventually
@@ -67,6 +68,33 @@ async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder:
     server.levers.answer(503, path="*/pods/a", count=1)
     assert (await bind(binder, made)).startswith("pod cannot be read: ")
     assert await bind(binder, made) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "told"),
+    [
+        ("a?dryRun=All", "default", 'pods "a?dryRun=All" not found'),
+        ("a#", "default", 'pods "a#" not found'),
+        ("a/status", "default", "'a/status' is in the place of a name"),
+        ("..", "default", "'..' is in the place of a name"),
+        ("a", ".", "'.' is in the place of a name"),
+        ("a", "", "'' is in the place of a name"),
+    ],
+)
+async def test_a_name_that_is_none_is_no_other_path(
+    server: ApiServer, binder: Binder, service: Service, name: str, namespace: str, told: str
+) -> None:
+    uid = create(server, "a")["metadata"]["uid"]
+    asked = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
+    said = await bind(binder, asked)
+    assert said.startswith("pod cannot be read: ")
+    assert told in said
+    # One that we have answered for is not read but bound at once.
+    service.ledger.remember(service.records.decode(msgspec.json.encode({**pod("a", "2"), **asked})))
+    said = await bind(binder, asked)
+    assert said.startswith("binding failed: ")
+    assert told in said
+    assert service.free("n1") == [8]
 
 
 @pytest.mark.parametrize(("status", "is_kept"), [(403, False), (409, False), (500, True), (503, True)])

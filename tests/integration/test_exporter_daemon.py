@@ -372,10 +372,20 @@ async def test_a_configuration_that_cannot_be_used_ends_it_with_one_line(start: 
     assert exporter.log.count("\n") == 1
 
 
+@pytest.fixture
+def checkpointed(tmp_path: Path, kubelet: FakeKubelet) -> FakeKubelet:
+    """A kubelet with a pod, and with its state files beside the folder of its socket."""
+    app, init = ContainerHoldings("c", "app", frozenset({1})), ContainerHoldings("setup", "init", frozenset({4}))
+    kubelet.pods = (PodHoldings("u1", "default", "p", (app, init)),)
+    files = StateFiles(tmp_path)
+    files.write(kubelet.holdings(), cpu_policy="static", memory_policy="Static", admitted=True)
+    return kubelet
+
+
 async def test_once_prints_the_object_alone_on_stdout(
-    start: Start, config: dict[str, Any], kubelet: FakeKubelet
+    start: Start, config: dict[str, Any], checkpointed: FakeKubelet
 ) -> None:
-    kubelet.give("p", 1)
+    kubelet = checkpointed
     arguments = ["--sysfs-root", config["sysfsRoot"], "--procfs-root", config["procfsRoot"], "-o", "json"]
     arguments += ["--podresources-socket", str(kubelet.socket), "--kubelet-config", config["kubelet"]["configFile"]]
     printed = await start("topowise_exporter", "once", "--node-name", "x", *arguments)
@@ -383,7 +393,57 @@ async def test_once_prints_the_object_alone_on_stdout(
     topology = json.loads(printed.log)
     assert topology["metadata"]["name"] == "x"
     cpu = next(one for one in topology["zones"][0]["resources"] if one["name"] == "cpu")
-    assert cpu == {"name": "cpu", "capacity": "4", "allocatable": "3", "available": "2"}
+    assert cpu == {"name": "cpu", "capacity": "4", "allocatable": "3", "available": "1"}
+
+
+@pytest.mark.parametrize("prefix", ["unix://", "unix:"])
+async def test_once_reads_the_state_files_however_the_socket_is_spelled(
+    start: Start, config: dict[str, Any], checkpointed: FakeKubelet, prefix: str
+) -> None:
+    arguments = ["--sysfs-root", config["sysfsRoot"], "--procfs-root", config["procfsRoot"], "-o", "json"]
+    arguments += ["--kubelet-config", config["kubelet"]["configFile"], "--node-name", "x", "--podresources-socket"]
+    printed = [
+        await start("topowise_exporter", "once", *arguments, socket)
+        for socket in (str(checkpointed.socket), f"{prefix}{checkpointed.socket}")
+    ]
+    assert [await one.process.wait() for one in printed] == [0, 0]
+    objects = [json.loads(one.log) for one in printed]
+    # List does not show init containers: that CPU 4 is held is in the state file alone.
+    cpu = next(one for one in objects[1]["zones"][0]["resources"] if one["name"] == "cpu")
+    assert cpu["available"] == "1"
+    assert objects[1] == objects[0]
+
+
+async def test_once_says_that_it_has_no_state_files(
+    start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    arguments = ["--sysfs-root", config["sysfsRoot"], "--procfs-root", config["procfsRoot"], "--node-name", "x"]
+    arguments += ["--kubelet-config", config["kubelet"]["configFile"]]
+    printed = await start("topowise_exporter", "once", *arguments, "--podresources-socket", str(kubelet.socket))
+    assert await printed.process.wait() == 0
+    said = f"warning: {tmp_path}/cpu_manager_state: missing; printing what the socket alone tells"
+    assert printed.lines("cpu_manager_state") == [said]
+
+
+@pytest.mark.usefixtures("checkpointed")
+async def test_once_prints_what_run_would_publish_with_the_same_configuration(
+    server: ApiServer, start: Start, config: dict[str, Any], tmp_path: Path
+) -> None:
+    config |= {"kubeletRoot": str(tmp_path), "exclude": {"resources": ["hugepages-*", "memory"]}}
+    await start("topowise_exporter", "run", config=config)
+    await assert_eventually(lambda: published(server))
+    there = published(server)
+    assert there is not None
+    printed = await start("topowise_exporter", "once", "-o", "json", config=config)
+    assert await printed.process.wait() == 0
+    made = json.loads(printed.log)
+    assert made["metadata"]["name"] == "n1"
+    assert "memory" not in {one["name"] for one in made["zones"][0]["resources"]}
+    assert (made["zones"], made["attributes"]) == (there["zones"], there["attributes"])
+    # What is typed goes before what is in the file.
+    named = await start("topowise_exporter", "once", "-o", "json", "--node-name", "other", config=config)
+    assert await named.process.wait() == 0
+    assert json.loads(named.log)["metadata"]["name"] == "other"
 
 
 async def test_pods_are_told_where_they_lie_and_those_of_other_nodes_are_not(

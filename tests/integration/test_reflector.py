@@ -12,6 +12,8 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from daemons import CRD, assert_eventually, plain
 from faults.proxy import Fault, FaultProxy
@@ -194,6 +196,37 @@ async def test_a_collection_whose_crd_comes_later_counts_as_empty_until_then() -
         bare.install_crds(CRD)
         bare.create("noderesourcetopologies.topology.node.k8s.io", {"metadata": {"name": "n"}, "zones": []})
         await assert_eventually(lambda: copy.names == {"n"})
+
+
+@pytest.mark.parametrize("version", ["\u00b2", "9" * 5000, "1_0", " 7"])
+async def test_a_version_that_is_no_number_ends_nothing(version: str) -> None:
+    """As a server of another kind may give: `str.isdigit` is true of the first two, and `int` takes neither."""
+    first, second = ({**pod(name), "metadata": {"name": name, "resourceVersion": version}} for name in "ab")
+    listed = {"metadata": {"resourceVersion": version}, "items": [first]}
+    event = {"type": "ADDED", "object": second}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "watch" not in request.query:
+            return web.json_response(listed)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(msgspec.json.encode(event) + b"\n")
+        await asyncio.sleep(5)
+        return response
+
+    application = web.Application()
+    application.router.add_get(PODS, answer)
+    async with (
+        TestServer(application) as other,
+        Api(Credentials(str(other.make_url("")).rstrip("/"), None, _nobody), "test") as api,
+        running(api) as (reflector, copy),
+    ):
+        await assert_eventually(lambda: copy.names == {"a", "b"})
+        assert reflector.lists == 1
+
+
+async def _nobody(renew: bool) -> str:
+    return ""
 
 
 async def test_requests_fail_with_the_request_and_the_servers_words(api: Api) -> None:

@@ -56,6 +56,20 @@ async def woken(api: Api, name: str) -> bool:
 
 
 @pytest.mark.usefixtures("waker")
+async def test_a_name_that_is_none_wakes_no_other_pod(server: ApiServer, api: Api, service: Service) -> None:
+    document = pod("a", "2")
+    del document["metadata"]["uid"]
+    made = server.create("pods", document)
+    service.put({**pod("a", "3", conditions=WAITS), "metadata": {**made["metadata"], "name": "a?dryRun=All"}})
+    put(server, service, "b")
+    free(service)
+    await assert_eventually(lambda: woken(api, "b"))
+    asked = {entry.asked.path for entry in server.log() if entry.asked.method == "PATCH"}
+    assert asked == {f"{PODS}/a?dryRun=All", f"{PODS}/b"}
+    assert not await woken(api, "a")
+
+
+@pytest.mark.usefixtures("waker")
 async def test_a_pod_that_a_webhook_refuses_keeps_nobody_else_asleep(
     server: ApiServer, api: Api, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,7 @@ from sandbox.apiserver.client import CRDS, NRT, connect
 from sandbox.controlplane import ControlPlane
 from sandbox.hollow import Fleet, Pace, Refusal, Reporting
 from sandbox.stock_scheduler import StockScheduler
+from stillness import until_still
 from topowise import pods
 from topowise.kube import credentials
 from topowise.kube.api import Api
@@ -192,16 +193,15 @@ class Cluster:
 
     async def settle(self, limit: float = 120.0, *, still: float = 3.0) -> Counter[str]:
         """Until nothing moves for some seconds: a pod that waits is then one that nothing wakes any more."""
-        deadline = time.monotonic() + limit
-        since, before = time.monotonic(), Counter[str]()
-        while time.monotonic() - since < still:
+        last = Counter[str]()
+
+        async def phases() -> Counter[str] | None:
+            nonlocal last
             self.check()
-            now = await self.phases()
-            if now != before or not self.fleet.is_quiet:
-                since, before = time.monotonic(), now
-            assert time.monotonic() < deadline, f"still moving: {now}"
-            await asyncio.sleep(0.2)
-        return before
+            last = await self.phases()
+            return last if self.fleet.is_quiet else None
+
+        return await until_still(phases, seconds=still, limit=limit, every=0.2, state=lambda: last)
 
     def check(self) -> None:
         """Fails if a part has ended."""

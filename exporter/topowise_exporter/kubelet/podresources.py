@@ -30,11 +30,18 @@ Message = TypeVar("Message", pb.AllocatableResourcesResponse, pb.PodResources, L
 _MAX_MESSAGE = 16 << 20
 
 
+def socket_path(socket: str) -> str:
+    """The path of a socket that may be spelled as gRPC spells it: "unix:///run/kubelet.sock", "unix:/run/kubelet.sock".
+
+    Whatever is derived from the path (the kubelet's root, names of watched files) is derived from this."""
+    return socket.removeprefix("unix:").removeprefix("//") if socket.startswith("unix:") else socket
+
+
 class PodResources:
     """A client of one kubelet. The channel reconnects by itself when the kubelet makes its socket anew."""
 
     def __init__(self, socket: str = DEFAULT_SOCKET, *, timeout: float = 10.0) -> None:
-        self._socket = socket.removeprefix("unix://")
+        self._socket = socket_path(socket)
         self._timeout = timeout
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[str, Any] = {}

@@ -77,7 +77,7 @@ class _Block(msgspec.Struct, frozen=True):
 
 class _MemoryCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
     policy_name: str
-    machine_state: dict[str, MemoryNode] | None = None
+    machine_state: dict[int, MemoryNode] | None = None
     entries: dict[str, dict[str, tuple[_Block, ...]]] | None = None
 
 
@@ -106,15 +106,11 @@ def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
     checkpoint = _decode(text, source, _MemoryCheckpoint)
     if checkpoint.policy_name != "Static":
         return None
-    try:
-        nodes = {int(node): table for node, table in (checkpoint.machine_state or {}).items()}
-    except ValueError as exc:
-        raise SourceError(source, f"machineState has a key that is no NUMA node: {str(exc)[:200]}") from exc
     holders = {
         uid: {name: tuple(map(_block, blocks)) for name, blocks in containers.items()}
         for uid, containers in (checkpoint.entries or {}).items()
     }
-    return MemoryState(nodes, holders)
+    return MemoryState(checkpoint.machine_state or {}, holders)
 
 
 class StateFile(Generic[State]):

@@ -17,6 +17,7 @@ import msgspec
 
 from topowise import nrt
 from topowise.errors import ApiError
+from topowise.kube import paths
 from topowise.kube.api import APPLY_PATCH, Api
 from topowise_exporter.publish.rivals import FIELD_MANAGER, Answer, Rivals, product
 
@@ -146,7 +147,7 @@ def _answer(text: bytes) -> Answer | None:
 
 def topology_writer(api: Api, node_name: str) -> Writer[nrt.NodeResourceTopology]:
     """The writer of the node's NodeResourceTopology."""
-    return Writer(api, f"{nrt.PATH}/{node_name}", same_topology, nrt.decode, nrt.KIND)
+    return Writer(api, paths.path(nrt.PATH, node_name), same_topology, nrt.decode, nrt.KIND)
 
 
 def same_topology(there: nrt.NodeResourceTopology, wanted: nrt.NodeResourceTopology) -> bool:
@@ -178,7 +179,7 @@ class OwnNode(msgspec.Struct, frozen=True):
 
 async def read_own_node(api: Api, node_name: str) -> OwnNode:
     """One GET. Raises ApiError."""
-    body = await api.request("GET", f"/api/v1/nodes/{node_name}")
+    body = await api.request("GET", paths.path(paths.NODES, node_name))
     try:
         return msgspec.json.decode(body, type=OwnNode)
     except (msgspec.DecodeError, ValueError) as exc:

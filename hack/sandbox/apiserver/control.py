@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sandbox.apiserver.errors import Json, bad_request, method_not_allowed, no_such_route
+from sandbox.apiserver.integers import integer
 from sandbox.apiserver.journal import Journal
 from sandbox.apiserver.levers import Action, Answer, Delay, Drop, Levers, SlowBody, Stall
 
@@ -39,8 +40,8 @@ class Control:
             case ("DELETE", ["levers"]):
                 self._levers.clear()
                 return {"rules": []}
-            case ("DELETE", ["levers", number]) if number.isdigit():
-                self._levers.release(int(number))
+            case ("DELETE", ["levers", text]) if (number := integer(text)) is not None:
+                self._levers.release(number)
                 return {"rules": [rule.describe() for rule in self._levers.rules()]}
             case ("GET", ["requests"]):
                 return self._requests()

@@ -17,6 +17,7 @@ from aiohttp import web
 from sandbox.apiserver import answers, discovery, documents, openapi, options, patches, routing, selectors
 from sandbox.apiserver.control import PREFIX, Control
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, invalid, success, unsupported_media_type
+from sandbox.apiserver.integers import integer
 from sandbox.apiserver.journal import Asked, Journal
 from sandbox.apiserver.levers import Answer, Delay, Drop, Levers, SlowBody
 from sandbox.apiserver.paging import ListOptions
@@ -272,9 +273,10 @@ def _list_options(site: Site, query: Mapping[str, str]) -> ListOptions:
 
 def _number(query: Mapping[str, str], name: str) -> int:
     text = query.get(name) or "0"
-    if not (text.isascii() and text.isdigit()):
+    number = integer(text)
+    if number is None or number < 0:
         raise bad_request(f'{name}: Invalid value: "{text}": must be a number')
-    return int(text)
+    return number
 
 
 def _write_options(request: web.Request) -> WriteOptions:

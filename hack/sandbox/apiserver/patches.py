@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sandbox.apiserver.errors import Json, bad_request, unprocessable
+from sandbox.apiserver.integers import integer
 
 JSON = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
@@ -172,9 +173,10 @@ def _edit_list(items: list[Any], step: str, rest: list[str], how: str, value: An
 
 
 def _index(step: str, last: int) -> int:
-    if not (step.isascii() and step.isdigit()) or int(step) > last:
+    index = integer(step)
+    if index is None or not 0 <= index <= last:
         raise _missing(step)
-    return int(step)
+    return index
 
 
 def _missing(step: str) -> Exception:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from sandbox.apiserver.errors import Json, bad_request
+from sandbox.apiserver.integers import integer
 
 Predicate = Callable[[Json], bool]
 
@@ -59,13 +60,13 @@ def _comparison(key: str, operator: str, value: str) -> _Test:
         return lambda labels: labels.get(key, _ABSENT) == value
     if operator == "!=":
         return lambda labels: labels.get(key, _ABSENT) != value
-    if not value.lstrip("-").isdigit():
+    bound = integer(value)
+    if bound is None:
         raise bad_request(f"for 'Gt', 'Lt' operators, the value must be an integer, found {value!r}")
-    bound = int(value)
 
     def compare(labels: dict[str, str]) -> bool:
-        held = labels.get(key, "")
-        return held.lstrip("-").isdigit() and (int(held) > bound if operator == ">" else int(held) < bound)
+        held = integer(labels.get(key, ""))
+        return held is not None and (held > bound if operator == ">" else held < bound)
 
     return compare
 

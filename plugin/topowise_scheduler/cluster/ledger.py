@@ -360,6 +360,7 @@ class Ledger:
         self.forget(record.uid)
         refusal = self._refusal(record, name)
         if refusal:
+            self.events["bind_conflict"] += 1
             self.unclaim(record.uid)
             return refusal
         self._assumed.add(record.uid)
@@ -423,12 +424,10 @@ class Ledger:
         for state in states:
             admission = state.admit_view(record.view(state))
             if not admission.admitted:
-                self.events["bind_conflict"] += 1
                 return admission.reason
         others = {*self.rivals(record.uid, record.priority, name), *leaving}
         free = books.without({record.uid, *others})
         if free is not None and not books.survive(free, record, others, _MAX_SWAPPED):
-            self.events["bind_conflict"] += 1
             return "a pod that is on its way there would be refused if this one came first"
         return ""
 

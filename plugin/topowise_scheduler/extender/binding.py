@@ -14,6 +14,7 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import ApiError
+from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
@@ -70,8 +71,8 @@ class Binder:
         reason = self._ledger.assume(record, needs, args.Node)
         if reason:
             return f"kubelet of {args.Node} would refuse the pod now: {reason}"
-        path = f"/api/v1/namespaces/{args.PodNamespace}/pods/{args.PodName}/binding"
         try:
+            path = paths.pod(args.PodNamespace, args.PodName, "binding")
             await self._api.request("POST", path, body=_binding(args), timeout=_TIMEOUT_S)
         except ApiError as exc:
             self._ledger.forget(args.PodUID, args.Node)
@@ -91,7 +92,7 @@ class Binder:
             self._ledger.claim(record, record.needs, node)
 
     async def _read(self, args: wire.ExtenderBindingArgs) -> PodRecord:
-        path = f"/api/v1/namespaces/{args.PodNamespace}/pods/{args.PodName}"
+        path = paths.pod(args.PodNamespace, args.PodName)
         try:
             record = self._records.record(pods.decode(await self._api.request("GET", path, timeout=_TIMEOUT_S)))
         except msgspec.DecodeError as exc:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import quote
 
 import msgspec
 
 from topowise import documents, pods
 from topowise.errors import ApiError
+from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
@@ -32,7 +32,7 @@ class Explainer:
         if not (namespace and slash and name) or "/" in name:
             raise BadRequestError(f"pod is {pod!r}, expected namespace/name")
         try:
-            path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+            path = paths.pod(namespace, name)
             body = await self._api.request("GET", path, timeout=_TIMEOUT_S)
         except ApiError as exc:
             raise BadRequestError(f"pod {pod} cannot be read: {exc}") from exc

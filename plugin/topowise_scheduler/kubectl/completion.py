@@ -117,6 +117,7 @@ def _named(what: str, parser: argparse.ArgumentParser, before: Sequence[str]) ->
     """Names of nodes, pods, namespaces or contexts, of the files or of the cluster that the words so far name."""
     from topowise import nrt
     from topowise.errors import SourceError
+    from topowise.kube import paths
     from topowise_scheduler.kubectl import objects
     from topowise_scheduler.kubectl.source import Kubectl, decoded
 
@@ -131,9 +132,9 @@ def _named(what: str, parser: argparse.ArgumentParser, before: Sequence[str]) ->
         yield from kubectl.contexts()
         return
     if what == "pod":
-        path = f"/api/v1/namespaces/{namespace or kubectl.namespace()}/pods"
+        path = paths.path(paths.NAMESPACES, namespace or kubectl.namespace(), "pods")
     else:
-        path = {"node": nrt.PATH, "namespace": "/api/v1/namespaces"}.get(what, "")
+        path = {"node": nrt.PATH, "namespace": paths.NAMESPACES}.get(what, "")
     if path:
         versions = [path, nrt.OLD_PATH] if path == nrt.PATH else [path]
         answer = kubectl.served(*[f"{one}?limit={_MOST}" for one in versions])

@@ -10,6 +10,7 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import SourceError
+from topowise.kube import paths
 from topowise_scheduler.explain import NodeExplanation, Step, ZoneRoom, human
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import manifests, objects
@@ -134,7 +135,7 @@ def _pod_and_objects(options: argparse.Namespace) -> tuple[pods.Pod, objects.Obj
         raise SourceError(", ".join(options.nodes_file), f"has no Pod {namespace}/{options.pod}, expected it there")
     kubectl = Kubectl(options.context, options.kubeconfig)
     namespace = options.namespace or kubectl.namespace()
-    path = f"/api/v1/namespaces/{namespace}/pods/{options.pod}"
+    path = paths.pod(namespace, options.pod)
     (answer,) = kubectl.get(path)
     return objects.pod_of(decoded(answer, path), path), *estate.read(options)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from urllib.parse import quote
 
 import msgspec
 
 from topowise import nrt, pods, quantity
 from topowise.errors import ParseError, SourceError
+from topowise.kube import paths
 from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.kubectl import nodes, objects, picture
 from topowise_scheduler.kubectl.ages import age
@@ -84,11 +86,11 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[pods.Pod
             raise SourceError(", ".join(options.file), "has no Pods, expected some with --pods")
         return report, (saved.pods or ()) if options.pods else ()
     kubectl = Kubectl(options.context, options.kubeconfig)
-    path, pods_path = f"{nrt.PATH}/{name}", f"/api/v1/pods?fieldSelector=spec.nodeName%3D{name}"
+    path, pods_path = paths.path(nrt.PATH, name), f"/api/v1/pods?fieldSelector=spec.nodeName%3D{quote(name, safe='')}"
     try:
         found, *rest = kubectl.get(path, *([pods_path] if options.pods else []))
     except MissingError:
-        answer = kubectl.served(f"{nrt.OLD_PATH}/{name}")
+        answer = kubectl.served(paths.path(nrt.OLD_PATH, name))
         if isinstance(answer, MissingError):
             raise SourceError(f"node {name}", _instead(objects.from_cluster(kubectl))) from answer
         if isinstance(answer, SourceError):

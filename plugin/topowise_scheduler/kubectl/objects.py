@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from topowise import nrt, pods
 from topowise.errors import SourceError
+from topowise.kube import paths
 from topowise_scheduler.kubectl.ages import seconds_since
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded, documents
 
-NODES_PATH: Final = "/api/v1/nodes"
 # What has ended holds nothing, and is most of what some clusters keep.
 PODS_PATH: Final = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
 ALL_PODS_PATH: Final = "/api/v1/pods"
@@ -56,6 +56,13 @@ class Node(msgspec.Struct, frozen=True):
         return all(one.status == "True" for one in self.status.conditions if one.type == "Ready")
 
 
+class _Class(msgspec.Struct, frozen=True):
+    """What is used of a PriorityClass."""
+
+    metadata: NodeMetadata
+    value: int = 0
+
+
 class Reported(msgspec.Struct, frozen=True):
     """An NRT as it came, and read. `changed` is when its content was last written (RFC 3339), "" if nobody tells.
 
@@ -89,6 +96,10 @@ class _Nodes(msgspec.Struct, frozen=True):
     items: tuple[Node, ...]
 
 
+class _Classes(msgspec.Struct, frozen=True):
+    items: tuple[_Class, ...] = ()
+
+
 def from_files(files: Sequence[str]) -> Objects:
     """NRTs, and Pods, Nodes and PriorityClasses if there are any; other kinds are left out. Raises SourceError."""
     kinds: dict[str, list[Json]] = {}
@@ -100,24 +111,21 @@ def from_files(files: Sequence[str]) -> Objects:
         reports=reports(kinds.get(nrt.KIND, []), where),
         pods=tuple([_convert(one, pods.Pod, where) for one in kinds["Pod"]]) if "Pod" in kinds else None,
         nodes=tuple([_convert(one, Node, where) for one in kinds["Node"]]) if "Node" in kinds else None,
-        classes={
-            str((one.get("metadata") or {}).get("name")): int(one.get("value") or 0)
-            for one in kinds.get("PriorityClass", [])
-        },
+        classes=_values([_convert(one, _Class, where) for one in kinds.get("PriorityClass", [])]),
     )
 
 
 def from_cluster(kubectl: Kubectl, *, pods_path: str = "", nodes: bool = False) -> Objects:
     """The NRTs of the cluster, with its pods and nodes if wanted. A cluster without the CRD has no NRTs."""
-    paths = [nrt.PATH, *([pods_path] if pods_path else []), *([NODES_PATH] if nodes else [])]
-    answers = dict(zip(paths, kubectl.attempt(*paths), strict=True))
+    wanted = [nrt.PATH, *([pods_path] if pods_path else []), *([paths.NODES] if nodes else [])]
+    answers = dict(zip(wanted, kubectl.attempt(*wanted), strict=True))
     for path, answer in answers.items():
         if isinstance(answer, SourceError) and not (path == nrt.PATH and isinstance(answer, MissingError)):
             raise answer
     return Objects(
         reports=reports(_topologies(kubectl, answers[nrt.PATH]), nrt.PATH),
         pods=_listed(answers[pods_path], _Pods, pods_path).items if pods_path else None,
-        nodes=_listed(answers[NODES_PATH], _Nodes, NODES_PATH).items if nodes else None,
+        nodes=_listed(answers[paths.NODES], _Nodes, paths.NODES).items if nodes else None,
     )
 
 
@@ -137,8 +145,11 @@ def _topologies(kubectl: Kubectl, listed: bytes | SourceError) -> list[Json]:
 def priority_classes(kubectl: Kubectl) -> dict[str, int]:
     """The value of each PriorityClass of the cluster."""
     (answer,) = kubectl.get(_CLASSES_PATH)
-    items = decoded(answer, _CLASSES_PATH).get("items") or []
-    return {item["metadata"]["name"]: int(item.get("value") or 0) for item in items}
+    return _values(_listed(answer, _Classes, _CLASSES_PATH).items)
+
+
+def _values(classes: Iterable[_Class]) -> dict[str, int]:
+    return {one.metadata.name: one.value for one in classes}
 
 
 def reports(found: Sequence[Json], where: str) -> tuple[Reported, ...]:

@@ -12,6 +12,7 @@ a gate counts as on unless it is set to false.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -28,6 +29,7 @@ TOPOLOGY_POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-no
 TOPOLOGY_SCOPES: Final = ("container", "pod")
 MIN_ALLOWABLE_NUMA_NODES: Final = 8
 
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
 _CPU_OPTIONS: Final = {
@@ -136,10 +138,10 @@ def _topology(config: KubeletConfiguration, machine: Machine) -> TopologySetting
 
 
 def _allowable(name: str, value: str) -> int:
-    try:
-        number = int(value)
-    except ValueError as exc:
-        raise KubeletStartError(f'unable to convert policy option to integer "{name}": {value!r}') from exc
+    # strconv.Atoi: no spaces, no underscores, 64 bits. What is longer is refused there as well.
+    if not _INTEGER.fullmatch(value):
+        raise KubeletStartError(f'unable to convert policy option to integer "{name}": {value!r:.80}')
+    number = int(value)
     if number < MIN_ALLOWABLE_NUMA_NODES:
         raise KubeletStartError(f'the minimum value of "{name}" should not be less than {MIN_ALLOWABLE_NUMA_NODES}')
     return number

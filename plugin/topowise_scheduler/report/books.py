@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from topowise import attributes, cpuset, nrt, quantity
+from topowise import attributes, cpuset, digits, nrt, quantity
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import Mask
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
@@ -79,8 +79,9 @@ def _cells(zone: nrt.Zone, text: str, nodes: tuple[int, ...]) -> Mask:
 
 
 def _assignments(zone: nrt.Zone, text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+    number = digits.natural(text)
+    if number is None:
         raise ReportError(
             f"attribute {attributes.MEMORY_ASSIGNMENTS} of zone {zone.name}: {text!r:.80}, expected a number of blocks"
         )
-    return int(text)
+    return number

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import msgspec
 import xxhash
 
-from topowise import __version__
+from topowise import __version__, digits
 from topowise.errors import ParseError
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
@@ -44,6 +44,8 @@ _JSON: Final = b"application/json"
 _HTML: Final = b"text/html; charset=utf-8"
 _MAX_MANIFEST: Final = 256 << 10
 _MIN_GZIP: Final = 4096
+# Milliseconds since 1970, and some hundred centuries more.
+_SINCE_DIGITS: Final = 15
 # However many look, the state is read once in this time.
 _FRESH_S: Final = 1.0
 _FITS_S: Final = 3.0
@@ -136,7 +138,7 @@ class Dashboard:
     async def _state(self, asked: dict[str, str], known: bytes, reply: _Reply) -> None:
         since = asked.get("since", "")
         state = await self._read(asked.get("resource", "cpu"))
-        body = encode(state, int(since) if since.isdecimal() and len(since) < 16 else 0)
+        body = encode(state, digits.natural(since, _SINCE_DIGITS) or 0)
         tag = f'"{xxhash.xxh3_64_hexdigest(body)}"'.encode()
         extra = [(b"etag", tag), (b"topowise-now", f"{self._clock():.3f}".encode())]
         if tag == known.removeprefix(b"W/"):

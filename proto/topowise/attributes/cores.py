@@ -7,12 +7,17 @@ characters. Cores that do not line up in this way travel alone. An absent L3 is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from topowise import cpuset
 from topowise.errors import ParseError
+
+# -1 is what the kernel says of a socket that it does not know.
+_ID: Final = re.compile(r"-1|[0-9]{1,18}")
 
 
 class Core(msgspec.Struct, frozen=True, gc=False):
@@ -61,10 +66,16 @@ def _spell(group: Sequence[Core]) -> str:
     return f"{first.socket}:{uncore}:{'/'.join(map(cpuset.spell, ranks))}"
 
 
+def _id(text: str) -> int:
+    if not _ID.fullmatch(text):
+        raise ValueError("no id")
+    return int(text)
+
+
 def _cores(part: str, text: str) -> Iterator[Core]:
     fields = part.split(":")
     try:
-        socket, uncore = int(fields[0]), int(fields[1]) if fields[1] else None
+        socket, uncore = _id(fields[0]), _id(fields[1]) if fields[1] else None
         spelt = fields[2].split("/")
         widths = {cpuset.mask(rank).bit_count() for rank in spelt}
         if len(fields) != 3 or len(widths) != 1 or max(widths) * len(spelt) > cpuset.MAX_ID + 1:

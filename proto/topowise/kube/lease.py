@@ -30,6 +30,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from topowise.errors import ApiError, ConfigError
+from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.log import V2, kv
 from topowise.runtime.told import Told
@@ -106,8 +107,8 @@ class Elector:
         if not identity:
             raise ConfigError("leaderElection.identity", "is empty")
         self._api = api
-        self._collection = f"/apis/{_API_VERSION}/namespaces/{namespace}/leases"
-        self._path = f"{self._collection}/{name}"
+        self._collection = paths.path(f"/apis/{_API_VERSION}/namespaces", namespace, "leases")
+        self._path = paths.path(self._collection, name)
         self._place = {"name": name, "namespace": namespace}
         self._lease_name = f"{namespace}/{name}"
         self._timing = timing or Timing()

@@ -23,7 +23,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from topowise import documents
+from topowise import digits, documents
 from topowise.errors import ApiError, TopowiseError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
@@ -373,7 +373,7 @@ def _page(body: bytes, path: str) -> _Page:
 
 def _number(version: str) -> int:
     # Opaque by contract until KEP-5504 (1.35) made it comparable; every API server has always used numbers.
-    return int(version) if version.isdigit() else 0
+    return digits.natural(version, digits.UINT64) or 0
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

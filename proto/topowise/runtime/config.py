@@ -7,6 +7,7 @@ Unknown fields are errors: a misspelt key that is silently ignored is found at n
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -17,9 +18,11 @@ from topowise.errors import ConfigError
 
 API_VERSION: Final = "topowise.io/v1alpha1"
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS: Final = {"ms": Decimal("0.001"), "s": Decimal(1), "m": Decimal(60), "h": Decimal(3600)}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h))+", re.ASCII)
-_LONGEST_S: Final = 100 * 365 * 86400.0
+_LONGEST_S: Final = 100 * 365 * 86400
+# No duration has a thousand characters, and a decimal of a million digits overflows.
+_MAX_TEXT: Final = 1000
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
 
 
@@ -31,15 +34,19 @@ class Duration(float):
         """Raises ValueError unless the text is a Go duration of ms, s, m and h."""
         if text == "0":
             return cls(0)
-        if not isinstance(text, str) or not _DURATION.fullmatch(text):
-            raise ValueError(f'{text!r} is not a duration such as "500ms", "10s" or "1m30s"')
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+        if not isinstance(text, str) or len(text) > _MAX_TEXT or not _DURATION.fullmatch(text):
+            raise ValueError(f'{text!r:.80} is not a duration such as "500ms", "10s" or "1m30s"')
+        seconds = sum((Decimal(number) * _UNITS[unit] for number, unit in _PART.findall(text)), Decimal(0))
         if seconds > _LONGEST_S:
             raise ValueError(f"{text:.80} is longer than 100 years")
         return cls(seconds)
 
     def __str__(self) -> str:
-        return f"{int(self * 1000)}ms" if self % 1 else f"{int(self)}s"
+        """The shortest text that parses to the same number: "1.001s", "0.5ms"."""
+        seconds = Decimal(repr(float(self)))
+        number, unit = (seconds / _UNITS["ms"], "ms") if 0 < seconds < 1 else (seconds, "s")
+        text = f"{number:f}"
+        return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{unit}"
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):

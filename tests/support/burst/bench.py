@@ -24,6 +24,7 @@ from sandbox.hollow import Fleet, Pace, Refusal, Reporting
 from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
 from sandbox.kubescheduler.attempt import said
 from sandbox.kubescheduler.pod import PodInfo
+from stillness import until_still
 from topowise import nrt
 from topowise.errors import ApiError, ConfigError
 from topowise.kube import credentials
@@ -35,7 +36,7 @@ CRD: Final = Path(__file__).parents[3] / "charts/topowise/crds/noderesourcetopol
 _QUIET_S: Final = 1.5
 _EVIDENCE: Final = 25
 _AT_ONCE: Final = 10
-_STUCK_S: Final = 2.0
+_STUCK_TURNS: Final = 200
 
 Seconds = tuple[float, float]
 
@@ -142,10 +143,12 @@ class Bench:
 
     async def _until_taken(self) -> None:
         """Not for ever: pods that fit nowhere must not keep the others from coming."""
-        stuck = time.monotonic() + _STUCK_S
+        turns = 0
         while len(self.scheduler.pending) >= self._backlog:
             await asyncio.sleep(0.01)
-            if time.monotonic() > stuck:
+            # In turns of our loop, as in until_still: while it stalls nobody can be taken.
+            turns += 1
+            if turns > _STUCK_TURNS:
                 self._backlog += self.scenario.backlog
 
     async def _create(self, workload: Workload, number: int, scheduler: str) -> None:
@@ -168,14 +171,12 @@ class Bench:
 
     async def _settle(self, limit: float = 90.0) -> None:
         """Until nothing has moved for a while: every lifetime over, everything reported, everything tried."""
-        deadline = time.monotonic() + limit
-        since, attempts = time.monotonic(), 0
-        while time.monotonic() - since < _QUIET_S:
+
+        async def attempts() -> int | None:
             self.check()
-            assert time.monotonic() < deadline, f"still moving after {limit:.0f}s: {self.state()}"
-            if not self.is_quiet or self.scheduler.counts["attempts"] != attempts:
-                since, attempts = time.monotonic(), self.scheduler.counts["attempts"]
-            await asyncio.sleep(0.05)
+            return self.scheduler.counts["attempts"] if self.is_quiet else None
+
+        await until_still(attempts, seconds=_QUIET_S, limit=limit, state=self.state)
 
     @property
     def is_quiet(self) -> bool:

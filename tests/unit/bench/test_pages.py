@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import pages, results, tables
+from bench import markdown, pages, results, tables
+from topowise_scheduler import strategies
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -35,6 +36,38 @@ def test_the_page_tells_every_miss(recorded: results.Results) -> None:
     missed = [one.name for part in recorded.parts.values() for one in part.figures if one.is_missed]
     assert [name for name in missed if f"| {name} |" not in section] == []
     assert section.count("| missed |") == len(missed)
+
+
+def test_what_the_page_leaves_out_is_printed(recorded: results.Results) -> None:
+    """The page says that `bench --from` has everything."""
+    printed = tables.whole(recorded)
+    figures = [one for part in recorded.parts.values() for one in part.figures]
+    assert [one.name for one in figures if f"{one.value:g} {one.unit}" not in printed or one.name not in printed] == []
+    for row in recorded.parts["density"].density:
+        title = f"{row.mix}, {row.policy}, {row.scope} scope, {row.zones} NUMA nodes a machine"
+        _, _, section = printed.partition(title)
+        assert f"\n{row.scheduler} " in section.partition("\n\n")[0]
+
+
+def test_the_page_can_be_read_at_a_sitting(recorded: results.Results) -> None:
+    page = pages.made_of(recorded)[pages.PAGE].decode()
+    opened = re.sub(r"<details>.*?</details>", "", page, flags=re.DOTALL)
+    assert len(opened.splitlines()) < 200
+    assert len(re.findall(r"^!\[", opened, re.MULTILINE)) == 2
+
+
+def test_a_strategy_is_ahead_where_it_does_better_in_all_streams_but_one(recorded: results.Results) -> None:
+    kinds = markdown.clusters(recorded.parts["density"].density)
+    lines = [line.strip("| ").split(" | ") for line in markdown.choice(kinds).splitlines()]
+    told = {line[0]: line[-1] for line in lines}
+    default, *others = strategies.NAMES
+    for name in others:
+        ahead = 0
+        for listed in kinds:
+            found = {one.scheduler: one.found for one in listed}
+            better = [a.zones < b.zones for a, b in zip(found[name], found[default], strict=True)]
+            ahead += sum(better) >= len(better) - 1
+        assert told[name] == f"{ahead} of {len(kinds)}"
 
 
 def test_the_machine_is_named(recorded: results.Results) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.apiserver import quantities, selectors
-from sandbox.apiserver.errors import Json
+from sandbox.apiserver.errors import Json, StatusError
 from topowise import quantity
 
 
@@ -26,6 +26,19 @@ from topowise import quantity
 )
 def test_label_selector_objects_choose(selector: Json | None, chosen: bool) -> None:
     assert selectors.from_label_selector(selector)({"a": "1"}) is chosen
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"), [("a>1", True), ("a>+1", True), ("a<-3", False), ("a>9", False), ("b>1", False), ("c>1", False)]
+)
+def test_numbers_are_compared_as_go_reads_them(text: str, chosen: bool) -> None:
+    assert selectors.labels(text)({"a": "7", "b": "\u00b2", "c": "9" * 30}) is chosen
+
+
+@pytest.mark.parametrize("bound", ["\u00b2", "--5", "1_0", "9" * 5000])
+def test_a_bound_that_go_does_not_read_is_refused(bound: str) -> None:
+    with pytest.raises(StatusError, match="must be an integer"):
+        selectors.labels(f"a>{bound}")
 
 
 _DIGITS = st.from_regex(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,3})?", fullmatch=True)

@@ -14,6 +14,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
 from topowise.errors import ConfigError
@@ -37,6 +39,27 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: ExampleConfiguration\n"
 def test_durations_are_written_as_go_writes_them(text: str, seconds: float) -> None:
     read = config.parse(ExampleConfiguration, HEAD + f"interval: '{text}'\n".encode())
     assert read.interval == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1.001, "1.001s"), (0.0005, "0.5ms"), (0.02, "20ms"), (0.9999, "999.9ms"), (1.5, "1.5s"), (90, "90s"),
+        (7200, "7200s"), (0, "0s"), (1e-7, "0.0001ms"), (0.1, "100ms"), (0.3, "300ms"),
+    ],
+)  # fmt: skip
+def test_durations_are_printed_as_they_are(seconds: float, text: str) -> None:
+    assert str(Duration(seconds)) == text
+
+
+def test_decimals_without_an_end_are_no_duration() -> None:
+    with pytest.raises(ValueError, match=r"'9999.* is not a duration"):
+        Duration.parse("9" * 2_000_000 + "h")
+
+
+@given(st.floats(0, 3e9, allow_nan=False))
+def test_a_printed_duration_is_read_back_as_the_same_number(seconds: float) -> None:
+    assert Duration.parse(str(Duration(seconds))) == seconds
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from topowise.errors import SourceError
+from topowise.kube import paths
 from topowise_scheduler.kubectl.ages import human
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.source import Kubectl, decoded
@@ -22,7 +23,7 @@ _PORT: Final = 9153
 _AT_ONCE: Final = 16
 _MOST: Final = 256
 _STALE_S: Final = 60.0
-_SAMPLE: Final = re.compile(r"topowise_exporter_(\w+?)(?:\{(.*)\})? ([0-9.eE+-]+)")
+_SAMPLE: Final = re.compile(r"topowise_exporter_(\w+?)(?:\{(.*)\})? (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)")
 
 
 class Exporter(msgspec.Struct, frozen=True):
@@ -117,4 +118,4 @@ def _exporter(item: dict[str, Any]) -> Exporter:
 
 
 def _metrics_path(one: Exporter) -> str:
-    return f"/api/v1/namespaces/{one.namespace}/pods/{one.name}:{one.port}/proxy/metrics"
+    return paths.pod(one.namespace, f"{one.name}:{one.port}", "proxy", "metrics")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from topowise import attributes, kubeletconfig, nrt
+from topowise import attributes, digits, kubeletconfig, nrt
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_scheduler.kubectl.doctor.finding import Finding, Severity
@@ -105,7 +105,7 @@ def _options_of(config: KubeletConfiguration, raw: Reported, report: Report) -> 
             "let the exporter read /sys/devices/system/node/node*/distance",
         )  # fmt: skip
     most = options.get("max-allowable-numa-nodes", "")
-    if len(zones) > _MOST_NODES or (most.isdigit() and int(most) > _MOST_NODES):
+    if len(zones) > _MOST_NODES or (digits.natural(most, digits.UINT64) or 0) > _MOST_NODES:
         yield Finding(
             "kubelet", "warning", "node", (report.name,),
             f"{len(zones)} NUMA nodes, max-allowable-numa-nodes {most or 'unset'}",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from topowise import digits
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.masks import members
@@ -58,7 +59,7 @@ def of(kubelet: Kubelet, names: Mapping[str, str], *, is_exact: bool) -> Holding
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """An order in which "worker-2" is before "worker-10"."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split("([0-9]+)", name)]
+    return [(digits.natural(part, len(part)) or 0, part) for part in re.split("([0-9]{1,18})", name)]
 
 
 def _holders(kubelet: Kubelet) -> list[str]:

@@ -233,6 +233,25 @@ def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["high", 1.5, "\u00b2"])
+def test_a_priority_that_is_no_number_is_one_line(value: Any, ask: Ask, saved: Save, tmp_path: Path) -> None:
+    classes = {"kind": "PriorityClass", "metadata": {"name": "odd"}, "value": value}
+    file = saved(*json.loads(Path(saved()).read_text())["items"], classes, name="odd.json")
+    with pytest.raises(SourceError, match=r"PriorityClass 'odd' cannot be read: .*value"):
+        ask("simulate", "-f", manifest(tmp_path, make("1")), "--nodes-file", file)
+
+
+@pytest.mark.parametrize("name", ["worker-\u00b2", "worker-" + "9" * 5000, "\u0663"])
+def test_a_pod_of_any_name_is_drawn(name: str, ask: Ask, saved: Save) -> None:
+    """Names of pods come out of an attribute, where nobody has checked them."""
+    items = json.loads(Path(saved()).read_text())["items"]
+    text = json.dumps(next(one for one in items if one["kind"] == nrt.KIND and one["metadata"]["name"] == "metal-a"))
+    (held,) = [one["value"] for one in json.loads(text)["attributes"] if one["name"] == "topowise.io/holdings"]
+    first = json.loads(held)[0][1]
+    document = json.loads(text.replace(f'\\"{first}\\"', f'\\"{name}\\"'))
+    assert name[:9] in ask("node", "metal-a", "-f", saved(document, name="odd.json")).text
+
+
 def test_objects_are_printed_as_they_are(ask: Ask, saved: Save) -> None:
     objects = json.loads(Path(saved()).read_text())["items"]
     reports = sorted(

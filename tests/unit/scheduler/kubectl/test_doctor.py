@@ -106,6 +106,14 @@ def test_settings_that_surprise(
     assert told in examine(configured(objects[REPORT], **fields))
 
 
+@pytest.mark.parametrize("most", ["\u00b2", "9" * 5000, "many"])
+def test_a_limit_that_is_no_number_is_passed_over(
+    most: str, objects: dict[str, Json], examine: Callable[..., list[str]]
+) -> None:
+    options = {"topologyManagerPolicyOptions": {"max-allowable-numa-nodes": most}}
+    assert not [line for line in examine(configured(objects[REPORT], **options)) if "2 NUMA nodes" in line]
+
+
 def test_the_closest_nodes_without_distances(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     document = configured(
         objects[REPORT],
@@ -404,6 +412,12 @@ def test_exporters_that_are_silent_or_guess(fake: FakeKubectl, ask: Ask) -> None
     assert "error exporter kube-system/topowise-exporter-x: on metal-a has not looked at its node for 5m" in text
     assert "on metal-a has not got its object to the API server for 5m" in text
     assert "on metal-a does not know its kubelet's configuration" in text
+
+
+@pytest.mark.parametrize("value", ["1.2.3", "1e", "e5", "-", "-1e999", "1e99999"])
+def test_metrics_that_are_no_numbers_are_passed_over(fake: FakeKubectl, ask: Ask, value: str) -> None:
+    fake.answer(METRICS, f"topowise_exporter_last_look_timestamp_seconds {value}\n")
+    assert ask("doctor").text.startswith("Looked at 1 report, 1 node, 3 pods: nothing to mend.\n")
 
 
 def test_exporters_that_cannot_be_asked_or_are_not_ready(fake: FakeKubectl, ask: Ask) -> None:

@@ -41,6 +41,16 @@ PodOf = Callable[..., pods.Pod]
             {"topologyManagerPolicy": "restricted", "topologyManagerPolicyOptions": {"max-allowable-numa-nodes": "7"}},
             'the minimum value of "max-allowable-numa-nodes" should not be less than 8',
         ),
+        *(
+            (
+                {
+                    "topologyManagerPolicy": "restricted",
+                    "topologyManagerPolicyOptions": {"max-allowable-numa-nodes": text},
+                },
+                f'unable to convert policy option to integer "max-allowable-numa-nodes": {text!r}',
+            )
+            for text in ("1_0", " 9", "\u0669", "nine")
+        ),
         (
             {
                 "topologyManagerPolicy": "restricted",

@@ -46,6 +46,15 @@ def test_a_gang_that_fills_a_node_leaves_no_room_until_it_is_given_up(volcano: V
     assert service.ledger.open_claims == 0
 
 
+def test_an_allocation_that_is_refused_is_no_bind_that_failed(volcano: Volcano, service: Service) -> None:
+    assert volcano.allocate(pod("nine", "9"), "n1") != ""
+    assert service.ledger.events["bind_conflict"] == 0
+    record = service.put(pod("other-nine", "9"))
+    assert record.needs is not None
+    assert service.ledger.assume(record, record.needs, "n1") != ""
+    assert service.ledger.events["bind_conflict"] == 1
+
+
 def test_pods_of_a_session_must_fit_in_every_order_in_which_they_may_be_bound(volcano: Volcano) -> None:
     """Volcano binds side by side. Three, four and four CPUs first, and there are no five left on one NUMA node."""
     for name, cpus in (("five", "5"), ("four", "4"), ("other-four", "4")):
