@@ -35,6 +35,7 @@ class HollowNode:
     ) -> None:
         self._api = api
         self.name = name
+        self.root = directory
         self.config = with_defaults(config)
         self.kubelet = EmulatedNode(machine, self.config)
         random = Random(f"{name} {seed}")

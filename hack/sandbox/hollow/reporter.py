@@ -131,7 +131,7 @@ class Reporter:
         except SourceError as exc:
             log.info("Nothing to publish", extra=kv(node=self._name, why=exc))
         else:
-            if seen is not self._published:
+            if seen != self._published:
                 await self._publish_seen(seen, lag)
             self.reports.append((now, time.monotonic()))
         self._is_writing = False
