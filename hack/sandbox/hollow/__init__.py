@@ -8,6 +8,7 @@ load, a slow container start, an exporter that polls) takes as long as the test 
 from sandbox.hollow.fleet import Fleet, Refusal
 from sandbox.hollow.node import HollowNode
 from sandbox.hollow.reporter import Reporting
-from sandbox.kubelet.lifecycle import LIFETIME, Pace
+from sandbox.kubelet.lifecycle import LIFETIME
+from sandbox.kubelet.pace import RESTART, Pace, Pause, Startup
 
-__all__ = ["LIFETIME", "Fleet", "HollowNode", "Pace", "Refusal", "Reporting"]
+__all__ = ["LIFETIME", "RESTART", "Fleet", "HollowNode", "Pace", "Pause", "Refusal", "Reporting", "Startup"]

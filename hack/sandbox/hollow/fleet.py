@@ -16,7 +16,7 @@ from sandbox import machines
 from sandbox.hollow.hardware import scanned
 from sandbox.hollow.node import HollowNode
 from sandbox.hollow.reporter import Reporting
-from sandbox.kubelet.lifecycle import Pace
+from sandbox.kubelet.pace import Pace
 from topowise import pods
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
@@ -123,11 +123,14 @@ class Fleet:
 
     def replace(self, items: list[pods.Pod]) -> None:
         """Everything there is."""
-        there = {item.metadata.uid for item in items}
-        for node in self.nodes.values():
-            node.lifecycle.keep(there)
+        if self._held is not None:
+            self._held += [(time.monotonic(), "ADDED", item) for item in items]
+            return
+        by_node: dict[str, list[pods.Pod]] = {}
         for item in items:
-            self.apply("ADDED", item)
+            by_node.setdefault(item.spec.nodeName, []).append(item)
+        for name, node in self.nodes.items():
+            node.lifecycle.replace(by_node.get(name, []))
 
     def apply(self, event: EventType, item: pods.Pod) -> None:
         """One change, told to the node it is about."""

@@ -7,16 +7,18 @@ from pathlib import Path
 from random import Random
 
 from sandbox.hollow.reporter import Reporter, Reporting
-from sandbox.kubelet.lifecycle import Change, Lifecycle, Pace, Refused
+from sandbox.kubelet.lifecycle import Lifecycle, Refused
 from sandbox.kubelet.node import EmulatedNode
+from sandbox.kubelet.pace import Pace, Startup
 from sandbox.kubelet.registration import register
+from sandbox.kubelet.root import Root
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration, with_defaults
 from topowise_exporter.machine import Machine
 
 
 class HollowNode:
-    """`directory` is for the kubelet's state files. Raises KubeletStartError if a kubelet would not start like this."""
+    """`directory` is the kubelet's root. Raises KubeletStartError if a kubelet would not start like this."""
 
     def __init__(
         self,
@@ -33,13 +35,17 @@ class HollowNode:
     ) -> None:
         self._api = api
         self.name = name
+        self.root = directory
         self.config = with_defaults(config)
         self.kubelet = EmulatedNode(machine, self.config)
         random = Random(f"{name} {seed}")
         self.reporter = Reporter(
             api, name, machine, self.config, self.kubelet, directory, reporting=reporting, random=random
         )
-        self.lifecycle = Lifecycle(api, name, self.kubelet, self._changed, pace=pace, refused=refused, random=random)
+        self.lifecycle = Lifecycle(
+            api, name, self.kubelet, Root(directory), self.reporter.note, pace=pace, refused=refused, random=random
+        )
+        self.lifecycle.checkpoint(devices=True)
 
     @property
     def is_quiet(self) -> bool:
@@ -56,5 +62,6 @@ class HollowNode:
             tasks.create_task(self.lifecycle.run(), name=f"{self.name} kubelet")
             tasks.create_task(self.reporter.run(), name=f"{self.name} exporter")
 
-    def _changed(self, change: Change) -> None:
-        self.reporter.note(change)
+    async def restart(self, startup: Startup) -> None:
+        """The kubelet's process is another one; returns when it knows its pods."""
+        await self.lifecycle.restart(startup)

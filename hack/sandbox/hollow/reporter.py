@@ -1,4 +1,4 @@
-"""The exporter of a hollow node: the real one's pure parts, from podresources bytes to the object, without its loop.
+"""The exporter of a hollow node: the real one's own parts, from podresources bytes and state files to the object.
 
 A change is looked at after `wait` and published `lag` later, so that both kinds of staleness can be had: an exporter
 that polls seldom, and one whose writes are slow. Nothing is written that says nothing new.
@@ -7,31 +7,35 @@ that polls seldom, and one whose writes are slow. Nothing is written that says n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, Literal, cast
 
 import msgspec
 
-from sandbox.kubelet.lifecycle import Change, Seconds
 from sandbox.kubelet.node import EmulatedNode
+from sandbox.kubelet.pace import Seconds
 from sandbox.kubelet.podresources import PodResourcesServicer
-from sandbox.kubelet.state_files import StateFiles
 from topowise import numatopology
-from topowise.errors import ApiError
+from topowise.errors import ApiError, SourceError
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.backoff import Backoff
+from topowise.runtime.config import API_VERSION
 from topowise.runtime.log import kv
+from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet import holders, state_files
 from topowise_exporter.kubelet.model import Allocations
 from topowise_exporter.kubelet.podresources import PodResources
+from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine import Machine
+from topowise_exporter.observe import Observer
 from topowise_exporter.publish import numatopology as volcano
 from topowise_exporter.publish import topology
 from topowise_exporter.publish.topology import Observation, Publishing
@@ -40,19 +44,27 @@ from topowise_exporter.publish.writer import Writer, topology_writer
 log = logging.getLogger(__name__)
 
 _REPORTS: Final = 100
+# The exporter looks without any event too.
+_INTERVAL_S: Final = 1.0
 
 
 class Reporting(msgspec.Struct, frozen=True):
     """Seconds, each drawn evenly between two bounds: from a change to the look at it, and from there to the object.
-    `numatopology`: Volcano's object is written too."""
+
+    `sees`: "exporter" looks as our exporter does; "halves" publishes whatever the kubelet shows at the moment, as other
+    exporters do, and also ours up to 0.9. What is `published` beyond amounts; the other exporters have no holdings.
+    `numatopology`: Volcano's object is written too.
+    """
 
     wait: Seconds = (0.2, 0.2)
     lag: Seconds = (0.0, 0.0)
+    sees: Literal["exporter", "halves"] = "exporter"
+    published: Publishing = Publishing()
     numatopology: bool = False
 
 
 class Reporter:
-    """Publishes one node. `directory` is for its state files."""
+    """Publishes one node, whose kubelet has its files in `root`."""
 
     def __init__(
         self,
@@ -61,27 +73,27 @@ class Reporter:
         machine: Machine,
         config: KubeletConfiguration,
         node: EmulatedNode,
-        directory: Path,
+        root: Path,
         *,
         reporting: Reporting,
         random: Random,
     ) -> None:
         self._name = name
-        self._machine = machine
-        self._config = config
-        self._node = node
         self._reporting = reporting
         self._random = random
-        self._files = StateFiles(directory)
-        self._cpu_state = StateFile(directory / state_files.CPU_STATE, state_files.parse_cpu_state)
-        self._memory_state = StateFile(directory / state_files.MEMORY_STATE, state_files.parse_memory_state)
-        self._podresources = _Directly(node)
+        podresources = _Directly(node)
+        self._looker: _Exporter | _Halves
+        if reporting.sees == "exporter":
+            self._looker = _Exporter(machine, config, podresources, root)
+        else:
+            self._looker = _Halves(machine, config, podresources, root)
         self._writers: list[Writer[Any]] = [topology_writer(api, name)]
         if reporting.numatopology:
             path = f"{numatopology.PATH}/{name}"
             self._writers.append(Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND))
         self._stale = asyncio.Event()
         self._is_writing = False
+        self._published: Observation | None = None
         self.written = 0
         self.reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         """When the node was looked at and when that was published, monotonic; newest last."""
@@ -91,41 +103,41 @@ class Reporter:
         """Whether the published object tells what the node holds."""
         return not (self._stale.is_set() or self._is_writing)
 
-    def note(self, change: Change) -> None:
-        """The holdings have changed. The kubelet writes its state when it admits; the dead stay in it until then."""
-        if change.admitted:
-            self._files.write(
-                self._node.holdings(),
-                cpu_policy=self._node.cpu_policy,
-                memory_policy=self._node.memory_policy,
-                admitted=True,
-            )
+    def note(self) -> None:
+        """The kubelet shows something else than before."""
         self._stale.set()
 
     async def run(self) -> None:
         """Publishes until cancelled, at first without any delay."""
-        self.note(Change(admitted=True))
         await self._publish(lag=0.0)
         while True:
-            await self._stale.wait()
-            await asyncio.sleep(self._random.uniform(*self._reporting.wait))
+            wait = self._random.uniform(*self._reporting.wait)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stale.wait(), max(_INTERVAL_S, wait))
+            if self._stale.is_set():
+                await asyncio.sleep(wait)
             await self._publish(lag=self._random.uniform(*self._reporting.lag))
 
     async def look(self) -> Observation:
-        """What an exporter would see now."""
-        allocatable = await self._podresources.allocatable()
-        pods = await self._podresources.pods()
-        cpu, memory = self._cpu_state.read(), self._memory_state.read()
-        unlisted = {} if cpu is None else holders.unlisted_cpus(cpu, pods, holders.listed_uids(cpu, pods))
-        books = None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
-        return Observation(self._machine, self._config, Allocations(allocatable, pods, unlisted, books))
+        """What an exporter would see now. Raises SourceError if it would not believe it."""
+        return await self._looker.look()
 
     async def _publish(self, *, lag: float) -> None:
         self._is_writing = True
         self._stale.clear()
         now = time.monotonic()
-        seen = await self.look()
-        made = topology.build(self._name, seen, Publishing(), Exclusions())
+        try:
+            seen = await self.look()
+        except SourceError as exc:
+            log.info("Nothing to publish", extra=kv(node=self._name, why=exc))
+        else:
+            if seen != self._published:
+                await self._publish_seen(seen, lag)
+            self.reports.append((now, time.monotonic()))
+        self._is_writing = False
+
+    async def _publish_seen(self, seen: Observation, lag: float) -> None:
+        made = topology.build(self._name, seen, self._reporting.published, Exclusions())
         if made.problems:
             log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(made.problems)))
         objects: list[object] = [made.topology]
@@ -135,8 +147,7 @@ class Reporter:
         await asyncio.sleep(lag)
         for writer, wanted in zip(self._writers, objects, strict=True):
             await self._write(writer, wanted)
-        self.reports.append((now, time.monotonic()))
-        self._is_writing = False
+        self._published = seen
 
     async def _write(self, writer: Writer[Any], wanted: object) -> None:
         backoff = Backoff(0.1, 2.0)
@@ -147,6 +158,49 @@ class Reporter:
             except ApiError as exc:
                 log.warning("Cannot publish", extra=kv(node=self._name, why=exc))
                 await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
+
+
+class _Exporter(Observer):
+    """The real one's look, at a machine and a configuration that are known."""
+
+    def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
+        settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root))
+        super().__init__(settings, podresources, cast(Source, _Known(config)))
+        self._known = machine
+
+    def _read_machine(self) -> Machine:
+        return self._known
+
+
+class _Known:
+    """A source of the configuration that never fails."""
+
+    name = "sandbox"
+
+    def __init__(self, config: KubeletConfiguration) -> None:
+        self._config = config
+
+    async def read(self, kubelet_version: str | None) -> KubeletConfiguration:
+        return self._config
+
+
+class _Halves:
+    """Believes whatever the kubelet shows, each part for itself."""
+
+    def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
+        self._machine = machine
+        self._config = config
+        self._podresources = podresources
+        self._cpu_state = StateFile(root / state_files.CPU_STATE, state_files.parse_cpu_state)
+        self._memory_state = StateFile(root / state_files.MEMORY_STATE, state_files.parse_memory_state)
+
+    async def look(self) -> Observation:
+        allocatable = await self._podresources.allocatable()
+        pods = await self._podresources.pods()
+        cpu, memory = self._cpu_state.read(), self._memory_state.read()
+        unlisted = {} if cpu is None else holders.unlisted_cpus(cpu, pods, holders.listed_uids(cpu, pods))
+        books = None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
+        return Observation(self._machine, self._config, Allocations(allocatable, pods, unlisted, books))
 
 
 class _Directly(PodResources):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -32,12 +34,16 @@ class PodHoldings(msgspec.Struct, frozen=True):
 
 
 class NodeHoldings(msgspec.Struct, frozen=True):
-    """`shared_cpus` is the default cpuset; `device_nodes` maps (resource, id) to NUMA nodes, None without topology."""
+    """`shared_cpus` is the default cpuset; `device_nodes` maps (resource, id) to NUMA nodes, None without topology.
+
+    `unhealthy` are devices that cannot be given out: a plugin says so, or has not registered (yet).
+    """
 
     allocatable_cpus: frozenset[int]
     allocatable_memory: tuple[Block, ...]
     shared_cpus: frozenset[int]
     device_nodes: dict[tuple[str, str], tuple[int, ...] | None]
     pods: tuple[PodHoldings, ...] = ()
-    memory_tables: dict[str, object] = {}
+    memory_tables: dict[str, Any] = {}
     """`machineState` of memory_manager_state; empty if the memory manager is off."""
+    unhealthy: frozenset[tuple[str, str]] = frozenset()

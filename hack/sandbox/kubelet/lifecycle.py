@@ -1,9 +1,10 @@
 """What a kubelet does with the pods of its node: admits them one after the other, starts, ends and buries them.
 
-Order is what matters to whoever predicts a kubelet, so it is the real one's. Pods are admitted in the order in which
-they were assigned (pkg/kubelet/kubelet.go, HandlePodAdditions); what a pod holds is free when its containers have
+Order is what matters to whoever predicts a kubelet, so it is the real one's. There is one loop: changes are taken in
+the order of the watch, and while a pod is being admitted, which is a checkpoint after the other, nothing else happens
+(pkg/kubelet/kubelet.go, syncLoopIteration, HandlePodAdditions). What a pod holds is free when its containers have
 stopped, which is before the API server hears of the end (pkg/kubelet/pod_workers.go), and a deleted pod stays in the
-API until then. Delays are drawn for each pod; without any this is the kubelet of the demo.
+API until then. A pod has a directory from its admission until its object is gone. Delays are drawn for each pod.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
@@ -20,6 +21,9 @@ from typing import Any, Final
 import msgspec
 
 from sandbox.kubelet.node import EmulatedNode
+from sandbox.kubelet.pace import Pace, Startup
+from sandbox.kubelet.registration import register
+from sandbox.kubelet.root import Root
 from topowise import pods
 from topowise.errors import ApiError
 from topowise.kube.api import Api
@@ -35,39 +39,24 @@ LIFETIME: Final = "sandbox.topowise.io/lifetime"
 # As kubelets write it: conditions are joined by their type.
 STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 
-Seconds = tuple[float, float]
 _HISTORY: Final = 400
 # The pod may be gone already; its deletion is on its way to us.
 _GONE: Final = (404, 409)
-
-
-class Pace(msgspec.Struct, frozen=True):
-    """Seconds, each drawn evenly between two bounds: until a pod is looked at, from then until its containers run (init
-    containers are done), and from its deletion until they have stopped."""
-
-    admission: Seconds = (0.0, 0.0)
-    start: Seconds = (0.0, 0.0)
-    stop: Seconds = (0.0, 0.0)
-
-
-class Change(msgspec.Struct, frozen=True):
-    """Something about the holdings of a node. `admitted`: it was an admission, at which all state is written."""
-
-    admitted: bool
-
 
 Refused = Callable[[pods.Pod, Admission], None]
 
 
 class Lifecycle:
-    """The pods of one node. `changed` is told after every change of what they hold, `refused` of every refusal."""
+    """The pods of one node. `changed` is told after every change of what the node shows of itself, `refused` of every
+    refusal."""
 
     def __init__(
         self,
         api: Api,
         name: str,
         node: EmulatedNode,
-        changed: Callable[[Change], None],
+        root: Root,
+        changed: Callable[[], None],
         *,
         pace: Pace | None = None,
         refused: Refused | None = None,
@@ -76,12 +65,17 @@ class Lifecycle:
         self._api = api
         self.name = name
         self.node = node
+        self._root = root
         self._changed = changed
         self._refused = refused
         self._pace = pace or Pace()
         self._random = random or Random(name)
-        self._arrivals: asyncio.Queue[pods.Pod] = asyncio.Queue()
+        # None: a list has been told in full.
+        self._events: asyncio.Queue[tuple[EventType, pods.Pod] | None] = asyncio.Queue()
+        self._loop = asyncio.Lock()
         self._known: dict[str, pods.Pod] = {}
+        self._assigned: set[str] = set()
+        self._is_synced = False
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._ended: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -94,55 +88,162 @@ class Lifecycle:
         """Whether anything will happen by itself: a pod comes, starts, or will end."""
         return bool(self._moving or self._tasks)
 
+    def replace(self, items: list[pods.Pod]) -> None:
+        """All pods of the node, as a watch begins with them: new ones in the order of their creation."""
+        there = {item.metadata.uid for item in items}
+        for uid, pod in list(self._known.items()):
+            if uid not in there:
+                self.put("DELETED", pod)
+        for item in _by_age(items):
+            self.put("ADDED", item)
+        self._moving += 1
+        self._events.put_nowait(None)
+
     def put(self, event: EventType, pod: pods.Pod) -> None:
         """What a watch says of a pod that is assigned to this node."""
+        if pod.metadata.uid not in self._assigned:
+            self._assigned.add(pod.metadata.uid)
+            self._note(pod, "assigned")
+        self._moving += 1
+        self._events.put_nowait((event, pod))
+
+    def checkpoint(self, *, devices: bool) -> None:
+        """The managers write what they have; the device manager only if it has a reason to."""
+        node = self.node
+        self._root.files.write(
+            node.checkpoints(), cpu_policy=node.cpu_policy, memory_policy=node.memory_policy, admitted=devices
+        )
+        self._changed()
+
+    # The process
+
+    async def start_up(self, startup: Startup) -> None:
+        """A new process begins: its files are read, and after a while it knows what it may give out. Raises SourceError
+        for files with which a kubelet does not start."""
+        self.node.restart(self._root.files)
+        self._changed()
+        await asyncio.sleep(self._random.uniform(*startup.blind))
+        self.node.open_eyes()
+        self.checkpoint(devices=False)
+        await register(self._api, self.name, self.node)
+        self._spawn(self._register_plugins(startup), f"{self.name} plugins")
+
+    async def restart(self, startup: Startup) -> None:
+        """The kubelet goes down between two pods, and the next process starts; containers run on meanwhile."""
+        async with self._loop:
+            self.history.append((time.monotonic(), "kubelet restarts"))
+            active = [pod for uid, pod in self._known.items() if self.node.runs(uid)]
+            await self.start_up(startup)
+            for pod in _by_age(active):
+                decision = await self._allocate(pod)
+                if not decision.admitted:
+                    self._spawn(self._refuse(pod, decision), f"{pod.metadata.name} is refused")
+            self.node.forget_restored()
+
+    async def run(self) -> None:
+        """Takes one change after the other until cancelled."""
+        chores = [
+            asyncio.create_task(self._reconcile(), name=f"{self.name} CPU manager"),
+            asyncio.create_task(self._keep_house(), name=f"{self.name} housekeeping"),
+        ]
+        try:
+            while True:
+                change = await self._events.get()
+                if change is None:
+                    # Whoever was not in the list is dead.
+                    self.node.forget_restored()
+                    self._is_synced = True
+                else:
+                    await self._take(*change)
+                self._moving -= 1
+        finally:
+            for task in (*chores, *self._tasks):
+                task.cancel()
+
+    async def _register_plugins(self, startup: Startup) -> None:
+        """One after the other, in any order; the node's status follows."""
+        resources = self.node.unregistered
+        for resource in self._random.sample(resources, len(resources)):
+            await asyncio.sleep(self._random.uniform(*startup.plugins))
+            async with self._loop:
+                self.node.plug(resource)
+                self.checkpoint(devices=True)
+            await register(self._api, self.name, self.node)
+
+    async def _reconcile(self) -> None:
+        await asyncio.sleep(self._random.uniform(0, self._pace.reconcile))
+        while True:
+            # Not between two checkpoints of an admission, which are made beforehand.
+            async with self._loop:
+                if self.node.reconcile():
+                    self.checkpoint(devices=False)
+            await asyncio.sleep(self._pace.reconcile)
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.housekeeping)
+            orphans = [uid for uid in self._root.pods() if not (uid in self._known or self.node.runs(uid))]
+            for uid in orphans if self._is_synced else ():
+                self._root.remove_pod(uid)
+                self._changed()
+
+    # Pods
+
+    async def _take(self, event: EventType, pod: pods.Pod) -> None:
         uid = pod.metadata.uid
+        is_new = uid not in self._known
+        self._known[uid] = pod
         if event == "DELETED" or pod.is_terminal:
             if self.node.runs(uid):
                 # Somebody else has ended it in the API; the containers stop all the same.
                 self._end(pod, buries=False)
             if event == "DELETED":
-                self._known.pop(uid, None)
-                self._ended.discard(uid)
-        elif pod.metadata.deletionTimestamp:
-            self._known.setdefault(uid, pod)
+                self._forget(uid)
+        elif pod.metadata.deletionTimestamp and not (is_new and self.node.has_restored(uid)):
             self._end(pod, buries=True)
-        elif uid not in self._known:
-            self._known[uid] = pod
-            self._note(pod, "assigned")
-            self._moving += 1
-            self._arrivals.put_nowait(pod)
-
-    def keep(self, uids: Collection[str]) -> None:
-        """All pods but these were deleted while nobody watched."""
-        for uid, pod in list(self._known.items()):
-            if uid not in uids:
-                self.put("DELETED", pod)
-
-    async def run(self) -> None:
-        """Admits pods until cancelled."""
-        try:
-            while True:
-                pod = await self._arrivals.get()
+        elif is_new:
+            if not self.node.has_restored(uid):
                 await asyncio.sleep(self._random.uniform(*self._pace.admission))
-                if pod.metadata.uid in self._known and pod.metadata.uid not in self._ended:
-                    await self._admit(pod)
-                self._moving -= 1
-        finally:
-            for task in list(self._tasks):
-                task.cancel()
+            await self._admit(pod)
+            if pod.metadata.deletionTimestamp:
+                self._end(pod, buries=True)
+
+    def _forget(self, uid: str) -> None:
+        self._known.pop(uid, None)
+        self._assigned.discard(uid)
+        self._ended.discard(uid)
 
     async def _admit(self, pod: pods.Pod) -> None:
-        decision = self.node.admit(pod)
-        self._note(pod, f"admitted: {_placed(decision)}" if decision.admitted else f"REFUSED: {decision.reason}")
+        async with self._loop:
+            decision = await self._allocate(pod)
         log.info(
             "Admission",
             extra=kv(node=self.name, pod=pod.metadata.name, admitted=decision.admitted, why=decision.reason),
         )
-        self._changed(Change(admitted=True))
         if decision.admitted:
+            self._note(pod, f"admitted: {_placed(decision)}")
             self._lives[pod.metadata.uid] = self._spawn(self._live(pod), f"{pod.metadata.name} lives")
-            return
+        else:
+            await self._refuse(pod, decision)
+
+    async def _allocate(self, pod: pods.Pod) -> Admission:
+        """A checkpoint after the other, each of which can be seen. The lock must be held."""
+        decision, steps = self.node.begin_admission(pod)
+        self.checkpoint(devices=False)
+        held = self.node.books.devices
+        for step in steps:
+            await asyncio.sleep(self._pace.pause.draw(self._random))
+            self.node.reveal(step)
+            self.checkpoint(devices=step.devices is not held)
+            held = step.devices
+        if steps:
+            await asyncio.sleep(self._pace.pause.draw(self._random))
+        self.node.end_admission(pod, decision)
+        self._changed()
+        return decision
+
+    async def _refuse(self, pod: pods.Pod, decision: Admission) -> None:
+        self._note(pod, f"REFUSED: {decision.reason}")
         if self._refused is not None:
             self._refused(pod, decision)
         message = f"Pod was rejected: {decision.message}"
@@ -150,15 +251,21 @@ class Lifecycle:
         await self._report(pod, status)
 
     async def _live(self, pod: pods.Pod) -> None:
-        await asyncio.sleep(self._random.uniform(*self._pace.start))
-        if self.node.start(pod.metadata.uid) and pod.spec.initContainers:
-            self._note(pod, "started")
-            self._changed(Change(admitted=False))
-        await self._report(pod, _running(pod))
+        uid = pod.metadata.uid
+        await asyncio.sleep(self._pace.pause.draw(self._random))
+        self._root.make_pod(uid)
+        self._changed()
+        if pod.status is None or pod.status.phase != "Running":
+            await asyncio.sleep(self._random.uniform(*self._pace.start))
+            async with self._loop:
+                if self.node.start(uid) and pod.spec.initContainers:
+                    self._note(pod, "started")
+                    self.checkpoint(devices=False)
+            await self._report(pod, _running(pod))
         lifetime = (pod.metadata.annotations or {}).get(LIFETIME)
         if lifetime is not None:
             await asyncio.sleep(float(lifetime))
-            self._release(pod)
+            await self._release(pod)
             await self._report(pod, _succeeded(pod))
 
     def _end(self, pod: pods.Pod, *, buries: bool) -> None:
@@ -176,16 +283,18 @@ class Lifecycle:
     async def _stop(self, pod: pods.Pod, *, buries: bool) -> None:
         if self.node.runs(pod.metadata.uid):
             await asyncio.sleep(self._random.uniform(*self._pace.stop))
-            self._release(pod)
+            await self._release(pod)
         if buries:
             await self._bury(pod)
         self._moving -= 1
 
-    def _release(self, pod: pods.Pod) -> None:
-        self._lives.pop(pod.metadata.uid, None)
-        if self.node.remove(pod.metadata.uid):
-            self._note(pod, "ended")
-            self._changed(Change(admitted=False))
+    async def _release(self, pod: pods.Pod) -> None:
+        """List is without the pod; the managers' files are not yet."""
+        async with self._loop:
+            self._lives.pop(pod.metadata.uid, None)
+            if self.node.remove(pod.metadata.uid):
+                self._note(pod, "ended")
+                self._changed()
 
     async def _bury(self, pod: pods.Pod) -> None:
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
@@ -213,6 +322,10 @@ class Lifecycle:
 
     def _note(self, pod: pods.Pod, what: str) -> None:
         self.history.append((time.monotonic(), f"{pod.metadata.namespace}/{pod.metadata.name} {what}"))
+
+
+def _by_age(some: Iterable[pods.Pod]) -> list[pods.Pod]:
+    return sorted(some, key=lambda one: one.metadata.creationTimestamp or "")
 
 
 def _placed(decision: Admission) -> str:

@@ -1,22 +1,32 @@
 """One emulated kubelet: the one-node model in charge of a machine that the exporter's own reader has read.
 
-The model decides and keeps the books; this module turns them into what a kubelet shows of itself.
+The model decides; this module shows what the real kubelet would show of itself meanwhile, which is never the whole
+truth at once. An admission is revealed step by step. The dead and the refused stay on the managers' books (and in
+their files) until each of them looks again, but no longer in List. After a restart the books are full, and List knows
+nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from sandbox.kubelet import books
+from sandbox.kubelet.books import Books
 from sandbox.kubelet.devices import plugins
 from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
+from sandbox.kubelet.restore import restored
+from sandbox.kubelet.state_files import StateFiles
 from topowise import pods, quantity
 from topowise_exporter import machine as hardware
-from topowise_scheduler.kubelet import Admission, Core, Kubelet, KubeletConfiguration, Machine, NumaNode, Placement
+from topowise_scheduler.kubelet import Admission, Core, Device, Kubelet, KubeletConfiguration, Machine, NumaNode
 from topowise_scheduler.kubelet.masks import members
+
+_UNKNOWN = NodeHoldings(frozenset(), (), frozenset(), {})
 
 
 class EmulatedNode:
@@ -25,9 +35,18 @@ class EmulatedNode:
     def __init__(self, scanned: hardware.Machine, config: KubeletConfiguration) -> None:
         self._config = config
         self._machine = _machine(scanned)
-        self._kubelet = Kubelet(self._machine, self._config)
-        self._pods: dict[str, pods.Pod] = {}
         self._capacity_cpus = len(scanned.online)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._kubelet = Kubelet(self._machine, self._config)
+        self._books = Books.of(self._kubelet)
+        self._restored: frozenset[str] = frozenset()
+        # Pods that count as active, with the kinds of their containers by name.
+        self._active: dict[str, tuple[pods.Metadata, Mapping[str, str]]] = {}
+        self._registered = {plugin.resource for plugin in self._machine.devices}
+        self.is_blind = False
+        """Whether it does not know its pods and resources yet (see `restart`)."""
 
     @classmethod
     def from_files(cls, sysfs_root: Path, procfs_root: Path, config_file: Path) -> EmulatedNode:
@@ -43,16 +62,103 @@ class EmulatedNode:
     def memory_policy(self) -> str:
         return self._config.memoryManagerPolicy
 
+    # The life of a kubelet
+
+    def restart(self, files: StateFiles) -> None:
+        """The kubelet is a new process, which knows what the files tell and is blind to all else; no device plugin has
+        registered. Raises SourceError for files with which a kubelet does not start."""
+        self._begin()
+        self._restored = restored(self._kubelet, files, self.cpu_policy, self.memory_policy)
+        self._books = Books.of(self._kubelet)
+        self._registered = set()
+        self.is_blind = True
+
+    def open_eyes(self) -> None:
+        """The kubelet has started its managers and knows what it may give out."""
+        self.is_blind = False
+
+    @property
+    def unregistered(self) -> list[str]:
+        """Resources whose plugins have not registered."""
+        return [plugin.resource for plugin in self._machine.devices if plugin.resource not in self._registered]
+
+    def plug(self, resource: str) -> None:
+        """The plugin has registered: its devices can be given out."""
+        self._registered.add(resource)
+        self._report_devices(everything=False)
+
+    def _report_devices(self, *, everything: bool) -> None:
+        """What the model is to know. A container that has run through a restart keeps what it has without its plugin
+        being asked (devicemanager/manager.go, devicesToAllocate), which for the model are healthy devices."""
+        for plugin in self._machine.devices:
+            is_there = everything or plugin.resource in self._registered
+            devices = plugin.devices if is_there else [_unhealthy(device) for device in plugin.devices]
+            self._kubelet.report_devices(plugin.resource, devices)
+
+    @property
+    def books(self) -> Books:
+        """What the managers have now."""
+        return self._books
+
+    def has_restored(self, uid: str) -> bool:
+        """Whether the pod was here before the kubelet's restart, and has not been looked at since."""
+        return uid in self._restored and uid not in self._active
+
+    # Pods
+
     def admit(self, pod: pods.Pod) -> Admission:
-        """The kubelet's decision; an admitted pod holds what it was given."""
-        decision = self._kubelet.admit(pod)
-        if decision.admitted:
-            self._pods[pod.metadata.uid] = pod
+        """The kubelet's decision; an admitted pod holds what it was given. All in one piece."""
+        decision, steps = self.begin_admission(pod)
+        for step in steps:
+            self.reveal(step)
+        self.end_admission(pod, decision)
+        if not decision.admitted:
+            self._books = Books.of(self._kubelet)
         return decision
+
+    def begin_admission(self, pod: pods.Pod) -> tuple[Admission, list[Books]]:
+        """The decision, and the states to `reveal` one after the other before the admission is ended with it.
+
+        The pod is active at once; what the dead had is off the books, but for those who have survived a restart: they
+        are not known to be dead before all have been looked at.
+        """
+        uid = pod.metadata.uid
+        is_again = uid in self._restored
+        if self.unregistered:
+            self._report_devices(everything=is_again)
+        needs = pods.needs(pod, pod_level_resources=self._kubelet.settings.pod_level_resources)
+        seen = self._kubelet.view(uid, needs)
+        before = Books.of(self._kubelet)
+        decision, steps = books.admit(self._kubelet, seen)
+        if self.unregistered and is_again:
+            self._report_devices(everything=False)
+        self._active[uid] = pod.metadata, {one.name: one.kind for one in seen.containers}
+        self._books = before
+        return decision, steps
+
+    def reveal(self, step: Books) -> None:
+        """The admission has come so far."""
+        self._books = step
+
+    def end_admission(self, pod: pods.Pod, decision: Admission) -> None:
+        """A pod that was refused is not active any more; what it got stays on the books."""
+        if not decision.admitted:
+            self._active.pop(pod.metadata.uid, None)
+
+    def forget_restored(self) -> None:
+        """All pods that are still there have been admitted again; the others are dead."""
+        for uid in self._restored - self._active.keys():
+            self._kubelet.remove(uid)
+        self._restored = frozenset()
 
     def start(self, uid: str) -> bool:
         """The pod's containers run, its init containers are done; False if the pod is not here."""
-        return self._kubelet.start(uid)
+        started = self._kubelet.start(uid)
+        memory, model = self._books.memory, self._kubelet.memory
+        if started and memory is not None and model is not None:
+            done = set(memory.held.get(uid, ())) - set(model.held.get(uid, ()))
+            self._books = self._books.without_memory_of(uid, done)
+        return started
 
     def would_admit(self, pod: pods.Pod) -> Admission:
         """What would become of a pod, which is left no trace of."""
@@ -64,50 +170,84 @@ class EmulatedNode:
         return sum(1 for _ in takewhile(lambda pod: kubelet.admit(pod).admitted, some))
 
     def remove(self, uid: str) -> bool:
-        """The pod is gone; False if it was never admitted."""
-        self._pods.pop(uid, None)
+        """The pod has ended, and is not active any more; False if it was never admitted."""
+        self._active.pop(uid, None)
         return self._kubelet.remove(uid)
 
     def runs(self, uid: str) -> bool:
         """Whether the pod was admitted and has not gone."""
-        return uid in self._pods
+        return uid in self._active
+
+    def reconcile(self) -> bool:
+        """The CPU manager drops the dead; False if there were none."""
+        before = self._books
+        self._books = before.without_cpus_of(set(before.holders) - self._active.keys() - self._restored)
+        return self._books is not before
+
+    # What it shows
 
     def capacity(self) -> dict[str, str]:
         """As in the Node's status."""
-        amounts = {**self._kubelet.allocatable(), **self._machine.hugepages(), "memory": self._machine.memory()}
+        amounts = {**self._amounts(), **self._machine.hugepages(), "memory": self._machine.memory()}
         amounts["cpu"] = 1000 * self._capacity_cpus
         return {name: quantity.spell(name, amount) for name, amount in sorted(amounts.items())}
 
     def allocatable(self) -> dict[str, str]:
         """As in the Node's status."""
-        return {name: quantity.spell(name, amount) for name, amount in sorted(self._kubelet.allocatable().items())}
+        return {name: quantity.spell(name, amount) for name, amount in sorted(self._amounts().items())}
+
+    def _amounts(self) -> dict[str, int]:
+        return {**self._kubelet.allocatable(), **dict.fromkeys(self.unregistered, 0)}
 
     def holdings(self) -> NodeHoldings:
-        """What is given out now."""
-        kubelet = self._kubelet
+        """What podresources tells now: the active pods, with all of their containers."""
+        if self.is_blind:
+            return _UNKNOWN
+        return self._told(
+            PodHoldings(uid, meta.namespace, meta.name, self._held(uid, kinds))
+            for uid, (meta, kinds) in self._active.items()
+        )
+
+    def checkpoints(self) -> NodeHoldings:
+        """What the files of the managers have: everybody on their books, the dead too."""
+        return self._told(
+            PodHoldings(uid, "", "", self._held(uid, self._books.kinds(uid))) for uid in self._books.holders
+        )
+
+    def _told(self, pods: Iterable[PodHoldings]) -> NodeHoldings:
+        kubelet, cpu = self._kubelet, self._books.cpu
         cpus = shared = frozenset[int]()
-        if kubelet.cpu is not None:
-            cpus = frozenset(members(kubelet.topology.cpus & ~kubelet.cpu.policy.reserved))
-            shared = frozenset(members(kubelet.cpu.default))
+        if cpu is not None:
+            cpus = frozenset(members(kubelet.topology.cpus & ~cpu.policy.reserved))
+            shared = frozenset(members(cpu.default))
+        every = [(plugin.resource, one) for plugin in self._machine.devices for one in plugin.devices]
         return NodeHoldings(
             allocatable_cpus=cpus,
             allocatable_memory=self._allocatable_memory(),
             shared_cpus=shared,
-            device_nodes={
-                (plugin.resource, device.id): device.numa
-                for plugin in self._machine.devices
-                for device in plugin.devices
-                if device.healthy
-            },
-            pods=tuple(self._pod(pod) for pod in self._pods.values()),
+            device_nodes={(resource, one.id): one.numa for resource, one in every},
+            pods=tuple(pods),
             memory_tables=self._memory_tables(),
+            unhealthy=frozenset(
+                (resource, one.id) for resource, one in every if not one.healthy or resource not in self._registered
+            ),
         )
 
-    def _pod(self, pod: pods.Pod) -> PodHoldings:
-        meta = pod.metadata
-        placed = self._kubelet.placements(meta.uid)
-        containers = tuple(_container(name, placement) for name, placement in placed.items())
-        return PodHoldings(meta.uid, meta.namespace, meta.name, containers)
+    def _held(self, uid: str, kinds: Mapping[str, str]) -> tuple[ContainerHoldings, ...]:
+        cpus = self._books.cpu.held.get(uid, {}) if self._books.cpu else {}
+        memory = self._books.memory.held.get(uid, {}) if self._books.memory else {}
+        devices = self._books.devices.held.get(uid, {})
+        tables = self._books.devices.tables
+        return tuple(
+            ContainerHoldings(
+                name=name,
+                kind=kind,
+                cpus=frozenset(members(cpus.get(name, 0))),
+                memory=tuple(Block(one.type, self._kubelet.ids(one.mask), one.size) for one in memory.get(name, ())),
+                devices={resource: tables[resource].names(ids) for resource, ids in devices.get(name, {}).items()},
+            )
+            for name, kind in kinds.items()
+        )
 
     def _allocatable_memory(self) -> tuple[Block, ...]:
         memory = self._kubelet.memory
@@ -122,8 +262,8 @@ class EmulatedNode:
             if size > 0
         )
 
-    def _memory_tables(self) -> dict[str, object]:
-        memory = self._kubelet.memory
+    def _memory_tables(self) -> dict[str, Any]:
+        memory = self._books.memory
         if memory is None:
             return {}
         tables = memory.tables
@@ -147,14 +287,8 @@ class EmulatedNode:
         }
 
 
-def _container(name: str, placement: Placement) -> ContainerHoldings:
-    return ContainerHoldings(
-        name=name,
-        kind=placement.kind,
-        cpus=frozenset(members(placement.cpus or 0)),
-        memory=tuple(Block(block.type, block.numa, block.size) for block in placement.memory),
-        devices=dict(placement.devices),
-    )
+def _unhealthy(device: Device) -> Device:
+    return msgspec.structs.replace(device, healthy=False)
 
 
 def _machine(scanned: hardware.Machine) -> Machine:

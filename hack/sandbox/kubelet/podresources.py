@@ -47,7 +47,7 @@ def allocatable(holdings: _ById) -> pb.AllocatableResourcesResponse:
     return pb.AllocatableResourcesResponse(
         cpu_ids=sorted(held.allocatable_cpus),
         memory=list(map(_memory, held.allocatable_memory)),
-        devices=list(_devices(held.device_nodes, held.device_nodes)),
+        devices=list(_devices((key for key in held.device_nodes if key not in held.unhealthy), held.device_nodes)),
     )
 
 

@@ -1,17 +1,28 @@
 """The kubelet's checkpoint files, in its own format, written as it writes them (a temporary file, then a rename).
 
 Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, .../memorymanager/state/checkpoint.go,
-.../devicemanager/checkpoint/checkpoint.go. The device checkpoint is not rewritten when a pod goes, as in the real one.
+.../devicemanager/checkpoint/checkpoint.go, as kubelets up to 1.36 write them. The device checkpoint is not rewritten
+when a pod goes, as in the real one.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any, Final
 
+from sandbox.kubelet import checksum
 from sandbox.kubelet.holdings import NodeHoldings
 from topowise import cpuset
+from topowise.errors import SourceError
+
+CPU_STATE: Final = "cpu_manager_state"
+MEMORY_STATE: Final = "memory_manager_state"
+DEVICE_STATE: Final = "device-plugins/kubelet_internal_checkpoint"
+
+Json = dict[str, Any]
 
 
 class StateFiles:
@@ -19,57 +30,85 @@ class StateFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._written: dict[str, str] = {}
+        self._written: dict[str, Json] = {}
+        self._numbers = count(1)
 
-    def write(self, holdings: NodeHoldings, *, cpu_policy: str, memory_policy: str, admitted: bool) -> None:
-        """`admitted`: whether the change was an admission, the only one at which devices are checkpointed."""
-        self._put("cpu_manager_state", _cpu_state(holdings, cpu_policy))
-        self._put("memory_manager_state", _memory_state(holdings, memory_policy))
+    def write(self, holdings: NodeHoldings, *, cpu_policy: str, memory_policy: str, admitted: bool) -> bool:
+        """`admitted`: whether the device manager has a reason to write too. Returns whether anything was written."""
+        cpu, memory = _cpu_state(holdings, cpu_policy), _memory_state(holdings, memory_policy)
+        wrote = self._put(CPU_STATE, cpu, checksum.of_cpu_state)
+        wrote |= self._put(MEMORY_STATE, memory, checksum.of_memory_state)
         if admitted:
-            self._put("device-plugins/kubelet_internal_checkpoint", _device_state(holdings))
+            data = _device_state(holdings)
+            wrote |= self._put(DEVICE_STATE, {"Data": data}, lambda whole: checksum.of_device_state(whole["Data"]))
+        return wrote
 
-    def _put(self, name: str, content: dict[str, object]) -> None:
-        # The kubelet's checksum is over a Go dump of the struct; a reader cannot verify it, so any number will do.
-        content["checksum"] = zlib.crc32(json.dumps(content, sort_keys=True).encode())
-        text = json.dumps(content, separators=(",", ":"))
-        if self._written.get(name) == text:
-            return
+    def read(self) -> tuple[Json | None, Json | None, Json | None]:
+        """The CPU, memory and device manager's; None for one that is not there. A kubelet does not start with a damaged
+        one: raises SourceError."""
+        cpu = self._get(CPU_STATE, checksum.of_cpu_state)
+        memory = self._get(MEMORY_STATE, checksum.of_memory_state)
+        devices = self._get(DEVICE_STATE, lambda whole: checksum.of_device_state(whole["Data"]))
+        return cpu, memory, None if devices is None else devices["Data"]
+
+    def _put(self, name: str, content: Json, sum_of: Callable[[Json], int]) -> bool:
+        if self._written.get(name) == content:
+            return False
+        field = "Checksum" if name == DEVICE_STATE else "checksum"
+        text = json.dumps({**content, field: sum_of(content)}, separators=(",", ":"))
         path = self._directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f".{path.name}.tmp")
+        scratch = path.with_name(f".{next(self._numbers):09d}")
         scratch.write_text(text)
         scratch.replace(path)
-        self._written[name] = text
+        self._written[name] = content
+        return True
+
+    def _get(self, name: str, sum_of: Callable[[Json], int]) -> Json | None:
+        path = self._directory / name
+        try:
+            content: Json = json.loads(path.read_bytes())
+            told = content.pop("Checksum" if name == DEVICE_STATE else "checksum")
+            found = sum_of(content)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+            raise SourceError(str(path), f"is no checkpoint: {exc!r}") from exc
+        if told != found:
+            raise SourceError(str(path), f"checkpoint is corrupted: checksum {told}, expected {found}")
+        self._written[name] = content
+        return content
 
 
-def _cpu_state(holdings: NodeHoldings, policy: str) -> dict[str, object]:
+def _cpu_state(holdings: NodeHoldings, policy: str) -> Json:
     entries = {
         pod.uid: {one.name: cpuset.spell(one.cpus) for one in pod.containers if one.cpus} for pod in holdings.pods
     }
-    return {
-        "policyName": policy,
-        "defaultCpuSet": cpuset.spell(holdings.shared_cpus),
-        "entries": {uid: held for uid, held in entries.items() if held},
-    }
+    state = {"policyName": policy, "defaultCpuSet": cpuset.spell(holdings.shared_cpus)}
+    return _with_entries(state, entries)
 
 
-def _memory_state(holdings: NodeHoldings, policy: str) -> dict[str, object]:
+def _memory_state(holdings: NodeHoldings, policy: str) -> Json:
     entries = {
         pod.uid: {
-            one.name: [{"numaAffinity": block.numa, "type": block.type, "size": block.size} for block in one.memory]
+            one.name: [
+                {"numaAffinity": list(block.numa), "type": block.type, "size": block.size} for block in one.memory
+            ]
             for one in pod.containers
             if one.memory
         }
         for pod in holdings.pods
     }
-    return {
-        "policyName": policy,
-        "machineState": holdings.memory_tables,
-        "entries": {uid: held for uid, held in entries.items() if held},
-    }
+    return _with_entries({"policyName": policy, "machineState": holdings.memory_tables}, entries)
 
 
-def _device_state(holdings: NodeHoldings) -> dict[str, object]:
+def _with_entries(state: Json, entries: dict[str, Json]) -> Json:
+    """Left out when there are none, as by Go's omitempty."""
+    held = {uid: containers for uid, containers in entries.items() if containers}
+    return {**state, "entries": held} if held else state
+
+
+def _device_state(holdings: NodeHoldings) -> Json:
     entries = []
     for pod in holdings.pods:
         for container in pod.containers:
@@ -89,5 +128,8 @@ def _device_state(holdings: NodeHoldings) -> dict[str, object]:
                 )
     registered: dict[str, list[str]] = {}
     for resource, one in holdings.device_nodes:
-        registered.setdefault(resource, []).append(one)
-    return {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": registered}}
+        healthy = registered.setdefault(resource, [])
+        if (resource, one) not in holdings.unhealthy:
+            healthy.append(one)
+    # A nil slice of Go is null.
+    return {"PodDeviceEntries": entries or None, "RegisteredDevices": registered}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from daemons import CRD, assert_eventually, plain
 from demo.cluster import EMULATED
 from sandbox import machines
 from sandbox.apiserver import ApiServer
-from sandbox.hollow import LIFETIME, Fleet, Pace, Reporting
+from sandbox.hollow import LIFETIME, Fleet, Pace, Pause, Reporting, Startup
 from sandbox.hollow.hardware import scanned
 from topowise.kube.api import Api
 from topowise_exporter import machine as hardware
@@ -80,7 +81,7 @@ async def test_a_pod_runs_and_is_reported_and_its_room_is_free_after_its_life(se
     make(server, "p", "7", lifetime=0.3)
     await assert_eventually(lambda: phase(server, "p") == "Running" and free(server) == [6, 1])
     await assert_eventually(lambda: phase(server, "p") == "Succeeded" and free(server) == [6, 8])
-    assert fleet.is_quiet
+    await assert_eventually(lambda: fleet.is_quiet)
 
 
 async def test_what_cannot_be_aligned_is_refused_as_a_kubelet_does(server: ApiServer, fleet: Fleet) -> None:
@@ -120,3 +121,66 @@ async def test_an_unchanged_node_is_not_written_again(server: ApiServer, fleet: 
     make(server, "p", "250m")
     await assert_eventually(lambda: phase(server, "p") == "Running" and fleet.is_quiet)
     assert fleet.nodes["n"].reporter.written <= 2
+
+
+@pytest.fixture
+async def slow(api: Api) -> AsyncIterator[Fleet]:
+    """The same node; its kubelet takes 50 ms for each checkpoint and keeps house often."""
+    pause = (0.05, 0.05)
+    pace = Pace(pause=Pause(pause, pause), housekeeping=0.1)
+    made = Fleet(api, pace=pace, reporting=Reporting(wait=(0.01, 0.01)))
+    kind = KINDS["small-single-pod"]
+    made.add("n", kind.machine, kind.config)
+    async with made:
+        yield made
+
+
+async def test_a_pod_has_a_directory_from_the_end_of_its_admission_until_its_object_is_gone(
+    server: ApiServer, api: Api, slow: Fleet
+) -> None:
+    directories = slow.nodes["n"].root / "pods"
+    make(server, "p", "6", init="6")
+    await assert_eventually(lambda: slow.nodes["n"].kubelet.holdings().pods)
+    assert not list(directories.iterdir())
+    await assert_eventually(lambda: phase(server, "p") == "Running")
+    (uid,) = (one["metadata"]["uid"] for one in server.store.objects("pods"))
+    assert [entry.name for entry in directories.iterdir()] == [uid]
+    await api.request("DELETE", "/api/v1/namespaces/default/pods/p")
+    await assert_eventually(lambda: not list(directories.iterdir()))
+    assert phase(server, "p") is None
+
+
+async def test_nothing_else_happens_while_a_pod_is_admitted(server: ApiServer, api: Api, slow: Fleet) -> None:
+    make(server, "old", "2")
+    await assert_eventually(lambda: phase(server, "old") == "Running")
+    make(server, "new", "6", init="6")
+    make(server, "next", "2")
+    node = slow.nodes["n"].kubelet
+    await assert_eventually(lambda: len(node.holdings().pods) == 2)
+    await api.request("DELETE", "/api/v1/namespaces/default/pods/old")
+    order: list[tuple[str, ...]] = []
+
+    def is_done() -> bool:
+        names = tuple(sorted(one.name for one in node.holdings().pods))
+        order.extend([names] if [names] != order[-1:] else ())
+        return phase(server, "next") == "Running" and phase(server, "old") is None
+
+    await assert_eventually(is_done)
+    # The one that was deleted first outlives the admission that was under way.
+    assert order[0] == ("new", "old")
+    assert order[-1] == ("new", "next")
+
+
+async def test_a_restarted_node_holds_what_it_held(server: ApiServer, slow: Fleet) -> None:
+    make(server, "p", "6")
+    await assert_eventually(lambda: phase(server, "p") == "Running")
+    node = slow.nodes["n"]
+    before = node.kubelet.holdings()
+    restarting = asyncio.create_task(node.restart(Startup(blind=(0.1, 0.1), plugins=(0.1, 0.1))))
+    await assert_eventually(lambda: node.kubelet.is_blind)
+    assert node.kubelet.holdings().pods == ()
+    await restarting
+    assert node.kubelet.holdings().pods == before.pods
+    assert node.kubelet.holdings().unhealthy
+    await assert_eventually(lambda: not node.kubelet.holdings().unhealthy)
+    assert node.kubelet.holdings() == before

@@ -1,0 +1,132 @@
+"""What the managers of a kubelet have on their books, after every single write of them.
+
+The one-node model decides a pod at once; the real kubelet goes container by container and manager by manager, with a
+checkpoint after each, and everybody may read it in between. So the model's managers are watched while it admits, and
+each of the states they go through is kept. Two of the managers write twice: first what is free no more, then who has
+it (policy_static.go, Allocate of both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from topowise_scheduler.kubelet import Admission, Kubelet
+from topowise_scheduler.kubelet.cpu_manager import CpuManager
+from topowise_scheduler.kubelet.device_manager import DeviceManager
+from topowise_scheduler.kubelet.memory_manager import MemoryManager
+from topowise_scheduler.kubelet.pod import PodView
+
+
+class Books(msgspec.Struct, frozen=True):
+    """Each manager with whatever it has; None for one that is off. Never changed in place."""
+
+    devices: DeviceManager
+    cpu: CpuManager | None
+    memory: MemoryManager | None
+
+    @classmethod
+    def of(cls, kubelet: Kubelet) -> Books:
+        """As the model has them: without the dead."""
+        cpu, memory = kubelet.cpu, kubelet.memory
+        return cls(kubelet.devices.fork(), cpu and cpu.fork(), memory and memory.fork())
+
+    @property
+    def holders(self) -> list[str]:
+        """The uids of all that hold something, living or not, in the order they came."""
+        managers = (self.devices, self.cpu, self.memory)
+        return list(dict.fromkeys(uid for one in managers if one is not None for uid in one.held))
+
+    def kinds(self, uid: str) -> dict[str, str]:
+        """The containers of a pod that hold something; the managers do not know of what kind they are."""
+        managers = (self.devices, self.cpu, self.memory)
+        return dict.fromkeys((name for one in managers if one is not None for name in one.held.get(uid, ())), "app")
+
+    def without_cpus_of(self, uids: set[str]) -> Books:
+        """The CPU manager has dropped these pods."""
+        if self.cpu is None or not uids & self.cpu.held.keys():
+            return self
+        cpu = self.cpu.fork()
+        for uid in uids:
+            cpu.release(uid)
+        return msgspec.structs.replace(self, cpu=cpu)
+
+    def without_memory_of(self, uid: str, containers: set[str]) -> Books:
+        """The memory manager has dropped these containers."""
+        if self.memory is None or not containers:
+            return self
+        memory = self.memory.fork()
+        memory.remove(uid, sorted(containers))
+        return msgspec.structs.replace(self, memory=memory)
+
+
+def admit(kubelet: Kubelet, seen: PodView) -> tuple[Admission, list[Books]]:
+    """The model's decision, which holds, and what the books were after every write on the way to it."""
+    watch = _Watch(kubelet)
+    managers = kubelet.devices, kubelet.cpu, kubelet.memory
+    kubelet.devices = cast(DeviceManager, _Watched(kubelet.devices, watch.devices))
+    if kubelet.cpu is not None:
+        kubelet.cpu = cast(CpuManager, _Watched(kubelet.cpu, watch.cpu))
+    if kubelet.memory is not None:
+        kubelet.memory = cast(MemoryManager, _Watched(kubelet.memory, watch.memory))
+    try:
+        decision = kubelet.admit_view(seen)
+    finally:
+        kubelet.devices, kubelet.cpu, kubelet.memory = managers
+    return decision, watch.steps
+
+
+class _Watched:
+    """A manager of the model; whenever it has allocated, somebody is told."""
+
+    def __init__(self, manager: object, told: Callable[[Any, str], None]) -> None:
+        self._manager: Any = manager
+        self._told = told
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def allocate(self, pod: PodView, *arguments: Any) -> None:
+        self._manager.allocate(pod, *arguments)
+        self._told(self._manager, pod.uid)
+
+    def allocate_pod(self, pod: PodView, *arguments: Any) -> None:
+        self._manager.allocate_pod(pod, *arguments)
+        self._told(self._manager, pod.uid)
+
+
+class _Watch:
+    def __init__(self, kubelet: Kubelet) -> None:
+        self._now = Books.of(kubelet)
+        self.steps: list[Books] = []
+
+    def devices(self, manager: DeviceManager, uid: str) -> None:
+        if manager.held.get(uid) is not self._now.devices.held.get(uid):
+            self._step(devices=manager.fork())
+
+    def cpu(self, manager: CpuManager, uid: str) -> None:
+        before = self._now.cpu
+        assert before is not None
+        if manager.held.get(uid) is before.held.get(uid):
+            return
+        if manager.default != before.default:
+            taken = manager.fork()
+            taken.held = before.held
+            self._step(cpu=taken)
+        self._step(cpu=manager.fork())
+
+    def memory(self, manager: MemoryManager, uid: str) -> None:
+        before = self._now.memory
+        assert before is not None
+        if manager.held.get(uid) is before.held.get(uid):
+            return
+        taken = manager.fork()
+        taken.held = before.held
+        self._step(memory=taken)
+        self._step(memory=manager.fork())
+
+    def _step(self, **changed: Any) -> None:
+        self._now = msgspec.structs.replace(self._now, **changed)
+        self.steps.append(self._now)

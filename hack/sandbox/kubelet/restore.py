@@ -1,0 +1,68 @@
+"""A kubelet's managers after a restart: what their files tell is held again, without anything being decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sandbox.kubelet.state_files import CPU_STATE, MEMORY_STATE, StateFiles
+from topowise import cpuset
+from topowise.errors import SourceError
+from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
+from topowise_scheduler.kubelet.masks import mask_of
+
+Json = dict[str, Any]
+_Held = dict[str, dict[str, dict[str, Any]]]
+
+
+def restored(kubelet: Kubelet, files: StateFiles, cpu_policy: str, memory_policy: str) -> frozenset[str]:
+    """The uids of all that hold something. Raises SourceError for files with which a kubelet does not start."""
+    cpu, memory, devices = files.read()
+    _check_policy(CPU_STATE, cpu, cpu_policy)
+    _check_policy(MEMORY_STATE, memory, memory_policy)
+    held: _Held = {}
+    for uid, containers in (cpu or {}).get("entries", {}).items():
+        for name, cpus in containers.items():
+            _of(held, uid, name)["cpus"] = mask_of(cpuset.parse(cpus))
+    for uid, containers in (memory or {}).get("entries", {}).items():
+        for name, blocks in containers.items():
+            _of(held, uid, name)["memory"] = tuple(map(_block, blocks))
+    for entry in (devices or {}).get("PodDeviceEntries") or ():
+        ids = {one for of_node in entry["DeviceIDs"].values() for one in of_node}
+        of_container = _of(held, entry["PodUID"], entry["ContainerName"])
+        of_container.setdefault("devices", {})[entry["ResourceName"]] = tuple(sorted(ids))
+    for uid, containers in held.items():
+        kubelet.hold(uid, {}, {name: _placement(parts) for name, parts in containers.items()})
+    _correct_tables(kubelet, (memory or {}).get("machineState") or {})
+    return frozenset(held)
+
+
+def _check_policy(name: str, state: Json | None, policy: str) -> None:
+    if state is not None and state["policyName"] != policy:
+        raise SourceError(
+            name, f"configured policy {policy!r} differs from state checkpoint policy {state['policyName']!r}"
+        )
+
+
+def _of(held: _Held, uid: str, container: str) -> dict[str, Any]:
+    return held.setdefault(uid, {}).setdefault(container, {})
+
+
+def _placement(parts: dict[str, Any]) -> Placement:
+    return Placement("app", None, False, parts.get("cpus"), parts.get("memory", ()), devices=parts.get("devices", {}))
+
+
+def _block(block: Json) -> MemoryBlock:
+    return MemoryBlock(block["type"], tuple(block["numaAffinity"]), block["size"])
+
+
+def _correct_tables(kubelet: Kubelet, nodes: Json) -> None:
+    """How blocks over several nodes are spread does not follow from the blocks."""
+    if kubelet.memory is None or not nodes:
+        return
+    told = [nodes[str(node)] for node in kubelet.node_ids]
+    positions = {node: position for position, node in enumerate(kubelet.node_ids)}
+    kubelet.memory.tables.correct(
+        {name: [node["memoryMap"][name]["free"] for node in told] for name in kubelet.memory.policy.total},
+        [node["numberOfAssignments"] for node in told],
+        [mask_of(positions[one] for one in node["cells"]) for node in told],
+    )

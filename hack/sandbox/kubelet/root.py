@@ -1,0 +1,28 @@
+"""The kubelet's root directory: the checkpoints of its managers, and a directory for each pod that it has admitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sandbox.kubelet.state_files import StateFiles
+
+
+class Root:
+    """`directory` is made if it is not there."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = StateFiles(directory)
+        self._pods = directory / "pods"
+        self._pods.mkdir(parents=True, exist_ok=True)
+
+    def pods(self) -> list[str]:
+        """The uids of pods that have a directory."""
+        return [entry.name for entry in self._pods.iterdir()]
+
+    def make_pod(self, uid: str) -> None:
+        """The pod's worker begins (makePodDataDirs)."""
+        (self._pods / uid).mkdir(exist_ok=True)
+
+    def remove_pod(self, uid: str) -> None:
+        """Nothing of the pod is left (cleanupOrphanedPodDirs)."""
+        (self._pods / uid).rmdir()

@@ -1,0 +1,144 @@
+"""A kubelet that shows parts of the truth: pods being admitted, itself after a restart, devices of finished containers.
+
+In each of these a pod was bound on real kubelets where its kubelet refused it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from daemons import Start, assert_eventually
+from sandbox.apiserver import ApiServer
+from sandbox.hollow import Reporting
+from topowise.kube.api import Api
+from topowise_exporter.publish.topology import Publishing
+from whole_node import LONG_S, WholeNode, allocatable, attributes, container, held, whole_node
+
+# The report follows at once, so that whatever the kubelet shows can be published.
+QUICK = Reporting(wait=(0.0, 0.02))
+REPORTERS = {
+    "our exporter": None,
+    "another exporter that publishes halves": Reporting(wait=QUICK.wait, sees="halves"),
+    "another exporter that publishes halves and no holdings": Reporting(
+        wait=QUICK.wait, sees="halves", published=Publishing(holdings=False)
+    ),
+}
+# Four containers of two CPUs leave one and two: three, but not on one NUMA node.
+FOUR = tuple(container(f"c{number}", 2) for number in range(4))
+THREE = container("c", 3)
+SLOW = (0.05, 0.2)
+
+
+@pytest.mark.parametrize("reporter", REPORTERS)
+async def test_a_pod_that_is_sent_while_another_is_half_admitted_waits_until_there_is_room(
+    server: ApiServer, api: Api, start: Start, tmp_path: Path, reporter: str
+) -> None:
+    async with whole_node(server, api, start, tmp_path, pause=SLOW, reporting=REPORTERS[reporter]) as node:
+        for trial in range(3):
+            before = len(node.versions)
+            await send_while_half_admitted(node, f"first-{trial}", f"second-{trial}")
+            if REPORTERS[reporter] is None:
+                assert_written_whole(node, f"first-{trial}", before)
+            await node.delete(f"first-{trial}")
+            await node.becomes(f"second-{trial}", "Running")
+            await node.delete(f"second-{trial}")
+        assert (await node.predictions()).get("miss", 0) == 0
+
+
+async def send_while_half_admitted(node: WholeNode, first: str, second: str) -> None:
+    """The second pod comes as soon as anything is published of the first, or else of its end."""
+    before = len(node.versions)
+    node.create(first, *FOUR)
+    await assert_eventually(lambda: len(node.versions) > before or node.phase(first) == "Running", within=LONG_S)
+    node.create(second, THREE)
+    await node.becomes(first, "Running")
+    await asyncio.sleep(2)
+    assert node.phase(second) == "Pending", f"refused after {len(node.versions) - before} versions of the first"
+
+
+def assert_written_whole(node: WholeNode, name: str, before: int) -> None:
+    """One write, with all of its containers."""
+    seen = [held(version).get(name) for version in node.versions[before:]]
+    assert len(seen) == 1, f"{len(seen)} writes for one admission: {seen}"
+    assert [len(one) for one in seen if one is not None] == [4]
+
+
+def assert_never_half(node: WholeNode, name: str, before: int) -> None:
+    """Not there, whole, or named as one that may hold more."""
+    for version in node.versions[before:]:
+        containers = held(version).get(name)
+        is_named = f"default/{name}" in attributes(version).get("topowise.io/admitting", "").split(",")
+        assert containers is None or len(containers) == 4 or is_named, containers
+
+
+async def test_a_kubelet_that_restarts_is_not_an_empty_node(
+    server: ApiServer, api: Api, start: Start, tmp_path: Path
+) -> None:
+    async with whole_node(server, api, start, tmp_path) as node:
+        node.create("x", container("c", 4, gpus=1))
+        await node.becomes("x", "Running")
+        node.create("y", container("c", 4, gpus=1))
+        await node.becomes("y", "Running")
+        await assert_eventually(lambda: {"x", "y"} <= held(node.versions[-1]).keys(), within=LONG_S)
+        true = node.versions[-1]
+        assert node.kubelet is not None
+        node.kubelet.process.kill()
+        await node.kubelet.process.wait()
+        await node.start_kubelet(blind="4", plugins="2")
+        node.create("z", THREE)
+        await asyncio.sleep(10)
+        assert node.phase("z") == "Pending"
+        assert not node.is_bound("z")
+        assert_always(node, true)
+        await node.delete("y")
+        await node.becomes("z", "Running")
+
+
+def assert_always(node: WholeNode, true: dict[str, object]) -> None:
+    """No version since this one says anything else of what there is and of who has it."""
+    for version in node.versions[node.versions.index(true) :]:
+        assert held(version) == held(true)
+        assert allocatable(version) == allocatable(true)
+        assert attributes(version).get("topowise.io/derived-from-sysfs") is None
+
+
+async def test_a_kubelet_that_is_killed_in_the_middle_of_an_admission(
+    server: ApiServer, api: Api, start: Start, tmp_path: Path
+) -> None:
+    async with whole_node(server, api, start, tmp_path, pause=SLOW) as node:
+        state = tmp_path / "n1/kubelet/cpu_manager_state"
+        before = len(node.versions)
+        node.create("first", *FOUR)
+        await assert_eventually(lambda: "c1" in state.read_text(), within=LONG_S)
+        assert node.kubelet is not None
+        node.kubelet.process.kill()
+        await node.kubelet.process.wait()
+        await node.start_kubelet(blind="2", plugins="1")
+        node.create("second", THREE)
+        await node.becomes("first", "Running")
+        await asyncio.sleep(4)
+        assert node.phase("second") == "Pending"
+        assert_never_half(node, "first", before)
+        await node.delete("first")
+        await node.becomes("second", "Running")
+
+
+async def test_devices_of_a_finished_init_container_are_not_free(
+    server: ApiServer, api: Api, start: Start, tmp_path: Path
+) -> None:
+    async with whole_node(server, api, start, tmp_path) as node:
+        node.create("p", container("app", 1, gpus=1), init=(container("setup", 1, gpus=2),))
+        await node.becomes("p", "Running")
+        node.create("filler", container("c", 6))
+        await node.becomes("filler", "Running")
+        # Long enough for the report to be taken for what the pod holds.
+        await asyncio.sleep(4)
+        # Four CPUs of the first NUMA node are free, but none of its GPUs.
+        node.create("w", container("c", 2, gpus=1))
+        await asyncio.sleep(4)
+        assert node.phase("w") == "Pending"
+        await node.delete("p")
+        await node.becomes("w", "Running")

@@ -1,0 +1,37 @@
+"""Somebody deletes the object of a node that is there: it comes back at once, and meanwhile the node is not empty."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from daemons import Start, assert_eventually
+from sandbox.apiserver import ApiServer
+from topowise import nrt
+from topowise.kube.api import Api
+from whole_node import LONG_S, container, held, whole_node
+
+# One second, and what a busy machine takes.
+AT_ONCE_S = 3.0
+
+
+async def test_it_is_written_again_within_a_second_and_nobody_is_refused(
+    server: ApiServer, api: Api, start: Start, tmp_path: Path
+) -> None:
+    async with whole_node(server, api, start, tmp_path) as node:
+        node.create("x", container("c", 4))
+        await node.becomes("x", "Running")
+        node.create("y", container("c", 4))
+        await node.becomes("y", "Running")
+        await assert_eventually(lambda: {"x", "y"} <= held(node.versions[-1]).keys(), within=LONG_S)
+        before = len(node.versions)
+        await api.request("DELETE", f"{nrt.PATH}/n1")
+        deleted = time.monotonic()
+        node.create("z", container("c", 3))
+        await assert_eventually(lambda: len(node.versions) > before, within=AT_ONCE_S)
+        assert time.monotonic() - deleted < AT_ONCE_S
+        assert held(node.versions[-1]) == held(node.versions[before - 1])
+        assert node.phase("z") == "Pending"
+        assert not node.is_bound("z")
+        await node.delete("x")
+        await node.becomes("z", "Running")

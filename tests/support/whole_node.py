@@ -1,0 +1,214 @@
+"""A node with everything on it: emulated kubelet, exporter, scheduler service, and kube-scheduler's cycles.
+
+Two NUMA nodes of six CPUs, of which the first has one for the system, and of two GPUs each. The kubelet and the
+exporter are processes that can be killed; or they are hollow, where other exporters than ours are wanted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+import yaml
+
+from daemons import Daemon, Start, assert_eventually
+from sandbox import machines
+from sandbox.apiserver import ApiServer
+from sandbox.hollow import Fleet, Pace, Pause, Reporting
+from sandbox.kubescheduler import Extender, KubeScheduler
+from scheduler_process import Service
+from topowise import nrt
+from topowise.kube.api import Api
+from topowise.kube.reflector import EventType, Reflector
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise.runtime.config import API_VERSION
+
+Json = dict[str, Any]
+
+NAME: Final = "n1"
+GPU: Final = "nvidia.com/gpu"
+LONG_S: Final = 60.0
+_SCHEDULER: Final = "numa-scheduler"
+_GIB: Final = 1 << 30
+_MACHINE: Final = machines.Machine(
+    nodes=(machines.Node(0, 8 * _GIB, cores=6), machines.Node(1, 8 * _GIB, socket=1, cores=6)),
+    distances=((10, 20), (20, 10)),
+    threads_per_core=1,
+    pci=tuple(
+        function
+        for number in range(4)
+        for function in machines.gpu(f"0000:{0x20 + number:02x}:00.0", number // 2, f"0000:{0x10 + number:02x}:00.0")
+    ),
+)
+_KUBELET: Final[Json] = {
+    "topologyManagerPolicy": "single-numa-node",
+    "cpuManagerPolicy": "static",
+    "reservedSystemCPUs": "0",
+    "memoryManagerPolicy": "Static",
+    "systemReserved": {"memory": "924Mi"},
+    "evictionHard": {"memory.available": "100Mi"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "1Gi"}}],
+}
+
+
+class WholeNode:
+    """`versions` are all objects that were published of the node, oldest first."""
+
+    def __init__(self, server: ApiServer, api: Api, service: Service, session: aiohttp.ClientSession) -> None:
+        self.server = server
+        self.api = api
+        self.service = service
+        self._session = session
+        self.versions: list[Json] = []
+        self.start_kubelet: Callable[..., Any] = _nothing
+        self.kubelet: Daemon | None = None
+
+    # As Consumer of the node's objects
+
+    def replace(self, items: list[Json]) -> None:
+        for item in items:
+            self.apply("ADDED", item)
+
+    def apply(self, event: EventType, item: Json) -> None:
+        if event != "DELETED" and item["metadata"]["name"] == NAME:
+            self.versions.append(item)
+
+    # Pods
+
+    def create(self, name: str, *containers: Json, init: tuple[Json, ...] = ()) -> None:
+        """A pod for the scheduler to place."""
+        spec = {"schedulerName": _SCHEDULER, "containers": list(containers), "initContainers": list(init)}
+        self.server.create("pods", {"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+
+    def phase(self, name: str) -> str:
+        """Of a pod; "" if it is gone."""
+        found = (one for one in self.server.store.objects("pods") if one["metadata"]["name"] == name)
+        return next((one["status"].get("phase", "Pending") for one in found), "")
+
+    def is_bound(self, name: str) -> bool:
+        found = (one for one in self.server.store.objects("pods") if one["metadata"]["name"] == name)
+        return any(one["spec"].get("nodeName") for one in found)
+
+    async def becomes(self, name: str, phase: str) -> None:
+        """Waits for it; a pod that is refused by its kubelet never becomes anything else."""
+        await assert_eventually(lambda: self.phase(name) in (phase, "Failed"), within=LONG_S)
+        assert self.phase(name) == phase, f"{name} is {self.phase(name)}"
+
+    async def delete(self, *names: str) -> None:
+        """Returns when they are gone and nothing published has them any more."""
+        for name in names:
+            await self.api.request("DELETE", f"/api/v1/namespaces/default/pods/{name}")
+        await assert_eventually(lambda: not any(map(self.phase, names)), within=LONG_S)
+        await assert_eventually(lambda: not set(names) & held(self.versions[-1]).keys(), within=LONG_S)
+
+    async def predictions(self) -> Mapping[str, int]:
+        """By outcome."""
+        url = f"http://127.0.0.1:{self.service.health_port}/metrics"
+        async with self._session.get(url) as response:
+            lines = (await response.text()).splitlines()
+        prefix = 'topowise_scheduler_predictions_total{outcome="'
+        told = (line.removeprefix(prefix).split('"} ') for line in lines if line.startswith(prefix))
+        return {outcome: int(float(count)) for outcome, count in told}
+
+
+def container(name: str, cpus: int, gpus: int = 0) -> Json:
+    """Guaranteed."""
+    amounts = {"cpu": str(cpus), "memory": "64Mi"} | ({GPU: str(gpus)} if gpus else {})
+    return {"name": name, "image": "i:1", "resources": {"requests": amounts, "limits": amounts}}
+
+
+def attributes(topology: Json) -> dict[str, str]:
+    """Of the object itself."""
+    return {one["name"]: one["value"] for one in topology.get("attributes", ())}
+
+
+def held(topology: Json) -> dict[str, list[Any]]:
+    """By pod what its containers hold."""
+    told = json.loads(attributes(topology).get("topowise.io/holdings", "[]"))
+    return {name: containers for _, name, containers, *_ in told}
+
+
+def allocatable(topology: Json) -> dict[tuple[str, str], str]:
+    """By zone and resource."""
+    return {(zone["name"], one["name"]): one["allocatable"] for zone in topology["zones"] for one in zone["resources"]}
+
+
+@asynccontextmanager
+async def whole_node(
+    server: ApiServer,
+    api: Api,
+    start: Start,
+    directory: Path,
+    *,
+    pause: tuple[float, float] = (0.001, 0.03),
+    reporting: Reporting | None = None,
+) -> AsyncIterator[WholeNode]:
+    """`pause` is between two checkpoints of the kubelet. With `reporting` the node is hollow. Returns when all is
+    published."""
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        service = Service(server, directory)
+        node = WholeNode(server, api, service, session)
+        if reporting is None:
+            await _start_processes(node, start, directory, pause)
+        else:
+            fleet = Fleet(api, pace=Pace(pause=Pause(pause, pause)), reporting=reporting)
+            fleet.add(NAME, _MACHINE, msgspec.convert(_KUBELET, KubeletConfiguration))
+            await stack.enter_async_context(fleet)
+        await start("topowise_scheduler", "serve", config=service.config)
+        await assert_eventually(service.is_ready, within=LONG_S)
+        scheduler = KubeScheduler(api, _SCHEDULER, Extender(session, service.prefix))
+        watch = Reflector(api, nrt.PATH, msgspec.json.decode, node)
+        loops = [asyncio.create_task(one.run()) for one in (scheduler, watch)]
+        stack.push_async_callback(asyncio.gather, *loops, return_exceptions=True)
+        for loop in loops:
+            stack.callback(loop.cancel)
+        whole = {f"node-{number}": 2 for number in (0, 1)}
+        await assert_eventually(lambda: node.versions and _gpus(node.versions[-1]) == whole, within=LONG_S)
+        yield node
+
+
+async def _start_processes(node: WholeNode, start: Start, directory: Path, pause: tuple[float, float]) -> None:
+    root = directory / NAME
+    sysfs, procfs = machines.write_tree(_MACHINE, root)
+    kubelet = root / "kubelet"
+    kubelet.mkdir()
+    (kubelet / "config.yaml").write_text(yaml.safe_dump(_KUBELET))
+    kubeconfig = str(node.server.kubeconfig(directory / "kubeconfig"))
+
+    async def start_kubelet(**options: str) -> None:
+        given = {"pause": f"{pause[0]}-{pause[1]}", **options}
+        arguments = [part for option, value in given.items() for part in (f"--{option}", value)]
+        node.kubelet = await start(
+            "sandbox.kubelet", "--kubeconfig", kubeconfig, "--node", f"{NAME}={root}", *arguments
+        )
+
+    node.start_kubelet = start_kubelet
+    await start_kubelet()
+    config = {
+        "apiVersion": API_VERSION,
+        "kind": "ExporterConfiguration",
+        "client": {"kubeconfig": kubeconfig},
+        "nodeName": NAME,
+        "sysfsRoot": str(sysfs),
+        "procfsRoot": str(procfs),
+        "podresourcesSocket": str(kubelet / "pod-resources/kubelet.sock"),
+        "kubeletRoot": str(kubelet),
+        "kubelet": {"configFile": str(kubelet / "config.yaml")},
+        "serving": {"port": 0},
+    }
+    await start("topowise_exporter", "run", config=config)
+
+
+def _gpus(topology: Json) -> dict[str, int]:
+    return {zone: int(amount) for (zone, name), amount in allocatable(topology).items() if name == GPU}
+
+
+async def _nothing(**options: str) -> None:
+    raise AssertionError("a hollow node has no process")

@@ -1,0 +1,239 @@
+"""The emulated kubelet: what it shows between two checkpoints of an admission, after a refusal, and after a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox import machines
+from sandbox.hollow.hardware import scanned
+from sandbox.kubelet import checksum
+from sandbox.kubelet.holdings import NodeHoldings
+from sandbox.kubelet.node import EmulatedNode
+from sandbox.kubelet.state_files import StateFiles
+from topowise import pods
+from topowise.errors import SourceError
+from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_scheduler.kubelet import Admission
+
+# Written by kubelets, as people have put them on the web, and by Kubernetes' own tests.
+WRITTEN: list[tuple[Callable[[Any], int], str]] = [
+    (checksum.of_cpu_state, '{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'),
+    (
+        checksum.of_cpu_state,
+        '{"policyName":"static","defaultCpuSet":"0,4-8,12-15","entries":{"088fe178-cec9-4eb9-ba3c-cf45cba46371":'
+        '{"qos-demo-ctr":"1,9"},"681eca58-a216-4ec4-a57b-941cad3c4e0f":{"qos-demo-ctr":"2-3,10-11"}},'
+        '"checksum":2993692383}',
+    ),
+    (checksum.of_memory_state, '{"policyName":"None","machineState":{},"checksum":4236770233}'),
+    (
+        checksum.of_memory_state,
+        '{"policyName":"static","machineState":{"0":{"numberOfAssignments":0,"memoryMap":{"memory":{"total":2048,'
+        '"systemReserved":512,"allocatable":1536,"reserved":512,"free":1024}},"cells":[]}},"entries":{"pod":'
+        '{"container1":[{"numaAffinity":[0],"type":"memory","size":512}]}},"checksum":4215593881}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("of", "text"), WRITTEN)
+def test_a_checksum_is_the_one_that_a_kubelet_writes(of: Callable[[Any], int], text: str) -> None:
+    state = json.loads(text)
+    assert of(state) == state["checksum"]
+
+
+def test_the_checksum_of_devices_is_the_one_that_a_kubelet_writes() -> None:
+    data = {
+        "PodDeviceEntries": None,
+        "RegisteredDevices": {"nvidia.com/gpu": ["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]},
+    }
+    assert checksum.of_device_state(data) == 3952659280
+
+
+GPU = "nvidia.com/gpu"
+MIB = 1 << 20
+MACHINE = machines.Machine(
+    nodes=(machines.Node(0, 4096 * MIB, cores=4), machines.Node(1, 4096 * MIB, socket=1, cores=4)),
+    distances=((10, 20), (20, 10)),
+    threads_per_core=1,
+    pci=tuple(
+        function
+        for node in (0, 1)
+        for function in machines.gpu(f"0000:{0x20 + node:02x}:00.0", node, f"0000:{0x10 + node:02x}:00.0")
+    ),
+)
+CONFIG = KubeletConfiguration(
+    topologyManagerPolicy="single-numa-node",
+    cpuManagerPolicy="static",
+    reservedSystemCPUs="0",
+    memoryManagerPolicy="Static",
+    systemReserved={"memory": "156Mi"},
+    evictionHard={"memory.available": "100Mi"},
+    reservedMemory=(MemoryReservation(numaNode=0, limits={"memory": "256Mi"}),),
+)
+
+
+def container(name: str, cpus: int, mib: int = 64, gpus: int = 0) -> dict[str, Any]:
+    amounts = {"cpu": str(cpus), "memory": f"{mib}Mi"} | ({GPU: str(gpus)} if gpus else {})
+    return {"name": name, "resources": {"requests": amounts, "limits": amounts}}
+
+
+def pod(name: str, *containers: dict[str, Any], init: tuple[dict[str, Any], ...] = ()) -> pods.Pod:
+    spec = {"containers": containers, "initContainers": init}
+    return pods.decode(
+        json.dumps({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": spec}).encode()
+    )
+
+
+@pytest.fixture
+def node() -> EmulatedNode:
+    return EmulatedNode(scanned(MACHINE), CONFIG)
+
+
+def held(holdings: NodeHoldings) -> dict[str, dict[str, tuple[int, int, int]]]:
+    """By pod and container the number of CPUs, the MiB, and the number of devices."""
+    return {
+        one.uid: {
+            inner.name: (
+                len(inner.cpus),
+                sum(block.size for block in inner.memory) // MIB,
+                sum(map(len, inner.devices.values())),
+            )
+            for inner in one.containers
+        }
+        for one in holdings.pods
+    }
+
+
+def test_an_admission_is_seen_container_by_container_devices_first(node: EmulatedNode) -> None:
+    two = pod("p", container("a", 2, gpus=1), container("b", 1))
+    decision, steps = node.begin_admission(two)
+    assert decision.admitted
+    assert held(node.holdings()) == {"p": {"a": (0, 0, 0), "b": (0, 0, 0)}}
+    shown, files = [], []
+    for step in steps:
+        node.reveal(step)
+        shown.append(held(node.holdings())["p"])
+        files.append(node.checkpoints())
+    assert [(one["a"], one["b"]) for one in shown] == [
+        ((0, 0, 1), (0, 0, 0)),
+        # The CPUs are not free any more before somebody has them, and so is memory.
+        ((0, 0, 1), (0, 0, 0)),
+        ((2, 0, 1), (0, 0, 0)),
+        ((2, 0, 1), (0, 0, 0)),
+        ((2, 64, 1), (0, 0, 0)),
+        ((2, 64, 1), (0, 0, 0)),
+        ((2, 64, 1), (1, 0, 0)),
+        ((2, 64, 1), (1, 0, 0)),
+        ((2, 64, 1), (1, 64, 0)),
+    ]
+    assert [len(one.shared_cpus) for one in files] == [8, 6, 6, 6, 6, 5, 5, 5, 5]
+    node.end_admission(two, decision)
+    assert held(node.holdings()) == {"p": {"a": (2, 64, 1), "b": (1, 64, 0)}}
+
+
+def test_what_a_refused_pod_got_lingers_until_each_manager_looks_again(node: EmulatedNode) -> None:
+    too_much = pod("p", container("a", 2), container("b", 5))
+    decision, steps = node.begin_admission(too_much)
+    assert decision.reason == "TopologyAffinityError"
+    for step in steps:
+        node.reveal(step)
+    node.end_admission(too_much, decision)
+    assert held(node.holdings()) == {}
+    assert held(node.checkpoints()) == {"p": {"a": (2, 64, 0)}}
+    assert node.reconcile()
+    assert held(node.checkpoints()) == {"p": {"a": (0, 64, 0)}}
+    assert not node.reconcile()
+    assert node.admit(pod("q", container("c", 4))).admitted
+    assert held(node.checkpoints()) == {"q": {"c": (4, 64, 0)}}
+
+
+def test_a_pod_that_has_ended_is_not_listed_and_still_on_the_books(node: EmulatedNode) -> None:
+    node.admit(pod("p", container("a", 2, gpus=1)))
+    node.remove("p")
+    assert held(node.holdings()) == {}
+    assert held(node.checkpoints()) == {"p": {"a": (2, 64, 1)}}
+
+
+def checkpoint(node: EmulatedNode, files: StateFiles) -> None:
+    files.write(node.checkpoints(), cpu_policy="static", memory_policy="Static", admitted=True)
+
+
+def admit_again(node: EmulatedNode, one: pods.Pod) -> Admission:
+    decision, steps = node.begin_admission(one)
+    for step in steps:
+        node.reveal(step)
+    node.end_admission(one, decision)
+    return decision
+
+
+def test_a_restarted_kubelet_is_blind_its_files_are_full_and_plugins_register_one_by_one(tmp_path: Path) -> None:
+    node = EmulatedNode(scanned(MACHINE), CONFIG)
+    there = pod("p", container("a", 2, gpus=1), init=(container("setup", 3),))
+    node.admit(there)
+    node.start("p")
+    files = StateFiles(tmp_path)
+    checkpoint(node, files)
+    before, told = node.holdings(), node.checkpoints()
+    texts = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert len(texts) == 3
+
+    again = EmulatedNode(scanned(MACHINE), CONFIG)
+    again.restart(StateFiles(tmp_path))
+    assert again.holdings() == NodeHoldings(frozenset(), (), frozenset(), {})
+    assert held(again.checkpoints()) == held(told)
+    assert again.allocatable()[GPU] == "0"
+    again.open_eyes()
+    assert again.holdings().pods == ()
+    assert again.holdings().allocatable_cpus == before.allocatable_cpus
+    assert len(again.holdings().unhealthy) == 2
+    assert admit_again(again, there).admitted
+    (mine,), (its,) = before.pods, again.holdings().pods
+    assert its.containers[1:] == mine.containers[1:]
+    assert again.admit(pod("q", container("c", 1, gpus=1))).admitted is False
+    again.plug(GPU)
+    assert not again.holdings().unhealthy
+    assert again.admit(pod("q", container("c", 1, gpus=1))).admitted
+
+
+def test_who_ended_while_the_kubelet_was_down_is_on_the_books_until_the_next_admission(tmp_path: Path) -> None:
+    node = EmulatedNode(scanned(MACHINE), CONFIG)
+    node.admit(pod("gone", container("a", 3)))
+    files = StateFiles(tmp_path)
+    checkpoint(node, files)
+    node.restart(files)
+    node.open_eyes()
+    node.forget_restored()
+    assert held(node.checkpoints()) == {"gone": {"a": (3, 64, 0)}}
+    assert node.admit(pod("q", container("c", 4))).admitted
+    assert held(node.checkpoints()) == {"q": {"c": (4, 64, 0)}}
+
+
+def test_memory_over_several_nodes_is_spread_after_a_restart_as_it_was_before(tmp_path: Path) -> None:
+    config = KubeletConfiguration(
+        **{field: getattr(CONFIG, field) for field in CONFIG.__struct_fields__}
+        | {"topologyManagerPolicy": "best-effort"}
+    )
+    node = EmulatedNode(scanned(MACHINE), config)
+    assert node.admit(pod("p", container("a", 1, mib=6000))).admitted
+    files = StateFiles(tmp_path)
+    checkpoint(node, files)
+    before = node.checkpoints().memory_tables
+    node.restart(files)
+    assert node.checkpoints().memory_tables == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"policyName":"static","defaultCpuSet":"0-7","checksum":1}'])
+def test_a_kubelet_does_not_start_with_a_damaged_checkpoint(node: EmulatedNode, tmp_path: Path, text: str) -> None:
+    (tmp_path / "cpu_manager_state").write_text(text)
+    with pytest.raises(SourceError):
+        node.restart(StateFiles(tmp_path))
+
+
+def test_a_kubelet_does_not_start_with_the_checkpoint_of_another_policy(node: EmulatedNode, tmp_path: Path) -> None:
+    StateFiles(tmp_path).write(node.checkpoints(), cpu_policy="none", memory_policy="None", admitted=True)
+    with pytest.raises(SourceError, match="configured policy 'static' differs"):
+        node.restart(StateFiles(tmp_path))
