@@ -73,5 +73,5 @@ class Report(msgspec.Struct, frozen=True):
     admitting: frozenset[PodName] = frozenset()
     """Pods whose admission the exporter has not seen to end: they may hold more than `held` has of them."""
     unconfirmed: tuple[str, ...] = ()
-    """Why this is the last true report and not what the kubelet says now (topowise.attributes.doubts); empty if it is."""
+    """Why this is the last true report, not what the kubelet says now (topowise.attributes.doubts); empty if it is."""
     problems: tuple[str, ...] = ()
