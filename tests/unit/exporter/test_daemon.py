@@ -21,7 +21,6 @@ from topowise_exporter.metrics import Metrics
 from topowise_exporter.publish.topology import Observation
 from topowise_exporter.triggers import Trigger
 
-
 SEEN = Observation(Machine((), (), (), (), (), (), (), ()), KubeletConfiguration(), Allocations())
 
 
