@@ -11,7 +11,7 @@ import gc
 import logging
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +33,9 @@ from topowise_exporter.kubelet.pods_api import PodsWatch
 from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.observe import Observer
+from topowise_exporter.publish import topology
+from topowise_exporter.publish.own import OwnObject
+from topowise_exporter.publish.topology import Observation
 from topowise_exporter.publisher import Publisher
 from topowise_exporter.triggers import FileWatch, RateLimit, Trigger, Uevents
 
@@ -53,6 +56,12 @@ _BEAT_S = 10.0
 # A kubelet that starts registers its node, which is another one if somebody had deleted it: then ours has gone with it.
 # Garbage collection takes seconds, and the kubelets of a cluster may start together.
 _CHECK_AFTER_RESTART_S = (10.0, 40.0)
+# A kubelet that restarts is ready after some seconds; a reader need not know before that.
+_UNCONFIRMED_AFTER_S = 5.0
+# While the kubelet is not believed its answers are compared again so often, whatever the interval.
+_DOUBTFUL_S = 0.5
+# The own object is compared with what was written at most so often: when it was deleted, and when it was changed.
+_DELETED_S, _CHANGED_S = 1.0, 10.0
 # So that a restart does not take the devices of claims out of the object for a moment.
 _SLICES_AT_MOST_S = 2.0
 
@@ -79,7 +88,9 @@ class Exporter:
         *,
         annotator: Annotator | None = None,
         backoff: Backoff | None = None,
+        own_version: Callable[[], str | None] = lambda: None,
     ) -> None:
+        """`own_version` is the resourceVersion of the object on the server, as OwnObject knows it."""
         self._settings = settings
         self._observer = observer
         self._publisher = publisher
@@ -88,6 +99,9 @@ class Exporter:
         self._complaints = complaints
         self._trigger = trigger
         self._annotator = annotator
+        self._own_version = own_version
+        self._has_recalled = False
+        self._doubted_since: float | None = None
         self._backoff = backoff or Backoff()
         # Asking the kubelet costs nobody but this node anything.
         self._source_backoff = Backoff(0.2, 5.0)
@@ -130,6 +144,7 @@ class Exporter:
     async def round(self) -> Pause:
         """One look and, if it shows something new, one write; what to do until the next."""
         try:
+            await self._recall()
             with self._metrics.scan_seconds.time():
                 seen = await self._observer.look()
         except SourceError as exc:
@@ -137,24 +152,62 @@ class Exporter:
             self._complaints.raise_(_NO_KUBELET, str(exc))
             # A kubelet that comes back makes its socket anew, which is a hint.
             return Pause(self._source_backoff.next_delay(), ends_with_hint=True)
+        except ApiError as exc:
+            return self._failed(exc)
         self._source_backoff.reset()
         self._complaints.settle(_NO_KUBELET)
         self._complaints.replace(_SOURCE, self._odd_sources())
         self._looked_at = time.monotonic()
         self._metrics.last_look.set_to_current_time()
         self._metrics.show_source(self._source.name)
-        if self._annotator is not None:
+        self._metrics.show_admissions(self._observer.withheld, seen.allocations.admitting)
+        if self._annotator is not None and not self._observer.doubts:
             self._annotator.saw(seen)
         try:
             await self._check_drift()
-            await self._publisher.publish(seen)
+            await self._publish(seen)
             self._observer.kubelet_version = self._publisher.kubelet_version
         except ApiError as exc:
-            self._complaints.raise_(_NO_WRITE, str(exc))
-            return Pause(self._backoff.next_delay(at_least=exc.retry_after), ends_with_hint=False)
+            return self._failed(exc)
         self._complaints.settle(_NO_WRITE)
         self._backoff.reset()
-        return Pause(self._settings.interval * random.uniform(0.95, 1.05), ends_with_hint=True)
+        return Pause(self._until_next(), ends_with_hint=True)
+
+    async def _recall(self) -> None:
+        """Before the first look: what the node was, in case the kubelet does not know yet."""
+        if self._has_recalled:
+            return
+        before = await self._publisher.recall()
+        if before is not None:
+            self._observer.remember(*topology.remembered(before))
+        self._has_recalled = True
+
+    async def _publish(self, seen: Observation) -> None:
+        doubts, now = self._observer.doubts, time.monotonic()
+        if not doubts:
+            self._doubted_since = None
+            await self._publisher.publish(seen)
+            return
+        if self._doubted_since is None:
+            self._doubted_since = now
+        await self._publisher.keep(doubts, is_long=now - self._doubted_since >= _UNCONFIRMED_AFTER_S)
+
+    def _failed(self, exc: ApiError) -> Pause:
+        self._complaints.raise_(_NO_WRITE, str(exc))
+        return Pause(self._backoff.next_delay(at_least=exc.retry_after), ends_with_hint=False)
+
+    def _until_next(self) -> float:
+        """Seconds to the next look if nothing happens."""
+        interval = self._settings.interval * random.uniform(0.95, 1.05)
+        due = float("inf") if self._observer.due is None else self._observer.due
+        return min(interval, due, self._own_is_due_in(), _DOUBTFUL_S if self._observer.doubts else interval)
+
+    def _own_is_due_in(self) -> float:
+        """Seconds until the own object is to be compared because of an event; there may be none."""
+        version = self._own_version()
+        if not self._publisher.differs_from(version):
+            return float("inf")
+        return max(0.0, self._checked_at + (_CHANGED_S if version else _DELETED_S) - time.monotonic())
 
     def _kind_of(self, source: str) -> str:
         if source == socket_path(self._settings.podresources_socket):
@@ -180,7 +233,8 @@ class Exporter:
 
     async def _check_drift(self) -> None:
         now = time.monotonic()
-        if now < min(self._check_by, self._checked_at + self._publisher.check_interval * self._check_spread):
+        at = min(self._check_by, self._checked_at + self._publisher.check_interval * self._check_spread)
+        if now < at and self._own_is_due_in() > 0:
             return
         await self._publisher.check_drift()
         self._check_by = float("inf")
@@ -188,13 +242,15 @@ class Exporter:
 
 
 def watched_files(settings: ExporterConfiguration) -> dict[Path, frozenset[str]]:
-    """Directory -> names in it that are written when something changed."""
+    """Directory -> names in it that are written when something changed, none if each of them tells."""
     wanted: dict[Path, set[str]] = {}
     paths = [Path(socket_path(settings.podresources_socket))]
     if settings.kubelet_root:
         root = Path(settings.kubelet_root)
         names = (state_files.CPU_STATE, state_files.MEMORY_STATE, state_files.DEVICE_STATE)
         paths += [root / name for name in names]
+        # A pod's directory comes when it has been admitted, and goes when it has ended: any name.
+        wanted[root / "pods"] = set()
     if settings.kubelet.config_file:
         paths.append(Path(settings.kubelet.config_file))
     if settings.notify_file:
@@ -221,7 +277,18 @@ async def run(settings: ExporterConfiguration) -> int:
         observer = Observer(settings, podresources, source, devices=lambda: slices.devices)
         publisher = Publisher(settings, api, metrics, complaints)
         annotator = _annotator(settings, api, metrics, complaints)
-        exporter = Exporter(settings, observer, publisher, source, metrics, complaints, trigger, annotator=annotator)
+        own = OwnObject(api, settings.resolved_node_name(), lambda: trigger.hint("own-object"))
+        exporter = Exporter(
+            settings,
+            observer,
+            publisher,
+            source,
+            metrics,
+            complaints,
+            trigger,
+            annotator=annotator,
+            own_version=lambda: own.version,
+        )
         # What the imports made never dies; without it a full collection does not cost 20 ms in the middle of a look.
         gc.collect()
         gc.freeze()
@@ -231,6 +298,7 @@ async def run(settings: ExporterConfiguration) -> int:
         work = {
             "file watch": FileWatch(trigger, watched_files(settings)).run(),
             "uevents": Uevents(trigger).run(),
+            "own object": own.run(),
             "health": health.serve(settings.serving, probes, metrics.registry),
         }
         if settings.resource_slices:

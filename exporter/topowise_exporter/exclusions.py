@@ -13,7 +13,14 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from topowise.runtime.config import Section
-from topowise_exporter.kubelet.model import Allocatable, Allocations, ContainerAllocation, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.model import (
+    Allocatable,
+    Allocations,
+    ContainerAllocation,
+    Device,
+    MemoryBlock,
+    PodAllocation,
+)
 
 
 class PodPattern(Section, frozen=True):
@@ -60,11 +67,18 @@ def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
         allocatable=Allocatable(
             cpus=frozenset() if exclusions.has_resource("cpu") else whole.cpus,
             memory=_blocks(exclusions, whole.memory),
-            devices=tuple(one for one in whole.devices if not exclusions.has_resource(one.resource)),
+            devices=_devices(exclusions, whole.devices),
         ),
         pods=tuple(_pod(exclusions, pod) for pod in kept),
         unlisted={} if exclusions.has_resource("cpu") else allocations.unlisted,
         books=books,
+        unlisted_devices={
+            uid: left
+            for uid, devices in allocations.unlisted_devices.items()
+            if (left := _devices(exclusions, devices))
+        },
+        admitting=frozenset(name for name in allocations.admitting if not exclusions.has_pod(*name)),
+        absent=_devices(exclusions, allocations.absent),
     )
 
 
@@ -83,9 +97,13 @@ def _container(exclusions: Exclusions, container: ContainerAllocation) -> Contai
         name=container.name,
         cpus=frozenset() if exclusions.has_resource("cpu") else container.cpus,
         memory=_blocks(exclusions, container.memory),
-        devices=tuple(one for one in container.devices if not exclusions.has_resource(one.resource)),
+        devices=_devices(exclusions, container.devices),
         claims=container.claims,
     )
+
+
+def _devices(exclusions: Exclusions, devices: Iterable[Device]) -> tuple[Device, ...]:
+    return tuple(device for device in devices if not exclusions.has_resource(device.resource))
 
 
 def _blocks(exclusions: Exclusions, blocks: Iterable[MemoryBlock]) -> tuple[MemoryBlock, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
@@ -38,6 +38,15 @@ class Metrics:
             "last_publish_timestamp_seconds", "When the published object last agreed with what was seen."
         )
         self.pods = self._gauge("listed_pods", "Pods in the kubelet's last answer.")
+        self.withheld = self._gauge("withheld_pods", "Pods left out of the object because they are being admitted.")
+        self.admitting = self._gauge(
+            "admitting_pods", "Pods published although their admission has not been seen to end."
+        )
+        self.unconfirmed = self._gauge(
+            "unconfirmed",
+            "1 for each reason for which the object is the last true one and not what the kubelet says now.",
+            "reason",
+        )
         self.claims = self._gauge(
             "claimed_devices",
             "Devices that pods hold by resource claims; zone is unknown for those no ResourceSlice places on one.",
@@ -67,6 +76,17 @@ class Metrics:
                 unit = 1000 if resource == "cpu" else 1
                 for name in ("capacity", "allocatable", "available"):
                     self.zones.labels(f"node-{node_id}", resource, name).set(getattr(amount, name) / unit)
+
+    def show_doubts(self, reasons: Iterable[str]) -> None:
+        """Why the kubelet is not believed."""
+        self.unconfirmed.clear()
+        for reason in reasons:
+            self.unconfirmed.labels(reason).set(1)
+
+    def show_admissions(self, withheld: Collection[object], admitting: Collection[object]) -> None:
+        """How many pods are being admitted."""
+        self.withheld.set(len(withheld))
+        self.admitting.set(len(admitting))
 
     def show_source(self, current: str) -> None:
         """Where the kubelet's configuration is from."""

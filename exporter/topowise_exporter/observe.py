@@ -6,8 +6,9 @@ read at its interval; the state files are read after List, because they are comp
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +20,14 @@ from topowise.quantity import human_bytes
 from topowise_exporter import machine
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.slices import Devices
-from topowise_exporter.kubelet import holders, state_files
-from topowise_exporter.kubelet.model import Allocations, PodAllocation
+from topowise_exporter.kubelet import device_checkpoint, holders, state_files
+from topowise_exporter.kubelet.admission import Admissions, Sorted, States
+from topowise_exporter.kubelet.device_checkpoint import DeviceState
+from topowise_exporter.kubelet.model import Allocatable, Allocations, Device, MemoryBlock, MemoryBooks, PodAllocation
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_exporter.kubelet.settings import Source
-from topowise_exporter.kubelet.state_files import CpuState, MemoryState, StateFile
+from topowise_exporter.kubelet.settled import Answer, Before, Kubelet
+from topowise_exporter.kubelet.state_files import CpuState, MemoryState, State, StateFile
 from topowise_exporter.publish.topology import Observation
 
 _NONE: frozenset[str] = frozenset()
@@ -51,8 +55,18 @@ class _Matched(NamedTuple):
     unlisted: dict[str, frozenset[int]]
 
 
+class _Files(NamedTuple):
+    """What the state files have, or had when they could be read; None for a manager that is off."""
+
+    cpu: CpuState | None
+    memory: MemoryState | None
+    devices: DeviceState | None
+    readable: States
+
+
 class Observer:
-    """Looks at one node. `problems` has what the last look found odd, by what it is about."""
+    """Looks at one node. What the last look found besides is in `problems`, by what each is about, and in `doubts`,
+    `withheld` and `due`."""
 
     def __init__(
         self,
@@ -68,27 +82,43 @@ class Observer:
         self._configuration = configuration
         self._clock = clock
         self._devices = devices
-        root = Path(settings.kubelet_root) if settings.kubelet_root else None
-        self._pods_directory = None if root is None else root / "pods"
-        self._cpu_state: StateFile[CpuState] | None = None
-        self._memory_state: StateFile[MemoryState] | None = None
-        if root is not None:
-            self._cpu_state = StateFile(root / state_files.CPU_STATE, state_files.parse_cpu_state)
-            self._memory_state = StateFile(root / state_files.MEMORY_STATE, state_files.parse_memory_state)
+        root = Path(settings.kubelet_root or "/nonexistent")
+        self._has_files = bool(settings.kubelet_root)
+        self._pods_directory = root / "pods"
+        self._cpu_state = StateFile(root / state_files.CPU_STATE, state_files.parse_cpu_state)
+        self._memory_state = StateFile(root / state_files.MEMORY_STATE, state_files.parse_memory_state)
+        self._device_state = StateFile(
+            root / state_files.DEVICE_STATE, device_checkpoint.parse, device_checkpoint.MOST_BYTES
+        )
         self._last: Observation | None = None
-        self._last_states: tuple[CpuState | None, MemoryState | None] = None, None
+        self._last_inputs: tuple[object, ...] = ()
         self._machine: machine.Machine | None = None
         self._machine_at = 0.0
         self._memory_doubt: str | None = None
         self._seen_listed: frozenset[str] = frozenset()
+        self._seen_with_devices: frozenset[str] = frozenset()
         self._matched: _Matched | None = None
+        self._admissions = Admissions()
+        self._leftovers = holders.Leftovers()
+        self._kubelet = Kubelet(settings.podresources_socket, clock)
         self.problems: dict[str, str] = {}
+        self.doubts: frozenset[str] = frozenset()
+        """Why what was seen is not the truth yet (topowise.attributes.doubts)."""
+        self.withheld: frozenset[tuple[str, str]] = frozenset()
+        """Pods that are left out because they are being admitted."""
+        self.due: float | None = None
+        """Seconds until the next look finds something new although nothing may happen."""
         self.kubelet_version: str | None = None
         """The Node's, on which the kubelet's defaults depend; None: the newest."""
 
     def forget_machine(self) -> None:
         """The next look reads the hardware."""
         self._machine = None
+
+    def remember(self, devices: tuple[Device, ...], unlisted: frozenset[str]) -> None:
+        """What the last object of an earlier exporter had: devices, and uids of pods that List does not show."""
+        self._kubelet.before = Before(devices=devices, unlisted=unlisted)
+        self._leftovers = holders.Leftovers(unlisted)
 
     async def look(self) -> Observation:
         """The same object as the last time if nothing at all has changed.
@@ -97,31 +127,44 @@ class Observer:
         """
         self.problems = {}
         kubelet = await self._configuration.read(self.kubelet_version)
+        # Before List: a pod with a directory is admitted, so all that it holds is in a List that is asked for later.
+        directories = self._existing_pods()
         allocatable = await self._podresources.allocatable()
         pods = await self._podresources.pods()
         read = self._read_machine()
-        cpu = self._read_cpu_state(kubelet)
-        memory = self._read_memory_state(kubelet)
-        last = self._last
-        unlisted = {} if cpu is None else self._unlisted(cpu, pods)
+        files = self._read_files(kubelet)
+        found = self._admissions.sort(pods, files.readable, directories, self._clock())
+        self.withheld, self.due = found.withheld, found.due
+        said = self._answer(kubelet, allocatable, pods, files, directories, found.uids)
+        self.doubts = self._kubelet.doubts(said)
+        absent = self._kubelet.absent(said)
+        if not self.doubts:
+            self._kubelet.believe(said, absent)
+        unlisted = {} if files.cpu is None else self._unlisted(files.cpu, found.pods, directories or _NONE)
+        leftovers = self._unlisted_devices(files.devices, pods, found, directories or _NONE)
         devices = self._devices()
-        if (
-            last is not None
-            and last.machine is read
-            and last.kubelet == kubelet
-            and last.allocations.allocatable is allocatable
-            and last.allocations.pods is pods
-            and last.devices is devices
-            and self._last_states[0] is cpu
-            and self._last_states[1] is memory
-            # By directories of pods, which come later than the state file and go without any other change.
-            and last.allocations.unlisted == unlisted
-        ):
-            return last
-        books = None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
-        self._last_states = cpu, memory
-        self._last = Observation(read, kubelet, Allocations(allocatable, pods, unlisted, books), devices)
+        changing = (unlisted, leftovers, absent)
+        inputs = (read, allocatable, found.pods, found.admitting, devices, files.cpu, files.memory, files.devices)
+        if self._last is not None and self._is_same(self._last, kubelet, inputs, changing):
+            return self._last
+        books = self._books(files, found.pods)
+        allocations = Allocations(allocatable, found.pods, unlisted, books, leftovers, found.admitting, absent)
+        made = Observation(read, kubelet, allocations, devices)
+        if made != self._last:
+            self._last = made
+        self._last_inputs = inputs
         return self._last
+
+    def _is_same(
+        self, last: Observation, kubelet: KubeletConfiguration, inputs: tuple[object, ...], changing: tuple[object, ...]
+    ) -> bool:
+        known = last.allocations
+        return (
+            all(one is other for one, other in zip(inputs, self._last_inputs, strict=True))
+            and last.kubelet == kubelet
+            # By directories of pods, which come later than the state file and go without any other change.
+            and (known.unlisted, known.unlisted_devices, known.absent) == changing
+        )
 
     def _read_machine(self) -> machine.Machine:
         now = self._clock()
@@ -138,25 +181,79 @@ class Observer:
             )
         return self._machine
 
-    def _read_cpu_state(self, kubelet: KubeletConfiguration) -> CpuState | None:
-        if self._cpu_state is None or kubelet.cpuManagerPolicy != "static":
-            return None
-        try:
-            return self._cpu_state.read()
-        except SourceError as exc:
-            self.problems["CPU manager state cannot be read, CPUs of finished init containers count as free"] = str(exc)
-            return None
+    def _read_files(self, kubelet: KubeletConfiguration) -> _Files:
+        """Each as it is, or, while it cannot be read, as it was: who has gone since is told by List and directories."""
+        cpu = memory = devices = None
+        if self._has_files and kubelet.cpuManagerPolicy == "static":
+            cpu = self._read(self._cpu_state, "CPU manager state")
+        if self._has_files and kubelet.memoryManagerPolicy == "Static":
+            memory = self._read(self._memory_state, "Memory manager state")
+        # A node without device plug-ins may be without it.
+        if self._has_files and (self._device_state.exists() or self._device_state.state is not None):
+            devices = self._read(self._device_state, "Device manager checkpoint")
+        readable = States(
+            cpu if self._cpu_state.is_readable else None,
+            memory if self._memory_state.is_readable else None,
+            devices if self._device_state.is_readable else None,
+        )
+        return _Files(cpu, memory, devices, readable)
 
-    def _read_memory_state(self, kubelet: KubeletConfiguration) -> MemoryState | None:
-        if self._memory_state is None or kubelet.memoryManagerPolicy != "Static":
-            return None
+    def _read(self, file: StateFile[State], what: str) -> State | None:
         try:
-            return self._memory_state.read()
+            return file.read()
         except SourceError as exc:
-            self.problems["Memory manager state cannot be read, blocks over several nodes are guessed"] = str(exc)
-            return None
+            self.problems[f"{what} cannot be read, going by what it had last, if anything, and by List"] = str(exc)
+            return file.state
 
-    def _unlisted(self, state: CpuState, pods: tuple[PodAllocation, ...]) -> dict[str, frozenset[int]]:
+    def _books(self, files: _Files, pods: tuple[PodAllocation, ...]) -> MemoryBooks | None:
+        """As long as the file cannot be read the last books hold, if the memory is still that of the same pods."""
+        if files.memory is None:
+            return None
+        last = None if self._last is None else self._last.allocations
+        if files.readable.memory is None:
+            is_same = last is not None and _memory_of(last.pods) == _memory_of(pods)
+            return last.books if last is not None and is_same else None
+        return holders.exact_memory(files.memory, holders.live_memory_holders(files.memory, pods))
+
+    def _answer(
+        self,
+        kubelet: KubeletConfiguration,
+        allocatable: Allocatable,
+        pods: tuple[PodAllocation, ...],
+        files: _Files,
+        directories: frozenset[str] | None,
+        listed: frozenset[str],
+    ) -> Answer:
+        cpu, memory, devices = files.readable
+        there = directories or _NONE
+        cpu_holders = _NONE if cpu is None else frozenset(cpu.holders)
+        memory_holders = _NONE if memory is None else frozenset(memory.holders)
+        return Answer(
+            config=kubelet,
+            allocatable=allocatable,
+            pods=pods,
+            listed=listed,
+            living=there & (cpu_holders | memory_holders),
+            with_devices=there & (_NONE if devices is None else devices.holders.keys()),
+            registered=_NONE if devices is None else devices.registered,
+            has_cpu_manager=not (self._cpu_state.is_readable and cpu is None),
+            has_memory_manager=not (self._memory_state.is_readable and memory is None),
+            has_files=self._has_files and directories is not None,
+        )
+
+    def _unlisted_devices(
+        self, state: DeviceState | None, pods: tuple[PodAllocation, ...], found: Sorted, directories: frozenset[str]
+    ) -> dict[str, tuple[Device, ...]]:
+        if state is None:
+            return {}
+        others = (directories & state.holders.keys()) - found.uids - self._seen_with_devices
+        self._seen_with_devices = (self._seen_with_devices | found.uids) & state.holders.keys()
+        live = found.uids | self._leftovers.living(others, pods)
+        return holders.unlisted_devices(state, found.pods, live)
+
+    def _unlisted(
+        self, state: CpuState, pods: tuple[PodAllocation, ...], directories: frozenset[str]
+    ) -> dict[str, frozenset[int]]:
         if self._matched is None or self._matched.state is not state or self._matched.pods is not pods:
             listed = holders.listed_uids(state, pods)
             self._matched = _Matched(state, pods, listed, holders.unlisted_cpus(state, pods, listed))
@@ -165,12 +262,18 @@ class Observer:
         if len(self._matched.listed) == len(state.holders):
             return self._matched.unlisted
         # Nothing of the others' is listed: whether they exist is told by their directories, which change by themselves.
-        existing = self._existing_pods() - self._seen_listed
+        existing = directories - self._seen_listed
         return holders.unlisted_cpus(state, pods, self._matched.listed | existing)
 
-    def _existing_pods(self) -> frozenset[str]:
-        """Uids of pods that have a directory; a dead pod's stays for a moment."""
+    def _existing_pods(self) -> frozenset[str] | None:
+        """Uids of pods that have a directory, None if nobody can tell; a dead pod's stays for a moment."""
+        if not self._has_files:
+            return None
         try:
-            return frozenset(entry.name for entry in self._pods_directory.iterdir()) if self._pods_directory else _NONE
+            return frozenset(os.listdir(self._pods_directory))  # noqa: PTH208
         except OSError:
-            return _NONE
+            return None
+
+
+def _memory_of(pods: Iterable[PodAllocation]) -> list[tuple[str, str, tuple[MemoryBlock, ...]]]:
+    return sorted((pod.namespace, pod.name, pod.memory) for pod in pods if pod.memory)

@@ -22,7 +22,15 @@ from topowise_exporter.publish import numatopology as volcano
 from topowise_exporter.publish import size, topology
 from topowise_exporter.publish.rivals import PAUSE_S, product
 from topowise_exporter.publish.topology import Observation
-from topowise_exporter.publish.writer import Outcome, OwnNode, TooLargeError, Writer, read_own_node, topology_writer
+from topowise_exporter.publish.writer import (
+    Outcome,
+    OwnNode,
+    TooLargeError,
+    Writer,
+    is_newer,
+    read_own_node,
+    topology_writer,
+)
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +40,7 @@ _ODD_NUMBERS = "The kubelet's numbers do not add up"
 _HIGH_NODES = "Leaving out NUMA nodes with ids beyond 63, to which no kubelet aligns and at which schedulers end"
 _NO_NUMATOPOLOGY = "Cannot publish for Volcano, trying again"
 _OTHER_WRITER = "Somebody else writes the same object, ours is written once a minute at most: switch one of the two off"
+_NOT_TRUE_YET = "The kubelet does not know yet what it has, the last true object stays"
 _LARGE = "The object is too large for the API server, leaving out what it can do without"
 
 
@@ -57,6 +66,7 @@ class Publisher:
         self._node_name = settings.resolved_node_name()
         self._own: OwnNode | None = None
         self._own_is_due = True
+        self._node_is_gone = False
         self._topology = topology_writer(api, self._node_name)
         self._numatopology: Writer[numatopology.Numatopology] | None = None
         if settings.numatopology:
@@ -70,6 +80,8 @@ class Publisher:
         self._has_checked = False
         self._size_limit = size.LIMIT
         self._published: Observation | None = None
+        self._true: nrt.NodeResourceTopology | None = None
+        self._is_recalled = False
         self.has_published = False
 
     async def publish(self, seen: Observation) -> None:
@@ -80,6 +92,8 @@ class Publisher:
             return
         self._complaints.note(_ODD_MACHINE, seen.machine.problems)
         owner = await self._own_node()
+        if self._is_orphan():
+            return
         made = topology.build(self._node_name, seen, self._settings.publish, self._settings.exclude, owner)
         self._complaints.note(_ODD_NUMBERS, made.problems)
         self._complaints.note(_HIGH_NODES, zones.high_nodes(seen.machine))
@@ -87,6 +101,8 @@ class Publisher:
             self._metrics.clamped.inc()
         self._metrics.pods.set(len(seen.allocations.pods))
         self._metrics.show_claims(held_by_place(seen.devices, seen.machine, seen.allocations.pods))
+        self._true = made.topology
+        self.show_doubts(frozenset())
         outcome = await self._write_topology(made.topology)
         self._published = None
         if outcome == "written":
@@ -99,6 +115,42 @@ class Publisher:
         )
         if is_done and outcome != "held-back":
             self._published = seen
+
+    async def recall(self) -> nrt.NodeResourceTopology | None:
+        """What an exporter before this one wrote, which is true until the kubelet tells more; read once."""
+        if not self._is_recalled:
+            try:
+                there = await self._topology.read()
+            except ApiError as exc:
+                # Whoever may not read it begins with nothing.
+                if exc.status != 403:
+                    raise
+                there = None
+            self._is_recalled = True
+            self._true = None if there is None else topology.recalled(there)
+        return self._true
+
+    async def keep(self, reasons: frozenset[str], *, is_long: bool) -> None:
+        """What was seen is not the truth yet: the last true object stays, and says so if that takes long."""
+        self.show_doubts(reasons)
+        self._published = None
+        self.has_published |= self._true is not None
+        if self._true is None or not (is_long or self._topology.is_lost):
+            return
+        owner = await self._own_node()
+        if self._is_orphan():
+            return
+        wanted = topology.unconfirmed(self._true, reasons) if is_long else self._true
+        await self._write_topology(topology.owned(wanted, owner))
+
+    def show_doubts(self, reasons: frozenset[str]) -> None:
+        """In metrics and the log."""
+        self._metrics.show_doubts(reasons)
+        self._complaints.note(_NOT_TRUE_YET, (", ".join(sorted(reasons)),) if reasons else ())
+
+    def _is_orphan(self) -> bool:
+        """Whether the object went with its Node: it comes back with the Node, and would be collected at once before."""
+        return self._topology.is_lost and self._node_is_gone
 
     def _is_settled(self) -> bool:
         """Whether all that was wanted has been written, nobody has undone it since, and the owner is not due."""
@@ -140,6 +192,12 @@ class Publisher:
         somebody else writes."""
         is_calm = self._has_checked and not any(writer.foreign_writers for _, writer in self._writers())
         return self._settings.drift_interval if is_calm else min(PAUSE_S, self._settings.drift_interval)
+
+    def differs_from(self, version: str | None) -> bool:
+        """Whether the object on the server may not be what was written last: "" for one that is not there."""
+        if version is None or not self._topology.has_written:
+            return False
+        return not version or is_newer(version, self._topology.version)
 
     async def check_drift(self) -> None:
         """Compares the objects on the server with what was written; what differs is written anew with the next look.
@@ -209,12 +267,13 @@ class Publisher:
         if self._must_read_own():
             try:
                 self._own = await read_own_node(self._api, self._node_name)
-                self._own_is_due = False
+                self._own_is_due = self._node_is_gone = False
                 self._complaints.settle(_NO_OWNER)
                 self._owner_backoff.reset()
             except ApiError as exc:
                 if exc.status not in (403, 404):
                     raise
+                self._node_is_gone = exc.status == 404 and self._own is not None
                 self._complaints.raise_(_NO_OWNER, str(exc))
                 self._owner_not_before = self._monotonic() + self._owner_backoff.next_delay(at_least=exc.retry_after)
         return None if self._own is None else self._own.owner()

@@ -81,7 +81,7 @@ class FileWatch:
     """inotify on directories: files come and go in them, and the directories themselves may not be there yet."""
 
     def __init__(self, trigger: Trigger, wanted: Mapping[Path, frozenset[str]], *, retry: float = 5.0) -> None:
-        """`wanted`: directory -> names of interest in it."""
+        """`wanted`: directory -> names of interest in it, none if all of them are."""
         self._trigger = trigger
         self._wanted = wanted
         self._retry = retry
@@ -135,6 +135,8 @@ class FileWatch:
                 self._trigger.hint(f"{directory} is gone")
             elif event.name in self._wanted[directory]:
                 self._trigger.hint(event.name)
+            elif not self._wanted[directory]:
+                self._trigger.hint(directory.name)
 
 
 class Uevents:

@@ -140,6 +140,8 @@ class _Books:
         # Most pods of a node hold nothing exclusively.
         self._pods = [pod for pod in allocations.pods if pod.containers or pod.own_cpus or pod.own_memory]
         self._unlisted = allocations.unlisted
+        self._unlisted_devices = allocations.unlisted_devices
+        self._absent = allocations.absent
         self._books = allocations.books
         self._kubelet = kubelet
         self.amounts: dict[int, dict[str, Amount]] = {node.id: {} for node in machine.nodes}
@@ -258,7 +260,8 @@ class _Books:
 
     def count_devices(self) -> None:
         """Fills in every device resource that has an affinity to some node."""
-        used = {(device.resource, device.id) for pod in self._pods for device in pod.devices}
+        held = (*(pod.devices for pod in self._pods), *self._unlisted_devices.values())
+        used = {(device.resource, device.id) for devices in held for device in devices}
         total: Counter[tuple[int, str]] = Counter()
         free: Counter[tuple[int, str]] = Counter()
         for device in self._allocatable.devices:
@@ -271,6 +274,11 @@ class _Books:
                 free[node_id, device.resource] += (device.resource, device.id) not in used
         for (node_id, resource), count in total.items():
             self.amounts[node_id][resource] = Amount(count, count, free[node_id, resource])
+        # A resource whose plug-in is away for a while is not one that nobody counts.
+        gone = Counter((node_id, device.resource) for device in self._absent for node_id in device.nodes)
+        for (node_id, resource), count in gone.items():
+            if node_id in self.amounts:
+                self.amounts[node_id].setdefault(resource, Amount(count, 0, 0))
 
     def _stray(self, what: str, node_id: int) -> None:
         if node_id >= MOST_NODES:

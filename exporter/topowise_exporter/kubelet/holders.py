@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from topowise_exporter.kubelet.model import MemoryBlock, MemoryBooks, PodAllocation
+from topowise_exporter.kubelet.device_checkpoint import DeviceState
+from topowise_exporter.kubelet.model import Device, MemoryBlock, MemoryBooks, PodAllocation
 from topowise_exporter.kubelet.state_files import CpuState, MemoryNode, MemoryState
 
 # What one container of a pod holds, and what all of them do.
@@ -36,6 +37,42 @@ def unlisted_cpus(state: CpuState, pods: Iterable[PodAllocation], live: frozense
     return {uid: cpus for uid, cpus in held.items() if cpus}
 
 
+def unlisted_devices(
+    state: DeviceState, pods: Iterable[PodAllocation], live: frozenset[str]
+) -> dict[str, tuple[Device, ...]]:
+    """Uid -> devices of live pods that List does not show, which are those of finished init containers."""
+    known = {(device.resource, device.id) for pod in pods for device in pod.devices}
+    held = {
+        uid: tuple(sorted({one for devices in containers.values() for one in devices if _id(one) not in known}))
+        for uid, containers in state.holders.items()
+        if uid in live
+    }
+    return {uid: devices for uid, devices in held.items() if devices}
+
+
+class Leftovers:
+    """Which pods that hold devices and are in List with nothing still live.
+
+    The device manager's checkpoint names pods that ended long ago, and the directory of a pod that has ended stays as
+    long as its object. So such a pod is tied to the names that were in List with nothing when it came, and ends with
+    the last of them. Of those that were there before us only the ones count that the last object named.
+    """
+
+    def __init__(self, remembered: frozenset[str] = frozenset()) -> None:
+        self._remembered: frozenset[str] | None = remembered
+        self._names: dict[str, frozenset[tuple[str, str]]] = {}
+
+    def living(self, candidates: frozenset[str], pods: Iterable[PodAllocation]) -> frozenset[str]:
+        """`candidates` are uids in the checkpoint with a directory that no listed pod has; `pods` are listed."""
+        listed = {(pod.namespace, pod.name): bool(pod.containers) for pod in pods}
+        idle = frozenset(name for name, holds in listed.items() if not holds)
+        news = candidates if self._remembered is None else candidates & self._remembered
+        dead = candidates - news - self._names.keys()
+        self._remembered = None
+        self._names = {uid: self._names.get(uid, frozenset() if uid in dead else idle) for uid in candidates}
+        return frozenset(uid for uid, names in self._names.items() if not names.isdisjoint(listed))
+
+
 def is_listed(containers: Mapping[str, object], shown: Collection[tuple[str, object]]) -> bool:
     """Whether a pod of a state file is one of those in List: some container of the same name holds the same."""
     return any(entry in shown for entry in containers.items())
@@ -49,7 +86,9 @@ def live_memory_holders(state: MemoryState, pods: Iterable[PodAllocation]) -> fr
     """
     alike: dict[_Shape, list[str]] = {}
     for uid, containers in sorted(state.holders.items(), reverse=True):
-        alike.setdefault(frozenset((name, _shown(blocks)) for name, blocks in containers.items()), []).append(uid)
+        alike.setdefault(frozenset((name, listed_blocks(blocks)) for name, blocks in containers.items()), []).append(
+            uid
+        )
     with_entry: dict[_Entry, list[_Shape]] = {}
     for shape in alike:
         for entry in shape:
@@ -106,6 +145,10 @@ def _cells(node: int, entry: MemoryNode) -> tuple[int, ...]:
     return tuple(sorted(entry.cells)) or (node,)
 
 
-def _shown(blocks: Iterable[MemoryBlock]) -> tuple[MemoryBlock, ...]:
+def listed_blocks(blocks: Iterable[MemoryBlock]) -> tuple[MemoryBlock, ...]:
     """As podresources lists them: without those of size 0."""
     return tuple(sorted(block for block in blocks if block.size))
+
+
+def _id(device: Device) -> tuple[str, str]:
+    return device.resource, device.id

@@ -101,10 +101,15 @@ class Allocations(msgspec.Struct, frozen=True):
     """All that is known of what the kubelet has to give and has given.
 
     `unlisted` maps pod uids to CPUs that only the CPU manager's state file shows: finished init containers keep them.
-    `books` is None if the memory manager is off or its state cannot be read.
+    `unlisted_devices` is the same of the device manager's. `books` is None if the memory manager is off or its state
+    cannot be read. `admitting` are those of `pods` that may hold more by now than is known of them. `absent` are the
+    devices of resources that have none allocatable, and had some not long ago.
     """
 
     allocatable: Allocatable = Allocatable()
     pods: tuple[PodAllocation, ...] = ()
     unlisted: Mapping[str, frozenset[int]] = {}
     books: MemoryBooks | None = None
+    unlisted_devices: Mapping[str, tuple[Device, ...]] = {}
+    admitting: frozenset[tuple[str, str]] = frozenset()
+    absent: tuple[Device, ...] = ()

@@ -1,4 +1,5 @@
-"""The kubelet's checkpoints of its CPU and memory manager: what podresources does not tell.
+"""The kubelet's checkpoints of its CPU and memory manager: what podresources does not tell. The third, of its device
+manager, is in device_checkpoint.
 
 Two things are only here: CPUs that a finished init container keeps until its pod ends (List leaves init containers
 out), and how a block over several NUMA nodes is spread, with the groups of nodes it ties. The format is the kubelet's
@@ -8,6 +9,9 @@ Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, pkg/kubelet/cm/memoryman
 
 from __future__ import annotations
 
+import os
+import stat
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -21,6 +25,8 @@ from topowise_exporter.kubelet.model import MemoryBlock
 CPU_STATE: Final = "cpu_manager_state"
 MEMORY_STATE: Final = "memory_manager_state"
 DEVICE_STATE: Final = "device-plugins/kubelet_internal_checkpoint"
+
+_TICK_NS: Final = 50_000_000
 
 # A CPU is named by the init containers of a pod and by one more, and by dead pods.
 _MAX_HELD: Final = 1 << 18
@@ -114,24 +120,64 @@ def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
 
 
 class StateFile(Generic[State]):
-    """A state file; while its bytes are the same, so is the object that is read from it."""
+    """A state file; while its bytes are the same, so is the object that is read from it.
 
-    def __init__(self, path: Path, parse: Callable[[bytes, str], State | None]) -> None:
+    The file is on a disk of the host, so it may be anything: what is no regular file of a likely size is not read.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[bytes, str], State | None], most: int = 4 << 20) -> None:
+        """`most`: bytes of the largest file that is read."""
         self._path = path
         self._parse = parse
+        self._most = most
+        self._signature: tuple[int, ...] | None = None
         self._held: bytes | None = None
-        self._state: State | None = None
+        self._problem = ""
+        self.state: State | None = None
+        """What was read last, also while the file cannot be read; None if the manager is off."""
+        self.is_readable = False
+
+    def exists(self) -> bool:
+        """Whether there is anything by its name."""
+        return os.path.lexists(self._path)
 
     def read(self) -> State | None:
         """None if the manager is off. Raises SourceError."""
+        self.is_readable = False
         try:
-            text = self._path.read_bytes()
+            text = self._text()
+            if text is not None and (text != self._held or self._problem):
+                self._held, self._problem = text, ""
+                self.state = self._parse(text, str(self._path))
         except OSError as exc:
+            self._signature = None
             raise SourceError(str(self._path), f"cannot be read: {exc.strerror}") from exc
-        if text != self._held:
-            self._state = self._parse(text, str(self._path))
-            self._held = text
-        return self._state
+        except SourceError as exc:
+            self._problem = str(exc).removeprefix(f"{self._path}: ")
+            raise
+        if self._problem:
+            raise SourceError(str(self._path), self._problem)
+        self.is_readable = True
+        return self.state
+
+    def _text(self) -> bytes | None:
+        """The file's bytes, None if it is the one of the last time."""
+        # A FIFO in its place would keep us for ever.
+        descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise SourceError(str(self._path), "is no regular file")
+            if status.st_size > self._most:
+                raise SourceError(str(self._path), f"has {status.st_size} bytes, expected up to {self._most}")
+            signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            if signature == self._signature:
+                return None
+            text = file.read(self._most + 1)
+        # Times have the resolution of a timer: within it a file can change twice and look the same.
+        is_old = abs(time.time_ns() - status.st_ctime_ns) > _TICK_NS
+        self._signature = signature if is_old else None
+        return text
 
 
 def _block(block: _Block) -> MemoryBlock:

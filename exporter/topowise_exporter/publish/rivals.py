@@ -75,6 +75,7 @@ class Answer(msgspec.Struct, frozen=True):
             fieldsV1: dict[str, Any] = {}
 
         uid: str = ""
+        resourceVersion: str = ""
         generation: int = 0
         labels: dict[str, str] | None = None
         annotations: dict[str, str] | None = None

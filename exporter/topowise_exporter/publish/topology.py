@@ -9,14 +9,15 @@ from typing import Final, Literal
 import msgspec
 
 from topowise import attributes, cpuset, fingerprint, kubeletconfig, nrt, placement
-from topowise.attributes import cores, devices, holdings
+from topowise.attributes import cores, devices, doubts, holdings
+from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import Section
 from topowise_exporter import exclusions, zones
 from topowise_exporter.dra.amounts import with_devices
 from topowise_exporter.dra.slices import Devices
 from topowise_exporter.exclusions import Exclusions
-from topowise_exporter.kubelet.model import Allocations, ContainerAllocation, MemoryBlock, PodAllocation
+from topowise_exporter.kubelet.model import Allocations, Device, MemoryBlock, PodAllocation
 from topowise_exporter.machine.model import Cpu, Machine
 
 _MOST_ZONES: Final = 16
@@ -134,10 +135,13 @@ def _on_top(
         named[attributes.RESERVED_CPUS] = attributes.write_ids(kubelet.reserved_cpus)
     if accounts.derived:
         named[attributes.DERIVED] = attributes.write_names(accounts.derived)
-    if allocations.allocatable.devices:
+    if allocations.allocatable.devices or allocations.absent:
         named[attributes.DEVICES] = devices.write(
-            devices.Device(one.resource, one.id, one.nodes) for one in allocations.allocatable.devices
+            (devices.Device(one.resource, one.id, one.nodes) for one in allocations.allocatable.devices),
+            empty=(one.resource for one in allocations.absent),
         )
+    if allocations.admitting:
+        named[attributes.ADMITTING] = doubts.write_pods(allocations.admitting)
     if publishing.holdings:
         named[attributes.HOLDINGS] = holdings.write(_holdings(allocations))
     return named
@@ -186,11 +190,15 @@ def _spell_cores(cpus: tuple[Cpu, ...]) -> str:
 
 def _holdings(allocations: Allocations) -> list[holdings.Pod]:
     listed = [held for pod in allocations.pods if (held := _held_by(pod)) is not None]
-    unlisted = [
-        holdings.Pod("", uid, (holdings.Container("", cpuset.spell(cpus)),))
-        for uid, cpus in allocations.unlisted.items()
-    ]
+    # By uid, as nobody lists them by name: CPUs and devices that finished init containers left their pods.
+    uids = allocations.unlisted.keys() | allocations.unlisted_devices.keys()
+    unlisted = [holdings.Pod("", uid, (_left_over(uid, allocations),)) for uid in uids]
     return [*listed, *unlisted]
+
+
+def _left_over(uid: str, allocations: Allocations) -> holdings.Container:
+    cpus = cpuset.spell(allocations.unlisted.get(uid, ()))
+    return holdings.Container("", cpus, (), _device_ids(allocations.unlisted_devices.get(uid, ())))
 
 
 # Pods stay the same objects while nothing about them changes, so a change costs the pods it changes.
@@ -201,7 +209,7 @@ def _held_by(pod: PodAllocation) -> holdings.Pod | None:
         return None
     containers = tuple(
         holdings.Container(
-            container.name, cpuset.spell(container.cpus), _blocks(container.memory), _device_ids(container)
+            container.name, cpuset.spell(container.cpus), _blocks(container.memory), _device_ids(container.devices)
         )
         for container in pod.containers
         if container.cpus or container.memory or container.devices
@@ -213,9 +221,9 @@ def _blocks(blocks: Iterable[MemoryBlock]) -> tuple[holdings.Block, ...]:
     return tuple(holdings.Block(block.type, cpuset.spell(block.nodes), block.size) for block in blocks)
 
 
-def _device_ids(container: ContainerAllocation) -> dict[str, tuple[str, ...]]:
+def _device_ids(devices: Iterable[Device]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    for device in container.devices:
+    for device in devices:
         found[device.resource] = (*found.get(device.resource, ()), device.id)
     return found
 
@@ -246,3 +254,51 @@ def _add_placement(
     on_top[placement.METADATA_ATTRIBUTE] = metadata
     for node_id, vector in vectors.items():
         per_zone[node_id][placement.VECTOR_ATTRIBUTE] = vector
+
+
+def unconfirmed(topology: nrt.NodeResourceTopology, reasons: Iterable[str]) -> nrt.NodeResourceTopology:
+    """The same object, marked as the last true one."""
+    kept = (one for one in topology.attributes or () if one.name != attributes.UNCONFIRMED)
+    mark = nrt.Attribute(attributes.UNCONFIRMED, doubts.write_reasons(reasons))
+    return msgspec.structs.replace(topology, attributes=tuple(sorted((*kept, mark), key=lambda one: one.name)))
+
+
+def recalled(topology: nrt.NodeResourceTopology) -> nrt.NodeResourceTopology | None:
+    """Of an object on the API server what we would write; None if it is not one of ours."""
+    named = nrt.attributes_of(topology.attributes)
+    if attributes.KUBELET_CONFIGURATION not in named or topology.apiVersion != nrt.API_VERSION:
+        return None
+    held = (topology.metadata.annotations or {}).get(attributes.PODS_FINGERPRINT_ANNOTATION)
+    owners = tuple(owner for owner in topology.metadata.ownerReferences or () if owner.kind == "Node")
+    return msgspec.structs.replace(
+        topology,
+        kind=nrt.KIND,
+        metadata=nrt.Metadata(
+            name=topology.metadata.name,
+            annotations={attributes.PODS_FINGERPRINT_ANNOTATION: held} if held else None,
+            ownerReferences=owners or None,
+        ),
+        attributes=tuple(one for one in topology.attributes or () if one.name != attributes.UNCONFIRMED),
+    )
+
+
+def owned(topology: nrt.NodeResourceTopology, owner: nrt.OwnerReference | None) -> nrt.NodeResourceTopology:
+    """The same object with this owner; without one it keeps the one it has."""
+    if owner is None:
+        return topology
+    return msgspec.structs.replace(
+        topology, metadata=msgspec.structs.replace(topology.metadata, ownerReferences=(owner,))
+    )
+
+
+def remembered(topology: nrt.NodeResourceTopology) -> tuple[tuple[Device, ...], frozenset[str]]:
+    """What an object tells of the past: devices, and uids of pods that List does not show."""
+    named = nrt.attributes_of(topology.attributes)
+    try:
+        there = devices.read(named.get(attributes.DEVICES, "{}"))
+        pods = holdings.read(named.get(attributes.HOLDINGS, "[]"))
+    except ParseError:
+        # Somebody has written over it.
+        return (), frozenset()
+    known = tuple(Device(one.resource, one.id, one.nodes) for one in there)
+    return known, frozenset(pod.name for pod in pods if not pod.namespace)

@@ -58,6 +58,10 @@ class Writer(Generic[Object]):
         self._decode = decode
         self._kind = kind
         self._written: Object | None = None
+        self.is_lost = False
+        """Whether the object was found deleted and has not been written again."""
+        self.version = ""
+        """The resourceVersion of the last answer."""
         self._rivals = Rivals(clock, uniform)
 
     @property
@@ -107,8 +111,20 @@ class Writer(Generic[Object]):
             self._rivals.unreadable()
         else:
             self._rivals.answered(noted)
-        self._written = wanted
+            self.version = noted.metadata.resourceVersion
+        self._written, self.is_lost = wanted, False
         return "written"
+
+    async def read(self) -> Object | None:
+        """The object on the server, None if there is none that decodes. Raises ApiError."""
+        try:
+            return self._decode(await self._api.request("GET", self._path))
+        except ApiError as exc:
+            if exc.status != 404:
+                raise
+        except (msgspec.DecodeError, ValueError):
+            pass
+        return None
 
     async def check(self) -> str | None:
         """Reads the object back. None if it is what was written, else what became of it; then the next publish writes
@@ -120,7 +136,7 @@ class Writer(Generic[Object]):
         except ApiError as exc:
             if exc.status != 404:
                 raise
-            self._written = None
+            self._written, self.is_lost = None, True
             return "it was deleted"
         problem = ""
         try:
@@ -132,6 +148,7 @@ class Writer(Generic[Object]):
             self._rivals.unreadable()
         else:
             self._rivals.read(noted, differs=not is_same)
+            self.version = noted.metadata.resourceVersion
         if is_same:
             return None
         self._written = None
@@ -143,6 +160,13 @@ def _answer(text: bytes) -> Answer | None:
         return msgspec.json.decode(text, type=Answer)
     except (msgspec.DecodeError, ValueError):
         return None
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Of two resourceVersions of an object; an event of ours may come before the answer, or long after it."""
+    if version.isdigit() and than.isdigit():
+        return int(version) > int(than)
+    return version != than
 
 
 def topology_writer(api: Api, node_name: str) -> Writer[nrt.NodeResourceTopology]:

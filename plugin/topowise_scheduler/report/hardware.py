@@ -116,10 +116,10 @@ def _empty(facts: Facts, listed_devices: str) -> Empty:
     made = (_without_devices if _is_memorable(facts) else _without_devices.__wrapped__)(facts)
     if made.kubelet is None or not listed_devices:
         return made
-    by_resource: dict[str, list[Device]] = {}
     try:
+        by_resource: dict[str, list[Device]] = {resource: [] for resource in devices.names(listed_devices)}
         for one in devices.read(listed_devices):
-            by_resource.setdefault(one.resource, []).append(Device(one.id, one.nodes or None))
+            by_resource[one.resource].append(Device(one.id, one.nodes or None))
     except (TopowiseError, ValueError) as exc:
         return Empty(None, (str(exc),))
     kubelet = made.kubelet.fork()

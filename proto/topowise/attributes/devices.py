@@ -1,6 +1,7 @@
 """Ids of devices by resource and NUMA nodes: `topowise.io/devices`, JSON.
 
 {"nvidia.com/gpu": {"0": ["a", "b"], "0-1": ["c"], "": ["d"]}}: a key is the nodelist of its devices, "" is no affinity.
+A resource without any ("{}") is one whose plug-in is away: pods that ask for it are refused, not ignored.
 Devices of one resource and nodelist are interchangeable for hints; their ids are needed because the lowest, or the one
 a plug-in prefers, is what the kubelet gives.
 """
@@ -30,20 +31,22 @@ class Device(msgspec.Struct, frozen=True, gc=False, order=True):
     nodes: tuple[int, ...]
 
 
-def write(devices: Iterable[Device]) -> str:
-    """The same text for the same devices in any order."""
-    grouped: dict[str, dict[str, list[str]]] = {}
+def write(devices: Iterable[Device], empty: Iterable[str] = ()) -> str:
+    """The same text for the same devices in any order; `empty` are resources that may have none."""
+    grouped: dict[str, dict[str, list[str]]] = {resource: {} for resource in empty}
     for device in sorted(devices):
         grouped.setdefault(device.resource, {}).setdefault(cpuset.spell(device.nodes), []).append(device.id)
     return msgspec.json.encode(grouped, order="sorted").decode()
 
 
+def names(text: str) -> frozenset[str]:
+    """The resources, those without devices too. Raises ParseError."""
+    return frozenset(_listed(text))
+
+
 def read(text: str) -> tuple[Device, ...]:
     """The inverse of `write`, sorted. Raises ParseError."""
-    try:
-        listed = _decode(text.encode())
-    except documents.UNREADABLE as exc:
-        raise ParseError("devices", text, '{"resource": {"nodelist": ["id"]}}') from exc
+    listed = _listed(text)
     found: list[Device] = []
     count = 0
     for resource, by_nodes in listed.items():
@@ -55,3 +58,10 @@ def read(text: str) -> tuple[Device, ...]:
             # PCI addresses are the same on many nodes of a cluster, so each is kept once.
             found += [Device(sys.intern(resource), sys.intern(device_id), near) for device_id in ids]
     return tuple(sorted(found))
+
+
+def _listed(text: str) -> dict[str, dict[str, list[str]]]:
+    try:
+        return _decode(text.encode())
+    except documents.UNREADABLE as exc:
+        raise ParseError("devices", text, '{"resource": {"nodelist": ["id"]}}') from exc

@@ -30,10 +30,9 @@ EXPORTER: dict[tuple[str, str], set[Right]] = {
     ("topowise_exporter/publish/writer.py", "GET"): {(*NRT, "get"), ("", "nodes", "get")},
 }
 SLICES = "resource.k8s.io", "resourceslices"
-EXPORTER_WATCHES: dict[tuple[str, str], set[Right]] = {
-    ("topowise/kube/reflector.py", "GET"): {(*SLICES, "list")},
-    ("topowise/kube/reflector.py", "stream"): {(*SLICES, "watch")},
-}
+# By topowise/kube/reflector.py.
+OWN_WATCH: set[Right] = {(*NRT, "list"), (*NRT, "watch")}
+EXPORTER_WATCHES: set[Right] = OWN_WATCH | {(*SLICES, "list"), (*SLICES, "watch")}
 PLACEMENTS: dict[tuple[str, str], set[Right]] = {
     ("topowise_exporter/annotator.py", "PATCH"): {("", "pods", "patch")},
     ("topowise_exporter/annotator.py", "GET"): {("", "pods", "list")},
@@ -99,7 +98,7 @@ def test_every_watched_collection_is_listed() -> None:
 
 
 def test_the_exporter_may_do_what_it_does_and_no_more(default: Any) -> None:
-    assert rights(default.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | needs(EXPORTER_WATCHES)
+    assert rights(default.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | EXPORTER_WATCHES
 
 
 def test_the_exporter_watches_what_it_may_in_every_version() -> None:
@@ -133,17 +132,17 @@ def test_the_kube_scheduler_has_the_roles_of_the_clusters_own(default: Any) -> N
 def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
     made = render("", "exporter.config.kubelet.configz.enabled=true", "exporter.config.numatopology=true")
     grown = {("", "nodes/configz", "get"), *((*NUMATOPOLOGY, verb) for verb in ("get", "create", "patch"))}
-    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | needs(EXPORTER_WATCHES) | grown
+    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | EXPORTER_WATCHES | grown
 
 
 def test_without_resource_slices_the_exporter_may_not_read_them(render: Any) -> None:
     made = render("", "exporter.config.resourceSlices=false")
-    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER)
+    assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | OWN_WATCH
 
 
 def test_pods_may_be_annotated_only_where_that_is_switched_on(render: Any) -> None:
     made = render("", "exporter.config.podPlacements=true")
-    wanted = needs(EXPORTER) | needs(EXPORTER_WATCHES) | needs(PLACEMENTS)
+    wanted = needs(EXPORTER) | EXPORTER_WATCHES | needs(PLACEMENTS)
     assert rights(made.named("ClusterRole", "topowise-exporter")) == wanted
     policy = made.named("ValidatingAdmissionPolicy", "topowise-exporter-own-node-pods")
     (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]

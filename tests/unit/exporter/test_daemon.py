@@ -8,14 +8,20 @@ from typing import Any
 import pytest
 
 from topowise.errors import ApiError, SourceError
+from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.config import API_VERSION, Duration, KubeClient
 from topowise_exporter import daemon
 from topowise_exporter.complaints import Complaints
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.daemon import Exporter
+from topowise_exporter.kubelet.model import Allocations
+from topowise_exporter.machine.model import Machine
 from topowise_exporter.metrics import Metrics
+from topowise_exporter.publish.topology import Observation
 from topowise_exporter.triggers import Trigger
+
+SEEN = Observation(Machine((), (), (), (), (), (), (), ()), KubeletConfiguration(), Allocations())
 
 
 class Stub:
@@ -25,6 +31,9 @@ class Stub:
     has_published = True
     kubelet_version = None
     check_interval = 300.0
+    doubts: frozenset[str] = frozenset()
+    withheld: frozenset[tuple[str, str]] = frozenset()
+    due: float | None = None
 
     def __init__(self, look: Exception | None = None, write: Exception | None = None) -> None:
         self._look, self._write = look, write
@@ -34,9 +43,16 @@ class Stub:
     async def check_drift(self) -> None:
         self.checks += 1
 
-    async def look(self) -> None:
+    async def recall(self) -> None:
+        pass
+
+    def differs_from(self, version: str | None) -> bool:
+        return False
+
+    async def look(self) -> Observation:
         if self._look:
             raise self._look
+        return SEEN
 
     async def publish(self, seen: object) -> None:
         if self._write:

@@ -5,11 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.slices import Device, Devices
-from topowise_exporter.kubelet.model import Allocatable, Claim, PodAllocation
+from topowise_exporter.kubelet import device_checkpoint
+from topowise_exporter.kubelet.model import (
+    Allocatable,
+    Allocations,
+    Claim,
+    ContainerAllocation,
+    MemoryBlock,
+    PodAllocation,
+)
+from topowise_exporter.kubelet.model import Device as Plugged
 from topowise_exporter.machine.model import Machine
 from topowise_exporter.observe import Observer
 
@@ -71,3 +83,221 @@ async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_loo
     second = await looking.look()
     assert second.devices is known[-1]
     assert await looking.look() is second
+
+
+class Node:
+    """A kubelet whose answers, files and directories a test changes, and an observer of it."""
+
+    config = KubeletConfiguration(cpuManagerPolicy="static", memoryManagerPolicy="Static")
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.allocated = ALLOCATABLE
+        self.listed: tuple[PodAllocation, ...] = ()
+        self.now = 100.0
+        (root / "pods").mkdir()
+        (root / "device-plugins").mkdir()
+        self.socket = root / "kubelet.sock"
+        self.start()
+        settings = ExporterConfiguration(
+            apiVersion=API_VERSION, node_name="n", kubelet_root=str(root), podresources_socket=str(self.socket)
+        )
+        fake: Any = self
+        self.observer = Observer(settings, fake, fake, clock=lambda: self.now)
+        self.observer._machine, self.observer._machine_at = MACHINE, 1e9
+
+    def start(self) -> None:
+        """As a kubelet that has just been started."""
+        self.socket.unlink(missing_ok=True)
+        (self.root / f"other-{self.__dict__.setdefault('starts', 0)}").touch()
+        self.__dict__["starts"] += 1
+        self.socket.touch()
+
+    def write(self, cpus: dict[str, dict[str, str]], memory: dict[str, int] | None = None) -> None:
+        """The state files: CPUs of containers, and bytes of each pod's container c on NUMA node 0."""
+        text = msgspec.json.encode({"policyName": "static", "defaultCpuSet": "0", "entries": cpus, "checksum": 1})
+        (self.root / "cpu_manager_state").write_bytes(text)
+        entries = {
+            uid: {"c": [{"numaAffinity": [0], "type": "memory", "size": size}]} for uid, size in (memory or {}).items()
+        }
+        used = sum((memory or {}).values())
+        table = {"allocatable": 100, "reserved": used, "free": 100 - used}
+        nodes = {"0": {"numberOfAssignments": len(entries), "memoryMap": {"memory": table}, "cells": [0]}}
+        text = msgspec.json.encode({"policyName": "Static", "machineState": nodes, "entries": entries, "checksum": 1})
+        (self.root / "memory_manager_state").write_bytes(text)
+
+    async def read(self, version: str | None) -> KubeletConfiguration:
+        return self.config
+
+    async def allocatable(self) -> Allocatable:
+        return self.allocated
+
+    async def pods(self) -> tuple[PodAllocation, ...]:
+        return self.listed
+
+    async def look(self, after: float = 0.0) -> Allocations:
+        self.now += after
+        return (await self.observer.look()).allocations
+
+
+def holding(name: str, cpus: set[int], memory: int = 0, devices: tuple[Plugged, ...] = ()) -> PodAllocation:
+    blocks = (MemoryBlock("memory", (0,), memory),) if memory else ()
+    return PodAllocation("ns", name, (ContainerAllocation("c", frozenset(cpus), blocks, devices),))
+
+
+ALLOCATABLE = Allocatable(frozenset({1, 2, 3}), (MemoryBlock("memory", (0,), 100),))
+
+
+async def test_a_pod_that_is_being_admitted_is_nowhere_in_what_is_seen(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({})
+    before = await node.observer.look()
+    assert not node.observer.doubts
+    # CPUs are given, memory is in the file and not in List yet; the books have it taken already.
+    node.write({"u": {"c": "2"}}, {"u": 40})
+    node.listed = (holding("p", {2}),)
+    assert await node.observer.look() is before
+    assert node.observer.withheld == {("ns", "p")}
+    (tmp_path / "pods/u").mkdir()
+    node.listed = (holding("p", {2}, 40),)
+    whole = await node.look()
+    assert whole.pods == node.listed
+    assert whole.books is not None
+    assert whole.books.free == {(0, "memory"): 60}
+
+
+async def test_a_directory_that_comes_after_list_was_asked_proves_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({})
+    await node.look()
+    node.write({"u": {"c": "2"}})
+    node.listed = (holding("p", {2}),)
+    asked = node.pods
+
+    async def late() -> tuple[PodAllocation, ...]:
+        found = await asked()
+        (tmp_path / "pods/u").mkdir(exist_ok=True)
+        return found
+
+    node.pods = late  # type: ignore[method-assign]
+    assert (await node.look()).pods == ()
+    assert (await node.look()).pods == node.listed
+
+
+async def test_a_starting_kubelet_is_doubted_until_it_lists_what_its_files_have(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({"u": {"c": "2"}})
+    (tmp_path / "pods/u").mkdir()
+    node.listed = (holding("p", {2}),)
+    await node.look(after=100)
+    assert not node.observer.doubts
+    node.start()
+    node.listed, node.allocated = (), Allocatable()
+    await node.look()
+    assert node.observer.doubts == {"cpu-manager", "memory-manager", "pods"}
+    node.allocated = ALLOCATABLE
+    await node.look(after=1)
+    assert node.observer.doubts == {"pods"}
+    node.listed = (holding("p", {2}),)
+    await node.look(after=1)
+    assert not node.observer.doubts
+
+
+async def test_a_pod_that_ended_while_the_kubelet_was_down_is_dead_when_its_directory_is_gone(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({"u": {"c": "2"}})
+    (tmp_path / "pods/u").mkdir()
+    node.listed = (holding("p", {2}),)
+    await node.look()
+    node.start()
+    node.listed = ()
+    await node.look()
+    assert node.observer.doubts == {"pods"}
+    (tmp_path / "pods/u").rmdir()
+    found = await node.look()
+    assert not node.observer.doubts
+    assert (found.pods, found.unlisted) == ((), {})
+
+
+async def test_an_old_state_file_at_our_first_start_is_waited_for_a_minute_at_most(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({"old": {"c": "3"}})
+    (tmp_path / "pods/old").mkdir()
+    await node.look()
+    assert node.observer.doubts == {"pods"}
+    await node.look(after=61)
+    assert not node.observer.doubts
+
+
+async def test_what_the_last_object_had_beyond_list_is_not_waited_for(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({"left": {"setup": "3"}})
+    (tmp_path / "pods/left").mkdir()
+    node.observer.remember((), frozenset({"left"}))
+    found = await node.look()
+    assert not node.observer.doubts
+    assert found.unlisted == {"left": frozenset({3})}
+
+
+CHECKPOINT = (
+    b'{"Data":{"PodDeviceEntries":[{"PodUID":"u","ContainerName":"setup","ResourceName":"nic",'
+    b'"DeviceIDs":{"0":["n0","n1"]},"AllocResp":""},{"PodUID":"u","ContainerName":"c","ResourceName":"nic",'
+    b'"DeviceIDs":{"0":["n0"]},"AllocResp":""}],"RegisteredDevices":{"nic":["n0","n1"]}},"Checksum":%d}'
+)
+NICS = (Plugged("nic", "n0", (0,)), Plugged("nic", "n1", (0,)))
+
+
+def checkpoint() -> bytes:
+    try:
+        device_checkpoint.parse(CHECKPOINT % 0, "x")
+    except SourceError as exc:
+        return CHECKPOINT % int(str(exc).rpartition(" ")[2])
+    raise AssertionError("0 is not its checksum")
+
+
+async def test_devices_of_a_finished_init_container_stay_with_their_pod(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.allocated = Allocatable(ALLOCATABLE.cpus, ALLOCATABLE.memory, NICS)
+    node.write({})
+    file = tmp_path / "device-plugins/kubelet_internal_checkpoint"
+    file.write_bytes(checkpoint())
+    (tmp_path / "pods/u").mkdir()
+    node.listed = (holding("p", set(), 0, NICS[:1]),)
+    assert (await node.look()).unlisted_devices == {"u": (NICS[1],)}
+    # As long as the file cannot be read, what it had holds.
+    file.write_bytes(checkpoint()[:-9])
+    assert (await node.look()).unlisted_devices == {"u": (NICS[1],)}
+    assert "Device manager checkpoint" in next(iter(node.observer.problems))
+    node.listed = ()
+    assert (await node.look()).unlisted_devices == {}
+
+
+async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({})
+    node.allocated = Allocatable(ALLOCATABLE.cpus, ALLOCATABLE.memory, NICS)
+    assert (await node.look()).absent == ()
+    node.allocated = ALLOCATABLE
+    found = await node.look()
+    assert not node.observer.doubts
+    assert found.absent == NICS
+
+
+async def test_books_hold_while_their_file_cannot_be_read_and_the_memory_is_the_same_pods(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({"u": {"c": "2"}}, {"u": 40})
+    (tmp_path / "pods/u").mkdir()
+    node.listed = (holding("p", {2}, 40),)
+    whole = await node.look()
+    (tmp_path / "memory_manager_state").write_bytes(b"{")
+    assert (await node.look()).books == whole.books
+    node.listed = ()
+    assert (await node.look()).books is None
+
+
+async def test_a_node_without_managers_and_without_a_past_is_seen_at_once(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.config = KubeletConfiguration()
+    node.allocated = Allocatable()
+    await node.look()
+    assert not node.observer.doubts

@@ -241,3 +241,31 @@ def test_legacy_policies_are_written_on_request(
 
 def test_two_looks_at_the_same_node_are_the_same_object(hardware: machine.Machine) -> None:
     assert made(hardware) == made(hardware)
+
+
+def test_what_init_containers_left_is_held_by_uid_and_what_is_away_has_no_devices(hardware: machine.Machine) -> None:
+    allocations = Allocations(
+        ALLOCATABLE,
+        PODS,
+        unlisted={"u": frozenset({4})},
+        unlisted_devices={"u": (Device("gpu", "g1", (1,)),), "v": (Device("fpga", "f", ()),)},
+        absent=(Device("nic", "n0", (0,)), Device("nic", "n1", (0,))),
+    )
+    built = build("n", Observation(hardware, STATIC, allocations), Publishing(), Exclusions())
+    assert not built.problems
+    told = named(built.topology)
+    left = [pod for pod in holdings.read(told[attributes.HOLDINGS]) if not pod.namespace]
+    assert left == [
+        holdings.Pod("", "u", (holdings.Container("", "4", (), {"gpu": ("g1",)}),)),
+        holdings.Pod("", "v", (holdings.Container("", "", (), {"fpga": ("f",)}),)),
+    ]
+    assert devices.names(told[attributes.DEVICES]) == {"fpga", "gpu", "nic"}
+    assert all(one.resource != "nic" for one in devices.read(told[attributes.DEVICES]))
+    amounts = built.accounts.amounts
+    assert amounts[0]["nic"] == zones.Amount(2, 0, 0)
+    assert amounts[1]["gpu"] == zones.Amount(1, 1, 0)
+    excluded = Exclusions(resources=("nic", "gpu"))
+    built = build("n", Observation(hardware, STATIC, allocations), Publishing(), excluded)
+    assert devices.names(named(built.topology)[attributes.DEVICES]) == {"fpga"}
+    assert "g1" not in named(built.topology)[attributes.HOLDINGS]
+    assert "nic" not in built.accounts.amounts[0]

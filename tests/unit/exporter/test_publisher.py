@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from topowise import nrt, numatopology
+from topowise import attributes, nrt, numatopology
+from topowise.attributes import doubts
 from topowise.errors import ApiError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
@@ -36,6 +37,7 @@ class FakeApi:
         self.refuse: Callable[[str, str], None] = lambda method, path: None
         self.refuse_late = self.refuse
         self.refuse_body: Callable[[str, bytes], None] = lambda path, body: None
+        self.raw: dict[str, bytes] = {}
 
     async def request(self, method: str, path: str, *, body: bytes = b"", **_: object) -> bytes:
         self.refuse(method, path)
@@ -45,6 +47,8 @@ class FakeApi:
             self.refuse_body(path, body)
             self.objects[path] = msgspec.json.decode(body)
         self.refuse_late(method, path)
+        if path in self.raw:
+            return self.raw[path]
         if path not in self.objects:
             raise ApiError(404, "NotFound", "none", request=path)
         return msgspec.json.encode(self.objects[path])
@@ -328,3 +332,128 @@ async def test_what_somebody_takes_away_of_ours_is_put_back(field: str) -> None:
     await publisher.check_drift()
     await publisher.publish(facts)
     assert api.objects[NRT]["metadata"][field] == held
+
+
+def marks(api: FakeApi) -> dict[str, str]:
+    named = {one["name"]: one["value"] for one in api.objects[NRT]["attributes"]}
+    return {name: named[name] for name in (attributes.UNCONFIRMED, attributes.ADMITTING) if name in named}
+
+
+PODS = frozenset({doubts.PODS})
+
+
+async def test_the_last_true_object_stays_and_says_so_after_a_while() -> None:
+    api, metrics = FakeApi(), Metrics()
+    configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n")
+    publisher = Publisher(configuration, api, metrics, Complaints())  # type: ignore[arg-type]
+    await publisher.publish(seen(1))
+    before = msgspec.json.encode(api.objects[NRT])
+    await publisher.keep(PODS, is_long=False)
+    assert msgspec.json.encode(api.objects[NRT]) == before
+    await publisher.keep(PODS, is_long=True)
+    assert marks(api) == {attributes.UNCONFIRMED: "pods"}
+    assert metrics.registry.get_sample_value("topowise_exporter_unconfirmed", {"reason": "pods"}) == 1
+    unmarked = [one for one in api.objects[NRT]["attributes"] if one["name"] != attributes.UNCONFIRMED]
+    assert msgspec.json.encode({**api.objects[NRT], "attributes": unmarked}) == before
+    await publisher.publish(seen(1, 2))
+    assert marks(api) == {}
+    assert free(api) == "1"
+    assert metrics.registry.get_sample_value("topowise_exporter_unconfirmed", {"reason": "pods"}) is None
+
+
+async def test_the_same_facts_after_doubts_are_written_without_the_mark() -> None:
+    api = FakeApi()
+    publisher = make(api)
+    facts = seen(1)
+    await publisher.publish(facts)
+    await publisher.keep(PODS, is_long=True)
+    await publisher.publish(facts)
+    assert marks(api) == {}
+
+
+async def test_at_our_own_start_the_object_of_an_earlier_exporter_is_the_last_true_one() -> None:
+    api = FakeApi()
+    await make(api).publish(seen(1))
+    api.objects[NRT]["metadata"]["annotations"]["somebody.example/note"] = "rack 4"
+    before = msgspec.json.encode(api.objects[NRT])
+    publisher = make(api)
+    assert await publisher.recall() is not None
+    await publisher.keep(PODS, is_long=False)
+    assert publisher.has_published
+    assert msgspec.json.encode(api.objects[NRT]) == before
+    await publisher.keep(PODS, is_long=True)
+    assert marks(api) == {attributes.UNCONFIRMED: "pods"}
+    assert free(api) == "2"
+    # What others wrote beside it is not ours to apply.
+    assert api.objects[NRT]["metadata"]["annotations"].keys() == {attributes.PODS_FINGERPRINT_ANNOTATION}
+
+
+@pytest.mark.parametrize("there", [None, b"{", b'{"metadata":{"name":"n"},"zones":[{"name":"node-0","type":"Node"}]}'])
+async def test_a_node_without_an_object_of_ours_stays_without_one_while_the_kubelet_starts(there: bytes | None) -> None:
+    api = FakeApi()
+    if there is not None:
+        api.raw[NRT] = there
+    publisher = make(api)
+    assert await publisher.recall() is None
+    await publisher.keep(PODS, is_long=True)
+    assert NRT not in api.objects
+    assert not publisher.has_published
+
+
+async def test_who_may_not_read_the_object_begins_with_nothing() -> None:
+    api = FakeApi()
+    api.refuse = failing(f"GET {NRT}", 403)
+    assert await make(api).recall() is None
+
+
+async def test_an_object_that_is_deleted_while_the_kubelet_is_doubted_is_written_again() -> None:
+    api = FakeApi()
+    publisher = make(api)
+    await publisher.publish(seen(1))
+    del api.objects[NRT]
+    assert publisher.differs_from("")
+    await publisher.check_drift()
+    await publisher.keep(PODS, is_long=False)
+    assert free(api) == "2"
+    assert marks(api) == {}
+
+
+async def test_an_object_that_went_with_its_node_comes_back_with_it_and_not_before() -> None:
+    api, now = Cluster(), [0.0]
+    publisher = make(api)
+    publisher._monotonic = lambda: now[0]
+    await publisher.publish(seen(1))
+    api.node_uid = None
+    api.collect()
+    await publisher.check_drift()
+    for _ in range(3):
+        await publisher.publish(seen(1, 2))
+        await publisher.keep(PODS, is_long=True)
+        assert NRT not in api.objects
+    api.node_uid, now[0] = "second", 1000.0
+    await publisher.publish(seen(1, 2))
+    assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
+
+
+async def test_only_a_newer_version_of_the_object_is_somebody_elses() -> None:
+    api = FakeApi()
+    publisher = make(api)
+    assert not publisher.differs_from("5")
+    await publisher.publish(seen(1))
+    publisher._topology.version = "10"
+    assert [publisher.differs_from(version) for version in (None, "9", "10", "11", "")] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+async def test_pods_that_may_not_be_whole_are_named() -> None:
+    api = FakeApi()
+    facts = seen(1)
+    doubted = msgspec.structs.replace(facts.allocations, admitting=frozenset({("ns", "p"), ("left", "out")}))
+    publisher = make(api, exclude=Exclusions(pods=(PodPattern(namespace="left"),)))
+    await publisher.publish(msgspec.structs.replace(facts, allocations=doubted))
+    assert marks(api) == {attributes.ADMITTING: "ns/p"}

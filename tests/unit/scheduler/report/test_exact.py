@@ -10,6 +10,7 @@ import pytest
 
 from sandbox.exported import exported
 from topowise import attributes, nrt, pods
+from topowise.attributes import devices
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode, Placement
@@ -311,3 +312,19 @@ def test_a_placement_says_what_and_not_why(pod_of: PodOf) -> None:
     held = read(exported(machine(0, 1), CONFIG, kubelet)).held["default", "a"]["c0"]
     mine = kubelet.placements("a")["c0"]
     assert held == Placement("app", None, False, mine.cpus, mine.memory, {})
+
+
+def test_a_resource_whose_plug_in_is_away_refuses_who_asks_for_it(pod_of: PodOf) -> None:
+    # Of a resource that nobody has reported a kubelet asks nothing; of one whose devices are all unhealthy it does.
+    config = KubeletConfiguration(cpuManagerPolicy="static", reservedSystemCPUs="0")
+    topology = exported(machine(0), config, Kubelet(machine(0), config))
+    away = (
+        *(one for one in topology.attributes or () if one.name != attributes.DEVICES),
+        nrt.Attribute(attributes.DEVICES, devices.write((), empty=("gpu",))),
+    )
+    admitted = []
+    for told in (topology.attributes, away):
+        found = report.read(msgspec.structs.replace(topology, attributes=told))
+        assert found.precision == "exact"
+        admitted.append(report.kubelet_of(found, lambda _name: None).admit(pod_of("q", {"gpu": 1})).admitted)
+    assert admitted == [True, False]

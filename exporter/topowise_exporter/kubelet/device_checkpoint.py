@@ -1,0 +1,150 @@
+"""The kubelet's checkpoint of its device manager: devices that podresources does not tell of.
+
+List leaves init containers out, but a device that a finished one had stays with its pod until the pod ends, and it is
+written only here. Two traps: the file is written when a device is given and not when a pod ends, so it is full of pods
+that are long gone; and it names pods by uid. Formats (pkg/kubelet/cm/devicemanager/checkpoint): DeviceIDs is a list of
+ids up to Kubernetes 1.19, and by NUMA node since, where -1 is none; a device near two nodes is under both.
+
+The checksum is FNV-1a over a dump of Go's structs by spew (`%#v`, map keys sorted). It is made here again, as a kubelet
+that finds it wrong takes the file for damaged.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from topowise import documents
+from topowise.errors import SourceError
+from topowise_exporter.kubelet.model import Device
+
+MOST_BYTES: Final = 16 << 20
+"""A plug-in's answer, with all environment and mounts, is in it for each container."""
+_MOST_DEVICES: Final = 1 << 16
+# Twenty milliseconds of our time; a longer dump, with long answers of plug-ins in it, goes by its form alone.
+_MOST_DUMPED: Final = 256 << 10
+
+_Ids = tuple[str, ...]
+
+
+class DeviceState(msgspec.Struct, frozen=True):
+    """Pod uid -> container name -> its devices, and the resources of which plug-ins have shown devices."""
+
+    holders: Mapping[str, Mapping[str, tuple[Device, ...]]]
+    registered: frozenset[str]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    PodUID: str
+    ContainerName: str
+    ResourceName: str
+    DeviceIDs: dict[str, _Ids | None] | _Ids | None = None
+    AllocResp: str | None = None
+
+
+class _Data(msgspec.Struct, frozen=True):
+    PodDeviceEntries: tuple[_Entry, ...] | None
+    RegisteredDevices: dict[str, _Ids | None] | None
+
+
+class _Checkpoint(msgspec.Struct, frozen=True):
+    Data: _Data
+    Checksum: int
+
+
+_decode = msgspec.json.Decoder(_Checkpoint).decode
+
+
+def parse(text: bytes, source: str) -> DeviceState:
+    """Raises SourceError for what no kubelet has written."""
+    try:
+        checkpoint = _decode(text)
+        holders = _holders(checkpoint.Data, source)
+        if (told := checksum(checkpoint.Data)) is not None and told != checkpoint.Checksum:
+            raise SourceError(source, f"has checksum {checkpoint.Checksum}, expected {told}")
+    except documents.UNREADABLE as exc:
+        raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
+    except ValueError as exc:
+        raise SourceError(source, f"has a NUMA node or an answer of a plug-in that is none: {str(exc)[:200]}") from exc
+    registered = checkpoint.Data.RegisteredDevices or {}
+    return DeviceState(holders, frozenset(resource for resource, ids in registered.items() if ids))
+
+
+def checksum(data: _Data) -> int | None:
+    """As the kubelet makes it; None for a file that would take too long. Raises ValueError."""
+    if sum(len(entry.AllocResp or "") for entry in data.PodDeviceEntries or ()) > _MOST_DUMPED // 4:
+        return None
+    dump = _dump(data).encode()
+    return _fnv1a(dump) if len(dump) <= _MOST_DUMPED else None
+
+
+def _holders(data: _Data, source: str) -> dict[str, dict[str, tuple[Device, ...]]]:
+    """Raises SourceError and ValueError."""
+    nodes: dict[tuple[str, str, str, str], set[int]] = {}
+    count = 0
+    for entry in data.PodDeviceEntries or ():
+        for node, device in _placed(entry):
+            near = nodes.setdefault((entry.PodUID, entry.ContainerName, entry.ResourceName, device), set())
+            near.update([node] if node >= 0 else [])
+            count += 1
+            if count > _MOST_DEVICES:
+                raise SourceError(source, f"names more than {_MOST_DEVICES} devices")
+    holders: dict[str, dict[str, tuple[Device, ...]]] = {}
+    for (uid, container, resource, device), near in sorted(nodes.items()):
+        held = holders.setdefault(uid, {})
+        held[container] = (*held.get(container, ()), Device(resource, device, tuple(sorted(near))))
+    return holders
+
+
+def _placed(entry: _Entry) -> Iterator[tuple[int, str]]:
+    ids = entry.DeviceIDs
+    by_node = ids if isinstance(ids, dict) else {"-1": ids}
+    for node, listed in by_node.items():
+        for device in listed or ():
+            yield int(node), device
+
+
+def _dump(data: _Data) -> str:
+    entries, registered = data.PodDeviceEntries, data.RegisteredDevices
+    held = "<nil>" if entries is None else f"[{' '.join(map(_dump_entry, entries))}]"
+    return (
+        f"(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){held} "
+        f"RegisteredDevices:(map[string][]string){_dump_map(registered, sorted(registered or ()))}}}"
+    )
+
+
+def _dump_entry(entry: _Entry) -> str:
+    ids = entry.DeviceIDs
+    if isinstance(ids, tuple):
+        devices = f"([]string){_dump_list(ids)}"
+    else:
+        devices = f"(checkpoint.DevicesPerNUMA){_dump_map(ids, sorted(ids or (), key=int))}"
+    answer = "<nil>"
+    if entry.AllocResp is not None:
+        try:
+            answer = f"[{' '.join(map(str, base64.b64decode(entry.AllocResp, validate=True)))}]"
+        except binascii.Error as exc:
+            raise ValueError(f"AllocResp: {exc}") from exc
+    return (
+        f"{{PodUID:(string){entry.PodUID} ContainerName:(string){entry.ContainerName} "
+        f"ResourceName:(string){entry.ResourceName} DeviceIDs:{devices} AllocResp:([]uint8){answer}}}"
+    )
+
+
+def _dump_map(ids: Mapping[str, _Ids | None] | None, keys: list[str]) -> str:
+    return "<nil>" if ids is None else f"map[{' '.join(f'{key}:{_dump_list(ids[key])}' for key in keys)}]"
+
+
+def _dump_list(ids: _Ids | None) -> str:
+    return "<nil>" if ids is None else f"[{' '.join(ids)}]"
+
+
+def _fnv1a(text: bytes) -> int:
+    value = 0x811C9DC5
+    for byte in text:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value

@@ -1,0 +1,202 @@
+"""The device manager's checkpoint: every format, and nothing of a file that no kubelet wrote.
+
+The two whole texts were written by kubelets (one of 2020 without pods, one of 2026), and are public.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from topowise.errors import SourceError
+from topowise_exporter.kubelet import device_checkpoint, holders
+from topowise_exporter.kubelet.model import ContainerAllocation, Device, PodAllocation
+from topowise_exporter.kubelet.state_files import StateFile
+
+REAL = (
+    b'{"Data":{"PodDeviceEntries":[{"PodUID":"bf52b2cd-b611-4e79-86b1-280b283185c3","ContainerName":"check",'
+    b'"ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["tegra"]},'
+    b'"AllocResp":"Ch8KFk5WSURJQV9WSVNJQkxFX0RFVklDRVMSBXRlZ3Jh"}],'
+    b'"RegisteredDevices":{"nvidia.com/gpu":["tegra"]}},"Checksum":3660592824}'
+)
+REAL_EMPTY = (
+    b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{"nvidia.com/gpu":'
+    b'["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]}},"Checksum":3952659280}'
+)
+UID = "bf52b2cd-b611-4e79-86b1-280b283185c3"
+
+
+def written(*entries: dict[str, Any], registered: dict[str, list[str] | None] | None = None) -> bytes:
+    """As a kubelet writes it, with the checksum that is found by trying to read it."""
+    document: dict[str, Any] = {"Data": {"PodDeviceEntries": list(entries), "RegisteredDevices": registered or {}}}
+    try:
+        device_checkpoint.parse(json.dumps({**document, "Checksum": 0}).encode(), "x")
+    except SourceError as exc:
+        document["Checksum"] = int(str(exc).rpartition(" ")[2])
+    return json.dumps(document).encode()
+
+
+def entry(uid: str, container: str, resource: str, ids: Any, answer: bytes = b"") -> dict[str, Any]:
+    return {
+        "PodUID": uid,
+        "ContainerName": container,
+        "ResourceName": resource,
+        "DeviceIDs": ids,
+        "AllocResp": base64.b64encode(answer).decode(),
+    }
+
+
+def test_what_real_kubelets_wrote_has_the_checksum_that_is_found_here() -> None:
+    state = device_checkpoint.parse(REAL, "x")
+    assert state.holders == {UID: {"check": (Device("nvidia.com/gpu", "tegra", ()),)}}
+    assert state.registered == {"nvidia.com/gpu"}
+    assert device_checkpoint.parse(REAL_EMPTY, "x").holders == {}
+
+
+def test_a_device_near_two_nodes_is_one_device() -> None:
+    state = device_checkpoint.parse(written(entry("u", "c", "gpu", {"0": ["a", "b"], "1": ["b"], "-1": ["c"]})), "x")
+    devices = (Device("gpu", "a", (0,)), Device("gpu", "b", (0, 1)), Device("gpu", "c", ()))
+    assert state.holders == {"u": {"c": devices}}
+
+
+def test_a_list_of_ids_is_the_format_of_old_kubelets() -> None:
+    state = device_checkpoint.parse(written(entry("u", "c", "gpu", ["a"]), entry("u", "c", "nic", None)), "x")
+    assert state.holders == {"u": {"c": (Device("gpu", "a", ()),)}}
+
+
+def test_a_resource_without_devices_is_none_that_plug_ins_have_shown() -> None:
+    state = device_checkpoint.parse(written(registered={"gpu": ["a"], "roce": [], "nic": None}), "x")
+    assert state.registered == {"gpu"}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "is not the checkpoint"),
+        (REAL[:100], "is not the checkpoint"),
+        (b'{"policyName":"static","defaultCpuSet":"","checksum":1}', "is not the checkpoint"),
+        (REAL.replace(b"3660592824", b"3660592825"), "has checksum 3660592825, expected 3660592824"),
+        (REAL.replace(b"tegra", b"other", 1), "has checksum"),
+        (REAL.replace(b'"-1"', b'"one"'), "has a NUMA node or an answer"),
+        (REAL.replace(b"Ch8K", b"C!8K"), "has a NUMA node or an answer"),
+        (REAL.replace(b"tegra", b"\xff\xfe", 1), "is not the checkpoint"),
+        (b'{"Data":' * 5000, "is not the checkpoint"),
+    ],
+)
+def test_a_file_that_no_kubelet_wrote_is_named(text: bytes, problem: str) -> None:
+    with pytest.raises(SourceError, match=f"/state: {problem}"):
+        device_checkpoint.parse(text, "/state")
+
+
+def test_more_devices_than_a_machine_can_have_are_refused() -> None:
+    text = json.dumps(
+        {
+            "Data": {
+                "PodDeviceEntries": [entry("u", "c", "gpu", {"0": [str(number) for number in range(70_000)]})],
+                "RegisteredDevices": None,
+            },
+            "Checksum": 0,
+        }
+    )
+    with pytest.raises(SourceError, match="more than 65536 devices"):
+        device_checkpoint.parse(text.encode(), "/state")
+
+
+def test_a_file_with_long_answers_goes_by_its_form() -> None:
+    # A megabyte of environment would keep the loop for a second.
+    long = entry("u", "c", "gpu", {"0": ["a"]}, b"x" * 1_000_000)
+    document = {"Data": {"PodDeviceEntries": [long], "RegisteredDevices": {}}, "Checksum": 1}
+    assert device_checkpoint.parse(json.dumps(document).encode(), "x").holders.keys() == {"u"}
+
+
+def put_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def put_directory(path: Path) -> None:
+    path.mkdir()
+
+
+def put_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def put_large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(device_checkpoint.MOST_BYTES + 1)
+
+
+def put_half(path: Path) -> None:
+    path.write_bytes(REAL[:-20])
+
+
+@pytest.mark.parametrize("put", [put_fifo, put_directory, put_loop, put_large, put_half])
+def test_what_stands_in_its_place_is_named_and_what_was_read_before_is_kept(put: Any, tmp_path: Path) -> None:
+    path = tmp_path / "kubelet_internal_checkpoint"
+    path.write_bytes(REAL)
+    file = StateFile(path, device_checkpoint.parse, device_checkpoint.MOST_BYTES)
+    held = file.read()
+    path.unlink()
+    put(path)
+    for _ in range(2):
+        with pytest.raises(SourceError, match="kubelet_internal_checkpoint"):
+            file.read()
+        assert not file.is_readable
+        assert file.state is held
+    path.rmdir() if path.is_dir() else path.unlink()
+    path.write_bytes(REAL)
+    assert file.read() is not None
+    assert file.is_readable
+
+
+def test_an_unchanged_file_is_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(REAL)
+    asked = []
+
+    def parse(text: bytes, source: str) -> int:
+        asked.append(text)
+        return len(asked)
+
+    file = StateFile(path, parse)
+    os.utime(path, (1, 1))
+    assert [file.read() for _ in range(3)] == [1, 1, 1]
+    path.write_bytes(REAL_EMPTY)
+    assert file.read() == 2
+
+
+LISTED = PodAllocation("ns", "p", (ContainerAllocation("app", devices=(Device("gpu", "a", (0,)),)),))
+STATE = device_checkpoint.DeviceState(
+    {
+        "live": {"setup": (Device("gpu", "a", (0,)), Device("gpu", "b", (1,))), "app": (Device("gpu", "a", (0,)),)},
+        "gone": {"app": (Device("gpu", "c", (0,)),)},
+    },
+    frozenset({"gpu"}),
+)
+
+
+def test_what_a_finished_init_container_had_beyond_list_is_found() -> None:
+    found = holders.unlisted_devices(STATE, [LISTED], frozenset({"live"}))
+    assert found == {"live": (Device("gpu", "b", (1,)),)}
+
+
+def test_a_pod_that_is_listed_with_nothing_holds_what_its_init_container_had_until_its_name_goes() -> None:
+    left, idle = holders.Leftovers(), PodAllocation("ns", "idle")
+    assert left.living(frozenset(), [LISTED]) == frozenset()
+    assert left.living(frozenset({"gone"}), [LISTED, idle]) == {"gone"}
+    # Another one without anything does not keep it.
+    assert left.living(frozenset({"gone"}), [LISTED, PodAllocation("ns", "other")]) == frozenset()
+
+
+def test_of_those_before_us_only_the_ones_that_the_last_object_named_live() -> None:
+    # The checkpoint has pods that ended long ago, and their directories stay as long as their objects.
+    idle = [PodAllocation("ns", "idle")]
+    both = frozenset({"ended", "named"})
+    left = holders.Leftovers(frozenset({"named"}))
+    assert left.living(both, idle) == {"named"}
+    assert left.living(both, idle) == {"named"}
