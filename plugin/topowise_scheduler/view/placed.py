@@ -12,7 +12,7 @@ from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.masks import members
 
 
-class Whereabouts(msgspec.Struct, frozen=True):
+class Placed(msgspec.Struct, frozen=True):
     """One container. `numa` are the nodes of what it holds, none if it holds nothing of its own.
 
     `cpus` is a cpulist, "" where no CPU is known by its id; `aligned` is False where the kubelet could not do better.
@@ -35,7 +35,7 @@ class Whereabouts(msgspec.Struct, frozen=True):
         }
 
 
-def of(kubelet: Kubelet, uid: str, *, is_exact: bool) -> dict[str, Whereabouts]:
+def of(kubelet: Kubelet, uid: str, *, is_exact: bool) -> dict[str, Placed]:
     """By container, without the init containers that end before the others start."""
     return {
         name: _of(kubelet, placed, is_exact=is_exact)
@@ -44,7 +44,7 @@ def of(kubelet: Kubelet, uid: str, *, is_exact: bool) -> dict[str, Whereabouts]:
     }
 
 
-def told(places: Mapping[str, Whereabouts]) -> str:
+def told(places: Mapping[str, Placed]) -> str:
     """In words: "1" if all containers that hold something are there, else each with its nodes; "-" for nowhere."""
     pinned = {name: place for name, place in places.items() if place.numa}
     if not pinned:
@@ -54,11 +54,11 @@ def told(places: Mapping[str, Whereabouts]) -> str:
     return ", ".join(f"{name}: {_nodes(place)}" for name, place in pinned.items())
 
 
-def _nodes(place: Whereabouts) -> str:
+def _nodes(place: Placed) -> str:
     return "+".join(map(str, place.numa)) + ("" if place.aligned else " (not aligned)")
 
 
-def _of(kubelet: Kubelet, placed: Placement, *, is_exact: bool) -> Whereabouts:
+def _of(kubelet: Kubelet, placed: Placement, *, is_exact: bool) -> Placed:
     numa = {
         node
         for node, cpus in zip(kubelet.node_ids, kubelet.topology.numa_cpus, strict=True)
@@ -67,7 +67,7 @@ def _of(kubelet: Kubelet, placed: Placement, *, is_exact: bool) -> Whereabouts:
     numa.update(node for block in placed.memory if block.size for node in block.numa)
     for resource, ids in placed.devices.items():
         numa.update(_near(kubelet, resource, ids))
-    return Whereabouts(
+    return Placed(
         numa=tuple(sorted(numa)),
         aligned=placed.numa is None or placed.preferred or not numa,
         cpus=cpuset.spell(members(placed.cpus or 0)) if is_exact else "",

@@ -20,15 +20,18 @@ from topowise import pods
 from topowise_scheduler import report, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
-from topowise_scheduler.explain import NodeExplanation, not_reported
-from topowise_scheduler.kubectl import objects
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubectl import manifests, objects
 from topowise_scheduler.kubectl.ages import seconds_since
+from topowise_scheduler.kubectl.manifests import Wanted
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.strategies import scale
+from topowise_scheduler.view.cluster_view import ClusterView
 
 NO_PODS: Final = "no Pods in the saved objects: in use is only what the reports list"
 FINEST: Final = scale.RAW_MAX
@@ -38,7 +41,7 @@ FINEST: Final = scale.RAW_MAX
 _SETTLED_S: Final = 1000.0
 
 
-class Estate:
+class Cluster:
     """All nodes as they are at `now` (seconds since 1970). `notes` are lines for stderr.
 
     Pods are put in at the times at which they started, so that those are in doubt which no report has had the time to
@@ -51,7 +54,7 @@ class Estate:
         self._time = 0.0
         self.records = Records()
         self.ledger = Ledger(Engine(), lambda: self._time)
-        self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
+        answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.notes: list[str] = []
         for record in sorted(map(self.records.record, there.pods or ()), key=lambda one: one.started):
             if record.stage == "assigned" and record.needs is None:
@@ -59,44 +62,18 @@ class Estate:
             self._time = now - max(0.0, seconds_since(record.started, now) or 0.0)
             self.ledger.put_pod(record, is_news=False)
         self._time = now
-        self.ledger.known = {node.metadata.name for node in there.nodes or ()}
+        nodes = Nodes()
+        nodes.replace([nodes.node(one) for one in there.nodes or ()])
+        self.view = ClusterView(self.ledger, answers, nodes)
         for one in there.reports:
             told = report.read(one.topology)
             self.notes += [f"warning: {told.name}: {problem}" for problem in told.problems]
             self.ledger.put_report(told)
         if there.pods is None:
             self.notes.append(f"note: {NO_PODS}")
-        self.names: Sequence[str] = sorted({*self.ledger.reported(), *self.ledger.known})
-        """All nodes, reported or not."""
 
-    def explain(self, pod: pods.Pod, names: Sequence[str]) -> list[NodeExplanation]:
-        """What each of these kubelets would do with the pod, if it were not there already.
-
-        Raises ParseError, as all questions do, for a pod whose quantities or annotations cannot be read.
-        """
-        self.ledger.drop_pod(pod.metadata.uid)
-        # Scores are spread over the nodes that are asked about: only these, as the service itself does.
-        reported = set(self.ledger.reported())
-        asked = [name for name in names if name in reported]
-        told = self.answers.explanations(self.answers.question(pod, asked, is_simulation=True))
-        return [*told, *(not_reported(name) for name in names if name not in reported)]
-
-    def refusals(self, pod: pods.Pod, names: Sequence[str]) -> dict[str, str]:
-        """Why each node refuses the pod, "" for one that does not."""
-        verdicts = self.answers.verdicts(self.answers.question(pod, names, is_simulation=True))
-        return {name: verdicts.text(at) for at, name in enumerate(names)}
-
-    def best(self, pod: pods.Pod, names: Sequence[str]) -> str:
-        """The node of these, on all of which the pod fits, that the strategy prefers; of equal ones the first."""
-        scores = self.answers.scores(self.answers.question(pod, names, is_simulation=True))
-        return names[int(scores.argmax())]
-
-    def states(self, pod: pods.Pod, name: str) -> list[Kubelet]:
-        """Copies of all that a node may look like for this pod, none for one that is not reported."""
-        return list(self.answers.states_for(self.answers.question(pod, [name], is_simulation=True), name))
-
-    def assign(self, pod: pods.Pod, name: str) -> PodRecord:
-        """The pod is on the node, for good, before anything else happens. It must fit there."""
+    def assign(self, pod: Pod, name: str) -> str:
+        """The pod is on the node, for good, before anything else happens; its uid. It must fit there."""
         spec = msgspec.structs.replace(pod.spec, nodeName=name)
         started = datetime.fromtimestamp(self._time, UTC).isoformat()
         status = pods.Status(phase="Pending", startTime=started)
@@ -104,12 +81,7 @@ class Estate:
         self.ledger.put_pod(record)
         self._time += _SETTLED_S
         self.ledger.tick()
-        return record
-
-    def precision(self, name: str) -> str:
-        """How exactly the node is known, "" if it is not."""
-        books = self.ledger.books(name)
-        return "" if books is None or books.report is None else books.report.precision
+        return record.uid
 
     def kubelet(self, name: str) -> Kubelet | None:
         """The node as it is, None if it is not reported."""
@@ -124,3 +96,23 @@ def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:
         return there, objects.saved_at(there)
     kubectl = Kubectl(options.context, options.kubeconfig)
     return objects.from_cluster(kubectl, pods_path=objects.PODS_PATH, nodes=True), time.time()
+
+
+def open_with_manifests(
+    options: argparse.Namespace, strategy: str = "TightFit", *, top_score: int = FINEST
+) -> tuple[Cluster, list[Wanted], list[str]]:
+    """The cluster, the pods of the manifests with their priorities, and lines for stderr. Raises SourceError."""
+    wanted, notes = manifests.read(options.file, options.namespace or "default")
+    there, now = read(options)
+    wanted, unknown = manifests.prioritised(wanted, _classes(options, there, wanted))
+    known = Cluster(there, now, strategy, top_score=top_score)
+    if not known.view.names:
+        raise objects.no_nodes(options.nodes_file)
+    return known, wanted, [*notes, *unknown, *known.notes]
+
+
+def _classes(options: argparse.Namespace, there: objects.Objects, wanted: Sequence[Wanted]) -> dict[str, int]:
+    """The priorities of the classes that are named; those of the cluster are read only if there is need to."""
+    if options.nodes_file or not any(one.priority_class for one in wanted):
+        return there.classes
+    return objects.priority_classes(Kubectl(options.context, options.kubeconfig))

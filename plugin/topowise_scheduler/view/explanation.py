@@ -13,11 +13,12 @@ import msgspec
 
 from topowise import quantity
 from topowise.pods import HUGEPAGES
+from topowise_scheduler.kube_scheduler import Refusal, spell
 from topowise_scheduler.kubelet import Admission, Kubelet
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 
-Verdict = Literal["fits", "not now", "never", "not reported"]
+Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
 _ZONES_TOLD = 2
 
 
@@ -54,7 +55,9 @@ class Step(msgspec.Struct, frozen=True, rename="camel"):
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """One node. `reason` and `message` are what the kubelet would write into the pod's status.
 
-    `precision` is "exact" if the node's exporter tells all that decides, "counts" if only amounts are known.
+    `precision` is "exact" if the node's exporter tells all that decides, "counts" if only amounts are known, "" if no
+    report has decided.
+    `not_looked_at` is what the pod asks for beside that, the same for all nodes.
     """
 
     node: str
@@ -67,6 +70,16 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     message: str
     steps: tuple[Step, ...]
     text: str
+    not_looked_at: tuple[str, ...] = ()
+
+    def after(self, refusal: Refusal | None) -> NodeExplanation:
+        """With what kube-scheduler itself has against the node; it asks nobody else about such a node.
+
+        That an empty node would not do weighs more than that there is too little now.
+        """
+        if refusal is None or (refusal.verdict == "not now" and self.verdict == "never"):
+            return self
+        return msgspec.structs.replace(self, verdict=refusal.verdict, text=refusal.text, precision="", score=0)
 
 
 def not_reported(name: str) -> NodeExplanation:
@@ -180,7 +193,7 @@ def _refused(steps: Sequence[Step], admission: Admission) -> str:
     if admission.shortages:
         worst = max(admission.shortages, key=lambda one: (one.requested + one.used) / max(1, one.capacity))
         asked, used, capacity = (
-            _spell(worst.resource, amount) for amount in (worst.requested, worst.used, worst.capacity)
+            spell(worst.resource, amount) for amount in (worst.requested, worst.used, worst.capacity)
         )
         return f"{worst.reason}: asks for {asked}, {used} of {capacity} are in use"
     if admission.reason != "TopologyAffinityError" or not steps:
@@ -220,7 +233,3 @@ def _ordered(step: Step) -> list[ResourceRoom]:
 
 def _asked_for(step: Step) -> str:
     return ", ".join(f"{room.resource} {human(room.resource, room.asked)}" for room in _ordered(step))
-
-
-def _spell(resource: str, amount: int) -> str:
-    return quantity.from_milli(amount) if resource == "cpu" else human(resource, amount)
