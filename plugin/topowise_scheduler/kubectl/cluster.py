@@ -26,7 +26,7 @@ from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubectl import manifests, objects
-from topowise_scheduler.kubectl.ages import seconds_since
+from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.manifests import Wanted
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.kubelet import Kubelet

@@ -15,9 +15,9 @@ from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import manifests, objects
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
-from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.kubectl.source import Kubectl, decoded
 from topowise_scheduler.view.explanation import NodeExplanation, Step, ZoneRoom, human
+from topowise_scheduler.view.picture.words import counted
 
 _ORDER: Final = ("fits", "not now", "never", "excluded", "not reported")
 _COLOURS: Final = {

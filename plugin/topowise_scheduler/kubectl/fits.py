@@ -13,9 +13,9 @@ from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.manifests import Wanted, not_looked_at
-from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.view.fits import Room
+from topowise_scheduler.view.picture.words import counted
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:

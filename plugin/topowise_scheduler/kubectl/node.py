@@ -11,15 +11,16 @@ from topowise import nrt, quantity
 from topowise.errors import ParseError, SourceError
 from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import nodes, objects, picture
-from topowise_scheduler.kubectl.ages import age
+from topowise_scheduler.kubectl import nodes, objects
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
-from topowise_scheduler.kubectl.picture import Picture, words
+from topowise_scheduler.kubectl.durations import age
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.report import Report, read
 from topowise_scheduler.report.costs import distances
+from topowise_scheduler.view import picture
+from topowise_scheduler.view.picture import Picture, words
 
 _NAMES_TOLD = 8
 

@@ -10,7 +10,7 @@ import msgspec
 from topowise import nrt
 from topowise.errors import SourceError
 from topowise_scheduler.kube_scheduler import NodeObject, Pod
-from topowise_scheduler.kubectl.ages import seconds_since
+from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded, documents
 
 NODES_PATH: Final = "/api/v1/nodes"

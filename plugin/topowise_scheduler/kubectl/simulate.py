@@ -20,8 +20,8 @@ from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.explain import ordered
 from topowise_scheduler.kubectl.manifests import Wanted, not_looked_at
-from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.view import placed as placing
+from topowise_scheduler.view.picture.words import counted
 
 _REASONS_TOLD: Final = 5
 _NAMES_TOLD: Final = 3

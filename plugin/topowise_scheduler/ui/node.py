@@ -11,11 +11,10 @@ import msgspec
 from topowise_scheduler.cluster.bookings import Booking, Standing
 from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.kubectl import picture
-from topowise_scheduler.kubectl.picture.model import Zone
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ui.state import Reader, Sightings
-from topowise_scheduler.view import placed
+from topowise_scheduler.view import picture, placed
+from topowise_scheduler.view.picture.model import Zone
 
 Certainty = Literal["confirmed", "predicted", "unsettled", "does not fit", "claimed", "nominated"]
 

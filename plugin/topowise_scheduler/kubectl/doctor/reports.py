@@ -13,8 +13,8 @@ from topowise import fingerprint, pods
 from topowise.errors import ParseError
 from topowise_scheduler.cluster.confirmation import is_exclusive
 from topowise_scheduler.kube_scheduler import NodeObject
-from topowise_scheduler.kubectl.ages import seconds_since
 from topowise_scheduler.kubectl.doctor.finding import Finding
+from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.report import Report
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from topowise_scheduler.kubectl.picture import bars, cpus, devices
-from topowise_scheduler.kubectl.picture.flow import Flow
-from topowise_scheduler.kubectl.picture.model import Zone
-from topowise_scheduler.kubectl.picture.plan import Plan
-from topowise_scheduler.kubectl.picture.scene import Box, Kind
-from topowise_scheduler.kubectl.picture.words import joined
+from topowise_scheduler.view.picture import bars, cpus, devices
+from topowise_scheduler.view.picture.flow import Flow
+from topowise_scheduler.view.picture.model import Zone
+from topowise_scheduler.view.picture.plan import Plan
+from topowise_scheduler.view.picture.scene import Box, Kind
+from topowise_scheduler.view.picture.words import joined
 
 
 def place(sheet: Plan, zone: Zone, x: int, y: int, width: int, *, names_socket: bool) -> Box:

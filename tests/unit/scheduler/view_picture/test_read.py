@@ -8,8 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from topowise import pods
-from topowise_scheduler.kubectl.picture import Picture, read
-from topowise_scheduler.kubectl.picture.model import Device, Share, Zone
 from topowise_scheduler.kubelet import (
     Core,
     DevicePlugin,
@@ -21,6 +19,8 @@ from topowise_scheduler.kubelet import (
     Placement,
 )
 from topowise_scheduler.kubelet import Device as PluginDevice
+from topowise_scheduler.view.picture import Picture, read
+from topowise_scheduler.view.picture.model import Device, Share, Zone
 
 GI = 1 << 30
 PictureOf = Callable[[str], Picture]

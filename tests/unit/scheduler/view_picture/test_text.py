@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topowise_scheduler.kubectl.picture.text import Face, safe
+from topowise_scheduler.view.picture.text import Face, safe
 
 CELLS = Face("cells", 1, 1)
 MONO = Face("mono", 10, 12)

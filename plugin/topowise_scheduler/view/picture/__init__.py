@@ -6,10 +6,10 @@ What is drawn (model.py) does not depend on where it comes from, and where it go
 layout serves both writers, which differ in their measures (measures.py) alone. All of it is pure.
 """
 
-from topowise_scheduler.kubectl.picture.claimed import with_claimed
-from topowise_scheduler.kubectl.picture.model import Picture
-from topowise_scheduler.kubectl.picture.read import read
-from topowise_scheduler.kubectl.picture.svg import ThemeName, svg
-from topowise_scheduler.kubectl.picture.terminal import terminal
+from topowise_scheduler.view.picture.claimed import with_claimed
+from topowise_scheduler.view.picture.model import Picture
+from topowise_scheduler.view.picture.read import read
+from topowise_scheduler.view.picture.svg import ThemeName, svg
+from topowise_scheduler.view.picture.terminal import terminal
 
 __all__ = ["Picture", "ThemeName", "read", "svg", "terminal", "with_claimed"]

@@ -7,10 +7,10 @@ from math import isqrt
 
 import msgspec
 
-from topowise_scheduler.kubectl.picture.measures import Measures
-from topowise_scheduler.kubectl.picture.model import Picture, Zone
-from topowise_scheduler.kubectl.picture.text import widest
-from topowise_scheduler.kubectl.picture.words import tag
+from topowise_scheduler.view.picture.measures import Measures
+from topowise_scheduler.view.picture.model import Picture, Zone
+from topowise_scheduler.view.picture.text import widest
+from topowise_scheduler.view.picture.words import tag
 
 
 class Plan(msgspec.Struct, frozen=True):

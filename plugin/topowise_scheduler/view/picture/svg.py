@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Final, Literal
 from xml.sax.saxutils import escape, quoteattr
 
-from topowise_scheduler.kubectl.picture.layout import lay_out
-from topowise_scheduler.kubectl.picture.measures import PIXELS
-from topowise_scheduler.kubectl.picture.model import Picture
-from topowise_scheduler.kubectl.picture.palette import DARK, LIGHT, TEXTURES, Theme
-from topowise_scheduler.kubectl.picture.scene import Box, Kind, Text
-from topowise_scheduler.kubectl.picture.text import safe
+from topowise_scheduler.view.picture.layout import lay_out
+from topowise_scheduler.view.picture.measures import PIXELS
+from topowise_scheduler.view.picture.model import Picture
+from topowise_scheduler.view.picture.palette import DARK, LIGHT, TEXTURES, Theme
+from topowise_scheduler.view.picture.scene import Box, Kind, Text
+from topowise_scheduler.view.picture.text import safe
 
 ThemeName = Literal["auto", "light", "dark"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from topowise_scheduler.kubectl.picture.measures import Measures
-from topowise_scheduler.kubectl.picture.scene import Box, Style, Text
-from topowise_scheduler.kubectl.picture.text import safe
+from topowise_scheduler.view.picture.measures import Measures
+from topowise_scheduler.view.picture.scene import Box, Style, Text
+from topowise_scheduler.view.picture.text import safe
 
 
 class Flow:

@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.kubectl.picture.flow import Flow
-from topowise_scheduler.kubectl.picture.marks import Place, centred, mark, mark_x
-from topowise_scheduler.kubectl.picture.model import Owner, Picture
-from topowise_scheduler.kubectl.picture.plan import Plan
-from topowise_scheduler.kubectl.picture.scene import Box, Style, Text
-from topowise_scheduler.kubectl.picture.words import STATES, holds, others, owner_title
+from topowise_scheduler.view.picture.flow import Flow
+from topowise_scheduler.view.picture.marks import Place, centred, mark, mark_x
+from topowise_scheduler.view.picture.model import Owner, Picture
+from topowise_scheduler.view.picture.plan import Plan
+from topowise_scheduler.view.picture.scene import Box, Style, Text
+from topowise_scheduler.view.picture.words import STATES, holds, others, owner_title
 
 _HEAT_LEVELS: Final = 4
 _TALL: Final = 2

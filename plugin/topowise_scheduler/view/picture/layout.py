@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import msgspec
 
-from topowise_scheduler.kubectl.picture import devices, legend, zone
-from topowise_scheduler.kubectl.picture.flow import Flow
-from topowise_scheduler.kubectl.picture.measures import Measures
-from topowise_scheduler.kubectl.picture.model import Picture
-from topowise_scheduler.kubectl.picture.plan import Plan, plan
-from topowise_scheduler.kubectl.picture.rows import Group, Rows, arrange
-from topowise_scheduler.kubectl.picture.scene import Box
-from topowise_scheduler.kubectl.picture.words import about, label
+from topowise_scheduler.view.picture import devices, legend, zone
+from topowise_scheduler.view.picture.flow import Flow
+from topowise_scheduler.view.picture.measures import Measures
+from topowise_scheduler.view.picture.model import Picture
+from topowise_scheduler.view.picture.plan import Plan, plan
+from topowise_scheduler.view.picture.rows import Group, Rows, arrange
+from topowise_scheduler.view.picture.scene import Box
+from topowise_scheduler.view.picture.words import about, label
 
 
 def lay_out(picture: Picture, measures: Measures) -> Box:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from topowise_scheduler.kubectl.picture import Picture, svg, terminal
-from topowise_scheduler.kubectl.picture.bars import apportioned
-from topowise_scheduler.kubectl.picture.layout import lay_out
-from topowise_scheduler.kubectl.picture.measures import PIXELS, Measures, characters
-from topowise_scheduler.kubectl.picture.model import (
+from topowise_scheduler.view.picture import Picture, svg, terminal
+from topowise_scheduler.view.picture.bars import apportioned
+from topowise_scheduler.view.picture.layout import lay_out
+from topowise_scheduler.view.picture.measures import PIXELS, Measures, characters
+from topowise_scheduler.view.picture.model import (
     Cache,
     Core,
     Device,
@@ -27,7 +27,7 @@ from topowise_scheduler.kubectl.picture.model import (
     Thread,
     Zone,
 )
-from topowise_scheduler.kubectl.picture.scene import Box, Text
+from topowise_scheduler.view.picture.scene import Box, Text
 
 MEDIA = {
     "pixels": PIXELS,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from topowise_scheduler.kubectl.picture.measures import Measures
-from topowise_scheduler.kubectl.picture.model import Zone
-from topowise_scheduler.kubectl.picture.plan import Plan, balanced, wanted_zone
+from topowise_scheduler.view.picture.measures import Measures
+from topowise_scheduler.view.picture.model import Zone
+from topowise_scheduler.view.picture.plan import Plan, balanced, wanted_zone
 
 
 class Group(NamedTuple):

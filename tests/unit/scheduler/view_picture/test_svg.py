@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from topowise_scheduler.kubectl.picture import Picture, svg
-from topowise_scheduler.kubectl.picture.palette import DARK, LIGHT, Theme
-from topowise_scheduler.kubectl.picture.words import tag
+from topowise_scheduler.view.picture import Picture, svg
+from topowise_scheduler.view.picture.palette import DARK, LIGHT, Theme
+from topowise_scheduler.view.picture.words import tag
 
 SVG = "{http://www.w3.org/2000/svg}"
 

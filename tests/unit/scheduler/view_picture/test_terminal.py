@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from topowise_scheduler.kubectl.picture import Picture, terminal
-from topowise_scheduler.kubectl.picture.text import Face
+from topowise_scheduler.view.picture import Picture, terminal
+from topowise_scheduler.view.picture.text import Face
 
 WIDTH = Face("cells", 1, 1).width
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from topowise_scheduler.kubectl.picture.layout import lay_out
-from topowise_scheduler.kubectl.picture.measures import characters
-from topowise_scheduler.kubectl.picture.model import Picture
-from topowise_scheduler.kubectl.picture.scene import Box, Style, Text
-from topowise_scheduler.kubectl.picture.text import Face
+from topowise_scheduler.view.picture.layout import lay_out
+from topowise_scheduler.view.picture.measures import characters
+from topowise_scheduler.view.picture.model import Picture
+from topowise_scheduler.view.picture.scene import Box, Style, Text
+from topowise_scheduler.view.picture.text import Face
 
 _CELLS: Final = Face("cells", 1, 1)
 _FILLED: Final = ("cpu", "share", "swatch")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from topowise_scheduler.kubectl.picture.flow import Flow
-from topowise_scheduler.kubectl.picture.marks import Place, centred, mark, mark_x
-from topowise_scheduler.kubectl.picture.model import Device, Devices
-from topowise_scheduler.kubectl.picture.plan import Plan
-from topowise_scheduler.kubectl.picture.scene import Box
-from topowise_scheduler.kubectl.picture.text import safe
-from topowise_scheduler.kubectl.picture.words import device_title, devices_figure, nodes
+from topowise_scheduler.view.picture.flow import Flow
+from topowise_scheduler.view.picture.marks import Place, centred, mark, mark_x
+from topowise_scheduler.view.picture.model import Device, Devices
+from topowise_scheduler.view.picture.plan import Plan
+from topowise_scheduler.view.picture.scene import Box
+from topowise_scheduler.view.picture.text import safe
+from topowise_scheduler.view.picture.words import device_title, devices_figure, nodes
 
 
 def place(flow: Flow, sheet: Plan, devices: Devices) -> None:

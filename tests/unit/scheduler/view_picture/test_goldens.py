@@ -1,6 +1,6 @@
 """Both writers to the letter.
 
-After an intended change: TOPOWISE_REGENERATE=1 .venv/bin/pytest tests/unit/scheduler/kubectl_picture/test_goldens.py
+After an intended change: TOPOWISE_REGENERATE=1 .venv/bin/pytest tests/unit/scheduler/view_picture/test_goldens.py
 Then look at what `git diff` shows of golden/, and at the SVGs in a browser.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from topowise_scheduler.kubectl.picture import Picture, svg, terminal
+from topowise_scheduler.view.picture import Picture, svg, terminal
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from topowise_scheduler.kubectl.picture.flow import Flow
-from topowise_scheduler.kubectl.picture.marks import Place, centred, mark
-from topowise_scheduler.kubectl.picture.model import Cache, Core, Thread, Zone
-from topowise_scheduler.kubectl.picture.plan import Plan, balanced
-from topowise_scheduler.kubectl.picture.scene import Box, Text
-from topowise_scheduler.kubectl.picture.words import counted, cpus_caption, tag, thread_title
+from topowise_scheduler.view.picture.flow import Flow
+from topowise_scheduler.view.picture.marks import Place, centred, mark
+from topowise_scheduler.view.picture.model import Cache, Core, Thread, Zone
+from topowise_scheduler.view.picture.plan import Plan, balanced
+from topowise_scheduler.view.picture.scene import Box, Text
+from topowise_scheduler.view.picture.words import counted, cpus_caption, tag, thread_title
 
 
 def place(flow: Flow, sheet: Plan, zone: Zone) -> None:

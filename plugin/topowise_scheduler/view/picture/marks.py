@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from topowise_scheduler.kubectl.picture.plan import Plan
-from topowise_scheduler.kubectl.picture.scene import Anchor, Box, Kind, Style, Text
-from topowise_scheduler.kubectl.picture.words import tag
+from topowise_scheduler.view.picture.plan import Plan
+from topowise_scheduler.view.picture.scene import Anchor, Box, Kind, Style, Text
+from topowise_scheduler.view.picture.words import tag
 
 
 class Place(NamedTuple):

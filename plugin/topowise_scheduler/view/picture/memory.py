@@ -7,11 +7,11 @@ of all of them together if there are more.
 
 from __future__ import annotations
 
-from topowise_scheduler.kubectl.picture.holdings import Holdings
-from topowise_scheduler.kubectl.picture.model import Block, Memory, Share
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet import memory_manager as books
 from topowise_scheduler.kubelet.machine import hugepages_resource
+from topowise_scheduler.view.picture.holdings import Holdings
+from topowise_scheduler.view.picture.model import Block, Memory, Share
 
 
 def by_zone(kubelet: Kubelet, machine: Machine | None, held: Holdings) -> tuple[tuple[Memory, ...], ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from topowise import nrt
-from topowise_scheduler.kubectl.picture import Picture, terminal, with_claimed
-from topowise_scheduler.kubectl.picture.model import Device, Zone
+from topowise_scheduler.view.picture import Picture, terminal, with_claimed
+from topowise_scheduler.view.picture.model import Device, Zone
 
 PICTURE = Picture("n1", "none", "container", "exact", (Zone(0, (), ()), Zone(4, (), ())))
 

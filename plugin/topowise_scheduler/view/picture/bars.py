@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from topowise_scheduler.kubectl.picture.flow import Flow
-from topowise_scheduler.kubectl.picture.marks import Place, centred
-from topowise_scheduler.kubectl.picture.model import Memory, Share, Zone
-from topowise_scheduler.kubectl.picture.plan import Plan
-from topowise_scheduler.kubectl.picture.scene import Box, Text
-from topowise_scheduler.kubectl.picture.words import memory_figure, share_title, shares, tags
+from topowise_scheduler.view.picture.flow import Flow
+from topowise_scheduler.view.picture.marks import Place, centred
+from topowise_scheduler.view.picture.model import Memory, Share, Zone
+from topowise_scheduler.view.picture.plan import Plan
+from topowise_scheduler.view.picture.scene import Box, Text
+from topowise_scheduler.view.picture.words import memory_figure, share_title, shares, tags
 
 _MOST_LINES: Final = 3
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topowise_scheduler.kubectl.picture import holdings, memory
-from topowise_scheduler.kubectl.picture.model import (
+from topowise_scheduler.kubelet import Kubelet, Machine
+from topowise_scheduler.kubelet.cpu_topology import CpuSet, Domain
+from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.view.picture import holdings, memory
+from topowise_scheduler.view.picture.model import (
     Cache,
     Core,
     CpuState,
@@ -22,9 +25,6 @@ from topowise_scheduler.kubectl.picture.model import (
     Thread,
     Zone,
 )
-from topowise_scheduler.kubelet import Kubelet, Machine
-from topowise_scheduler.kubelet.cpu_topology import CpuSet, Domain
-from topowise_scheduler.kubelet.masks import members
 
 _COUNTED_ORDER: tuple[CpuState, ...] = ("reserved", "exclusive", "free", "shared", "offline")
 

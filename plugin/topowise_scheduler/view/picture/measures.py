@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.kubectl.picture.scene import Style
-from topowise_scheduler.kubectl.picture.text import Face
+from topowise_scheduler.view.picture.scene import Style
+from topowise_scheduler.view.picture.text import Face
 
 MIN_COLUMNS: Final = 24
 

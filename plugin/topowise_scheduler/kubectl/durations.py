@@ -1,14 +1,20 @@
-"""Times as kubectl tells them. Source: k8s.io/apimachinery/pkg/util/duration (HumanDuration)."""
+"""Durations as kubectl tells them, and as Go writes them.
+
+Source: k8s.io/apimachinery/pkg/util/duration (HumanDuration), time.ParseDuration.
+"""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 _MINUTE: Final = 60
 _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
 _YEAR: Final = 365 * _DAY
+_GO_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_GO_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h)", re.ASCII)
 
 
 def seconds_since(timestamp: str, now: float) -> float | None:
@@ -36,6 +42,13 @@ def human(seconds: int) -> str:
     if seconds < 2 * _YEAR:
         return _two(seconds, _DAY, "d", _HOUR, "h", 8)
     return _two(seconds, _YEAR, "y", _DAY, "d", 8)
+
+
+def of_go(text: Any) -> float | None:
+    """The seconds of "1m30s"; None if it is no duration, or 0, which is "not set"."""
+    if not isinstance(text, str) or not re.fullmatch(f"(?:{_GO_PART.pattern})+", text, re.ASCII):
+        return None
+    return sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text)) or None
 
 
 def _two(seconds: int, unit: int, name: str, smaller: int, its_name: str, until: int) -> str:

@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from topowise import pods
-from topowise_scheduler.kubectl.picture import Picture, read
-from topowise_scheduler.kubectl.picture.model import Cache, Device, Devices, Memory, Owner, Share, Socket, Thread, Zone
-from topowise_scheduler.kubectl.picture.model import Core as DrawnCore
 from topowise_scheduler.kubelet import (
     Core,
     DevicePlugin,
@@ -22,6 +19,9 @@ from topowise_scheduler.kubelet import (
     NumaNode,
 )
 from topowise_scheduler.kubelet import Device as PluginDevice
+from topowise_scheduler.view.picture import Picture, read
+from topowise_scheduler.view.picture.model import Cache, Device, Devices, Memory, Owner, Share, Socket, Thread, Zone
+from topowise_scheduler.view.picture.model import Core as DrawnCore
 
 GI = 1 << 30
 GPU = "nvidia.com/gpu"

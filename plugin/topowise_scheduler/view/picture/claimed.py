@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from topowise import attributes, nrt
-from topowise_scheduler.kubectl.picture.model import Device, Devices, Picture
 from topowise_scheduler.report.counts import Count, counts_of
 from topowise_scheduler.report.simplest import MAX_DEVICES
+from topowise_scheduler.view.picture.model import Device, Devices, Picture
 
 
 def with_claimed(picture: Picture, topology: nrt.NodeResourceTopology) -> Picture:
