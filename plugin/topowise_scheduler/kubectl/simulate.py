@@ -28,7 +28,7 @@ _NAMES_TOLD: Final = 3
 _NOWHERE: Final = "(nowhere)"
 
 
-class Fate(msgspec.Struct, frozen=True):
+class SimulatedPod(msgspec.Struct, frozen=True):
     """What became of a pod: a node ("" for none), and where on it, or what each node had against it.
 
     `reasons` tell more than `refusals`, for the first refused pod of each kind.
@@ -103,25 +103,25 @@ class Simulation:
         self._serial = -1
         self._changed: list[str] = []
 
-    def place(self, wanted: Sequence[Wanted]) -> list[Fate]:
+    def place(self, wanted: Sequence[Wanted]) -> list[SimulatedPod]:
         """All wanted pods, by priority and then in order."""
         # A pod that found no room leaves none to the next one of its kind.
-        hopeless: dict[int, Fate] = {}
+        nowhere: dict[int, SimulatedPod] = {}
         placed = []
         for one in sorted(wanted, key=lambda wanted: -(wanted.pod.spec.priority or 0)):
             for pod in map(one.numbered, range(one.count)):
-                before = hopeless.get(one.serial)
+                before = nowhere.get(one.serial)
                 if before is not None:
                     placed.append(msgspec.structs.replace(before, pod=_name(pod), reasons={}))
                     continue
                 found = self._place(one, pod)
                 if not found.node:
-                    hopeless[one.serial] = found
+                    nowhere[one.serial] = found
                 placed.append(found)
         return placed
 
-    def _place(self, one: Wanted, pod: Pod) -> Fate:
-        made = Fate(_name(pod), one.origin, pod.spec.priority or 0)
+    def _place(self, one: Wanted, pod: Pod) -> SimulatedPod:
+        made = SimulatedPod(_name(pod), one.origin, pod.spec.priority or 0)
         refusals = self._refusals(one, pod)
         fitting = [name for name, refusal in refusals.items() if not refusal]
         if not fitting:
@@ -145,7 +145,7 @@ class Simulation:
         return {**self._against, **self._view.kubelet_refusals(pod, asked)}
 
 
-def _told(one: Fate, console: Console) -> str:
+def _told(one: SimulatedPod, console: Console) -> str:
     """Each reason once, with the nodes it is of."""
     nodes: dict[str, list[str]] = {}
     for name, why in one.reasons.items():

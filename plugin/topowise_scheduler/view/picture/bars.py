@@ -15,20 +15,20 @@ from topowise_scheduler.view.picture.words import memory_figure, share_title, sh
 _MOST_LINES: Final = 3
 
 
-def place(flow: Flow, sheet: Plan, zone: Zone, memory: Memory) -> None:
+def place(flow: Flow, plan: Plan, zone: Zone, memory: Memory) -> None:
     """One type of the zone's memory: caption, bar, and the shares in numbers."""
-    measures = sheet.measures
+    measures = plan.measures
     flow.line("caption", memory.type, memory_figure(memory))
     if not memory.total:
         return
     flow.skip(measures.after_caption)
-    to_scale = flow.width * memory.total // sheet.largest[memory.type]
+    to_scale = flow.width * memory.total // plan.largest[memory.type]
     drawn = _drawable(memory.shares, flow.width)
     width = max(len(drawn), to_scale)
     parts = []
     x = flow.x
     for share, share_x in zip(drawn, apportioned(width, [one.size for one in drawn]), strict=True):
-        parts.append(_part(sheet, zone, memory, share, Place(x, flow.y, share_x, measures.bar_y)))
+        parts.append(_part(plan, zone, memory, share, Place(x, flow.y, share_x, measures.bar_y)))
         x += share_x
     state = "joined" if zone.group else ""
     flow.add(Box("bar", flow.x, flow.y, width, measures.bar_y, state=state, boxes=tuple(parts)))
@@ -58,17 +58,17 @@ def _drawable(shares: Sequence[Share], room: int) -> list[Share]:
     return [*shares[:before], joint, *(share for share in shares[before:] if share.kind != "held")]
 
 
-def _part(sheet: Plan, zone: Zone, memory: Memory, share: Share, place: Place) -> Box:
-    measures = sheet.measures
+def _part(plan: Plan, zone: Zone, memory: Memory, share: Share, place: Place) -> Box:
+    measures = plan.measures
     texts: tuple[Text, ...] = ()
     label = tags(share.owners)
     if label and measures.faces["tag"].width(label) + 2 * measures.cell_pad <= place.width:
-        texts = (centred(sheet, place, label, "tag", place.x + measures.cell_pad),)
+        texts = (centred(plan, place, label, "tag", place.x + measures.cell_pad),)
     return Box(
         "share",
         *place,
         state="joint" if len(share.owners) > 1 else "exclusive" if share.kind == "held" else share.kind,
         owner=share.owners[0] if len(share.owners) == 1 else None,
-        title=share_title(sheet.picture, zone, memory, share),
+        title=share_title(plan.picture, zone, memory, share),
         texts=texts,
     )

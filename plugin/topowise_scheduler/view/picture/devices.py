@@ -11,9 +11,9 @@ from topowise_scheduler.view.picture.text import safe
 from topowise_scheduler.view.picture.words import device_title, devices_figure, nodes
 
 
-def place(flow: Flow, sheet: Plan, devices: Devices) -> None:
+def place(flow: Flow, plan: Plan, devices: Devices) -> None:
     """All of them, under a caption."""
-    measures = sheet.measures
+    measures = plan.measures
     flow.line("caption", devices.resource, devices_figure(devices.devices))
     flow.skip(measures.after_caption)
     are_chips = len(devices.devices) <= measures.max_chips and all(device.id is not None for device in devices.devices)
@@ -21,45 +21,45 @@ def place(flow: Flow, sheet: Plan, devices: Devices) -> None:
     height = measures.chip_y if are_chips else measures.cell_y
     x, y = flow.x, flow.y
     for device in devices.devices:
-        width = min(flow.width, _chip_x(sheet, device)) if are_chips else mark_x(sheet)
+        width = min(flow.width, _chip_x(plan, device)) if are_chips else mark_x(plan)
         if x > flow.x and x + width > flow.x + flow.width:
             x, y = flow.x, flow.y + gap * bool(measures.section)
         where = Place(x, y, width, height)
-        title = device_title(sheet.picture, devices.resource, device)
+        title = device_title(plan.picture, devices.resource, device)
         if are_chips:
-            flow.add(_chip(sheet, device, where, title))
+            flow.add(_chip(plan, device, where, title))
         else:
-            flow.add(mark(sheet, "swatch", where, _state(device), device.owner, title))
+            flow.add(mark(plan, "swatch", where, _state(device), device.owner, title))
         x += width + gap
 
 
-def _chip_x(sheet: Plan, device: Device) -> int:
-    measures = sheet.measures
-    marked = mark_x(sheet) if _has_mark(sheet, device) else 0
-    return marked + measures.faces["id"].width(_shown(sheet, device)) + 2 * measures.chip_pad
+def _chip_x(plan: Plan, device: Device) -> int:
+    measures = plan.measures
+    marked = mark_x(plan) if _has_mark(plan, device) else 0
+    return marked + measures.faces["id"].width(_shown(plan, device)) + 2 * measures.chip_pad
 
 
-def _chip(sheet: Plan, device: Device, place: Place, title: str) -> Box:
+def _chip(plan: Plan, device: Device, place: Place, title: str) -> Box:
     """The tag of who holds it, then the id."""
-    measures = sheet.measures
+    measures = plan.measures
     boxes: tuple[Box, ...] = ()
-    if _has_mark(sheet, device):
-        boxes = (mark(sheet, "swatch", place._replace(width=mark_x(sheet)), _state(device), device.owner, title),)
+    if _has_mark(plan, device):
+        boxes = (mark(plan, "swatch", place._replace(width=mark_x(plan)), _state(device), device.owner, title),)
     before = sum(box.width for box in boxes) + measures.chip_pad
     room = place.width - before - measures.chip_pad
-    short = measures.faces["id"].elided(_shown(sheet, device), room, measures.ellipsis)
-    text = centred(sheet, place, short, "id", place.x + before)
+    short = measures.faces["id"].elided(_shown(plan, device), room, measures.ellipsis)
+    text = centred(plan, place, short, "id", place.x + before)
     state = "" if device.is_healthy else "unhealthy"
     return Box("device", *place, state=state, title=title, texts=(text,), boxes=boxes)
 
 
-def _has_mark(sheet: Plan, device: Device) -> bool:
-    return not device.is_free or sheet.measures.marks_free
+def _has_mark(plan: Plan, device: Device) -> bool:
+    return not device.is_free or plan.measures.marks_free
 
 
-def _shown(sheet: Plan, device: Device) -> str:
+def _shown(plan: Plan, device: Device) -> str:
     near = f" on {nodes(device.zones)}" if len(device.zones) > 1 else ""
-    return safe(f"{device.id}{near}", ascii_only=sheet.measures.ascii_only)
+    return safe(f"{device.id}{near}", ascii_only=plan.measures.ascii_only)
 
 
 def _state(device: Device) -> str:

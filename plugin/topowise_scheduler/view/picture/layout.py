@@ -12,7 +12,7 @@ from topowise_scheduler.view.picture import devices, legend, zone
 from topowise_scheduler.view.picture.flow import Flow
 from topowise_scheduler.view.picture.measures import Measures
 from topowise_scheduler.view.picture.model import Picture
-from topowise_scheduler.view.picture.plan import Plan, plan
+from topowise_scheduler.view.picture.plan import Plan, make_plan
 from topowise_scheduler.view.picture.rows import Group, Rows, arrange
 from topowise_scheduler.view.picture.scene import Box
 from topowise_scheduler.view.picture.words import about, label
@@ -20,21 +20,21 @@ from topowise_scheduler.view.picture.words import about, label
 
 def lay_out(picture: Picture, measures: Measures) -> Box:
     """The whole picture as boxes in boxes, the outermost of which is the canvas at 0, 0."""
-    sheet = plan(picture, measures)
-    rows = arrange(sheet)
+    plan = make_plan(picture, measures)
+    rows = arrange(plan)
     margin = measures.margin
-    width = measures.width or max(max(rows.width(measures), legend.wanted(sheet)) + 2 * margin, measures.min_canvas)
+    width = measures.width or max(max(rows.width(measures), legend.wanted(plan)) + 2 * margin, measures.min_canvas)
     flow = Flow(measures, margin, margin, width - 2 * margin)
     flow.line("node", picture.node)
     flow.lines("about", about(picture))
     for row in rows.rows:
         flow.skip(measures.gap_y)
-        _row(flow, sheet, rows, row)
+        _row(flow, plan, rows, row)
     if picture.elsewhere:
         flow.skip(measures.gap_y)
-        flow.add(_elsewhere(sheet, flow.x, flow.y, rows.width(measures)))
+        flow.add(_elsewhere(plan, flow.x, flow.y, rows.width(measures)))
     flow.skip(max(1, measures.gap_y))
-    legend.place(flow, sheet)
+    legend.place(flow, plan)
     return Box(
         kind="canvas",
         x=0,
@@ -47,24 +47,24 @@ def lay_out(picture: Picture, measures: Measures) -> Box:
     )
 
 
-def _row(flow: Flow, sheet: Plan, rows: Rows, row: tuple[Group, ...]) -> None:
+def _row(flow: Flow, plan: Plan, rows: Rows, row: tuple[Group, ...]) -> None:
     x, y = flow.x, flow.y
     boxes = []
     for group in row:
-        box = _group(sheet, rows, group, x, y)
+        box = _group(plan, rows, group, x, y)
         boxes.append(box)
-        x = box.right + sheet.measures.gap_x
+        x = box.right + plan.measures.gap_x
     for box in _level(boxes):
         flow.add(box)
 
 
-def _group(sheet: Plan, rows: Rows, group: Group, x: int, y: int) -> Box:
+def _group(plan: Plan, rows: Rows, group: Group, x: int, y: int) -> Box:
     """A zone alone, or the zones of a socket in its frame."""
     if group.socket is None:
-        return zone.place(sheet, group.zones[0], x, y, rows.zone_x, names_socket=True)
-    measures = sheet.measures
+        return zone.place(plan, group.zones[0], x, y, rows.zone_x, names_socket=True)
+    measures = plan.measures
     width = group.width(measures, rows.across, rows.zone_x)
-    flow = zone.framed(sheet, f"Socket {group.socket}", x, y, width)
+    flow = zone.framed(plan, f"Socket {group.socket}", x, y, width)
     columns = group.columns(rows.across)
     for start in range(0, len(group.zones), columns):
         if start:
@@ -72,13 +72,13 @@ def _group(sheet: Plan, rows: Rows, group: Group, x: int, y: int) -> Box:
         top = flow.y
         boxes = [
             zone.place(
-                sheet, one, flow.x + number * (rows.zone_x + measures.gap_x), top, rows.zone_x, names_socket=False
+                plan, one, flow.x + number * (rows.zone_x + measures.gap_x), top, rows.zone_x, names_socket=False
             )
             for number, one in enumerate(group.zones[start : start + columns])
         ]
         for box in _level(boxes):
             flow.add(box)
-    return zone.frame(sheet, "socket", flow, x, y, width)
+    return zone.frame(plan, "socket", flow, x, y, width)
 
 
 def _level(boxes: list[Box]) -> list[Box]:
@@ -87,10 +87,10 @@ def _level(boxes: list[Box]) -> list[Box]:
     return [msgspec.structs.replace(box, height=height) for box in boxes]
 
 
-def _elsewhere(sheet: Plan, x: int, y: int, width: int) -> Box:
+def _elsewhere(plan: Plan, x: int, y: int, width: int) -> Box:
     """Devices that no single zone has."""
-    flow = zone.framed(sheet, "Near several NUMA nodes or none", x, y, width)
-    for number, one in enumerate(sheet.picture.elsewhere):
-        flow.skip(sheet.measures.section if number else 0)
-        devices.place(flow, sheet, one)
-    return zone.frame(sheet, "zone", flow, x, y, width)
+    flow = zone.framed(plan, "Near several NUMA nodes or none", x, y, width)
+    for number, one in enumerate(plan.picture.elsewhere):
+        flow.skip(plan.measures.section if number else 0)
+        devices.place(flow, plan, one)
+    return zone.frame(plan, "zone", flow, x, y, width)

@@ -22,41 +22,41 @@ _MOST_COLUMNS: Final = 3
 _Fill = Callable[[Flow, Plan], None]
 
 
-def place(flow: Flow, sheet: Plan) -> None:
+def place(flow: Flow, plan: Plan) -> None:
     """Key and distances beside the pods; above them where that is too narrow, or much lower than the pods are long."""
-    measures = sheet.measures
-    sides: list[_Fill] = [_key, _distances] if _has_distances(sheet.picture) else [_key]
+    measures = plan.measures
+    sides: list[_Fill] = [_key, _distances] if _has_distances(plan.picture) else [_key]
     gap = max(2, measures.gap_x)
-    side = max(measures.side, _matrix_x(sheet) + 2 * measures.panel_x)
+    side = max(measures.side, _matrix_x(plan) + 2 * measures.panel_x)
     rest = flow.width - side - gap
     if rest >= measures.entry + 2 * measures.panel_x:
-        left = _column(sheet, sides, flow.x, flow.y, side)
-        right = _column(sheet, [_pods], flow.x + side + gap, flow.y, rest)
+        left = _column(plan, sides, flow.x, flow.y, side)
+        right = _column(plan, [_pods], flow.x + side + gap, flow.y, rest)
         if right[-1].bottom - flow.y <= _TALL * (left[-1].bottom - flow.y):
             _add(flow, _level([left, right]))
             return
         if len(sides) > 1:
             x = flow.x + measures.side + gap
-            key = _column(sheet, [_key], flow.x, flow.y, measures.side)
-            _add(flow, _level([key, _column(sheet, [_distances], x, flow.y, flow.x + flow.width - x)]))
+            key = _column(plan, [_key], flow.x, flow.y, measures.side)
+            _add(flow, _level([key, _column(plan, [_distances], x, flow.y, flow.x + flow.width - x)]))
             flow.skip(max(1, measures.gap_y))
             sides = []
-    _add(flow, _column(sheet, [*sides, _pods], flow.x, flow.y, flow.width))
+    _add(flow, _column(plan, [*sides, _pods], flow.x, flow.y, flow.width))
 
 
-def wanted(sheet: Plan) -> int:
+def wanted(plan: Plan) -> int:
     """The width that keeps a long list of pods from becoming much longer than wide."""
-    columns = min(_MOST_COLUMNS, -(-len(sheet.picture.owners) // _LONG))
-    return columns * (sheet.measures.entry + sheet.measures.gap_x) + 2 * sheet.measures.panel_x
+    columns = min(_MOST_COLUMNS, -(-len(plan.picture.owners) // _LONG))
+    return columns * (plan.measures.entry + plan.measures.gap_x) + 2 * plan.measures.panel_x
 
 
-def _column(sheet: Plan, fills: Sequence[_Fill], x: int, y: int, width: int) -> list[Box]:
+def _column(plan: Plan, fills: Sequence[_Fill], x: int, y: int, width: int) -> list[Box]:
     """Panels below each other."""
-    measures = sheet.measures
+    measures = plan.measures
     panels = []
     for fill in fills:
         inside = Flow(measures, x + measures.panel_x, y + measures.panel_y, width - 2 * measures.panel_x)
-        fill(inside, sheet)
+        fill(inside, plan)
         height = inside.y + measures.panel_y - y
         panels.append(Box("panel", x, y, width, height, texts=tuple(inside.texts), boxes=tuple(inside.boxes)))
         y += height + max(1, measures.gap_y)
@@ -76,11 +76,11 @@ def _add(flow: Flow, boxes: Sequence[Box]) -> None:
         flow.add(box)
 
 
-def _key(flow: Flow, sheet: Plan) -> None:
+def _key(flow: Flow, plan: Plan) -> None:
     """The fills that occur in the picture."""
-    _heading(flow, sheet, "Key")
-    for state in _states(sheet.picture):
-        _entry(flow, sheet, state, None, STATES[state])
+    _heading(flow, plan, "Key")
+    for state in _states(plan.picture):
+        _entry(flow, plan, state, None, STATES[state])
 
 
 def _states(picture: Picture) -> list[str]:
@@ -103,51 +103,51 @@ def _states(picture: Picture) -> list[str]:
     return [state for state in STATES if state in found]
 
 
-def _entry(flow: Flow, sheet: Plan, state: str, owner: int | None, text: str, title: str = "") -> None:
+def _entry(flow: Flow, plan: Plan, state: str, owner: int | None, text: str, title: str = "") -> None:
     """A mark and what it means."""
-    measures = sheet.measures
+    measures = plan.measures
     line = measures.faces["name" if owner is not None else "about"].line
-    place = Place(flow.x, flow.y + (line - measures.cell_y) // 2, mark_x(sheet), measures.cell_y)
-    flow.boxes.append(mark(sheet, "swatch", place, state, owner, title))
-    flow.line("about" if owner is None else "name", text, indent=mark_x(sheet) + measures.space)
+    place = Place(flow.x, flow.y + (line - measures.cell_y) // 2, mark_x(plan), measures.cell_y)
+    flow.boxes.append(mark(plan, "swatch", place, state, owner, title))
+    flow.line("about" if owner is None else "name", text, indent=mark_x(plan) + measures.space)
 
 
 def _has_distances(picture: Picture) -> bool:
     return picture.distances is not None and len(picture.zones) > 1
 
 
-def _matrix_x(sheet: Plan) -> int:
-    return (len(sheet.picture.zones) + 1) * sheet.heat_x if _has_distances(sheet.picture) else 0
+def _matrix_x(plan: Plan) -> int:
+    return (len(plan.picture.zones) + 1) * plan.heat_x if _has_distances(plan.picture) else 0
 
 
-def _distances(flow: Flow, sheet: Plan) -> None:
+def _distances(flow: Flow, plan: Plan) -> None:
     """A row per zone; the farther, the stronger the fill. In words where there is no room for a table."""
-    picture = sheet.picture
-    _heading(flow, sheet, "Distances")
+    picture = plan.picture
+    _heading(flow, plan, "Distances")
     rows = picture.distances or ()
     ids = [str(zone.id) for zone in picture.zones]
-    if _matrix_x(sheet) > flow.width:
+    if _matrix_x(plan) > flow.width:
         for row_id, row in zip(ids, rows, strict=True):
             told = [f"{column_id} is {value}" for column_id, value in zip(ids, row, strict=True)]
             flow.lines("note", [f"from {row_id}", *told])
         return
     far = max(value for row in rows for value in row)
-    place = Place(flow.x, flow.y, sheet.heat_x, sheet.measures.heat_y)
+    place = Place(flow.x, flow.y, plan.heat_x, plan.measures.heat_y)
     for zone_id in ids:
         place = place._replace(x=place.x + place.width)
-        flow.texts.append(_number(sheet, place, zone_id, "id"))
+        flow.texts.append(_number(plan, place, zone_id, "id"))
     for row_id, row in zip(ids, rows, strict=True):
         place = place._replace(x=flow.x, y=place.y + place.height)
-        flow.texts.append(_number(sheet, place, row_id, "id"))
+        flow.texts.append(_number(plan, place, row_id, "id"))
         for column_id, value in zip(ids, row, strict=True):
             place = place._replace(x=place.x + place.width)
             title = f"from node {row_id} to node {column_id}: {value}"
-            text = _number(sheet, place, str(value), "value")
+            text = _number(plan, place, str(value), "value")
             flow.add(Box("heat", *place, state=str(_heat(value, far)), title=title, texts=(text,)))
 
 
-def _number(sheet: Plan, place: Place, text: str, style: Style) -> Text:
-    return centred(sheet, place, text, style, place.x + place.width - sheet.measures.chip_pad, "end")
+def _number(plan: Plan, place: Place, text: str, style: Style) -> Text:
+    return centred(plan, place, text, style, place.x + place.width - plan.measures.chip_pad, "end")
 
 
 def _heat(value: int, far: int) -> int:
@@ -155,10 +155,10 @@ def _heat(value: int, far: int) -> int:
     return 0 if value <= 10 else 1 + (value - 11) * _HEAT_LEVELS // max(1, far - 10)
 
 
-def _pods(flow: Flow, sheet: Plan) -> None:
+def _pods(flow: Flow, plan: Plan) -> None:
     """The pods in columns, each with what it holds."""
-    measures, picture = sheet.measures, sheet.picture
-    _heading(flow, sheet, "Pods")
+    measures, picture = plan.measures, plan.picture
+    _heading(flow, plan, "Pods")
     owners = list(enumerate(picture.owners))
     if owners:
         count = max(1, min((flow.width + measures.gap_x) // (measures.entry + measures.gap_x), len(owners)))
@@ -169,7 +169,7 @@ def _pods(flow: Flow, sheet: Plan) -> None:
         for number in range(count):
             column = Flow(measures, flow.x + number * (width + gap), top, width)
             for owner, pod in owners[number * length : (number + 1) * length]:
-                _pod(column, sheet, owner, pod)
+                _pod(column, plan, owner, pod)
             flow.texts += column.texts
             flow.boxes += column.boxes
             flow.y = max(flow.y, column.y)
@@ -178,13 +178,13 @@ def _pods(flow: Flow, sheet: Plan) -> None:
         flow.line("about", note)
 
 
-def _pod(flow: Flow, sheet: Plan, owner: int, pod: Owner) -> None:
-    measures = sheet.measures
-    _entry(flow, sheet, "exclusive", owner, pod.name, owner_title(pod))
-    flow.lines("note", holds(pod), indent=mark_x(sheet) + measures.space)
+def _pod(flow: Flow, plan: Plan, owner: int, pod: Owner) -> None:
+    measures = plan.measures
+    _entry(flow, plan, "exclusive", owner, pod.name, owner_title(pod))
+    flow.lines("note", holds(pod), indent=mark_x(plan) + measures.space)
     flow.skip(measures.section // 2)
 
 
-def _heading(flow: Flow, sheet: Plan, text: str) -> None:
+def _heading(flow: Flow, plan: Plan, text: str) -> None:
     flow.line("heading", text)
-    flow.skip(sheet.measures.after_caption)
+    flow.skip(plan.measures.after_caption)

@@ -18,17 +18,17 @@ class Place(NamedTuple):
     height: int
 
 
-def mark(sheet: Plan, kind: Kind, place: Place, state: str, owner: int | None, title: str = "") -> Box:
+def mark(plan: Plan, kind: Kind, place: Place, state: str, owner: int | None, title: str = "") -> Box:
     """A box with its tag in the middle."""
-    texts = () if owner is None else (centred(sheet, place, tag(owner), "tag", place.x + place.width // 2, "middle"),)
+    texts = () if owner is None else (centred(plan, place, tag(owner), "tag", place.x + place.width // 2, "middle"),)
     return Box(kind, *place, state=state, owner=owner, title=title, texts=texts)
 
 
-def centred(sheet: Plan, place: Place, text: str, style: Style, x: int, anchor: Anchor = "start") -> Text:
+def centred(plan: Plan, place: Place, text: str, style: Style, x: int, anchor: Anchor = "start") -> Text:
     """A line at `x`, half way down the box."""
-    return Text(x, place.y + (place.height - sheet.measures.faces[style].line) // 2, text, style, anchor)
+    return Text(x, place.y + (place.height - plan.measures.faces[style].line) // 2, text, style, anchor)
 
 
-def mark_x(sheet: Plan) -> int:
+def mark_x(plan: Plan) -> int:
     """The width of a box that is just wide enough for a tag."""
-    return sheet.tag_x + 2 * sheet.measures.cell_pad
+    return plan.tag_x + 2 * plan.measures.cell_pad

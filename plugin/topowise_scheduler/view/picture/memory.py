@@ -1,14 +1,13 @@
-"""The memory of each zone in shares, from the books of the memory manager.
+"""The memory of each zone in shares, from the state of the memory manager.
 
-The books know how much of a zone is held, and every pod's blocks on *sets* of zones. A block on one zone is that pod's
-share there. What the books have beyond these is of the pods with blocks on several zones: the share of the one pod, or
+It knows how much of a zone is held, and every pod's blocks on *sets* of zones. A block on one zone is that pod's
+share there. What is held beyond these is of the pods with blocks on several zones: the share of the one pod, or
 of all of them together if there are more.
 """
 
 from __future__ import annotations
 
-from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
-from topowise_scheduler.kubelet import memory_manager as books
+from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode, memory_manager
 from topowise_scheduler.kubelet.machine import hugepages_resource
 from topowise_scheduler.view.picture.holdings import Holdings
 from topowise_scheduler.view.picture.model import Block, Memory, Share
@@ -19,12 +18,12 @@ def by_zone(kubelet: Kubelet, machine: Machine | None, held: Holdings) -> tuple[
     if kubelet.memory is not None:
         types = kubelet.memory.policy.total
         return tuple(
-            tuple([_booked(kubelet.memory, held, name, position) for name in types])
+            tuple([_managed(kubelet.memory, held, name, position) for name in types])
             for position in range(len(kubelet.node_ids))
         )
     nodes = () if machine is None else machine.nodes()
     sizes = tuple(dict.fromkeys(size for node in nodes for size in node.hugepages))
-    return tuple(_unbooked(node, sizes) for node in nodes) or tuple(() for _ in kubelet.node_ids)
+    return tuple(_unmanaged(node, sizes) for node in nodes) or tuple(() for _ in kubelet.node_ids)
 
 
 def group(kubelet: Kubelet, position: int) -> tuple[int, ...]:
@@ -35,12 +34,12 @@ def group(kubelet: Kubelet, position: int) -> tuple[int, ...]:
     return kubelet.ids(cells) if cells.bit_count() > 1 else ()
 
 
-def told(kubelet: Kubelet, block: books.Block) -> Block:
+def told(kubelet: Kubelet, block: memory_manager.Block) -> Block:
     """The block with zone ids."""
     return Block(block.type, kubelet.ids(block.mask), block.size)
 
 
-def _booked(manager: books.MemoryManager, held: Holdings, name: str, position: int) -> Memory:
+def _managed(manager: memory_manager.MemoryManager, held: Holdings, name: str, position: int) -> Memory:
     policy, tables = manager.policy, manager.tables
     total, free = policy.total[name][position], tables.free[name][position]
     reserved = min(total, policy.system_reserved[position].get(name, 0))
@@ -71,7 +70,7 @@ def _known(owner: int | None) -> tuple[int, ...]:
     return () if owner is None else (owner,)
 
 
-def _unbooked(node: NumaNode, sizes: tuple[int, ...]) -> tuple[Memory, ...]:
+def _unmanaged(node: NumaNode, sizes: tuple[int, ...]) -> tuple[Memory, ...]:
     hugepages = {size: node.hugepages.get(size, 0) * size * 1024 for size in sizes}
     made = min(node.memory, sum(hugepages.values()))
     shares = [share for share in (Share("hugepages", made), Share("shared", node.memory - made)) if share.size]

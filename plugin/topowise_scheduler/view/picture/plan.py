@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True):
         return cores * (self.core_x + self.measures.core_gap) - self.measures.core_gap
 
 
-def plan(picture: Picture, measures: Measures) -> Plan:
+def make_plan(picture: Picture, measures: Measures) -> Plan:
     """The plan of a picture in a medium."""
     ids = [str(thread.id) for zone in picture.zones for thread in zone.threads if thread.id is not None]
     largest: dict[str, int] = {}
@@ -73,25 +73,25 @@ def balanced(count: int, fit: int) -> int:
     return -(-count // rows)
 
 
-def wanted_zone(sheet: Plan, across: int) -> int:
+def wanted_zone(plan: Plan, across: int) -> int:
     """The width a zone wants, frame included, if so many lie side by side; all there is where that is limited."""
-    measures = sheet.measures
+    measures = plan.measures
     if measures.width is not None:
         return measures.max_zone
-    inner = max((_cpus_x(sheet, zone, measures.cores_across[across - 1]) for zone in sheet.picture.zones), default=0)
+    inner = max((_cpus_x(plan, zone, measures.cores_across[across - 1]) for zone in plan.picture.zones), default=0)
     least = measures.min_zone if across > 1 else measures.min_canvas - 2 * measures.margin
     return min(measures.max_zone, max(least, inner + 2 * measures.pad_x))
 
 
-def _cpus_x(sheet: Plan, zone: Zone, usual: int) -> int:
+def _cpus_x(plan: Plan, zone: Zone, usual: int) -> int:
     """The width of the zone's CPUs: `usual` cores in a row, or more if there would be many more rows than that."""
     caches = [cache for socket in zone.sockets for cache in socket.caches]
     count = sum(len(cache.cores) for cache in caches)
     # Without ids a cell is half as wide, and a core half as high.
-    row = max(usual, isqrt(2 * count)) if sheet.id_x else max(2 * usual, isqrt(4 * count))
+    row = max(usual, isqrt(2 * count)) if plan.id_x else max(2 * usual, isqrt(4 * count))
     largest = max((balanced(len(cache.cores), row) for cache in caches), default=0)
     if len(caches) < 2 or not largest:
-        return sheet.across(largest)
-    measures = sheet.measures
+        return plan.across(largest)
+    measures = plan.measures
     side_by_side = min(len(caches), max(1, row // largest))
-    return side_by_side * (sheet.across(largest) + 2 * measures.cache_pad + measures.cache_gap) - measures.cache_gap
+    return side_by_side * (plan.across(largest) + 2 * measures.cache_pad + measures.cache_gap) - measures.cache_gap

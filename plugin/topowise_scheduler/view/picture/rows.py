@@ -39,15 +39,15 @@ class Rows(NamedTuple):
         return max((_width(measures, row, self.across, self.zone_x) for row in self.rows), default=0)
 
 
-def arrange(sheet: Plan) -> Rows:
+def arrange(plan: Plan) -> Rows:
     """As many zones across as fit, in rows of about the same length."""
-    groups = tuple(_groups(sheet.picture.zones))
-    measures = sheet.measures
-    most = max(1, min(measures.zones_across, len(sheet.picture.zones)))
+    groups = tuple(_groups(plan.picture.zones))
+    measures = plan.measures
+    most = max(1, min(measures.zones_across, len(plan.picture.zones)))
     for most_across in range(most, 0, -1):
         across = _even(groups, most_across)
         rows = tuple(_rows(groups, across))
-        wanted = wanted_zone(sheet, across)
+        wanted = wanted_zone(plan, across)
         if measures.width is None:
             return Rows(rows, across, wanted)
         # What is left of the width once there is a column of no width for every zone.

@@ -10,25 +10,25 @@ from topowise_scheduler.view.picture.scene import Box, Kind
 from topowise_scheduler.view.picture.words import joined
 
 
-def place(sheet: Plan, zone: Zone, x: int, y: int, width: int, *, names_socket: bool) -> Box:
+def place(plan: Plan, zone: Zone, x: int, y: int, width: int, *, names_socket: bool) -> Box:
     """The zone, as high as it needs."""
-    measures = sheet.measures
-    flow = framed(sheet, f"NUMA node {zone.id}", x, y, width, _socket(zone) if names_socket else "")
-    cpus.place(flow, sheet, zone)
+    measures = plan.measures
+    flow = framed(plan, f"NUMA node {zone.id}", x, y, width, _socket(zone) if names_socket else "")
+    cpus.place(flow, plan, zone)
     for number, memory in enumerate(zone.memory):
         flow.skip(measures.section)
         if zone.group and not number:
             flow.line("aside", joined(zone))
-        bars.place(flow, sheet, zone, memory)
+        bars.place(flow, plan, zone, memory)
     for one in zone.devices:
         flow.skip(measures.section)
-        devices.place(flow, sheet, one)
-    return frame(sheet, "zone", flow, x, y, width)
+        devices.place(flow, plan, one)
+    return frame(plan, "zone", flow, x, y, width)
 
 
-def framed(sheet: Plan, heading: str, x: int, y: int, width: int, figure: str = "") -> Flow:
+def framed(plan: Plan, heading: str, x: int, y: int, width: int, figure: str = "") -> Flow:
     """The inside of a frame, below its heading."""
-    measures = sheet.measures
+    measures = plan.measures
     top = y if measures.heading_on_edge else y + measures.pad_y
     flow = Flow(measures, x + measures.pad_x, top, width - 2 * measures.pad_x)
     flow.line("heading", heading, figure)
@@ -36,9 +36,9 @@ def framed(sheet: Plan, heading: str, x: int, y: int, width: int, figure: str = 
     return flow
 
 
-def frame(sheet: Plan, kind: Kind, flow: Flow, x: int, y: int, width: int) -> Box:
+def frame(plan: Plan, kind: Kind, flow: Flow, x: int, y: int, width: int) -> Box:
     """The frame around what is in the flow."""
-    height = flow.y + sheet.measures.pad_y - y
+    height = flow.y + plan.measures.pad_y - y
     return Box(kind, x, y, width, height, texts=tuple(flow.texts), boxes=tuple(flow.boxes))
 
 
