@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from topowise import pods
 from topowise.errors import ParseError
-from topowise_scheduler import explain, policies, refusals
+from topowise_scheduler import policies, refusals
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.engine import Outcome
@@ -156,32 +156,6 @@ class Answers:
         found = np.zeros(len(asked.names), np.int64)
         if places:
             found[np.concatenate(places)] = strategy.finish(np.concatenate(raw)) * 100 // scale.RAW_MAX
-        return found
-
-    def explanations(self, asked: Question) -> list[explain.NodeExplanation]:
-        """Per node, in order: what its kubelet would do and why. Asks the one-node model; for people, not for speed."""
-        verdicts = self.verdicts(asked)
-        scores = self.scores(asked)
-        found = []
-        for at, name in enumerate(asked.names):
-            state = next(self.states_for(asked, name), None)
-            books = self._ledger.books(name)
-            if state is None or books is None or books.report is None:
-                found.append(explain.not_reported(name))
-                continue
-            found.append(
-                explain.explain(
-                    name,
-                    state,
-                    asked.record.view(state),
-                    precision=books.report.precision,
-                    refusal=verdicts.text(at),
-                    never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE)
-                    and verdicts.text(at) not in (refusals.QUARANTINED, refusals.UNCONFIRMED),
-                    unconfirmed=self._ledger.unconfirmed.why(name),
-                    score=int(scores[at]) if verdicts.outcomes[at] == _FITS else 0,
-                )
-            )
         return found
 
     def expect(self, asked: Question, at: int) -> None:

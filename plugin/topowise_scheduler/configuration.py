@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from topowise.runtime.config import Configuration, Duration, Section, Serving, ServingTls
+from topowise_scheduler import strategy_names
 
 
 class Extender(Section, frozen=True):
@@ -48,9 +49,7 @@ class ResourceWeight(Section, frozen=True):
 class Scoring(Section, frozen=True):
     """Which of the nodes that fit is better."""
 
-    strategy: Literal[
-        "TightFit", "LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware"
-    ] = "TightFit"
+    strategy: strategy_names.Name = "TightFit"
     """`TightFit` keeps the largest holes whole, so that large pods find room later; `LeastAllocated` spreads and
     `MostAllocated` packs by the NUMA nodes' load, `BalancedAllocation` keeps resources in step (KEP-119);
     `LeastNUMANodes` and `NUMAAware` (Volcano's) prefer placements on few NUMA nodes."""
@@ -87,9 +86,7 @@ class Volcano(Section, frozen=True):
 
     enabled: bool = False
     """Off: there are no such verbs. On, whoever reaches the port may book room for pods until `claims.ttl` is over."""
-    strategy: Literal[
-        "TightFit", "LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware"
-    ] = "NUMAAware"
+    strategy: strategy_names.Name = "NUMAAware"
     """As `scoring.strategy`, for Volcano's tasks. `NUMAAware` has the formula of Volcano's own plug-in."""
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
     """Scores are 0 to 100 times this. Volcano adds them as they are to those of its plug-ins; 0: none."""

@@ -22,6 +22,7 @@ from topowise.runtime.log import kv
 from topowise_scheduler import grpc_api, metrics, strategies, ui
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.cluster.watch import Budgets, reflectors
 from topowise_scheduler.configuration import LeaderElection, SchedulerConfiguration
@@ -31,6 +32,7 @@ from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.verbs import NotReady, Verbs
+from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.volcano import verbs as volcano
 from topowise_scheduler.volcano.allocations import Allocations
 from topowise_scheduler.volcano.victims import Victims
@@ -49,8 +51,8 @@ async def run(settings: SchedulerConfiguration) -> int:
     access = await credentials.load(settings.client.kubeconfig, settings.client.context)
     async with Api(access, "topowise-scheduler", timeout=settings.client.timeout) as api:
         ledger = Ledger(Engine(), time.monotonic, claim_s=settings.claims.ttl if settings.claims.enabled else 0.0)
-        records, budgets = Records(), Budgets()
-        sources = reflectors(api, ledger, records, budgets)
+        records, budgets, nodes = Records(), Budgets(), Nodes()
+        sources = reflectors(api, ledger, records, budgets, nodes)
 
         def not_synced() -> str | None:
             waiting = [source.name for source in sources if not source.synced]
@@ -59,9 +61,10 @@ async def run(settings: SchedulerConfiguration) -> int:
         answers_of = ui.Observed if settings.ui.enabled else Answers
         strategy = _strategy(settings, settings.scoring.strategy)
         answers = answers_of(ledger, records, strategy, top_score=settings.extender.score_scale)
+        view = ClusterView(ledger, answers, nodes)
         dashboard = None
         if isinstance(answers, ui.Observed):
-            dashboard = ui.Dashboard(ledger, answers, not_synced, settings.ui.decisions)
+            dashboard = ui.Dashboard(ledger, answers, view, not_synced, settings.ui.decisions)
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         probes = health.Health()
@@ -70,7 +73,7 @@ async def run(settings: SchedulerConfiguration) -> int:
             # The dashboard tells what each call was about, so each call asks for itself.
             Verbs(answers, Evictions(ledger, answers, budgets), not_synced, prepares=dashboard is None),
             Binder(api, ledger, records, not_synced),
-            Explainer(api, ledger, answers, not_synced),
+            Explainer(api, view, not_synced),
             http.Metrics(registry),
             settings.extender.max_body_bytes,
             dashboard,
@@ -80,7 +83,7 @@ async def run(settings: SchedulerConfiguration) -> int:
             {
                 **{f"watch {source.name}": source.run() for source in sources},
                 "extender": http.serve(settings.extender, application),
-                "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, not_synced)),
+                "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, view, not_synced)),
                 "clock": _tick(ledger),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),

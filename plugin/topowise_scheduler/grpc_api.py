@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -21,18 +21,23 @@ from topowise.errors import ParseError, SourceError
 from topowise.runtime.config import ServingTls
 from topowise.runtime.log import kv
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
+from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.configuration import Grpc
+from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.view.explanation import NodeExplanation
 
 log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Asked = TypeVar("Asked")
 
 _VERDICTS = {
     "fits": scoring_pb2.VERDICT_FITS,
     "not reported": scoring_pb2.VERDICT_FITS,
     "not now": scoring_pb2.VERDICT_UNSCHEDULABLE,
     "never": scoring_pb2.VERDICT_UNRESOLVABLE,
+    "excluded": scoring_pb2.VERDICT_UNRESOLVABLE,
 }
 _STOP_S = 2.0
 # A Pod is at most 1.5 MiB in etcd, 10,000 names of 253 characters 2.5 MB.
@@ -47,8 +52,9 @@ _SOCKET_MODE = 0o660
 class Scoring(scoring_pb2_grpc.ScoringServicer):
     """Aborts with UNAVAILABLE before the first sync, and INVALID_ARGUMENT for a pod that cannot be read."""
 
-    def __init__(self, answers: Answers, not_ready: Callable[[], str | None]) -> None:
+    def __init__(self, answers: Answers, view: ClusterView, not_ready: Callable[[], str | None]) -> None:
         self._answers = answers
+        self._view = view
         self._not_ready = not_ready
 
     async def Filter(  # noqa: N802 - the name in the contract
@@ -72,20 +78,30 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
         self, request: scoring_pb2.ExplainRequest, context: Context
     ) -> scoring_pb2.ExplainResponse:
         """Verdicts, scores and a sentence each."""
-        asked = await self._question(request.pod, request.nodes, context)
-        told = self._answers.explanations(asked)
+        told = await self._read(lambda: self._explanations(request), context)
         return scoring_pb2.ExplainResponse(
             verdicts=[_VERDICTS[one.verdict] for one in told],
             scores=[one.score for one in told],
             details=[one.text for one in told],
+            not_looked_at=told[0].not_looked_at if told else (),
         )
 
+    def _explanations(self, request: scoring_pb2.ExplainRequest) -> list[NodeExplanation]:
+        pod = kube_scheduler.unbound(kube_scheduler.decode(request.pod))
+        return self._view.explanations(pod, request.nodes)
+
     async def _question(self, pod: bytes, nodes: Sequence[str], context: Context) -> Question:
+        return await self._read(
+            lambda: self._answers.question(pods.decode(pod), list(nodes), is_simulation=True), context
+        )
+
+    async def _read(self, ask: Callable[[], Asked], context: Context) -> Asked:
+        """What is asked with a pod, unless there is no answer yet or the pod cannot be read."""
         problem = self._not_ready()
         if problem is not None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, f"not ready: {problem}")
         try:
-            return self._answers.question(pods.decode(pod), list(nodes), is_simulation=True)
+            return ask()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"pod is not the JSON of a v1.Pod: {exc}")
         except ParseError as exc:

@@ -183,26 +183,25 @@ def aggregate(containers: Iterable[ContainerNeeds], amounts: Iterable[Mapping[st
     `amounts` are the requests or the limits of the containers, in their order; the result is a new dict
     (AggregateContainerRequests, AggregateContainerLimits).
     """
-    running: Amounts = {}
-    sidecars: Amounts = {}
-    peak: Amounts = {}
-    for container, mine in zip(containers, amounts, strict=True):
-        if container.kind == "app":
-            _add(running, mine)
+    held = [(container.kind, mine) for container, mine in zip(containers, amounts, strict=True)]
+    if len(held) == 1:
+        return dict(held[0][1])
+    names = dict.fromkeys(name for _, mine in held for name in mine)
+    return {name: peak([(kind, mine.get(name, 0)) for kind, mine in held]) for name in names}
+
+
+def peak(amounts: Iterable[tuple[Kind, int]]) -> int:
+    """What containers need of one thing while they need most: an init container runs beside the sidecars before it,
+    and before the rest (PodRequests)."""
+    running = sidecars = most = 0
+    for kind, amount in amounts:
+        if kind == "init":
+            most = max(most, sidecars + amount)
             continue
-        if container.kind == "sidecar":
-            _add(sidecars, mine)
-            _add(running, mine)
-            step: Mapping[str, int] = sidecars
-        elif sidecars:
-            step = dict(sidecars)
-            _add(step, mine)
-        else:
-            step = mine
-        _raise_to(peak, step)
-    if peak:
-        _raise_to(running, peak)
-    return running
+        running += amount
+        if kind == "sidecar":
+            sidecars += amount
+    return max(running, most)
 
 
 @lru_cache(maxsize=65536, typed=True)
@@ -344,9 +343,3 @@ def _is_pod_level(resource: str) -> bool:
 def _add(to: Amounts, amounts: Mapping[str, int]) -> None:
     for name, amount in amounts.items():
         to[name] = to.get(name, 0) + amount
-
-
-def _raise_to(floor: Amounts, amounts: Mapping[str, int]) -> None:
-    for name, amount in amounts.items():
-        if amount > floor.get(name, -1):
-            floor[name] = amount

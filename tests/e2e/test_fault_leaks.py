@@ -23,6 +23,7 @@ from exporter_setup import FakeKubelet
 from faults import Usage, looks, usage
 from sandbox.apiserver import ApiServer
 from scheduler_process import NRT, Service
+from scheduling import NODE_STATUS
 
 ROUNDS = round(10_000 * float(os.environ.get("TOPOWISE_ROUNDS", "1")))
 _AT_ONCE = 8
@@ -99,7 +100,7 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
     service = Service(server, tmp_path)
     service.config["claims"] = {"ttl": "5s"}
     for number in range(_NODES):
-        server.create("nodes", {"metadata": {"name": f"n{number:02d}"}})
+        server.create("nodes", {"metadata": {"name": f"n{number:02d}"}, "status": NODE_STATUS})
         cpu = {"name": "cpu", "capacity": "64", "allocatable": "64", "available": "64"}
         zones = [{"name": f"node-{zone}", "type": "Node", "resources": [cpu]} for zone in range(2)]
         attributes = [{"name": "topologyManagerPolicy", "value": "single-numa-node"}]

@@ -16,6 +16,7 @@ from faults.site import LONG_S, Site, pod, site
 from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import Block, NodeHoldings
+from scheduling import NODE_STATUS
 
 # Three zones of one core each, with other ids.
 OTHER = machines.Machine(
@@ -109,7 +110,7 @@ async def test_another_machine_under_the_same_name(
     other = OtherKubelet(kubelet.socket)
     other.machine = machine
     await other.start()
-    server.create("nodes", {"metadata": {"name": "n1"}})
+    server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
     again = await start(
         "topowise_exporter", "run", config={**config, "sysfsRoot": str(sysfs), "procfsRoot": str(procfs)}
     )
@@ -144,7 +145,7 @@ async def test_a_node_that_is_deleted_by_mistake_gets_its_object_back(
     async with site(server, start, config, kubelet, tmp_path) as place:
         await place.delete(NODE)
         await asyncio.sleep(0.5)
-        server.create("nodes", {"metadata": {"name": "n1"}})
+        server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
         uid = next(one["metadata"]["uid"] for one in server.store.objects("nodes") if one["metadata"]["name"] == "n1")
 
         def owned() -> bool:
@@ -172,4 +173,4 @@ async def test_a_node_that_is_gone_for_good_leaves_nothing(
 
     await assert_eventually(is_forgotten, within=LONG_S)
     _, _, text = await place.service.post("explain?node=n1", msgspec.json.encode(pod("asked", 1)), place.session)
-    assert "not reported" in text
+    assert "without a Node object" in text

@@ -22,6 +22,7 @@ from sandbox.apiserver import ApiServer, documents
 from sandbox.apiserver.client import CRDS, NRT, connect
 from sandbox.controlplane import ControlPlane
 from scheduler_process import Service
+from scheduling import NODE_STATUS
 
 pytestmark = pytest.mark.apiserver
 
@@ -78,7 +79,7 @@ async def test_kube_apiserver_stands_still_and_is_killed(
             return await takes(node, cpus) and not await takes(node, cpus + 1)
 
         async def add(name: str, cpus: int) -> None:
-            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": NODE_STATUS}
             assert (await client.call("POST", "/api/v1/nodes", node)).status == 201
             assert (await client.call("POST", NRT, topology(name, cpus))).status == 201
 

@@ -73,7 +73,7 @@ async def api(server: ApiServer) -> AsyncIterator[Api]:
 async def reading(api: Api) -> AsyncIterator[tuple[Service, Reflector[Any]]]:
     """The service's own watches, with watches that end soon."""
     service = Service()
-    sources = reflectors(api, service.ledger, service.records, Budgets())
+    sources = reflectors(api, service.ledger, service.records, Budgets(), service.nodes)
     source = next(one for one in sources if one.name == nrt.PLURAL)
     source._watch_seconds = (1.0, 1.0)
     tasks = [asyncio.create_task(one.run()) for one in sources]

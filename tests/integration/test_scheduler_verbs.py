@@ -15,7 +15,7 @@ import pytest
 from daemons import Daemon, Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
-from scheduling import counts
+from scheduling import NODE_STATUS, counts
 from scheduling import pod as pod_of
 from topowise import nrt
 from topowise.kube.api import APPLY_PATCH, MERGE_PATCH, Api
@@ -46,7 +46,7 @@ def create(server: ApiServer, name: str, cpu: str, **fields: Any) -> dict[str, A
 @pytest.fixture
 async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> Service:
     for name in ("n1", "n2"):
-        server.create("nodes", {"metadata": {"name": name}})
+        server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
         await publish(api, counts(name, ("8", "8"), included=()))
     made = Service(server, tmp_path)
     made.config["grpc"] = {"socket": str(tmp_path / "scoring.sock")}
@@ -175,6 +175,22 @@ async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: A
         assert len(scored.scores) == 2
         told = await stub.Explain(scoring_pb2.ExplainRequest(pod=pod, nodes=["n1"]), timeout=5)
         assert told.details == ["container c goes to NUMA node 0 (cpu 6)"]
+        server.create("nodes", {"metadata": {"name": "n3"}, "spec": {"unschedulable": True}, "status": NODE_STATUS})
+        volume = {"name": "v", "persistentVolumeClaim": {"claimName": "v"}}
+        pod = json.dumps(pod_of("x", "6", volumes=[volume], nodeSelector={"pool": "a"})).encode()
+
+        async def is_excluded() -> bool:
+            asked = scoring_pb2.ExplainRequest(pod=pod, nodes=["n3", "n1", "n4"])
+            told = await stub.Explain(asked, timeout=5)
+            assert set(told.verdicts) == {scoring_pb2.VERDICT_UNRESOLVABLE}
+            assert list(told.not_looked_at) == ["volumes"]
+            return [text.partition(": ")[0] for text in told.details] == [
+                "node(s) were unschedulable",
+                "node(s) didn't match Pod's node affinity/selector",
+                "node(s) without a Node object",
+            ]
+
+        await assert_eventually(is_excluded)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.Filter(scoring_pb2.FilterRequest(pod=b"{", nodes=["n1"]), timeout=5)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT

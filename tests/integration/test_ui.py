@@ -19,7 +19,7 @@ import pytest
 from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
-from scheduling import counts
+from scheduling import NODE_STATUS, counts
 from scheduling import pod as pod_of
 from topowise import nrt
 from topowise.kube.api import APPLY_PATCH, Api
@@ -37,7 +37,7 @@ async def publish(api: Api, topology: nrt.NodeResourceTopology) -> None:
 
 async def started(server: ApiServer, api: Api, directory: Path, start: Start, **ui: Any) -> Service:
     for name, free in NODES.items():
-        server.create("nodes", {"metadata": {"name": name}})
+        server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
         await publish(api, counts(name, free, included=()))
     made = Service(server, directory)
     if ui:

@@ -33,7 +33,7 @@ async def publish(api: Api, name: str, free: str = "8") -> None:
 @asynccontextmanager
 async def watching(api: Api, service: Service, budgets: Budgets) -> AsyncIterator[dict[str, Any]]:
     """The service's watches by the names of their collections."""
-    sources = reflectors(api, service.ledger, service.records, budgets)
+    sources = reflectors(api, service.ledger, service.records, budgets, service.nodes)
     tasks = [asyncio.create_task(one.run()) for one in sources]
     try:
         yield {one.name: one for one in sources}

@@ -13,12 +13,21 @@ from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import refusals, report, strategies
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.view.cluster_view import ClusterView
 
 GIB = 1 << 30
+
+
+NODE_STATUS: dict[str, Any] = {
+    "allocatable": {"cpu": "256", "memory": "1Ti", "pods": "1000"},
+    "conditions": [{"type": "Ready", "status": "True"}],
+}
+"""Of a Node with more room than any report of these tests tells of: kube-scheduler has nothing against it."""
 
 
 class Clock:
@@ -146,10 +155,21 @@ class Service:
         self.ledger = Ledger(self.engine, self.clock, **options)
         self.records = Records()
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
+        self.nodes = Nodes()
+        self.view = ClusterView(self.ledger, self.answers, self.nodes)
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""
         self.ledger.put_report(report.read(topology))
+
+    def put_node(self, name: str, spec: dict[str, Any] | None = None, **fields: Any) -> None:
+        """The watch of nodes brings one, ready unless said otherwise."""
+        status = {
+            "allocatable": fields.get("allocatable", {"cpu": "8", "memory": "64Gi", "pods": "110"}),
+            "conditions": [{"type": "Ready", "status": fields.get("ready", "True")}],
+        }
+        document = {"metadata": {"name": name, "labels": fields.get("labels")}, "spec": spec or {}, "status": status}
+        self.nodes.apply("ADDED", self.nodes.decode(msgspec.json.encode(document)))
 
     def put(self, document: dict[str, Any], **options: Any) -> PodRecord:
         """The watch of pods brings an object."""

@@ -15,7 +15,9 @@ from topowise.kube.reflector import EventType, Reflector
 from topowise.runtime.log import kv
 from topowise_scheduler import report
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.kube_scheduler import Node
 from topowise_scheduler.preemption import Budget, decode_budget
 
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
@@ -24,16 +26,6 @@ BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
 log = logging.getLogger(__name__)
 
 Item = TypeVar("Item", report.Report, PodRecord)
-
-
-class _Named(msgspec.Struct, frozen=True, gc=False):
-    name: str = ""
-
-
-class Node(msgspec.Struct, frozen=True, gc=False):
-    """What is used of a v1.Node."""
-
-    metadata: _Named
 
 
 class _Reports:
@@ -85,20 +77,23 @@ class _Reports:
 
 
 class _Nodes:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, nodes: Nodes) -> None:
         self._ledger = ledger
+        self._nodes = nodes
 
     def replace(self, items: list[Node]) -> None:
-        listed = {item.metadata.name for item in items}
+        self._nodes.replace(items)
+        listed = set(self._nodes)
         for name in self._ledger.known - listed:
             self._ledger.drop_node(name)
         self._ledger.known = listed
 
     def apply(self, event: EventType, item: Node) -> None:
+        self._nodes.apply(event, item)
         if event == "DELETED":
-            self._ledger.drop_node(item.metadata.name)
+            self._ledger.drop_node(item.name)
         else:
-            self._ledger.known.add(item.metadata.name)
+            self._ledger.known.add(item.name)
 
 
 class _Pods:
@@ -158,13 +153,12 @@ def _guarded(put: Callable[[Item], None], item: Item) -> None:
         log.exception("Object cannot be applied, left out", extra=kv(name=item.name))
 
 
-def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets) -> list[Reflector[Any]]:
+def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nodes: Nodes) -> list[Reflector[Any]]:
     """One for each collection.
 
     A cluster without the NRT CRD is one in which no node has been reported yet. One with Koordinator's or an old RTE's
     may serve v1alpha1 alone.
     """
-    decode_node = msgspec.json.Decoder(Node).decode
     decode_topology = nrt.decode
 
     def decode_report(raw: bytes | msgspec.Raw) -> report.Report:
@@ -173,7 +167,7 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets) -> 
     reports = _Reports(ledger)
     return [
         Reflector(api, "/api/v1/pods", records.decode, _Pods(ledger, reports.release)),
-        Reflector(api, "/api/v1/nodes", decode_node, _Nodes(ledger)),
+        Reflector(api, "/api/v1/nodes", nodes.decode, _Nodes(ledger, nodes)),
         Reflector(api, nrt.PATH, decode_report, reports, missing_is_empty=True, instead=(nrt.OLD_PATH,)),
         Reflector(api, BUDGETS_PATH, decode_budget, budgets),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from topowise_scheduler import preemption
@@ -11,7 +11,6 @@ from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.kubelet import Kubelet
 
 # kube-scheduler proposes a hundred candidates or more and evicts from one of them; those that this does not suffice for
 # are left out.
@@ -55,22 +54,6 @@ class Evictions:
         state = next(states, None)
         if state is None:
             return proposal
-        running = list(self._running(name))
-        allowed = {budget.key: budget.allowed for budget in self._budgets.all()}
-        view = asked.record.view(state)
-        choice = preemption.choose(state, view, asked.record.priority, running, proposal.victims, allowed)
-        if choice is None or not all(_fits_without(world, asked, choice) for world in states):
-            return None
-        return choice
-
-    def _running(self, name: str) -> Iterator[preemption.Running]:
-        budgets = self._budgets.all()
-        for pod in self._ledger.pods_on(name):
-            mine = preemption.matching(pod.name, pod.namespace, pod.labels, budgets)
-            yield preemption.Running(uid=pod.uid, priority=pod.priority, started=pod.started, budgets=mine)
-
-
-def _fits_without(world: Kubelet, asked: Question, choice: preemption.Choice) -> bool:
-    for uid in choice.victims:
-        world.remove(uid)
-    return world.admit_view(asked.record.view(world)).admitted
+        record, budgets = asked.record, self._budgets.all()
+        pods = self._ledger.pods_on(name)
+        return preemption.choose_for_all(state, states, record.view, record.priority, pods, proposal.victims, budgets)

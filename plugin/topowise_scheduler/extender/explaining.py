@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from topowise import documents, pods
+from topowise import documents
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
-from topowise_scheduler.answers import Answers
-from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler import kube_scheduler
 from topowise_scheduler.extender.verbs import BadRequestError, NotReady
+from topowise_scheduler.view.cluster_view import ClusterView
 
 _TIMEOUT_S = 5.0
 
@@ -20,14 +20,13 @@ _TIMEOUT_S = 5.0
 class Explainer:
     """Answers are simulations: nothing is claimed by them. Every method raises BadRequestError and ParseError."""
 
-    def __init__(self, api: Api, ledger: Ledger, answers: Answers, not_ready: NotReady) -> None:
+    def __init__(self, api: Api, view: ClusterView, not_ready: NotReady) -> None:
         self._api = api
-        self._ledger = ledger
-        self._answers = answers
+        self._view = view
         self._not_ready = not_ready
 
     async def named(self, pod: str, nodes: Sequence[str]) -> bytes:
-        """The explanation of a pod of the cluster, "namespace/name"; of these nodes, or of all that are reported."""
+        """The explanation of a pod of the cluster, "namespace/name"; of these nodes, or of all."""
         namespace, slash, name = pod.partition("/")
         if not (namespace and slash and name) or "/" in name:
             raise BadRequestError(f"pod is {pod!r}, expected namespace/name")
@@ -44,11 +43,11 @@ class Explainer:
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
         try:
-            pod = msgspec.convert(documents.load(body), pods.Pod)
+            pod = msgspec.convert(documents.load(body), kube_scheduler.Pod)
         except (msgspec.ValidationError, documents.DocumentError) as exc:
             raise BadRequestError(f"request is not a manifest of a pod: {exc}") from exc
-        asked = self._answers.question(pod, list(nodes) or self._ledger.reported(), is_simulation=True)
-        return msgspec.json.encode(self._answers.explanations(asked))
+        told = self._view.explanations(kube_scheduler.unbound(pod), list(nodes) or self._view.names)
+        return msgspec.json.encode(told)
 
 
 def refuse_explain(problem: str) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-STRATEGIES: Final = ("TightFit", "LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware")
+from topowise_scheduler import strategy_names
+
 SHELLS: Final = ("bash", "zsh", "fish", "kubectl")
 
 _EPILOG: Final = (
@@ -76,7 +77,10 @@ def _simulate(made: _Parser) -> None:
     _namespace(made)
     _cluster(made)
     made.add_argument(
-        "--strategy", choices=STRATEGIES, default="TightFit", help="scoring.strategy of the service (%(default)s)"
+        "--strategy",
+        choices=strategy_names.NAMES,
+        default="TightFit",
+        help="scoring.strategy of the service (%(default)s)",
     )
     _output(made, "table", "json")
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _PICTURE_COLUMNS = 100
@@ -36,7 +37,7 @@ class Answer(NamedTuple):
 
     text: str
     status: int = 0
-    notes: tuple[str, ...] = ()
+    notes: Sequence[str] = ()
 
 
 def of_this_process() -> Console:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from topowise import pods
 from topowise.errors import SourceError
 from topowise.kube import paths
-from topowise_scheduler.explain import NodeExplanation, Step, ZoneRoom, human
+from topowise_scheduler.kube_scheduler import Pod, Spec, unbound
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import manifests, objects
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
-from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.kubectl.source import Kubectl, decoded
+from topowise_scheduler.view.explanation import NodeExplanation, Step, ZoneRoom, human
+from topowise_scheduler.view.picture.words import counted
 
-if TYPE_CHECKING:
-    pass
-
-_ORDER: Final = ("fits", "not now", "never", "not reported")
+_ORDER: Final = ("fits", "not now", "never", "excluded", "not reported")
 _COLOURS: Final = {
     "fits": colours.GOOD,
     "not now": colours.WARN,
     "never": colours.BAD,
+    "excluded": colours.BAD,
     "not reported": colours.DIM,
 }
 
@@ -34,9 +33,19 @@ _COLOURS: Final = {
 class Explained(msgspec.Struct, frozen=True):
     """A pod and what was said of it. `note` is what has to be known of the answer."""
 
-    pod: pods.Pod
+    pod: Pod
     nodes: list[NodeExplanation]
     note: str = ""
+
+    @property
+    def name(self) -> str:
+        """Namespace and name."""
+        return f"{self.pod.metadata.namespace or 'default'}/{self.pod.metadata.name}"
+
+    @property
+    def not_looked_at(self) -> Sequence[str]:
+        """What the pod asks of its nodes beside what was looked at: the same for all of them."""
+        return self.nodes[0].not_looked_at if self.nodes else ()
 
     @property
     def fits(self) -> bool:
@@ -49,6 +58,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     if bool(options.pod) == bool(options.file):
         raise SourceError("explain", "expected the name of a pod or -f FILE, and not both")
     explained, notes = _ask_service(options) if options.service else _ask_ourselves(options)
+    notes += [manifests.note_on(f"Pod {one.name}", asked) for one in explained if (asked := one.not_looked_at)]
     status = 0 if all(one.fits for one in explained) else 1
     if options.output == "json":
         told = [one.nodes for one in explained]
@@ -76,55 +86,41 @@ def _lack(asked: int, zone: ZoneRoom) -> float:
     return 0.0 if zone.fits else 1.5 - max(0, zone.available) / max(1, asked) / 2
 
 
-def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], tuple[str, ...]]:
+def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
     from topowise_scheduler.kubectl import service
 
     if options.pod:
         namespace = options.namespace or Kubectl(options.context, options.kubeconfig).namespace()
-        pod = pods.Pod(pods.Metadata(options.pod, namespace), pods.Spec())
+        pod = Pod(pods.Metadata(options.pod, namespace), Spec())
         told = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
-        return [Explained(pod, told)], ()
+        return [Explained(pod, told)], []
     wanted, notes = manifests.read(options.file, options.namespace or "default")
     return [
         Explained(one.pod, service.explain(options.service, "", msgspec.to_builtins(one.pod), options.node))
         for one in wanted
-    ], tuple(notes)
+    ], notes
 
 
-def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], tuple[str, ...]]:
-    from topowise_scheduler.kubectl import estate
+def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
+    from topowise_scheduler.kubectl import cluster
 
-    notes: list[str] = []
     if options.pod:
         pod, there, now = _pod_and_objects(options)
-        asked = [(pod, _already(pod))]
+        known = cluster.Cluster(there, now)
+        # It is not there already: what would become of it is the question.
+        known.ledger.drop_pod(pod.metadata.uid)
+        asked, notes = [(unbound(pod), _already(pod))], known.notes
     else:
-        wanted, notes = manifests.read(options.file, options.namespace or "default")
-        there, now = estate.read(options)
-        classes = classes_for(options, there, wanted)
-        notes += [
-            f"warning: priority class {name!r} is not known; its pods are taken to have priority 0"
-            for name in manifests.unknown_classes(wanted, classes)
-        ]
-        asked = [(one.with_priority(classes).pod, "") for one in wanted]
-    known = estate.Estate(there, now)
-    names = options.node or known.names
+        known, wanted, notes = cluster.open_with_manifests(options, top_score=10)
+        asked = [(one.pod, "") for one in wanted]
+    names = options.node or known.view.names
     if not names:
         raise objects.no_nodes(options.nodes_file)
-    return [Explained(pod, known.explain(pod, names), note) for pod, note in asked], (*notes, *known.notes)
+    return [Explained(pod, known.view.explanations(pod, names), note) for pod, note in asked], notes
 
 
-def classes_for(
-    options: argparse.Namespace, there: objects.Objects, wanted: Sequence[manifests.Wanted]
-) -> dict[str, int]:
-    """The priorities of the classes that are named; those of the cluster are read only if there is need to."""
-    if options.nodes_file or not any(one.priority_class for one in wanted):
-        return there.classes
-    return objects.priority_classes(Kubectl(options.context, options.kubeconfig))
-
-
-def _pod_and_objects(options: argparse.Namespace) -> tuple[pods.Pod, objects.Objects, float]:
-    from topowise_scheduler.kubectl import estate
+def _pod_and_objects(options: argparse.Namespace) -> tuple[Pod, objects.Objects, float]:
+    from topowise_scheduler.kubectl import cluster
 
     if options.nodes_file:
         there = objects.from_files(options.nodes_file)
@@ -137,10 +133,10 @@ def _pod_and_objects(options: argparse.Namespace) -> tuple[pods.Pod, objects.Obj
     namespace = options.namespace or kubectl.namespace()
     path = paths.pod(namespace, options.pod)
     (answer,) = kubectl.get(path)
-    return objects.pod_of(decoded(answer, path), path), *estate.read(options)
+    return objects.pod_of(decoded(answer, path), path), *cluster.read(options)
 
 
-def _already(pod: pods.Pod) -> str:
+def _already(pod: Pod) -> str:
     if pod.is_terminal:
         return "It has ended; told is what would become of it now."
     if pod.spec.nodeName:
@@ -150,9 +146,8 @@ def _already(pod: pods.Pod) -> str:
 
 def _text(one: Explained, console: Console, *, is_wide: bool) -> str:
     nodes = ordered(one.nodes)
-    metadata = one.pod.metadata
     fitting = sum(node.verdict == "fits" for node in nodes)
-    title = f"Pod {metadata.namespace or 'default'}/{metadata.name}: fits {fitting} of {counted(len(nodes), 'node')}"
+    title = f"Pod {one.name}: fits {fitting} of {counted(len(nodes), 'node')}"
     lines = [console.paint(title, colours.BOLD), *([one.note] if one.note else []), ""]
     rows = [[node.node, node.verdict, str(node.score) if node.verdict == "fits" else "-", _why(node)] for node in nodes]
     header = ["NODE", "VERDICT", "SCORE", "WHY"]

@@ -11,8 +11,8 @@ import msgspec
 from topowise import pods
 from topowise.errors import ParseError, SourceError
 from topowise_scheduler import policies
+from topowise_scheduler.kube_scheduler import Pod, unbound, unexamined
 from topowise_scheduler.kubectl import objects
-from topowise_scheduler.kubectl.filters import Demands
 from topowise_scheduler.kubectl.objects import Json
 from topowise_scheduler.kubectl.source import documents
 
@@ -26,14 +26,14 @@ _SYSTEM_CLASSES: Final = {"system-cluster-critical": 2_000_000_000, "system-node
 class Wanted(msgspec.Struct, frozen=True):
     """A pod that somebody asks for, `count` of them in a row.
 
-    `origin` is what asks: "Deployment default/web"; `serial` tells two of one name apart.
+    `origin` is what asks: "Deployment default/web"; `serial` tells two of one name apart. `priority_class` is "" where
+    the priority itself is written.
     """
 
-    pod: pods.Pod
-    spec: Mapping[str, Any]
-    demands: Demands
+    pod: Pod
     origin: str
     count: int
+    priority_class: str = ""
     serial: int = 0
 
     @property
@@ -41,12 +41,7 @@ class Wanted(msgspec.Struct, frozen=True):
         """Namespace and name."""
         return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
 
-    @property
-    def priority_class(self) -> str:
-        """Its class if the priority itself is not written, "" otherwise."""
-        return "" if self.spec.get("priority") is not None else str(self.spec.get("priorityClassName") or "")
-
-    def numbered(self, number: int) -> pods.Pod:
+    def numbered(self, number: int) -> Pod:
         """One of them, with a uid of its own: it is not the pod of that name that may be there already."""
         metadata = self.pod.metadata
         name = metadata.name if self.origin.startswith("Pod ") else f"{metadata.name}-{number}"
@@ -86,10 +81,24 @@ def read(files: Sequence[str], namespace: str) -> tuple[list[Wanted], list[str]]
     return found, notes
 
 
-def unknown_classes(found: Sequence[Wanted], classes: Mapping[str, int]) -> list[str]:
-    """The priority classes that are named and not known."""
+def prioritised(found: Sequence[Wanted], classes: Mapping[str, int]) -> tuple[list[Wanted], list[str]]:
+    """The wanted pods with the priorities of their classes, and notes on classes that are not known."""
     named = {one.priority_class for one in found} - {""}
-    return sorted(named - classes.keys() - _SYSTEM_CLASSES.keys())
+    notes = [
+        f"warning: priority class {name!r} is not known; its pods are taken to have priority 0"
+        for name in sorted(named - classes.keys() - _SYSTEM_CLASSES.keys())
+    ]
+    return [one.with_priority(classes) for one in found], notes
+
+
+def not_looked_at(found: Sequence[Wanted]) -> list[str]:
+    """Notes on what the pods ask of their nodes that is not looked at."""
+    return [note_on(one.origin, asked) for one in found if (asked := unexamined(one.pod.spec))]
+
+
+def note_on(what: str, asked: Sequence[str]) -> str:
+    """The note for one."""
+    return f"note: {what} asks for {', '.join(asked)}, which is not looked at here"
 
 
 def of_pod(document: Json, where: str, namespace: str = "default") -> Wanted:
@@ -122,24 +131,16 @@ def _make(template: Json, owner: Json, origin: str, count: int, namespace: str, 
     metadata["namespace"] = (owner.get("metadata") or {}).get("namespace") or namespace
     if owner is not template:
         metadata.pop("uid", None)
-    # It is placed anew, wherever it is now.
-    named = {
-        "kind": "Pod",
-        "metadata": metadata,
-        "spec": {field: item for field, item in spec.items() if field != "nodeName"},
-    }
-    try:
-        demands = msgspec.convert(spec, Demands)
-    except msgspec.ValidationError as exc:
-        raise SourceError(where, f"{origin} cannot be read: {exc}") from exc
     kind, name = origin.split(" ", 1)
-    pod = objects.pod_of(named, where)
+    # One that is there is placed anew, wherever it is now.
+    pod = unbound(objects.pod_of({"kind": "Pod", "metadata": metadata, "spec": spec}, where))
     try:
         pods.needs(pod)
         policies.demand(pod.metadata.annotations or {})
     except ParseError as exc:
         raise SourceError(where, f"{origin} cannot be read: {exc}") from exc
-    return Wanted(pod, spec, demands, f"{kind} {metadata['namespace']}/{name}", count)
+    named = "" if pod.spec.priority is not None else str(spec.get("priorityClassName") or "")
+    return Wanted(pod, f"{kind} {metadata['namespace']}/{name}", count, named)
 
 
 def _name(document: Json, where: str) -> str:

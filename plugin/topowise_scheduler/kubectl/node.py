@@ -8,19 +8,21 @@ from urllib.parse import quote
 
 import msgspec
 
-from topowise import nrt, pods, quantity
+from topowise import nrt, quantity
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
 from topowise_scheduler.cluster.books import Books
-from topowise_scheduler.kubectl import nodes, objects, picture
-from topowise_scheduler.kubectl.ages import age
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubectl import nodes, objects
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
-from topowise_scheduler.kubectl.picture import Picture, words
+from topowise_scheduler.kubectl.durations import age
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.report import Report, read
 from topowise_scheduler.report.costs import distances
+from topowise_scheduler.view import picture
+from topowise_scheduler.view.picture import Picture, words
 
 _NAMES_TOLD = 8
 
@@ -41,7 +43,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     return Answer(text, notes=notes)
 
 
-def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[pods.Pod], now: float) -> Picture:
+def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[Pod], now: float) -> Picture:
     """The machine as it was reported, with these pods where the kubelet will have put them since."""
     state = _now(found, pods_of_it) if pods_of_it else _as_reported(report)
     return picture.read(
@@ -60,12 +62,12 @@ def _as_reported(report: Report) -> Kubelet:
     return _known(books)
 
 
-def _now(found: objects.Reported, pods_of_it: Sequence[pods.Pod]) -> Kubelet:
+def _now(found: objects.Reported, pods_of_it: Sequence[Pod]) -> Kubelet:
     # The ledger brings the engine along, which takes 0.15 s to load.
-    from topowise_scheduler.kubectl.estate import Estate
+    from topowise_scheduler.kubectl.cluster import Cluster
 
-    estate = Estate(objects.Objects(reports=(found,), pods=tuple(pods_of_it)), 0.0)
-    return _known(estate.ledger.books(found.topology.metadata.name))
+    now = Cluster(objects.Objects(reports=(found,), pods=tuple(pods_of_it)), 0.0)
+    return _known(now.ledger.books(found.topology.metadata.name))
 
 
 def _known(books: Books | None) -> Kubelet:
@@ -74,7 +76,7 @@ def _known(books: Books | None) -> Kubelet:
     return books.kubelet
 
 
-def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[pods.Pod, ...]]:
+def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...]]:
     """The report, and the pods that are to be looked at."""
     name = options.name
     if options.file:

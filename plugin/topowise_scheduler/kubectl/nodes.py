@@ -10,9 +10,9 @@ import msgspec
 
 from topowise import nrt
 from topowise_scheduler.kubectl import objects, zones
-from topowise_scheduler.kubectl.ages import age
 from topowise_scheduler.kubectl.columns import columns, width_of
 from topowise_scheduler.kubectl.console import Answer, Console
+from topowise_scheduler.kubectl.durations import age
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.report import Report, read
 

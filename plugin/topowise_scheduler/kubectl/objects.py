@@ -7,10 +7,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from topowise import nrt, pods
+from topowise import nrt
 from topowise.errors import SourceError
 from topowise.kube import paths
-from topowise_scheduler.kubectl.ages import seconds_since
+from topowise_scheduler.kube_scheduler import NodeObject, Pod
+from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded, documents
 
 # What has ended holds nothing, and is most of what some clusters keep.
@@ -21,45 +22,10 @@ _CLASSES_PATH: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 Json = dict[str, Any]
 
 
-class Taint(msgspec.Struct, frozen=True):
-    key: str = ""
-    value: str = ""
-    effect: str = ""
-
-
-class NodeMetadata(msgspec.Struct, frozen=True):
-    name: str = ""
-    uid: str = ""
-    labels: dict[str, str] = {}
-
-
-class NodeSpec(msgspec.Struct, frozen=True):
-    unschedulable: bool = False
-    taints: tuple[Taint, ...] = ()
-
-
-class NodeStatus(msgspec.Struct, frozen=True):
-    allocatable: pods.Quantities = {}
-    conditions: tuple[pods.Condition, ...] = ()
-
-
-class Node(msgspec.Struct, frozen=True):
-    """What is used of a v1.Node."""
-
-    metadata: NodeMetadata
-    spec: NodeSpec = NodeSpec()
-    status: NodeStatus = NodeStatus()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether its kubelet says so; one without conditions says nothing against it."""
-        return all(one.status == "True" for one in self.status.conditions if one.type == "Ready")
-
-
 class _Class(msgspec.Struct, frozen=True):
     """What is used of a PriorityClass."""
 
-    metadata: NodeMetadata
+    metadata: nrt.Metadata
     value: int = 0
 
 
@@ -79,8 +45,8 @@ class Objects(msgspec.Struct, frozen=True):
     """`pods` and `nodes` are None where nobody has told of any; `classes` are priorities by class."""
 
     reports: tuple[Reported, ...] = ()
-    pods: tuple[pods.Pod, ...] | None = None
-    nodes: tuple[Node, ...] | None = None
+    pods: tuple[Pod, ...] | None = None
+    nodes: tuple[NodeObject, ...] | None = None
     classes: dict[str, int] = {}
 
     def report(self, name: str) -> Reported | None:
@@ -89,11 +55,11 @@ class Objects(msgspec.Struct, frozen=True):
 
 
 class _Pods(msgspec.Struct, frozen=True):
-    items: tuple[pods.Pod, ...]
+    items: tuple[Pod, ...]
 
 
 class _Nodes(msgspec.Struct, frozen=True):
-    items: tuple[Node, ...]
+    items: tuple[NodeObject, ...]
 
 
 class _Classes(msgspec.Struct, frozen=True):
@@ -109,8 +75,8 @@ def from_files(files: Sequence[str]) -> Objects:
     where = ", ".join(files)
     return Objects(
         reports=reports(kinds.get(nrt.KIND, []), where),
-        pods=tuple([_convert(one, pods.Pod, where) for one in kinds["Pod"]]) if "Pod" in kinds else None,
-        nodes=tuple([_convert(one, Node, where) for one in kinds["Node"]]) if "Node" in kinds else None,
+        pods=tuple([_convert(one, Pod, where) for one in kinds["Pod"]]) if "Pod" in kinds else None,
+        nodes=tuple([_convert(one, NodeObject, where) for one in kinds["Node"]]) if "Node" in kinds else None,
         classes=_values([_convert(one, _Class, where) for one in kinds.get("PriorityClass", [])]),
     )
 
@@ -158,7 +124,7 @@ def reports(found: Sequence[Json], where: str) -> tuple[Reported, ...]:
     return tuple(sorted(made, key=lambda one: one.topology.metadata.name))
 
 
-def pods_in(answer: bytes, path: str) -> tuple[pods.Pod, ...]:
+def pods_in(answer: bytes, path: str) -> tuple[Pod, ...]:
     """The pods of a list. Raises SourceError."""
     return _listed(answer, _Pods, path).items
 
@@ -175,9 +141,9 @@ def _times(there: Objects) -> Iterator[str]:
         yield (pod.status.startTime if pod.status is not None else None) or ""
 
 
-def pod_of(document: Json, where: str) -> pods.Pod:
-    """A pod. Raises SourceError."""
-    return _convert(document, pods.Pod, where)
+def pod_of(document: Json, where: str) -> Pod:
+    """A pod to ask about. Raises SourceError."""
+    return _convert(document, Pod, where)
 
 
 def no_nodes(files: Sequence[str]) -> SourceError:

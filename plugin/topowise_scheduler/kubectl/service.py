@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from topowise.errors import SourceError
-from topowise_scheduler.explain import NodeExplanation
+from topowise_scheduler.view.explanation import NodeExplanation
 
 _TIMEOUT_S: Final = 10
 

@@ -13,24 +13,22 @@ from typing import Any, Final
 
 import msgspec
 
-from topowise import pods
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubectl import cluster
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl import whereabouts
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.explain import ordered
-from topowise_scheduler.kubectl.manifests import Wanted
-from topowise_scheduler.kubectl.picture.words import counted
-from topowise_scheduler.kubectl.whereabouts import Whereabouts
-from topowise_scheduler.kubectl.yard import Yard, open_yard
-from topowise_scheduler.refusals import PREFIX
+from topowise_scheduler.kubectl.manifests import Wanted, not_looked_at
+from topowise_scheduler.view import placed as placing
+from topowise_scheduler.view.picture.words import counted
 
 _REASONS_TOLD: Final = 5
 _NAMES_TOLD: Final = 3
 _NOWHERE: Final = "(nowhere)"
 
 
-class Placed(msgspec.Struct, frozen=True):
+class SimulatedPod(msgspec.Struct, frozen=True):
     """What became of a pod: a node ("" for none), and where on it, or what each node had against it.
 
     `reasons` tell more than `refusals`, for the first refused pod of each kind.
@@ -40,7 +38,7 @@ class Placed(msgspec.Struct, frozen=True):
     origin: str
     priority: int
     node: str = ""
-    containers: Mapping[str, Whereabouts] = {}
+    containers: Mapping[str, placing.Placed] = {}
     refusals: Mapping[str, str] = {}
     reasons: Mapping[str, str] = {}
 
@@ -62,8 +60,9 @@ class Placed(msgspec.Struct, frozen=True):
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    yard, notes = open_yard(options, options.strategy)
-    placed = list(place(yard))
+    known, wanted, notes = cluster.open_with_manifests(options, options.strategy)
+    notes += not_looked_at(wanted)
+    placed = Simulation(known).place(wanted)
     refused = [one for one in placed if not one.node]
     status = 1 if refused else 0
     if options.output == "json":
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         }
         return Answer(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n", status, notes)
     rows = [
-        [one.pod, one.node or _NOWHERE, whereabouts.told(one.containers) if one.node else one.summary] for one in placed
+        [one.pod, one.node or _NOWHERE, placing.told(one.containers) if one.node else one.summary] for one in placed
     ]
 
     def paint(column: int, cell: str) -> str:
@@ -84,8 +83,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     lines = [columns(["POD", "NODE", "NUMA NODES"], rows, width=console.width, paint=paint), ""]
     used = len({one.node for one in placed if one.node})
     lines.append(
-        f"{len(placed) - len(refused)} of {len(placed)} pods placed on {used} of {counted(len(yard.names), 'node')} "
-        f"by {options.strategy}."
+        f"{len(placed) - len(refused)} of {len(placed)} pods placed on {used} of "
+        f"{counted(len(known.view.names), 'node')} by {options.strategy}."
     )
     for one in refused:
         if one.reasons:
@@ -93,48 +92,60 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     return Answer("\n".join(lines) + "\n", status, notes)
 
 
-def place(yard: Yard) -> list[Placed]:
-    """All wanted pods, by priority and then in order."""
-    # A pod that found no room leaves none to the next one of its kind.
-    hopeless: dict[int, Placed] = {}
-    placed = []
-    for one in sorted(yard.wanted, key=lambda wanted: -(wanted.pod.spec.priority or 0)):
-        for pod in map(one.numbered, range(one.count)):
-            before = hopeless.get(one.serial)
-            if before is not None:
-                placed.append(msgspec.structs.replace(before, pod=_name(pod), reasons={}))
-                continue
-            found = _place(yard, one, pod)
-            if not found.node:
-                hopeless[one.serial] = found
-            placed.append(found)
-    return placed
+class Simulation:
+    """A cluster that is filled pod by pod."""
+
+    def __init__(self, known: cluster.Cluster) -> None:
+        self._cluster = known
+        self._view = known.view
+        # What kube-scheduler has against the nodes for pods of one kind: the next one finds all as they were but one.
+        self._against: dict[str, str] = {}
+        self._serial = -1
+        self._changed: list[str] = []
+
+    def place(self, wanted: Sequence[Wanted]) -> list[SimulatedPod]:
+        """All wanted pods, by priority and then in order."""
+        # A pod that found no room leaves none to the next one of its kind.
+        nowhere: dict[int, SimulatedPod] = {}
+        placed = []
+        for one in sorted(wanted, key=lambda wanted: -(wanted.pod.spec.priority or 0)):
+            for pod in map(one.numbered, range(one.count)):
+                before = nowhere.get(one.serial)
+                if before is not None:
+                    placed.append(msgspec.structs.replace(before, pod=_name(pod), reasons={}))
+                    continue
+                found = self._place(one, pod)
+                if not found.node:
+                    nowhere[one.serial] = found
+                placed.append(found)
+        return placed
+
+    def _place(self, one: Wanted, pod: Pod) -> SimulatedPod:
+        made = SimulatedPod(_name(pod), one.origin, pod.spec.priority or 0)
+        refusals = self._refusals(one, pod)
+        fitting = [name for name, refusal in refusals.items() if not refusal]
+        if not fitting:
+            told = {why.node: why.text for why in ordered(self._view.explanations(pod, self._view.names))}
+            return msgspec.structs.replace(made, refusals=refusals, reasons=told)
+        node = self._view.best(pod, fitting)
+        uid = self._cluster.assign(pod, node)
+        self._changed = [node]
+        kubelet = self._cluster.kubelet(node)
+        if kubelet is None:
+            return msgspec.structs.replace(made, node=node)
+        is_exact = self._view.precision(node) == "exact"
+        return msgspec.structs.replace(made, node=node, containers=placing.of(kubelet, uid, is_exact=is_exact))
+
+    def _refusals(self, one: Wanted, pod: Pod) -> dict[str, str]:
+        """Why each node cannot have the pod, "" for one that can."""
+        changed = self._changed if self._serial == one.serial else self._view.names
+        self._serial = one.serial
+        self._against |= self._view.refusals(pod, changed)
+        asked = [name for name, refusal in self._against.items() if not refusal]
+        return {**self._against, **self._view.kubelet_refusals(pod, asked)}
 
 
-def _place(yard: Yard, one: Wanted, pod: pods.Pod) -> Placed:
-    made = Placed(_name(pod), one.origin, pod.spec.priority or 0)
-    refusals = yard.refusals(one, pod)
-    fitting = [name for name, refusal in refusals.items() if not refusal]
-    if not fitting:
-        asked = [name for name in yard.names if yard.estate.precision(name)]
-        told = {why.node: why.text for why in ordered(yard.estate.explain(pod, asked))}
-        return msgspec.structs.replace(made, refusals=refusals, reasons=_reasons(refusals, told))
-    node = yard.estate.best(pod, fitting)
-    uid = yard.put(one, pod, node)
-    kubelet = yard.estate.kubelet(node)
-    if kubelet is None:
-        return msgspec.structs.replace(made, node=node)
-    is_exact = yard.estate.precision(node) == "exact"
-    return msgspec.structs.replace(made, node=node, containers=whereabouts.of(kubelet, uid, is_exact=is_exact))
-
-
-def _reasons(refusals: Mapping[str, str], told: Mapping[str, str]) -> dict[str, str]:
-    """By node: what its kubelet lacks, or what is against it before a kubelet is asked."""
-    ours = {name: why for name, why in told.items() if refusals[name].startswith(PREFIX)}
-    return {**ours, **{name: words for name, words in refusals.items() if name not in ours}}
-
-
-def _told(one: Placed, console: Console) -> str:
+def _told(one: SimulatedPod, console: Console) -> str:
     """Each reason once, with the nodes it is of."""
     nodes: dict[str, list[str]] = {}
     for name, why in one.reasons.items():
@@ -150,5 +161,5 @@ def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
 
 
-def _name(pod: pods.Pod) -> str:
+def _name(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"

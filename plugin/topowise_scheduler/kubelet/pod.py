@@ -56,7 +56,7 @@ def view(uid: str, needs: pods.Needs, *, pod_level_resource_managers: bool = Fal
         cpus = _whole_cpus(needs.pod_level.requests)
         memory = {name: amount for name, amount in _memory(needs.pod_level.requests).items() if amount > 0}
     elif pinned:
-        cpus = _pod_cpus(containers)
+        cpus = pods.peak((one.kind, one.cpus) for one in containers)
         memory = _pod_memory(containers)
     return PodView(
         uid=uid,
@@ -72,20 +72,8 @@ def view(uid: str, needs: pods.Needs, *, pod_level_resource_managers: bool = Fal
 
 def device_requests(pod: PodView, resource: str) -> int | None:
     """How many devices the pod needs at once (resourcehelper.PodLimits), None if it does not name the resource."""
-    running = sidecars = peak = 0
-    named = False
-    for container in pod.containers:
-        count = container.limits.get(resource)
-        if count is None:
-            continue
-        named = True
-        if container.kind == "init":
-            peak = max(peak, sidecars + count)
-            continue
-        running += count
-        if container.kind == "sidecar":
-            sidecars += count
-    return max(running, peak) if named else None
+    asked = [(one.kind, one.limits[resource]) for one in pod.containers if resource in one.limits]
+    return pods.peak(asked) if asked else None
 
 
 def finished(pod: PodView, started: Container[str] | None) -> list[str]:
@@ -118,31 +106,10 @@ def _memory(requests: Amounts) -> Amounts:
     return {name: amount for name, amount in requests.items() if name == "memory" or name.startswith(HUGEPAGES)}
 
 
-def _pod_cpus(containers: tuple[ContainerView, ...]) -> int:
-    running = sidecars = peak = 0
-    for container in containers:
-        if container.kind == "init":
-            peak = max(peak, sidecars + container.cpus)
-            continue
-        running += container.cpus
-        if container.kind == "sidecar":
-            sidecars += container.cpus
-    return max(running, peak)
-
-
 def _pod_memory(containers: tuple[ContainerView, ...]) -> Amounts | None:
     """The sum for the pod; a type that only init containers request is dropped, as getPodRequestedResources does."""
-    apps: Amounts = {}
-    sidecars: Amounts = {}
-    peaks: Amounts = {}
-    for container in containers:
-        if container.memory is None:
-            return None
-        for name, amount in container.memory.items():
-            if container.kind == "app":
-                apps[name] = apps.get(name, 0) + amount
-            elif container.kind == "sidecar":
-                sidecars[name] = sidecars.get(name, 0) + amount
-            else:
-                peaks[name] = max(peaks.get(name, 0), sidecars.get(name, 0) + amount)
-    return {name: max(amount + sidecars.get(name, 0), peaks.get(name, 0)) for name, amount in apps.items()}
+    held = [(one.kind, one.memory) for one in containers if one.memory is not None]
+    if len(held) < len(containers):
+        return None
+    named = dict.fromkeys(name for kind, memory in held if kind == "app" for name in memory)
+    return {name: pods.peak((kind, memory.get(name, 0)) for kind, memory in held) for name in named}

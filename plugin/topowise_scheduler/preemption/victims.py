@@ -6,16 +6,56 @@ pod, a full node of 110 pods and 8 NUMA nodes takes 60 to 240. What may be misse
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.preemption.budgets import Budget, matching
 from topowise_scheduler.preemption.roster import Choice, Roster, Running
 from topowise_scheduler.preemption.search import Search
 from topowise_scheduler.preemption.trials import Trials
 
 MAX_TRIALS: Final = 256
+
+
+class Pod(Protocol):
+    """What has to be known of a pod that may be evicted."""
+
+    @property
+    def uid(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def started(self) -> str: ...
+
+
+def choose_for_all(
+    state: Kubelet,
+    others: Iterable[Kubelet],
+    view: Callable[[Kubelet], PodView],
+    priority: int,
+    pods: Iterable[Pod],
+    proposed: Collection[str],
+    budgets: Collection[Budget],
+) -> Choice | None:
+    """As `choose` on the state that the node is predicted to be in, if that helps in the others that it may be in too.
+
+    `view` is the pod as a kubelet sees it, `pods` are those on the node that may be evicted. The others are changed.
+    """
+    running = [
+        Running(one.uid, one.priority, one.started, matching(one.name, one.namespace, one.labels, budgets))
+        for one in pods
+    ]
+    allowed = {budget.key: budget.allowed for budget in budgets}
+    choice = choose(state, view(state), priority, running, proposed, allowed)
+    return choice if choice is not None and all(_fits_without(one, view, choice) for one in others) else None
 
 
 def choose(
@@ -44,3 +84,9 @@ def choose(
         if trials.holds(victims):
             return roster.choice(victims)
     return None
+
+
+def _fits_without(state: Kubelet, view: Callable[[Kubelet], PodView], choice: Choice) -> bool:
+    for uid in choice.victims:
+        state.remove(uid)
+    return state.admit_view(view(state)).admitted

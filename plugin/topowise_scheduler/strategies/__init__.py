@@ -7,7 +7,6 @@ scale.py turns the raw numbers of a whole call into what goes over the wire.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 from topowise_scheduler.strategies.balanced_allocation import BalancedAllocation
 from topowise_scheduler.strategies.least_allocated import LeastAllocated
@@ -16,15 +15,7 @@ from topowise_scheduler.strategies.most_allocated import MostAllocated
 from topowise_scheduler.strategies.numa_aware import NUMAAware
 from topowise_scheduler.strategies.strategy import Options, Strategy
 from topowise_scheduler.strategies.tight_fit import TightFit
-
-NAMES: Final = (
-    "TightFit",
-    "LeastAllocated",
-    "MostAllocated",
-    "BalancedAllocation",
-    "LeastNUMANodes",
-    "NUMAAware",
-)
+from topowise_scheduler.strategy_names import NAMES
 
 __all__ = ["NAMES", "Options", "Strategy", "make"]
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.pods import peak
 from topowise_scheduler.engine.room import Room, Step
 from topowise_scheduler.strategies.spots import PerZone, Spots
 
@@ -73,20 +74,10 @@ def asked(room: Room, step: Step) -> dict[str, int]:
 
 
 def at_once(room: Room, steps: Sequence[Step]) -> dict[str, int]:
-    """What these containers need together: an init container runs beside the sidecars before it, and before the rest
-    (resourcehelper.PodRequests)."""
-    running: dict[str, int] = {}
-    sidecars: dict[str, int] = {}
-    peaks: dict[str, int] = {}
-    for step in steps:
-        for name, amount in asked(room, step).items():
-            if step.kind == PASSING:
-                peaks[name] = max(peaks.get(name, 0), sidecars.get(name, 0) + amount)
-                continue
-            running[name] = running.get(name, 0) + amount
-            if step.kind == "sidecar":
-                sidecars[name] = sidecars.get(name, 0) + amount
-    return {name: max(running.get(name, 0), peaks.get(name, 0)) for name in (running | peaks)}
+    """What these containers need together."""
+    amounts = [(step.kind, asked(room, step)) for step in steps]
+    names = dict.fromkeys(name for _, one in amounts for name in one)
+    return {name: peak([(kind, one.get(name, 0)) for kind, one in amounts]) for name in names}
 
 
 def listed(room: Room, name: str) -> NDArray[np.bool_] | None:

@@ -18,11 +18,11 @@ import xxhash
 
 from topowise import __version__, digits
 from topowise.errors import ParseError
-from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.ui import fits, node, page
 from topowise_scheduler.ui.decisions import Decisions, Noted, Observed
 from topowise_scheduler.ui.state import Reader, Sightings, State, encode
+from topowise_scheduler.view.cluster_view import ClusterView
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -58,6 +58,7 @@ class Dashboard:
         self,
         ledger: Ledger,
         answers: Observed,
+        view: ClusterView,
         not_ready: Callable[[], str | None],
         size: int,
         *,
@@ -67,6 +68,7 @@ class Dashboard:
         self.decisions = answers.decisions = Decisions(size, clock)
         self._ledger = ledger
         self._answers = answers
+        self._view = view
         self._clock = clock
         self._monotonic = monotonic
         self._sightings = Sightings(ledger, clock)
@@ -175,8 +177,7 @@ class Dashboard:
         try:
             pod = fits.pod_of(body)
             async with self._counting:
-                answers: Answers = self._answers
-                found = await fits.fits(answers, self._ledger, pod, within_s=_FITS_S)
+                found = await fits.fits(self._view, pod, within_s=_FITS_S)
         except ParseError as exc:
             await reply(200, _problem(str(exc)), _JSON)
             return

@@ -11,10 +11,10 @@ import msgspec
 from topowise_scheduler.cluster.bookings import Booking, Standing
 from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.kubectl import picture, whereabouts
-from topowise_scheduler.kubectl.picture.model import Zone
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ui.state import Reader, Sightings
+from topowise_scheduler.view import picture, placed
+from topowise_scheduler.view.picture.model import Zone
 
 Certainty = Literal["confirmed", "predicted", "unsettled", "does not fit", "claimed", "nominated"]
 
@@ -93,9 +93,9 @@ def _pods(books: Books, kubelet: Kubelet, monotonic: float) -> tuple[Pod, ...]:
     unsure = {view.uid for view in books.unsure(monotonic)}
     found = []
     for uid, booking in books.bookings.items():
-        places = whereabouts.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
+        places = placed.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
         certainty = _certainty(booking, is_unsure=uid in unsure)
-        found.append(Pod("/".join(booking.name), certainty, whereabouts.told(places), booking.record.priority))
+        found.append(Pod("/".join(booking.name), certainty, placed.told(places), booking.record.priority))
     return tuple(sorted(found, key=lambda one: one.name))
 
 

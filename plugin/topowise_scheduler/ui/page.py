@@ -14,12 +14,12 @@ from urllib.parse import urlencode
 import msgspec
 
 from topowise import quantity
-from topowise_scheduler.kubectl.picture.text import safe
-from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.ui.decisions import Decision
 from topowise_scheduler.ui.node import CERTAINTIES, NodePage
 from topowise_scheduler.ui.state import MARKS, Node, State, Zone
+from topowise_scheduler.view.picture.text import safe
+from topowise_scheduler.view.picture.words import counted
 
 BINS: Final = ("none", "1–25 %", "26–50 %", "51–75 %", "over 75 %")
 _MOST_ROWS: Final = 100

@@ -57,24 +57,8 @@ class Victims:
         state = next(states, None)
         if state is None or record.needs is None or not holds_anything(state, record.view(state)):
             return Vote.ABSTAIN, set()
-        budgets = self._budgets.all()
-        running = [
-            preemption.Running(
-                uid=pod.uid,
-                priority=pod.priority,
-                started=pod.started,
-                budgets=preemption.matching(pod.name, pod.namespace, pod.labels, budgets),
-            )
-            for pod in self._ledger.pods_on(node)
-            if pod.uid in offered
-        ]
-        allowed = {budget.key: budget.allowed for budget in budgets}
-        choice = preemption.choose(state, record.view(state), _ABOVE_ALL, running, (), allowed)
+        pods = [pod for pod in self._ledger.pods_on(node) if pod.uid in offered]
+        choice = preemption.choose_for_all(state, states, record.view, _ABOVE_ALL, pods, (), self._budgets.all())
         if choice is None:
             return Vote.REJECT, set()
-        for world in states:
-            for uid in choice.victims:
-                world.remove(uid)
-            if not world.admit_view(record.view(world)).admitted:
-                return Vote.REJECT, set()
         return (Vote.PERMIT, set(choice.victims)) if choice.victims else (Vote.ABSTAIN, set())

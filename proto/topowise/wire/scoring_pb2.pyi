@@ -59,11 +59,13 @@ class ExplainRequest(_message.Message):
     def __init__(self, pod: _Optional[bytes] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
-    __slots__ = ("verdicts", "scores", "details")
+    __slots__ = ("verdicts", "scores", "details", "not_looked_at")
     VERDICTS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     DETAILS_FIELD_NUMBER: _ClassVar[int]
+    NOT_LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
     verdicts: _containers.RepeatedScalarFieldContainer[Verdict]
     scores: _containers.RepeatedScalarFieldContainer[int]
     details: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, verdicts: _Optional[_Iterable[_Union[Verdict, str]]] = ..., scores: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[str]] = ...) -> None: ...
+    not_looked_at: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, verdicts: _Optional[_Iterable[_Union[Verdict, str]]] = ..., scores: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[str]] = ..., not_looked_at: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -69,7 +69,8 @@ class ScoringServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Explain(self, request, context):
-        """Why, in words; for people, not for decisions.
+        """Why, in words; for people, not for decisions. Unlike the others it says of a node too what kube-scheduler's own
+        plug-ins have against it: such a node is VERDICT_UNRESOLVABLE, or VERDICT_UNSCHEDULABLE if evictions may help.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -16,6 +16,7 @@ from exporter_setup import FakeKubelet, available
 from faults.proxy import FaultProxy
 from sandbox.apiserver import ApiServer
 from scheduler_process import NRT, Service
+from scheduling import NODE_STATUS
 
 # Back-offs end at 30 s, and the machine may be busy.
 LONG_S: Final = 90.0
@@ -35,7 +36,7 @@ class Site:
 
     def add_node(self, name: str, free: int) -> None:
         """A node of one zone with so many CPUs left."""
-        self.server.create("nodes", {"metadata": {"name": name}})
+        self.server.create("nodes", {"metadata": {"name": name}, "status": NODE_STATUS})
         self.report(name, free)
 
     def report(self, name: str, free: int) -> None:
@@ -141,7 +142,7 @@ async def site(
         service = Service(server, directory)
         service.config["client"]["kubeconfig"] = kubeconfig
         service.config |= settings
-        server.create("nodes", {"metadata": {"name": "n1"}})
+        server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
         exporter = await start("topowise_exporter", "run", config=config, under=under)
         scheduler = await start("topowise_scheduler", "serve", config=service.config, under=under)
         made = Site(server, proxy, kubelet, exporter, scheduler, service, session)

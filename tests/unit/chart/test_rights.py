@@ -93,7 +93,7 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
 
 def test_every_watched_collection_is_listed() -> None:
     nothing: Any = None
-    paths = {source._path for source in watch.reflectors(nothing, nothing, Records(), watch.Budgets())}
+    paths = {source._path for source in watch.reflectors(nothing, nothing, Records(), watch.Budgets(), watch.Nodes())}
     assert {(path.split("/")[2] if path.startswith("/apis/") else "", path.split("/")[-1]) for path in paths} == WATCHED
 
 

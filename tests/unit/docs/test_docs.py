@@ -27,13 +27,14 @@ from topowise import cpuset, pods
 from topowise.runtime.config import Configuration, load
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.metrics import Metrics
-from topowise_scheduler import explain, refusals, strategies
+from topowise_scheduler import refusals, strategies
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.replay import Scenario
 from topowise_scheduler.strategies import scale
+from topowise_scheduler.view import explanation
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DOCS = REPOSITORY / "docs"
@@ -373,10 +374,10 @@ def with_both(policy: str, scope: str = "container") -> Kubelet:
     return kubelet
 
 
-def said(kubelet: Kubelet, wanted: dict[str, Any]) -> explain.NodeExplanation:
+def said(kubelet: Kubelet, wanted: dict[str, Any]) -> explanation.NodeExplanation:
     decoded = pods.decode(json.dumps(wanted).encode())
     view = kubelet.view("asked", pods.needs(decoded))
-    return explain.explain("node", kubelet.fork(), view, precision="exact")
+    return explanation.explain("node", kubelet.fork(), view, precision="exact")
 
 
 @pytest.fixture(scope="module")
@@ -452,4 +453,4 @@ def test_explanations_are_as_quoted() -> None:
     assert memory.reason == "UnexpectedAdmissionError"
     assert "[memorymanager] failed to find NUMA nodes to extend the current topology hint" in memory.message
     assert "[memorymanager] failed to find NUMA nodes to extend the current topology hint" in told
-    assert explain.not_reported("n").text in told
+    assert explanation.not_reported("n").text in told

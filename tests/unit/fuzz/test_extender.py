@@ -76,7 +76,7 @@ def application() -> http.Application:
     return http.Application(
         Verbs(answers, Evictions(ledger, answers, Budgets()), lambda: None),
         Binder(_NoApi(), ledger, service.records, lambda: None),
-        Explainer(_NoApi(), ledger, answers, lambda: None),
+        Explainer(_NoApi(), service.view, lambda: None),
         http.Metrics(CollectorRegistry()),
         MAX_BODY,
         volcano=serving(service),

@@ -48,7 +48,7 @@ def application() -> http.Application:
     return http.Application(
         Verbs(answers, Evictions(ledger, answers, Budgets()), nothing_missing),
         Binder(NoApi(), ledger, service.records, nothing_missing),
-        Explainer(NoApi(), ledger, answers, nothing_missing),
+        Explainer(NoApi(), service.view, nothing_missing),
         http.Metrics(CollectorRegistry()),
         MAX_BODY,
     )

@@ -21,7 +21,8 @@ from topowise_scheduler.configuration import Grpc
 
 @pytest.fixture
 def scoring() -> grpc_api.Scoring:
-    return grpc_api.Scoring(Service().answers, lambda: None)
+    service = Service()
+    return grpc_api.Scoring(service.answers, service.view, lambda: None)
 
 
 @pytest.mark.parametrize(

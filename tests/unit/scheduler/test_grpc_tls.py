@@ -43,13 +43,18 @@ def put(tls: ServingTls, authority: Authority, name: str) -> None:
         os.utime(target, (time.time() + len(name), time.time() + len(name)))
 
 
+def _scoring() -> grpc_api.Scoring:
+    service = Service()
+    return grpc_api.Scoring(service.answers, service.view, lambda: None)
+
+
 @asynccontextmanager
 async def serving(tls: ServingTls, not_ready: str | None = None) -> AsyncIterator[int]:
     service = Service()
     service.report(counts("n1", "8", included=()))
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    scoring = grpc_api.Scoring(service.answers, lambda: not_ready)
+    scoring = grpc_api.Scoring(service.answers, service.view, lambda: not_ready)
     task = asyncio.create_task(grpc_api.serve(Grpc(port=port, tls=tls), scoring))
     try:
         yield port
@@ -139,7 +144,7 @@ async def test_tls_1_1_is_refused(tls: ServingTls, authorities: tuple[Authority,
 
 async def test_the_socket_is_for_the_owner_and_the_group(tmp_path: Path) -> None:
     path = tmp_path / "scoring.sock"
-    scoring = grpc_api.Scoring(Service().answers, lambda: None)
+    scoring = _scoring()
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(path))
     task = asyncio.create_task(grpc_api.serve(Grpc(socket=str(path)), scoring))
@@ -153,7 +158,7 @@ async def test_the_socket_is_for_the_owner_and_the_group(tmp_path: Path) -> None
 async def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "scoring.sock"
     path.write_text("somebody's")
-    scoring = grpc_api.Scoring(Service().answers, lambda: None)
+    scoring = _scoring()
     with pytest.raises(OSError, match="no socket"):
         await grpc_api.serve(Grpc(socket=str(path)), scoring)
     assert path.read_text() == "somebody's"

@@ -39,7 +39,7 @@ def application(service: Service) -> http.Application:
     return http.Application(
         Verbs(service.answers, evictions, nothing_missing),
         Binder(api, service.ledger, service.records, nothing_missing),
-        Explainer(api, service.ledger, service.answers, nothing_missing),
+        Explainer(api, service.view, nothing_missing),
         http.Metrics(CollectorRegistry()),
         1 << 20,
     )

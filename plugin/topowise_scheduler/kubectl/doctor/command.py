@@ -18,9 +18,9 @@ from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.doctor import definition, exporters, kube_scheduler, kubelets, pods, pools, reports
 from topowise_scheduler.kubectl.doctor.finding import SEVERITIES, Finding, Severity, together
 from topowise_scheduler.kubectl.objects import Objects, Reported
-from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.report import Report, read
+from topowise_scheduler.view.picture.words import counted
 
 _COLOURS: Final[dict[Severity, str]] = {"error": colours.BAD, "warning": colours.WARN, "note": colours.DIM}
 _LABEL: Final = 9

@@ -13,8 +13,8 @@ import msgspec
 
 from topowise.errors import SourceError
 from topowise.kube import paths
-from topowise_scheduler.kubectl.ages import human
 from topowise_scheduler.kubectl.doctor.finding import Finding
+from topowise_scheduler.kubectl.durations import human
 from topowise_scheduler.kubectl.source import Kubectl, decoded
 
 _SELECTOR: Final = "app.kubernetes.io%2Fpart-of%3Dtopowise,app.kubernetes.io%2Fcomponent%3Dexporter"

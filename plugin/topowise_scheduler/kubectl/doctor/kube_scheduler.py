@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from topowise.errors import SourceError
-from topowise_scheduler.kubectl.doctor.durations import seconds
 from topowise_scheduler.kubectl.doctor.finding import Finding, Severity
+from topowise_scheduler.kubectl.durations import of_go
 from topowise_scheduler.kubectl.source import documents
 
 _KIND: Final = "KubeSchedulerConfiguration"
@@ -142,7 +142,7 @@ def _weight(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _timeout(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
     given = one.get("httpTimeout")
-    told = seconds(given)
+    told = of_go(given)
     if told is None:
         yield _finding(
             "note", thing, f"httpTimeout {'not set' if given is None else repr(given)}: 5s",

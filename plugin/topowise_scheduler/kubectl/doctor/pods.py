@@ -7,11 +7,11 @@ from typing import Final
 
 from topowise import pods
 from topowise_scheduler.cluster.records import KUBELET_REFUSALS, PodRecord
-from topowise_scheduler.kubectl.ages import seconds_since
 from topowise_scheduler.kubectl.doctor.finding import Finding
+from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
-from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.report import Report
+from topowise_scheduler.view.picture.words import counted
 
 _LATELY_S: Final = 24 * 3600.0
 _REFUSALS: Final = KUBELET_REFUSALS | {"OutOfcpu", "OutOfmemory", "OutOfpods"}

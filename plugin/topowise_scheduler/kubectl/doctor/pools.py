@@ -7,9 +7,10 @@ from typing import Final
 
 from topowise import nrt, quantity
 from topowise.errors import ParseError
+from topowise_scheduler.kube_scheduler import NodeObject
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.doctor.kubelets import configuration
-from topowise_scheduler.kubectl.objects import Node, Reported
+from topowise_scheduler.kubectl.objects import Reported
 from topowise_scheduler.report import Report
 
 _POOL_LABELS: Final = (
@@ -29,9 +30,9 @@ _FIELDS: Final = (
 )
 
 
-def check(nodes: Sequence[Node] | None, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
+def check(nodes: Sequence[NodeObject] | None, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
     """Nodes of one label and hardware whose kubelets are set differently."""
-    labels = {node.metadata.name: node.metadata.labels for node in nodes or ()}
+    labels = {node.metadata.name: node.metadata.labels or {} for node in nodes or ()}
     pools: dict[tuple[str, ...], list[tuple[Reported, Report]]] = {}
     for raw, report in reports:
         mine = labels.get(report.name, {})

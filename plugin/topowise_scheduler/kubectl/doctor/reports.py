@@ -12,9 +12,10 @@ from typing import Final
 from topowise import fingerprint, pods
 from topowise.errors import ParseError
 from topowise_scheduler.cluster.confirmation import is_exclusive
-from topowise_scheduler.kubectl.ages import seconds_since
+from topowise_scheduler.kube_scheduler import NodeObject
 from topowise_scheduler.kubectl.doctor.finding import Finding
-from topowise_scheduler.kubectl.objects import Node, Objects, Reported
+from topowise_scheduler.kubectl.durations import seconds_since
+from topowise_scheduler.kubectl.objects import Objects, Reported
 from topowise_scheduler.report import Report
 
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
@@ -77,7 +78,7 @@ def unmatched(names: Sequence[str]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _nodes(nodes: Sequence[Node], reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
+def _nodes(nodes: Sequence[NodeObject], reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
     reported = {report.name: raw for raw, report in reports}
     for node in nodes:
         name = node.metadata.name
@@ -89,7 +90,7 @@ def _nodes(nodes: Sequence[Node], reports: Sequence[tuple[Reported, Report]]) ->
                     "the node was made anew and its exporter has not written since; what is reported is not there",
                     "look at the logs of the exporter there; deleting the NodeResourceTopology makes it write anew",
                 )  # fmt: skip
-        elif node.is_ready and not any(taint.key in _CONTROL_PLANE for taint in node.spec.taints):
+        elif node.is_ready and not any(taint.key in _CONTROL_PLANE for taint in node.spec.taints or ()):
             yield Finding(
                 "reports", "warning", "node", (name,), "ready, without a NodeResourceTopology",
                 "nothing is known against it, so the scheduler lets every pod go there, and its kubelet refuses some",

@@ -485,6 +485,7 @@
           el("tbody", {}, ...rows)) : "",
         told.nodes.length > 200 ? el("p", { class: "note" }, `and ${told.nodes.length - 200} more nodes`) : "",
         reasons.length ? el("ul", {}, ...reasons) : "",
+        told.notLookedAt.length ? el("p", { class: "note" }, `Not looked at: ${told.notLookedAt.join(", ")}.`) : "",
       );
     } catch (problem) {
       result.replaceChildren(el("p", { class: "problem", role: "alert" }, problem.message));

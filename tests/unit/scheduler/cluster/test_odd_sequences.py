@@ -162,7 +162,7 @@ class TestBinds:
 
     def test_a_bound_pod_that_neither_a_list_nor_an_event_tells_of_is_gone(self, service: Service) -> None:
         """It was deleted while the watch was down, before this watch had ever seen it."""
-        sources = reflectors(object(), service.ledger, service.records, Budgets())  # type: ignore[arg-type]
+        sources = reflectors(object(), service.ledger, service.records, Budgets(), service.nodes)  # type: ignore[arg-type]
         sources[0]._consumer.replace([])
         service.report(counts("n1", "8", included=()))
         bound = [service.records.decode(msgspec.json.encode(pod(name, "2"))) for name in ("gone", "seen", "late")]
@@ -286,5 +286,5 @@ class TestDamage:
 
 def test_the_collections_are_listed_pods_first() -> None:
     made = Service()
-    sources = reflectors(object(), made.ledger, made.records, Budgets())  # type: ignore[arg-type]
+    sources = reflectors(object(), made.ledger, made.records, Budgets(), made.nodes)  # type: ignore[arg-type]
     assert next(source.name for source in sources) == "pods"

@@ -7,6 +7,7 @@ import pytest
 
 from scheduling import Service, counts, exact, kubelet, pod
 from topowise import nrt
+from topowise_scheduler import kube_scheduler
 from topowise_scheduler.refusals import UNCONFIRMED
 
 
@@ -50,8 +51,7 @@ class TestAKubeletThatRestarts:
 
     def test_people_are_told_why(self, service: Service) -> None:
         service.report(unconfirmed("2", "pods"))
-        asked = service.question(pod("a", "2"), "n1")
-        (told,) = service.answers.explanations(asked)
+        (told,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
         assert (told.verdict, UNCONFIRMED in told.text, "(pods)" in told.text) == ("not now", True, True)
 
 
@@ -64,7 +64,7 @@ class TestADeletedObject:
         service.put(pod("c", "3", node="n1"))
         assert service.fits(pod("b", "3"), "n1") == []
         assert service.ledger.unconfirmed.why("n1") == ("object-deleted",)
-        (told,) = service.answers.explanations(service.question(pod("d", "1"), "n1"))
+        (told,) = service.view.explanations(msgspec.convert(pod("d", "1"), kube_scheduler.Pod), ["n1"])
         assert "object-deleted" in told.text
 
     def test_the_next_report_confirms_it(self, service: Service) -> None:

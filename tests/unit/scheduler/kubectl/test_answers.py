@@ -14,6 +14,7 @@ import yaml
 from scheduling import Service
 from topowise import nrt, pods
 from topowise.errors import SourceError
+from topowise_scheduler import kube_scheduler
 from topowise_scheduler.kubectl import __main__ as program
 from topowise_scheduler.kubectl.console import Answer
 from topowise_scheduler.kubelet import Kubelet
@@ -56,11 +57,14 @@ def test_explain_says_what_the_service_would(cpu: str, ask: Ask, saved: Save, tm
     for one in objects:
         if one["kind"] == "NodeResourceTopology":
             service.report(msgspec.convert(one, nrt.NodeResourceTopology))
-    names = service.ledger.reported()
-    asked = service.answers.question(msgspec.convert(document, pods.Pod), names, is_simulation=True)
-    said = {one.node: (one.verdict, one.score, one.text) for one in service.answers.explanations(asked)}
+    for one in objects:
+        if one["kind"] == "Node":
+            service.nodes.apply("ADDED", service.nodes.decode(json.dumps(one).encode()))
+    names = service.view.names
+    told_by_it = service.view.explanations(msgspec.convert(document, kube_scheduler.Pod), names)
+    said = {one.node: (one.verdict, one.score, one.text) for one in told_by_it}
     told = json.loads(ask("explain", "-f", manifest(tmp_path, document), "--nodes-file", saved(), "-o", "json").text)
-    assert {one["node"]: (one["verdict"], one["score"], one["text"]) for one in told if one["node"] in said} == said
+    assert {one["node"]: (one["verdict"], one["score"], one["text"]) for one in told} == said
 
 
 @pytest.mark.parametrize("cpu", ["1", "4", "6", "14"])

@@ -14,7 +14,7 @@ from topowise import fingerprint
 from topowise_scheduler import refusals
 from topowise_scheduler.kubectl.console import Answer
 from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler
-from topowise_scheduler.kubectl.doctor.durations import seconds
+from topowise_scheduler.kubectl.durations import of_go
 
 Ask = Callable[..., Answer]
 Save = Callable[..., str]
@@ -325,9 +325,9 @@ def test_configurations_of_kube_scheduler(changed: Json, told: str) -> None:
 
 
 def test_durations_of_go() -> None:
-    assert seconds("1m30s") == 90
-    assert seconds("100ms") == pytest.approx(0.1)
-    assert [seconds(text) for text in ("0s", "", "2", 2, None, "soon")] == [None] * 6
+    assert of_go("1m30s") == 90
+    assert of_go("100ms") == pytest.approx(0.1)
+    assert [of_go(text) for text in ("0s", "", "2", 2, None, "soon")] == [None] * 6
 
 
 # Through kubectl

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from topowise_scheduler.kubectl import zones
-from topowise_scheduler.kubectl.ages import age, human
 from topowise_scheduler.kubectl.columns import columns
+from topowise_scheduler.kubectl.durations import age, human
 from topowise_scheduler.kubectl.zones import Amount
 
 

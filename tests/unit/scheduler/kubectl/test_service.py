@@ -29,6 +29,7 @@ TOLD = {
     "message": "",
     "steps": [],
     "text": "the pod goes to NUMA node 1 (cpu 4)",
+    "notLookedAt": [],
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from topowise_scheduler.preemption import Budget, decode_budget, matching
+from topowise_scheduler.preemption.budgets import Budget, decode_budget, matching
 
 
 def _budget(

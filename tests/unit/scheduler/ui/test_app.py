@@ -26,6 +26,7 @@ from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.ui import Dashboard, Observed, page
 from topowise_scheduler.ui import state as states
+from topowise_scheduler.view.cluster_view import ClusterView
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\u0007'
 
@@ -58,13 +59,14 @@ class Site:
         self.now = 1_700_000_000.0
         ledger, records = self.service.ledger, self.service.records
         answers = Observed(ledger, records, strategies.make("LeastAllocated", {}, Scoring()))
+        view = ClusterView(ledger, answers, self.service.nodes)
         self.dashboard = Dashboard(
-            ledger, answers, lambda: None, 200, clock=lambda: self.now, monotonic=self.service.clock
+            ledger, answers, view, lambda: None, 200, clock=lambda: self.now, monotonic=self.service.clock
         )
         self.app = http.Application(
             Verbs(answers, Evictions(ledger, answers, Budgets()), lambda: None),
             Binder(_NoApi(), ledger, records, lambda: None),
-            Explainer(_NoApi(), ledger, answers, lambda: None),
+            Explainer(_NoApi(), view, lambda: None),
             http.Metrics(CollectorRegistry()),
             1 << 20,
             self.dashboard if enabled else None,
@@ -299,6 +301,24 @@ def test_what_fits(site: Site) -> None:
     told = site.call("/ui/fits", msgspec.yaml.encode(deployment)).json
     assert (told["pod"], told["total"], sum(told["reasons"].values())) == ("shop/web", 0, 2)
     assert site.service.free("n1") == [3, 4]
+
+
+def test_what_kube_scheduler_would_not_take_does_not_fit(site: Site) -> None:
+    """A kubelet without the device plug-in says nothing against a pod that asks for a GPU."""
+    site.service.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": "2"})
+    site.service.put_node("n2")
+    amounts = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
+    container = {"name": "c", "resources": {"requests": amounts, "limits": amounts}}
+    wanted = pod("a", containers=[container], volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}])
+    told = site.call("/ui/fits", json.dumps(wanted).encode()).json
+    assert [(one["node"], one["count"]) for one in told["nodes"]] == [("n1", 2)]
+    assert (told["total"], told["reasons"], told["notLookedAt"]) == (2, {"Insufficient nvidia.com/gpu": 1}, ["volumes"])
+    (one, other) = site.call("/explain", json.dumps(wanted).encode()).json
+    assert (one["verdict"], other["verdict"]) == ("fits", "never")
+    assert other["text"] == "Insufficient nvidia.com/gpu: asks for 1, the node has none"
+    site.service.put_node("n1", {"unschedulable": True})
+    told = site.call("/ui/fits", json.dumps(pod("a")).encode()).json
+    assert told["reasons"] == {"node(s) were unschedulable": 1}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"kind: Pod", b"[1]", b"\xff", b"a: &a [*a]", b"x" * 300_000])

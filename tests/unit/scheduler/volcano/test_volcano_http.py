@@ -40,7 +40,7 @@ def application(*, is_enabled: bool = True) -> http.Application:
     return http.Application(
         Verbs(service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: None),
         Binder(_NoApi(), service.ledger, service.records, lambda: None),
-        Explainer(_NoApi(), service.ledger, service.answers, lambda: None),
+        Explainer(_NoApi(), service.view, lambda: None),
         http.Metrics(_REGISTRY if is_enabled else CollectorRegistry()),
         _MAX_BODY_BYTES,
         volcano=serving(service) if is_enabled else None,

@@ -1,0 +1,96 @@
+"""The Node objects there are, as little of each as kube-scheduler's own filters need (kube_scheduler.py).
+
+Invariant: what is kept is what the last list and the events after it said. Nodes of one pool share their amounts,
+labels and taints, so that a node costs some 200 bytes; only a label that is another on every node takes more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from topowise import pods
+from topowise.errors import ParseError
+from topowise_scheduler.kube_scheduler import HOSTNAME, Node, NodeObject, Taint
+
+if TYPE_CHECKING:
+    # At run time it would bring the HTTP client along, for kubectl too.
+    from topowise.kube.reflector import EventType
+
+_MAX_SHARED: Final = 20_000
+
+
+_decode = msgspec.json.Decoder(NodeObject).decode
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class Nodes:
+    """By name. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Node] = {}
+        self._amounts: dict[bytes, pods.Amounts] = {}
+        self._labels: dict[bytes, dict[str, str]] = {}
+        self._taints: dict[tuple[Taint, ...], tuple[Taint, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def get(self, name: str) -> Node | None:
+        """A node, None if there is no such object."""
+        return self._held.get(name)
+
+    def decode(self, raw: bytes | msgspec.Raw) -> Node:
+        """A node from its JSON. Raises msgspec.DecodeError for what is no v1.Node."""
+        return self.node(_decode(raw))
+
+    def node(self, given: NodeObject) -> Node:
+        """What is kept of it. An amount that cannot be read is none."""
+        metadata, spec, status = given.metadata, given.spec, given.status
+        for shared in (self._amounts, self._labels, self._taints):
+            if len(shared) > _MAX_SHARED:
+                # Bounded: who holds one keeps it, later ones are shared anew.
+                shared.clear()
+        labels = dict(metadata.labels or {})
+        hostname = labels.pop(HOSTNAME, "")
+        taints = spec.taints or ()
+        allocatable = status.allocatable or {}
+        key = _encode(allocatable)
+        amounts = self._amounts.get(key)
+        if amounts is None:
+            amounts = self._amounts[key] = _amounts(allocatable)
+        return Node(
+            name=metadata.name,
+            allocatable=amounts,
+            labels=self._labels.setdefault(_encode(labels), labels),
+            hostname=metadata.name if hostname == metadata.name else hostname,
+            taints=self._taints.setdefault(taints, taints),
+            is_cordoned=bool(spec.unschedulable),
+            is_ready=given.is_ready,
+        )
+
+    def replace(self, items: list[Node]) -> None:
+        """The collection is exactly this."""
+        self._held = {item.name: item for item in items}
+
+    def apply(self, event: EventType, item: Node) -> None:
+        """One node came, changed or went."""
+        if event == "DELETED":
+            self._held.pop(item.name, None)
+        else:
+            self._held[item.name] = item
+
+
+def _amounts(quantities: pods.Quantities) -> pods.Amounts:
+    found = {}
+    for resource, given in quantities.items():
+        try:
+            found[resource] = pods.amount_of(resource, given)
+        except ParseError:
+            continue
+    return found

@@ -1,0 +1,147 @@
+"""A pod and the nodes, as people ask about them: why each node says yes or no, and how many more it has room for.
+
+The verbs are asked about nodes that have passed kube-scheduler's own filters; people name any node. So what
+kube-scheduler has against a node (kube_scheduler.py) comes first here, with the requests of the pods that the ledger
+knows there, and what is scored is what kube-scheduler would have scored. No question leaves a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from topowise.pods import Amounts
+from topowise_scheduler import kube_scheduler, refusals
+from topowise_scheduler.answers import Answers, Question, Verdicts
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.engine import Outcome
+from topowise_scheduler.kube_scheduler import Pod, Refusal
+from topowise_scheduler.view import explanation
+from topowise_scheduler.view.explanation import NodeExplanation
+from topowise_scheduler.view.fits import Filling
+
+_UNKNOWN: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
+_BY_SUMS: Final = "not reported: node allocatable alone is looked at"
+
+
+class ClusterView:
+    """All nodes, reported or not. Every question raises ParseError for a pod whose amounts cannot be read."""
+
+    def __init__(self, ledger: Ledger, answers: Answers, nodes: Nodes) -> None:
+        self._ledger = ledger
+        self._answers = answers
+        self._nodes = nodes
+
+    @property
+    def names(self) -> list[str]:
+        """All nodes that have been reported or have a Node object, sorted."""
+        return sorted({*self._ledger.reported(), *self._nodes})
+
+    def explanations(self, pod: Pod, names: Sequence[str]) -> list[NodeExplanation]:
+        """Per node, in order. Asks the one-node model; for people, not for speed."""
+        asked, verdicts, against = self._judge(pod, names)
+        fits = [name for at, name in enumerate(names) if not (against[at] or verdicts.text(at))]
+        scores = self._scores(pod, fits)
+        not_looked_at = kube_scheduler.unexamined(pod.spec)
+        found = []
+        for at, (name, refusal) in enumerate(zip(asked.names, against, strict=True)):
+            mine = self._by_kubelet(asked, at, verdicts, scores.get(name, 0)).after(refusal)
+            found.append(msgspec.structs.replace(mine, not_looked_at=not_looked_at))
+        return found
+
+    def refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
+        """What kube-scheduler itself has against each node, "" if nothing, in the words with which it sums up."""
+        against = self._against(pod, self._answers.question(pod, names, is_simulation=True))
+        return {name: refusal.words if refusal else "" for name, refusal in zip(names, against, strict=True)}
+
+    def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
+        """What the extender would have against each of these nodes, "" if nothing."""
+        verdicts = self._answers.verdicts(self._answers.question(pod, names, is_simulation=True))
+        return {name: verdicts.text(at) for at, name in enumerate(names)}
+
+    def best(self, pod: Pod, names: Sequence[str]) -> str:
+        """The node of these, on all of which the pod fits, that the strategy prefers; of equal ones the first."""
+        scores = self._scores(pod, names)
+        return max(names, key=scores.__getitem__)
+
+    def fillings(self, pod: Pod, names: Sequence[str]) -> Iterator[Filling]:
+        """Each of these nodes, to be filled with copies of the pod. Nodes do not depend on each other."""
+        asked, verdicts, against = self._judge(pod, names)
+        used = _Used(self._ledger, asked.record)
+        for at, (name, refusal) in enumerate(zip(names, against, strict=True)):
+            node, precision = self._nodes.get(name), self.precision(name)
+            words = verdicts.text(at) if refusal is None else refusal.words
+            by_sums = None if node is None else kube_scheduler.room(node, asked.needs, used.on(name))
+            if words:
+                yield Filling(name, asked.record, limit=words)
+            elif precision:
+                states = list(self._answers.states_for(asked, name))
+                yield Filling(name, asked.record, states, by_sums, is_exact=precision == "exact")
+            else:
+                yield Filling(name, asked.record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
+
+    def precision(self, name: str) -> str:
+        """How exactly a node is known, "" if nobody has reported it."""
+        books = self._ledger.books(name)
+        return "" if books is None or books.report is None else books.report.precision
+
+    def _judge(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts, list[Refusal | None]]:
+        """What the extender would say of each node, and what kube-scheduler has against it before it asks."""
+        asked = self._answers.question(pod, names, is_simulation=True)
+        return asked, self._answers.verdicts(asked), list(self._against(pod, asked))
+
+    def _against(self, pod: Pod, asked: Question) -> Iterator[Refusal | None]:
+        """What kube-scheduler itself has against each node of the question; nothing where nobody told of nodes."""
+        used = _Used(self._ledger, asked.record)
+        for name in asked.names:
+            node = self._nodes.get(name)
+            if node is not None:
+                yield kube_scheduler.refusal(node, pod.spec, asked.needs, used.on(name))
+            else:
+                yield _UNKNOWN if len(self._nodes) else None
+
+    def _scores(self, pod: Pod, names: Sequence[str]) -> dict[str, int]:
+        """Of the nodes on which the pod fits: kube-scheduler asks about those, and scores are spread over them."""
+        asked = self._answers.question(pod, names, is_simulation=True)
+        return dict(zip(names, self._answers.scores(asked).tolist(), strict=True))
+
+    def _by_kubelet(self, asked: Question, at: int, verdicts: Verdicts, score: int) -> NodeExplanation:
+        name = asked.names[at]
+        state = next(self._answers.states_for(asked, name), None)
+        if state is None:
+            return explanation.not_reported(name)
+        words = verdicts.text(at)
+        return explanation.explain(
+            name,
+            state,
+            asked.record.view(state),
+            precision=self.precision(name),
+            refusal=words,
+            never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE)
+            and words not in (refusals.QUARANTINED, refusals.UNCONFIRMED),
+            score=score,
+            unconfirmed=self._ledger.unconfirmed.why(name),
+        )
+
+
+class _Used:
+    """What the pods of nodes request, without those that do not stand in the way of this one (Ledger.exceptions)."""
+
+    def __init__(self, ledger: Ledger, record: PodRecord) -> None:
+        self._ledger = ledger
+        self._aside = ledger.exceptions(record.uid, record.priority)
+
+    def on(self, name: str) -> Mapping[str, int]:
+        """Their sums, and their number as "pods"."""
+        books = self._ledger.books(name)
+        aside = self._aside.get(name, ())
+        counted = [one for uid, one in books.bookings.items() if uid not in aside] if books is not None else []
+        used: Amounts = {"pods": len(counted)}
+        for booking in counted:
+            for resource, amount in booking.needs.requests.items():
+                used[resource] = used.get(resource, 0) + amount
+        return used

@@ -1,0 +1,246 @@
+"""Why a node's kubelet would admit a pod or not: per container and resource, which zones it saw and what they lack.
+
+The one-node model decides the pod once more and is watched while it merges hints, so what is told is what was decided,
+not a second opinion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from topowise import quantity
+from topowise.pods import HUGEPAGES
+from topowise_scheduler.kube_scheduler import Refusal, spell
+from topowise_scheduler.kubelet import Admission, Kubelet
+from topowise_scheduler.kubelet.hints import Hint, Hints
+from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
+
+Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
+_ZONES_TOLD = 2
+
+
+class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
+    """One zone and one resource: cores, bytes or devices. `fits`: by the kubelet's rules this zone alone will do."""
+
+    numa: int
+    available: int
+    allocatable: int
+    fits: bool
+
+
+class ResourceRoom(msgspec.Struct, frozen=True, rename="camel"):
+    """What one resource's manager said: every zone, and whether any set of zones has enough."""
+
+    resource: str
+    asked: int
+    fits: bool
+    zones: tuple[ZoneRoom, ...]
+
+
+class Step(msgspec.Struct, frozen=True, rename="camel"):
+    """One merge of hints: of a container, or with `container` "" of the whole pod (scope pod).
+
+    `chosen` are NUMA node ids, None for no affinity; `preferred` as in the kubelet's hint.
+    """
+
+    container: str
+    chosen: tuple[int, ...] | None
+    preferred: bool
+    resources: tuple[ResourceRoom, ...]
+
+
+class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """One node. `reason` and `message` are what the kubelet would write into the pod's status.
+
+    `precision` is "exact" if the node's exporter tells all that decides, "counts" if only amounts are known, "" if no
+    report has decided.
+    `not_looked_at` is what the pod asks for beside that, the same for all nodes.
+    """
+
+    node: str
+    verdict: Verdict
+    score: int
+    precision: str
+    policy: str
+    scope: str
+    reason: str
+    message: str
+    steps: tuple[Step, ...]
+    text: str
+    not_looked_at: tuple[str, ...] = ()
+
+    def after(self, refusal: Refusal | None) -> NodeExplanation:
+        """With what kube-scheduler itself has against the node; it asks nobody else about such a node.
+
+        That an empty node would not do weighs more than that there is too little now.
+        """
+        if refusal is None or (refusal.verdict == "not now" and self.verdict == "never"):
+            return self
+        return msgspec.structs.replace(self, verdict=refusal.verdict, text=refusal.text, precision="", score=0)
+
+
+def not_reported(name: str) -> NodeExplanation:
+    """A node of which nothing is known."""
+    text = "no exporter has reported it; it is left to the other plug-ins"
+    return NodeExplanation(name, "not reported", 0, "", "", "", "", "", (), text)
+
+
+def explain(
+    name: str,
+    node: Kubelet,
+    pod: PodView,
+    *,
+    precision: str,
+    refusal: str = "",
+    never: bool = False,
+    score: int = 0,
+    unconfirmed: Sequence[str] = (),
+) -> NodeExplanation:
+    """What happens to the pod on the node, which is changed by it: give a fork.
+
+    `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
+    `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now.
+    """
+    steps: list[Step] = []
+
+    def watch(
+        kubelet: Kubelet, container: ContainerView | None, groups: Sequence[tuple[str, Hints]], merged: Hint
+    ) -> None:
+        rooms = tuple(_room(kubelet, pod, container, resource, hints) for resource, hints in groups)
+        chosen = None if merged.mask is None else kubelet.ids(merged.mask)
+        steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms))
+
+    admission = node.admit_view(pod, watch)
+    settings = node.settings.topology
+    verdict: Verdict = "fits"
+    text = refusal
+    if not admission.admitted:
+        verdict = "never" if never else "not now"
+        text = _refused(steps, admission) + ("; not even the empty node would do" if never else "")
+    elif refusal:
+        verdict = "never" if never else "not now"
+    else:
+        text = _placed(node, pod, steps, admission)
+    if unconfirmed:
+        text += f"; the node's report is its last true one, not confirmed now ({', '.join(unconfirmed)})"
+    return NodeExplanation(
+        node=name,
+        verdict=verdict,
+        score=score,
+        precision=precision,
+        policy=settings.policy,
+        scope=settings.scope,
+        reason=admission.reason,
+        message=admission.message,
+        steps=tuple(steps),
+        text=text,
+    )
+
+
+def human(resource: str, amount: int) -> str:
+    """An amount for people: cores, binary bytes, pieces."""
+    if resource == "memory" or resource.startswith(HUGEPAGES):
+        return quantity.human_bytes(amount)
+    return str(amount)
+
+
+def _room(kubelet: Kubelet, pod: PodView, container: ContainerView | None, resource: str, hints: Hints) -> ResourceRoom:
+    zones = tuple(
+        ZoneRoom(numa, *_amounts(kubelet, resource, position), bool(hints.fits >> (1 << position) & 1))
+        for position, numa in enumerate(kubelet.node_ids)
+    )
+    return ResourceRoom(resource, _asked(pod, container, resource), bool(hints.fits), zones)
+
+
+def _asked(pod: PodView, container: ContainerView | None, resource: str) -> int:
+    memory = pod.memory if container is None else container.memory
+    if resource == "cpu":
+        return pod.cpus if container is None else container.cpus
+    if memory and resource in memory:
+        return memory[resource]
+    return (device_requests(pod, resource) or 0) if container is None else container.limits.get(resource, 0)
+
+
+def _amounts(kubelet: Kubelet, resource: str, position: int) -> tuple[int, int]:
+    """(available, allocatable) of a zone."""
+    if resource == "cpu" and kubelet.cpu is not None:
+        mine = kubelet.topology.numa_cpus[position]
+        return (mine & kubelet.cpu.available).bit_count(), (mine & ~kubelet.cpu.policy.reserved).bit_count()
+    if kubelet.memory is not None and resource in kubelet.memory.tables.free:
+        tables = kubelet.memory.tables
+        return tables.free[resource][position], tables.policy.allocatable[resource][position]
+    near = kubelet.devices.tables[resource].near[position]
+    return (near & kubelet.devices.free(resource)).bit_count(), (
+        near & kubelet.devices.tables[resource].healthy
+    ).bit_count()
+
+
+def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission) -> str:
+    if node.settings.topology.policy == "none":
+        return "fits: the node's Topology Manager has policy none and aligns nothing"
+    aligned = [step for step in steps if step.resources]
+    if not aligned:
+        return f"fits: nothing this {pod.qos} pod asks for is aligned on this node"
+    return "; ".join(_where(step) for step in aligned)
+
+
+def _where(step: Step) -> str:
+    asked = _asked_for(step)
+    if step.chosen is None:
+        return f"{_who(step)} goes anywhere ({asked})"
+    nodes = "NUMA node" if len(step.chosen) == 1 else "NUMA nodes"
+    spread = "" if step.preferred else ", not aligned"
+    return f"{_who(step)} goes to {nodes} {', '.join(map(str, step.chosen))} ({asked}{spread})"
+
+
+def _who(step: Step) -> str:
+    return f"container {step.container}" if step.container else "the pod"
+
+
+def _refused(steps: Sequence[Step], admission: Admission) -> str:
+    if admission.shortages:
+        worst = max(admission.shortages, key=lambda one: (one.requested + one.used) / max(1, one.capacity))
+        asked, used, capacity = (
+            spell(worst.resource, amount) for amount in (worst.requested, worst.used, worst.capacity)
+        )
+        return f"{worst.reason}: asks for {asked}, {used} of {capacity} are in use"
+    if admission.reason != "TopologyAffinityError" or not steps:
+        return f"{admission.reason}: {admission.message}"
+    step = steps[-1]
+    asked = _asked_for(step)
+    if not asked:
+        return f"{admission.reason}: {_who(step)} cannot be aligned"
+    zones = sorted(
+        (sum(not room.zones[at].fits for room in step.resources), at) for at in range(len(step.resources[0].zones))
+    )
+    # The zone that comes closest first, and no more than tell the tale.
+    told = [_lack(step, at) for lacking, at in zones[:_ZONES_TOLD] if lacking]
+    if len(told) < min(len(zones), _ZONES_TOLD):
+        return f"{_who(step)} needs {asked}; no set of NUMA nodes is the best for all of it"
+    rest = f"; {len(zones) - _ZONES_TOLD} more lack as much" if len(zones) > _ZONES_TOLD else ""
+    return f"{_who(step)} needs {asked} together; {'; '.join(told)}{rest}"
+
+
+def _lack(step: Step, at: int) -> str:
+    """What one zone has too little of, the worst lack first."""
+    short = sorted(
+        (room for room in _ordered(step) if not room.zones[at].fits),
+        key=lambda room: room.zones[at].available / max(1, room.asked),
+    )
+    told = ", ".join(f"{room.resource} {human(room.resource, max(0, room.zones[at].available))}" for room in short)
+    return f"node {step.resources[0].zones[at].numa} has only {told}"
+
+
+def _ordered(step: Step) -> list[ResourceRoom]:
+    """CPUs and memory before the rest, as people write them."""
+    first = ("cpu", "memory")
+    return sorted(
+        step.resources, key=lambda room: (first.index(room.resource) if room.resource in first else 2, room.resource)
+    )
+
+
+def _asked_for(step: Step) -> str:
+    return ", ".join(f"{room.resource} {human(room.resource, room.asked)}" for room in _ordered(step))

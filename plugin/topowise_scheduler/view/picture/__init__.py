@@ -1,0 +1,15 @@
+"""One machine as a picture: `read` makes a `Picture` of a kubelet, `svg` and `terminal` draw it.
+
+    Kubelet -> read -> Picture -> lay_out(pixels or characters) -> boxes and texts -> svg, terminal
+
+What is drawn (model.py) does not depend on where it comes from, and where it goes (layout.py) not on who draws it: one
+layout serves both writers, which differ in their measures (measures.py) alone. All of it is pure.
+"""
+
+from topowise_scheduler.view.picture.claimed import with_claimed
+from topowise_scheduler.view.picture.model import Picture
+from topowise_scheduler.view.picture.read import read
+from topowise_scheduler.view.picture.svg import ThemeName, svg
+from topowise_scheduler.view.picture.terminal import terminal
+
+__all__ = ["Picture", "ThemeName", "read", "svg", "terminal", "with_claimed"]

@@ -1,0 +1,86 @@
+"""Which NUMA nodes the containers of an admitted pod are on, by the model of its node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from topowise import cpuset
+from topowise_scheduler.kubelet import Kubelet, Placement
+from topowise_scheduler.kubelet.masks import members
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """One container. `numa` are the nodes of what it holds, none if it holds nothing of its own.
+
+    `cpus` is a cpulist, "" where no CPU is known by its id; `aligned` is False where the kubelet could not do better.
+    """
+
+    numa: tuple[int, ...]
+    aligned: bool
+    cpus: str
+    memory: tuple[tuple[str, tuple[int, ...], int], ...]
+    devices: Mapping[str, tuple[str, ...]]
+
+    def as_json(self) -> dict[str, Any]:
+        """With names."""
+        return {
+            "numa": list(self.numa),
+            "aligned": self.aligned,
+            "cpus": self.cpus,
+            "memory": [{"type": kind, "numa": list(nodes), "bytes": size} for kind, nodes, size in self.memory],
+            "devices": {resource: list(ids) for resource, ids in self.devices.items()},
+        }
+
+
+def of(kubelet: Kubelet, uid: str, *, is_exact: bool) -> dict[str, Placed]:
+    """By container, without the init containers that end before the others start."""
+    return {
+        name: _of(kubelet, placed, is_exact=is_exact)
+        for name, placed in kubelet.placements(uid).items()
+        if placed.kind != "init"
+    }
+
+
+def told(places: Mapping[str, Placed]) -> str:
+    """In words: "1" if all containers that hold something are there, else each with its nodes; "-" for nowhere."""
+    pinned = {name: place for name, place in places.items() if place.numa}
+    if not pinned:
+        return "-"
+    if len({place.numa for place in pinned.values()}) == 1 and len(pinned) == len(places):
+        return _nodes(next(iter(pinned.values())))
+    return ", ".join(f"{name}: {_nodes(place)}" for name, place in pinned.items())
+
+
+def _nodes(place: Placed) -> str:
+    return "+".join(map(str, place.numa)) + ("" if place.aligned else " (not aligned)")
+
+
+def _of(kubelet: Kubelet, placed: Placement, *, is_exact: bool) -> Placed:
+    numa = {
+        node
+        for node, cpus in zip(kubelet.node_ids, kubelet.topology.numa_cpus, strict=True)
+        if cpus & (placed.cpus or 0)
+    }
+    numa.update(node for block in placed.memory if block.size for node in block.numa)
+    for resource, ids in placed.devices.items():
+        numa.update(_near(kubelet, resource, ids))
+    return Placed(
+        numa=tuple(sorted(numa)),
+        aligned=placed.numa is None or placed.preferred or not numa,
+        cpus=cpuset.spell(members(placed.cpus or 0)) if is_exact else "",
+        memory=tuple((block.type, block.numa, block.size) for block in placed.memory if block.size),
+        devices={name: ids for name, ids in placed.devices.items() if ids} if is_exact else {},
+    )
+
+
+def _near(kubelet: Kubelet, resource: str, ids: Iterable[str]) -> Iterator[int]:
+    """The nodes of devices that are near a single one: what is near several is no place."""
+    table = kubelet.devices.tables[resource]
+    for device in ids:
+        one = table.select([device])
+        near = [node for node, held in zip(kubelet.node_ids, table.near, strict=True) if held & one]
+        if len(near) == 1:
+            yield near[0]

@@ -1,0 +1,73 @@
+"""The Node objects there are: what is kept of them, and how little."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from typing import Any
+
+from topowise_scheduler.cluster.nodes import Nodes
+
+
+def document(name: str, **changed: Any) -> bytes:
+    """As large as those of clouds are."""
+    labels = {f"example.com/label-{at}": f"value-{at}" for at in range(20)}
+    return json.dumps(
+        {
+            "metadata": {"name": name, "labels": {**labels, "kubernetes.io/hostname": name}, "uid": name},
+            "spec": changed.get("spec", {"podCIDR": "10.0.0.0/24"}),
+            "status": {
+                "allocatable": {"cpu": "63", "memory": "120Gi", "pods": "110", **changed.get("allocatable", {})},
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "images": [{"names": [f"image-{at}"]} for at in range(50)],
+            },
+        }
+    ).encode()
+
+
+def test_nodes_of_one_pool_share_what_is_the_same() -> None:
+    nodes = Nodes()
+    one, other = nodes.decode(document("n1")), nodes.decode(document("n2"))
+    assert one.allocatable is other.allocatable
+    assert one.labels is other.labels
+    assert one.taints is other.taints
+    assert (one.label("kubernetes.io/hostname"), other.label("kubernetes.io/hostname")) == ("n1", "n2")
+    assert one.label("example.com/label-3") == "value-3"
+    assert one.label("example.com/label-99") is None
+
+
+def test_a_node_takes_a_few_hundred_bytes() -> None:
+    nodes = Nodes()
+    nodes.replace([nodes.decode(document("first"))])
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        nodes.replace([nodes.decode(document(f"node-{at:05}")) for at in range(2000)])
+        assert (tracemalloc.get_traced_memory()[0] - before) / 2000 < 500
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_is_shared_is_bounded() -> None:
+    nodes = Nodes()
+    for at in range(20_100):
+        nodes.decode(json.dumps({"metadata": {"name": "n", "labels": {"id": str(at)}}}).encode())
+    assert len(nodes._labels) < 20_002
+
+
+def test_an_amount_that_cannot_be_read_is_none() -> None:
+    node = Nodes().decode(document("n1", allocatable={"cpu": "many", "example.com/odd": None}))
+    assert "cpu" not in node.allocatable
+    assert node.allocatable["memory"] == 120 << 30
+
+
+def test_nodes_come_change_and_go() -> None:
+    nodes = Nodes()
+    nodes.apply("ADDED", nodes.decode(document("n1")))
+    nodes.apply("MODIFIED", nodes.decode(document("n1", spec={"unschedulable": True})))
+    found = nodes.get("n1")
+    assert found is not None
+    assert found.is_cordoned
+    nodes.apply("DELETED", found)
+    nodes.apply("DELETED", found)
+    assert (len(nodes), list(nodes), nodes.get("n1")) == (0, [], None)
