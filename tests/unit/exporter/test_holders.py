@@ -123,11 +123,10 @@ def test_a_damaged_file_is_named(parse: Any) -> None:
 
 
 def memory_of(number: int, reserved: int, entries: str, more: str = "") -> bytes:
-    return (
-        '{"policyName":"Static","machineState":{"0":{"numberOfAssignments":%d,"memoryMap":{"memory":{"allocatable":100,'
-        '"reserved":%d,"free":%d}},"cells":[0]}},"entries":{%s}%s,"checksum":1}'
-        % (number, reserved, 100 - reserved, entries, more)
-    ).encode()
+    tables = f'"memory":{{"allocatable":100,"reserved":{reserved},"free":{100 - reserved}}}'
+    nodes = f'"0":{{"numberOfAssignments":{number},"memoryMap":{{{tables}}},"cells":[0]}}'
+    text = f'{{"policyName":"Static","machineState":{{{nodes}}},"entries":{{{entries}}}{more},"checksum":1}}'
+    return text.encode()
 
 
 LISTED = PodAllocation("ns", "p", (ContainerAllocation("c", memory=(MemoryBlock("memory", (0,), 40),)),))
