@@ -9,6 +9,7 @@ never matched: such a pod holds only what an init container left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
@@ -105,40 +106,75 @@ def live_memory_holders(state: MemoryState, pods: Iterable[PodAllocation]) -> fr
 
 def exact_memory(state: MemoryState, live: frozenset[str]) -> MemoryBooks:
     """The books once the dead have been released (memorymanager/policy_static.go, releaseContainerMemory)."""
-    free = {(node, name): table.free for node, entry in state.nodes.items() for name, table in entry.memory_map.items()}
-    held = {
-        (node, name): table.reserved for node, entry in state.nodes.items() for name, table in entry.memory_map.items()
-    }
-    assignments = {node: entry.number_of_assignments for node, entry in state.nodes.items()}
-    cells = {node: _cells(node, entry) for node, entry in state.nodes.items()}
+    books = _Books(state, live)
+    for block in _unexplained(state):
+        books.release(block)
     for uid, containers in sorted(state.holders.items()):
-        if uid in live:
-            continue
-        for _, blocks in sorted(containers.items()):
+        for _, blocks in sorted(containers.items()) if uid not in live else ():
             for block in blocks:
-                _release(block, free, held, assignments, cells)
-    return MemoryBooks(free, assignments, cells)
+                books.release(block)
+    return MemoryBooks(books.free, books.assignments, books.cells)
 
 
-def _release(
-    block: MemoryBlock,
-    free: dict[tuple[int, str], int],
-    held: dict[tuple[int, str], int],
-    assignments: dict[int, int],
-    cells: dict[int, tuple[int, ...]],
-) -> None:
-    rest = block.size
-    for node in block.nodes:
-        if node not in assignments:
-            continue
-        assignments[node] = max(0, assignments[node] - 1)
-        if not assignments[node]:
-            cells[node] = (node,)
-        given = min(held.get((node, block.type), 0), rest)
-        if given:
-            held[node, block.type] -= given
-            free[node, block.type] += given
-            rest -= given
+class _Books:
+    """The tables of the file, as they become."""
+
+    def __init__(self, state: MemoryState, live: frozenset[str]) -> None:
+        tables = {
+            (node, kind): table for node, entry in state.nodes.items() for kind, table in entry.memory_map.items()
+        }
+        self.free = {key: table.free for key, table in tables.items()}
+        self._held = {key: table.reserved for key, table in tables.items()}
+        self.assignments = {node: entry.number_of_assignments for node, entry in state.nodes.items()}
+        self.cells = {node: _cells(node, entry) for node, entry in state.nodes.items()}
+        # While the kubelet books an app container on its init containers' memory both have it for a moment.
+        self._spare = Counter({kind: 0 for _, kind in tables})
+        for (_, kind), size in self._held.items():
+            self._spare[kind] += size
+        for uid in live & state.holders.keys():
+            for blocks in state.holders[uid].values():
+                for block in blocks:
+                    self._spare[block.type] -= block.size
+
+    def release(self, block: MemoryBlock) -> None:
+        """As much as anybody holds, from the lowest node on."""
+        rest = min(block.size, max(0, self._spare[block.type]))
+        self._spare[block.type] -= rest
+        for node in block.nodes:
+            if node not in self.assignments:
+                continue
+            self.assignments[node] = max(0, self.assignments[node] - 1)
+            if not self.assignments[node]:
+                self.cells[node] = (node,)
+            given = min(self._held.get((node, block.type), 0), rest)
+            if given:
+                self._held[node, block.type] -= given
+                self.free[node, block.type] += given
+                rest -= given
+
+
+def _unexplained(state: MemoryState) -> list[MemoryBlock]:
+    """Blocks that are in the tables and nobody's. The kubelet writes a container's blocks into the tables first and its
+    entry a moment later, and takes both away in the other order (SetMachineState, SetMemoryBlocks)."""
+    if state.has_pod_level:
+        # Then the tables have the pod's total, and entries are shares of it.
+        return []
+    blocks = [block for held in state.holders.values() for mine in held.values() for block in mine]
+    counted = Counter(node for block in blocks for node in block.nodes)
+    extra = {node: entry.number_of_assignments - counted[node] for node, entry in state.nodes.items()}
+    nodes = tuple(sorted(node for node, count in extra.items() if count > 0))
+    if not nodes:
+        return []
+    sizes: Counter[str] = Counter()
+    for entry in state.nodes.values():
+        for kind, table in entry.memory_map.items():
+            sizes[kind] += table.reserved
+    for block in blocks:
+        sizes[block.type] -= block.size
+    found = [MemoryBlock(kind, nodes, size) for kind, size in sorted(sizes.items()) if size > 0]
+    # Each of them counts once on each of its nodes; those that took nothing count too.
+    most = max(extra.values())
+    return found[:most] + [MemoryBlock("", nodes, 0)] * (most - len(found))
 
 
 def _cells(node: int, entry: MemoryNode) -> tuple[int, ...]:

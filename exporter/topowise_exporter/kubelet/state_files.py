@@ -63,10 +63,11 @@ class MemoryNode(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class MemoryState(msgspec.Struct, frozen=True):
-    """By NUMA node id."""
+    """By NUMA node id. `has_pod_level`: some pod has memory as a whole (KEP-5526)."""
 
     nodes: Mapping[int, MemoryNode]
     holders: BlockHolders
+    has_pod_level: bool = False
 
 
 class _CpuCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
@@ -85,6 +86,7 @@ class _MemoryCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
     policy_name: str
     machine_state: dict[int, MemoryNode] | None = None
     entries: dict[str, dict[str, tuple[_Block, ...]]] | None = None
+    pod_entries: dict[str, msgspec.Raw] | None = None
 
 
 def parse_cpu_state(text: bytes, source: str) -> CpuState | None:
@@ -116,7 +118,7 @@ def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
         uid: {name: tuple(map(_block, blocks)) for name, blocks in containers.items()}
         for uid, containers in (checkpoint.entries or {}).items()
     }
-    return MemoryState(checkpoint.machine_state or {}, holders)
+    return MemoryState(checkpoint.machine_state or {}, holders, bool(checkpoint.pod_entries))
 
 
 class StateFile(Generic[State]):

@@ -137,7 +137,8 @@ def test_the_api_server_takes_the_objects(cluster: Cluster, render: Any, recipe:
     [
         ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "patch", "", True),
         ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "delete", "", False),
-        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "list", "", False),
+        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "watch", "", True),
+        ("exporter", "topology.node.k8s.io", "noderesourcetopologies", "update", "", False),
         ("exporter", "", "pods", "list", "", False),
         ("exporter", "", "secrets", "get", "default", False),
         ("scheduler", "topology.node.k8s.io", "noderesourcetopologies", "watch", "", True),

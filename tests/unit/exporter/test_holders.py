@@ -120,3 +120,34 @@ def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
 def test_a_damaged_file_is_named(parse: Any) -> None:
     with pytest.raises(SourceError, match="/state"):
         parse(b'{"policyName":"\xff","defaultCpuSet":""}', "/state")
+
+
+def memory_of(number: int, reserved: int, entries: str, more: str = "") -> bytes:
+    tables = f'"memory":{{"allocatable":100,"reserved":{reserved},"free":{100 - reserved}}}'
+    nodes = f'"0":{{"numberOfAssignments":{number},"memoryMap":{{{tables}}},"cells":[0]}}'
+    text = f'{{"policyName":"Static","machineState":{{{nodes}}},"entries":{{{entries}}}{more},"checksum":1}}'
+    return text.encode()
+
+
+LISTED = PodAllocation("ns", "p", (ContainerAllocation("c", memory=(MemoryBlock("memory", (0,), 40),)),))
+C = '{"c":[{"numaAffinity":[0],"type":"memory","size":40}]}'
+REUSED = '{"i":[{"numaAffinity":[0],"type":"memory","size":10}],"c":[{"numaAffinity":[0],"type":"memory","size":6}]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "free", "assignments"),
+    [
+        pytest.param(memory_of(1, 40, f'"u":{C}'), 60, 1, id="all is written"),
+        pytest.param(memory_of(2, 70, f'"u":{C}'), 60, 1, id="the tables have a block, its entry is not written yet"),
+        pytest.param(memory_of(3, 50, f'"u":{C},"v":{REUSED}'), 60, 1, id="an app container is booked on its init's"),
+        pytest.param(memory_of(2, 70, f'"u":{C}', ',"podEntries":{"v":{}}'), 30, 2, id="a pod has memory as a whole"),
+    ],
+)
+def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
+    text: bytes, free: int, assignments: int
+) -> None:
+    state = parse_memory_state(text, "x")
+    assert state is not None
+    books = holders.exact_memory(state, holders.live_memory_holders(state, [LISTED]))
+    assert books.free == {(0, "memory"): free}
+    assert books.assignments == {0: assignments}
