@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from burst import Bench, Scenario, assert_no_refusals, assert_nothing_left_out
-from sandbox.hollow import Reporting
+from sandbox.hollow import Pace, Pause, Reporting
 
 _SCALE = float(os.environ.get("TOPOWISE_BURST", "1"))
 
@@ -32,6 +33,24 @@ async def test_exporters_that_are_half_a_minute_late(tmp_path: Path, capsys: pyt
     scenario = Scenario(pods=scaled(500), seed=2, lifetimes=(2.0, 8.0), reporting=late)
     async with Bench(scenario, tmp_path) as bench:
         await bench.feed()
+        await conclude(bench, capsys)
+
+
+@pytest.mark.parametrize("sees", ["exporter", "halves"])
+async def test_kubelets_on_slow_disks_whose_every_step_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sees: Literal["exporter", "halves"]
+) -> None:
+    pace = Pace(start=(0.0, 0.2), stop=(0.02, 0.2), pause=Pause((0.005, 0.05), (0.2, 1.0), 4))
+    quick = Reporting(wait=(0.0, 0.02), lag=(0.0, 0.02), sees=sees)
+    scenario = Scenario(pods=scaled(500), seed=8, pace=pace, reporting=quick)
+    async with Bench(scenario, tmp_path) as bench:
+        await bench.feed()
+        await conclude(bench, capsys)
+
+
+async def test_kubelets_that_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with Bench(Scenario(pods=scaled(500), seed=9, lifetimes=(2.0, 8.0)), tmp_path) as bench:
+        await bench.feed({0.3: bench.restart_kubelets, 0.7: bench.restart_kubelets})
         await conclude(bench, capsys)
 
 

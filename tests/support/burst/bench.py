@@ -20,7 +20,7 @@ from burst import evidence
 from burst.nodes import nodes
 from burst.service import Process, Service
 from burst.workload import BLIND_SCHEDULER, NUMA_SCHEDULER, Workload
-from sandbox.hollow import Fleet, Pace, Refusal, Reporting
+from sandbox.hollow import RESTART, Fleet, Pace, Refusal, Reporting
 from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
 from sandbox.kubescheduler.attempt import said
 from sandbox.kubescheduler.pod import PodInfo
@@ -113,6 +113,11 @@ class Bench:
         await self.keep_metrics()
         await self.services[0].kill()
         await self.services[0].start()
+
+    async def restart_kubelets(self) -> None:
+        """Every second node's, at the same moment; what they hold goes on running."""
+        some = list(self.fleet.nodes.values())[::2]
+        await asyncio.gather(*(node.restart(RESTART) for node in some))
 
     async def fail_over(self) -> None:
         """kube-scheduler's calls go to the other replica from now on."""
