@@ -21,6 +21,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import Strategy, scale
 
 _MAX_STRANGERS: Final = 1000
@@ -34,7 +35,7 @@ class Question(msgspec.Struct, frozen=True):
     """
 
     record: PodRecord
-    needs: pods.Needs
+    requests: PodRequests
     demand: policies.Demand
     names: Sequence[str]
     rows: NDArray[np.int32]
@@ -88,7 +89,7 @@ class Answers:
     def question(self, pod: pods.Pod, names: Sequence[str], *, is_simulation: bool = False) -> Question:
         """The question as the engine understands it. Raises ParseError."""
         record = self._records.record(pod)
-        if record.needs is None:
+        if record.requests is None:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
         demand = policies.demand(pod.metadata.annotations or {})
         if not is_simulation:
@@ -99,15 +100,15 @@ class Answers:
         rows = self._engine.rows(names)
         if not is_simulation and rows.size and int(rows.min()) < 0:
             self._meet([names[at] for at in np.flatnonzero(rows < 0).tolist()])
-        return Question(record, record.needs, demand, names, rows, is_simulation)
+        return Question(record, record.requests, demand, names, rows, is_simulation)
 
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
         """The question of a caller who says himself when a pod is booked: it leaves all claims as they are."""
-        assert record.needs is not None
+        assert record.requests is not None
         rows = self._engine.rows(names)
         if rows.size and int(rows.min()) < 0:
             self._meet([names[at] for at in np.flatnonzero(rows < 0).tolist()])
-        return Question(record, record.needs, record.demand, names, rows, is_simulation=False)
+        return Question(record, record.requests, record.demand, names, rows, is_simulation=False)
 
     @property
     def moment(self) -> int:
@@ -139,22 +140,22 @@ class Answers:
         raw = np.zeros(len(asked.names), np.int64)
         known = np.flatnonzero(asked.rows >= 0)
         if known.size:
-            for positions, room in self._engine.rooms(asked.needs, asked.rows[known], asked.record.ungated):
-                raw[known[positions]] = self._strategy.raw(room)
+            for indices, candidates in self._engine.candidates(asked.requests, asked.rows[known]):
+                raw[known[indices]] = self._strategy.raw(candidates)
             raw[known] = self._strategy.finish(raw[known])
         return scale.spread(raw, self._top_score)
 
     def percents(self, asked: Question, strategy: Strategy) -> NDArray[np.int64]:
         """Per node, 0 to 100 by a strategy, truncated; a node nobody has reported, or that does not fit, has 0."""
-        places: list[NDArray[np.intp]] = []
+        scored: list[NDArray[np.intp]] = []
         raw: list[NDArray[np.int64]] = []
         known = np.flatnonzero(asked.rows >= 0)
-        for positions, room in self._engine.rooms(asked.needs, asked.rows[known], asked.record.ungated):
-            places.append(known[positions])
-            raw.append(strategy.raw(room))
+        for indices, candidates in self._engine.candidates(asked.requests, asked.rows[known]):
+            scored.append(known[indices])
+            raw.append(strategy.raw(candidates))
         found = np.zeros(len(asked.names), np.int64)
-        if places:
-            found[np.concatenate(places)] = strategy.finish(np.concatenate(raw)) * 100 // scale.RAW_MAX
+        if scored:
+            found[np.concatenate(scored)] = strategy.finish(np.concatenate(raw)) * 100 // scale.RAW_MAX
         return found
 
     def explanations(self, asked: Question) -> list[explain.NodeExplanation]:
@@ -185,13 +186,13 @@ class Answers:
     def expect(self, asked: Question, at: int) -> None:
         """The pod will most likely go to this node of the question."""
         if not asked.is_simulation:
-            self._ledger.claim(asked.record, asked.needs, asked.names[at], judged_at=asked.judged_at)
+            self._ledger.claim(asked.record, asked.requests.needs, asked.names[at], judged_at=asked.judged_at)
 
     def fits(self, record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
         """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
-        if record.needs is None:
+        if record.requests is None:
             return np.zeros(len(names), np.bool_)
-        asked = Question(record, record.needs, record.demand, names, self._engine.rows(names), is_simulation=True)
+        asked = Question(record, record.requests, record.demand, names, self._engine.rows(names), is_simulation=True)
         return np.equal(self.verdicts(asked).outcomes, _FITS)
 
     def take_strangers(self) -> list[str]:
@@ -229,9 +230,7 @@ class Answers:
             mine = np.isin(owners, rows)
             others, owners = others[mine], owners[mine]
         count = len(rows)
-        judged = self._engine.judge(
-            asked.needs, np.concatenate([rows, others]) if len(others) else rows, asked.record.ungated
-        )
+        judged = self._engine.judge(asked.requests, np.concatenate([rows, others]) if len(others) else rows)
         fits = judged.outcome == _FITS
         outcomes[known] = judged.outcome[:count]
         words[known] = self._words(judged.outcome[:count], judged.reason[:count])

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from topowise.pods import Needs
 from topowise_scheduler import explain
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import whereabouts
@@ -23,6 +22,7 @@ from topowise_scheduler.kubectl.picture.words import counted
 from topowise_scheduler.kubectl.yard import Yard, open_yard
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.refusals import PREFIX
+from topowise_scheduler.shape import PodRequests
 
 MOST: Final = 1000
 """So many are tried on a node: more than any kubelet takes (maxPods), unless nobody tells how many that is."""
@@ -55,12 +55,12 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 
 def rooms_for(yard: Yard, one: Wanted) -> Iterator[Room]:
     """What each node has room for."""
-    needs, _ = yard.estate.records.needs(one.pod)
+    requests, _ = yard.estate.records.requests(one.pod)
     pod = one.numbered(0)
     refusals = yard.refusals(one, pod)
     for name in yard.names:
         refusal = refusals[name]
-        by_sums = yard.filters.room(name, needs)
+        by_sums = yard.filters.room(name, requests.needs)
         states = yard.estate.states(pod, name)
         if refusal:
             told = {why.node: why.text for why in yard.estate.explain(pod, [name])} if states else {}
@@ -68,10 +68,12 @@ def rooms_for(yard: Yard, one: Wanted) -> Iterator[Room]:
         elif not states:
             yield Room(name, by_sums[0] if by_sums else 0, "-", "not reported: node allocatable alone is looked at")
         else:
-            yield _fill(name, states, yard.estate.precision(name), needs, by_sums)
+            yield _fill(name, states, yard.estate.precision(name), requests, by_sums)
 
 
-def _fill(name: str, states: list[Kubelet], precision: str, needs: Needs, by_sums: tuple[int, str] | None) -> Room:
+def _fill(
+    name: str, states: list[Kubelet], precision: str, requests: PodRequests, by_sums: tuple[int, str] | None
+) -> Room:
     """Until one of the states that the node may be in has no room for one more."""
     most = MOST if by_sums is None else min(by_sums[0], MOST)
     first = "-"
@@ -79,8 +81,9 @@ def _fill(name: str, states: list[Kubelet], precision: str, needs: Needs, by_sum
         uid = f"wanted/{number}"
         for state in states:
             before = state.fork()
-            if not state.admit_view(state.view(uid, needs)).admitted:
-                why = explain.explain(name, before, before.view(uid, needs), precision=precision)
+            view = requests.view(uid, state.settings)
+            if not state.admit_view(view).admitted:
+                why = explain.explain(name, before, view, precision=precision)
                 return Room(name, number, first, why.text)
         if not number:
             first = whereabouts.told(whereabouts.of(states[0], uid, is_exact=precision == "exact"))

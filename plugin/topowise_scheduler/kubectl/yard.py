@@ -35,9 +35,9 @@ class Yard:
     def refusals(self, one: Wanted, pod: pods.Pod) -> dict[str, str]:
         """Why each node cannot have the pod, one of those wanted, "" for one that can."""
         if self._serial != one.serial:
-            needs, _ = self.estate.records.needs(pod)
+            requests, _ = self.estate.records.requests(pod)
             self._serial = one.serial
-            self._against = {name: self.filters.refusal(name, needs, one.demands) for name in self.names}
+            self._against = {name: self.filters.refusal(name, requests.needs, one.demands) for name in self.names}
         asked = [name for name, refusal in self._against.items() if not refusal]
         return {**self._against, **self.estate.refusals(pod, asked)}
 

@@ -84,7 +84,7 @@ async def fits(answers: Answers, ledger: Ledger, pod: pods.Pod, *, within_s: flo
         count, first, is_open = 0, "-", True
         while count < MOST and time.perf_counter() - begun < within_s:
             uid = f"\0fits/{count}"
-            if not all(state.admit_view(state.view(uid, asked.needs)).admitted for state in states):
+            if not all(state.admit_view(asked.requests.view(uid, state.settings)).admitted for state in states):
                 is_open = False
                 break
             if not count:
