@@ -26,7 +26,7 @@ The last three never change while a node keeps its hardware, so they are kept on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Final, NamedTuple
 
@@ -207,7 +207,7 @@ def read(kubelet: Kubelet) -> Counts:
             *_flags(table),
         ]
     if kubelet.predicates:
-        _read_slack(kubelet, now)
+        _read_slack(kubelet, requested, now)
     return now
 
 
@@ -264,8 +264,8 @@ def _flags(table: DeviceTable) -> tuple[int, int, int]:
     return 1, table.has_topology, not table.of_one_node
 
 
-def _read_slack(kubelet: Kubelet, now: Counts) -> None:
-    requested, capacity = kubelet.requested, kubelet.capacity
+def _read_slack(kubelet: Kubelet, requested: Mapping[str, int], now: Counts) -> None:
+    capacity = kubelet.capacity
     for name, amount in capacity.items():
         now["slack", name] = [amount - requested.get(name, 0)]
     now[PODS] = [capacity["pods"] - len(kubelet.active)]

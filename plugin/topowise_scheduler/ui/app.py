@@ -21,7 +21,7 @@ from topowise.errors import ParseError
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.ui import fits, node, page
-from topowise_scheduler.ui.decisions import Decisions, Noted, Observed
+from topowise_scheduler.ui.decisions import Decisions
 from topowise_scheduler.ui.state import Reader, Sightings, State, encode
 
 Message = dict[str, Any]
@@ -50,19 +50,19 @@ _FITS_S: Final = 3.0
 
 
 class Dashboard:
-    """The page, and what it is told by the extender (extender.http.Ui). `run` has to run beside it."""
+    """The page, and the `decisions` that the verbs tell it. `run` has to run beside it."""
 
     def __init__(
         self,
         ledger: Ledger,
-        answers: Observed,
+        answers: Answers,
         not_ready: Callable[[], str | None],
         size: int,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.decisions = answers.decisions = Decisions(size, clock)
+        self.decisions = Decisions(size, clock)
         self._ledger = ledger
         self._answers = answers
         self._clock = clock
@@ -84,15 +84,6 @@ class Dashboard:
         while True:
             self._sightings.look()
             await asyncio.sleep(1.0)
-
-    def noted(self) -> Noted | None:
-        """What the answer just made was about."""
-        return self._answers.take()
-
-    def answered(self, noted: Any, verb: str, body: bytes, answer: bytes, seconds: float, problem: str) -> None:
-        """An answer was sent."""
-        if verb != "explain":
-            self.decisions.keep(verb, noted, body, answer, seconds, problem)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         path, method = scope["path"].removeprefix("/ui"), scope["method"]
@@ -173,8 +164,7 @@ class Dashboard:
         try:
             pod = fits.pod_of(body)
             async with self._counting:
-                answers: Answers = self._answers
-                found = await fits.fits(answers, self._ledger, pod, within_s=_FITS_S)
+                found = await fits.fits(self._answers, self._ledger, pod, within_s=_FITS_S)
         except ParseError as exc:
             await reply(200, _problem(str(exc)), _JSON)
             return
