@@ -21,9 +21,10 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import Strategy, scale
 
-_MAX_STRANGERS: Final = 1000
+_MAX_UNKNOWN: Final = 1000
 _FITS: Final = int(Outcome.FITS)
 
 
@@ -34,21 +35,24 @@ class Question(msgspec.Struct, frozen=True):
     """
 
     record: PodRecord
-    needs: pods.Needs
-    demand: policies.Demand
+    requests: PodRequests
     names: Sequence[str]
     rows: NDArray[np.int32]
     is_simulation: bool
-    judged_at: int = -1
-    """What the ledger's `changes` counted when the nodes were found to fit; -1 if that was not asked."""
+    unknown: Sequence[str] = ()
+    """Names that the cluster does not have and that nobody has asked about before; for the log, after the answer."""
 
 
 class Verdicts(msgspec.Struct, frozen=True):
-    """Per node of the question: the outcome, and the index of the words for it in `texts`."""
+    """Per node of the question: the outcome, and the index of the words for it in `texts`.
+
+    `judged_at` is what the ledger's `changes` counted then.
+    """
 
     outcomes: NDArray[np.int8]
     words: NDArray[np.int16]
     texts: Sequence[str]
+    judged_at: int
 
     def text(self, index: int) -> str:
         """Why the node is refused, "" if it is not."""
@@ -82,37 +86,30 @@ class Answers:
         self._texts = _Texts()
         self.told: Counter[str] = Counter()
         """Verdicts by their words; "" for nodes that fit."""
-        self._strangers: set[str] = set()
-        self._new_strangers: list[str] = []
+        self._unknown: set[str] = set()
 
     def question(self, pod: pods.Pod, names: Sequence[str], *, is_simulation: bool = False) -> Question:
         """The question as the engine understands it. Raises ParseError."""
         record = self._records.record(pod)
-        if record.needs is None:
+        if record.requests is None:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
-        demand = policies.demand(pod.metadata.annotations or {})
+        if pod.metadata.annotations:
+            # A record takes annotations that cannot be read for none; who asks about the pod is told.
+            policies.demand(pod.metadata.annotations)
         if not is_simulation:
             # kube-scheduler decides one pod after the other: asking again means that the last answer came to nothing.
             self._ledger.unclaim(record.uid)
             if record.uid:
                 self._ledger.remember(record)
         rows = self._engine.rows(names)
-        if not is_simulation and rows.size and int(rows.min()) < 0:
-            self._meet([names[at] for at in np.flatnonzero(rows < 0).tolist()])
-        return Question(record, record.needs, demand, names, rows, is_simulation)
+        unknown = () if is_simulation else self._unknown_among(names, rows)
+        return Question(record, record.requests, names, rows, is_simulation, unknown)
 
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
-        """The question of a caller who says himself when a pod is booked: it leaves all claims as they are."""
-        assert record.needs is not None
+        """The question of a caller who says itself when a pod is booked: it leaves all claims as they are."""
+        assert record.requests is not None
         rows = self._engine.rows(names)
-        if rows.size and int(rows.min()) < 0:
-            self._meet([names[at] for at in np.flatnonzero(rows < 0).tolist()])
-        return Question(record, record.needs, record.demand, names, rows, is_simulation=False)
-
-    @property
-    def moment(self) -> int:
-        """The state that answers are about now, for `Question.judged_at`."""
-        return self._ledger.changes
+        return Question(record, record.requests, names, rows, False, self._unknown_among(names, rows))
 
     def verdicts(self, asked: Question) -> Verdicts:
         """Per node. A node nobody has reported fits: we know nothing against it."""
@@ -133,47 +130,42 @@ class Answers:
         for word, times in enumerate([] if asked.is_simulation else np.bincount(words).tolist()):
             if times:
                 self.told[self._texts.texts[word]] += times
-        return Verdicts(outcomes, words, self._texts.texts)
+        return Verdicts(outcomes, words, self._texts.texts, self._ledger.changes)
 
     def scores(self, asked: Question) -> NDArray[np.int64]:
         """Per node, 0 to the top score; a node nobody has reported, or that does not fit, has 0."""
         raw = np.zeros(len(asked.names), np.int64)
         known = np.flatnonzero(asked.rows >= 0)
         if known.size:
-            for positions, room in self._engine.rooms(asked.needs, asked.rows[known], asked.record.ungated):
-                raw[known[positions]] = self._strategy.raw(room)
+            for indices, candidates in self._engine.candidates(asked.requests, asked.rows[known]):
+                raw[known[indices]] = self._strategy.raw(candidates)
             raw[known] = self._strategy.finish(raw[known])
         return scale.spread(raw, self._top_score)
 
     def percents(self, asked: Question, strategy: Strategy) -> NDArray[np.int64]:
         """Per node, 0 to 100 by a strategy, truncated; a node nobody has reported, or that does not fit, has 0."""
-        places: list[NDArray[np.intp]] = []
+        scored: list[NDArray[np.intp]] = []
         raw: list[NDArray[np.int64]] = []
         known = np.flatnonzero(asked.rows >= 0)
-        for positions, room in self._engine.rooms(asked.needs, asked.rows[known], asked.record.ungated):
-            places.append(known[positions])
-            raw.append(strategy.raw(room))
+        for indices, candidates in self._engine.candidates(asked.requests, asked.rows[known]):
+            scored.append(known[indices])
+            raw.append(strategy.raw(candidates))
         found = np.zeros(len(asked.names), np.int64)
-        if places:
-            found[np.concatenate(places)] = strategy.finish(np.concatenate(raw)) * 100 // scale.RAW_MAX
+        if scored:
+            found[np.concatenate(scored)] = strategy.finish(np.concatenate(raw)) * 100 // scale.RAW_MAX
         return found
 
-    def expect(self, asked: Question, at: int) -> None:
-        """The pod will most likely go to this node of the question."""
+    def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
+        """The pod will most likely go to this node of the question, which fitted at `judged_at` (Verdicts)."""
         if not asked.is_simulation:
-            self._ledger.claim(asked.record, asked.needs, asked.names[at], judged_at=asked.judged_at)
+            self._ledger.claim(asked.record, asked.requests.needs, asked.names[at], judged_at=judged_at)
 
     def fits(self, record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
         """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
-        if record.needs is None:
+        if record.requests is None:
             return np.zeros(len(names), np.bool_)
-        asked = Question(record, record.needs, record.demand, names, self._engine.rows(names), is_simulation=True)
+        asked = Question(record, record.requests, names, self._engine.rows(names), is_simulation=True)
         return np.equal(self.verdicts(asked).outcomes, _FITS)
-
-    def take_strangers(self) -> list[str]:
-        """Names that were asked about and that the cluster does not have, each once; for the log, after the answer."""
-        taken, self._new_strangers = self._new_strangers, []
-        return taken
 
     def states_for(self, asked: Question, name: str) -> Iterator[Kubelet]:
         """Copies of a node's state as it is for this pod (Ledger.states); none if nobody has reported the node."""
@@ -205,9 +197,7 @@ class Answers:
             mine = np.isin(owners, rows)
             others, owners = others[mine], owners[mine]
         count = len(rows)
-        judged = self._engine.judge(
-            asked.needs, np.concatenate([rows, others]) if len(others) else rows, asked.record.ungated
-        )
+        judged = self._engine.judge(asked.requests, np.concatenate([rows, others]) if len(others) else rows)
         fits = judged.outcome == _FITS
         outcomes[known] = judged.outcome[:count]
         words[known] = self._words(judged.outcome[:count], judged.reason[:count])
@@ -241,20 +231,25 @@ class Answers:
 
     def _apply_policy(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Nodes whose Topology Manager cannot give what the pod's annotations ask for."""
-        for accepted, refusal in asked.demand.rules():
+        for accepted, refusal in asked.record.demand.rules():
             suits = np.zeros(len(asked.names), np.bool_)
             known = asked.rows >= 0
             suits[known] = np.isin(self._engine.policies[asked.rows[known]], accepted)
             outcomes[~suits] = Outcome.UNRESOLVABLE
             words[~suits] = self._texts.number(refusal)
 
-    def _meet(self, names: Sequence[str]) -> None:
-        for name in names:
+    def _unknown_among(self, names: Sequence[str], rows: NDArray[np.int32]) -> Sequence[str]:
+        """The names that the cluster does not have, each once in the life of the process."""
+        if not rows.size or int(rows.min()) >= 0:
+            return ()
+        found = []
+        for name in (names[at] for at in np.flatnonzero(rows < 0).tolist()):
             # Bounded: whoever makes up names must not make us remember all of them.
-            is_new = name not in self._ledger.known and name not in self._strangers
-            if is_new and len(self._strangers) < _MAX_STRANGERS:
-                self._strangers.add(name)
-                self._new_strangers.append(name)
+            is_new = name not in self._ledger.known and name not in self._unknown
+            if is_new and len(self._unknown) < _MAX_UNKNOWN:
+                self._unknown.add(name)
+                found.append(name)
+        return found
 
 
 def by_name(names: Sequence[str], verdicts: Verdicts, outcome: Outcome) -> dict[str, str]:

@@ -8,7 +8,7 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +27,12 @@ from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.cluster.watch import Budgets, reflectors
 from topowise_scheduler.configuration import LeaderElection, SchedulerConfiguration
 from topowise_scheduler.engine import Engine
-from topowise_scheduler.extender import http
+from topowise_scheduler.extender import http, verbs
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.verbs import NotReady, Verbs
+from topowise_scheduler.extender.replies import NotReady, Verb
+from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.volcano import verbs as volcano
 from topowise_scheduler.volcano.allocations import Allocations
@@ -58,26 +59,32 @@ async def run(settings: SchedulerConfiguration) -> int:
             waiting = [source.name for source in sources if not source.synced]
             return f"not yet listed: {', '.join(waiting)}" if waiting else None
 
-        answers_of = ui.Observed if settings.ui.enabled else Answers
         strategy = _strategy(settings, settings.scoring.strategy)
-        answers = answers_of(ledger, records, strategy, top_score=settings.extender.score_scale)
+        answers = Answers(ledger, records, strategy, top_score=settings.extender.score_scale)
         view = ClusterView(ledger, answers, nodes)
         dashboard = None
-        if isinstance(answers, ui.Observed):
+        if settings.ui.enabled:
             dashboard = ui.Dashboard(ledger, answers, view, not_synced, settings.ui.decisions)
+        observer = None if dashboard is None else dashboard.decisions
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         probes = health.Health()
         probes.ready["synced"] = not_synced
-        application = http.Application(
-            # The dashboard tells what each call was about, so each call asks for itself.
-            Verbs(answers, Evictions(ledger, answers, budgets), not_synced, prepares=dashboard is None),
-            Binder(api, ledger, records, not_synced),
+        evictions = Evictions(ledger, answers, budgets)
+        served = verbs.table(
+            # The dashboard shows what each call took, so each call does its own work.
+            Verbs(answers, evictions, not_synced, observer=observer, scores_ahead=observer is None),
+            Binder(api, ledger, records, not_synced, observer=observer),
             Explainer(api, view, not_synced),
+        )
+        application = http.Application(
+            served,
             http.Metrics(registry),
             settings.extender.max_body_bytes,
-            dashboard,
-            _volcano(settings, answers, ledger, records, budgets, not_synced) if settings.volcano.enabled else None,
+            volcano=_volcano(settings, answers, ledger, records, budgets, not_synced)
+            if settings.volcano.enabled
+            else {},
+            pages={} if dashboard is None else {"/ui": dashboard},
         )
         return await tasks.run_until_stopped(
             {
@@ -105,13 +112,13 @@ def _volcano(
     records: Records,
     budgets: Budgets,
     not_ready: NotReady,
-) -> Mapping[str, http.Verb]:
+) -> dict[str, Verb]:
     # Volcano says itself what it books, whether answers are to book anything by themselves or not.
     allocations = Allocations(ledger, time.monotonic, settings.claims.ttl)
     victims = Victims(ledger, allocations, budgets)
     strategy = _strategy(settings, settings.volcano.strategy)
-    verbs = volcano.Verbs(answers, records, allocations, victims, strategy, settings.volcano.weight, not_ready)
-    return volcano.table(verbs)
+    volcanos = volcano.Verbs(answers, records, allocations, victims, strategy, settings.volcano.weight, not_ready)
+    return volcano.table(volcanos)
 
 
 async def _freeze(not_synced: Callable[[], str | None]) -> None:

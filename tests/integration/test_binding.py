@@ -15,7 +15,7 @@ from sandbox.apiserver.levers import Delay
 from scheduling import Service, counts, pod
 from topowise.kube.api import Api
 from topowise_scheduler.extender.binding import Binder
-from topowise_scheduler.extender.verbs import BadRequestError
+from topowise_scheduler.extender.replies import BadRequestError
 
 BINDINGS = "*/binding"
 
@@ -44,13 +44,14 @@ async def bind(binder: Binder, made: dict[str, Any], node: str = "n1") -> str:
     """What is answered; "" if the pod is bound."""
     meta = made["metadata"]
     args = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
-    return str(json.loads(await binder.bind(json.dumps(args).encode()))["Error"])
+    return str(json.loads((await binder.bind(json.dumps(args).encode())).body)["Error"])
 
 
-async def test_before_the_first_sync_nothing_is_bound(api: Api, service: Service) -> None:
+async def test_before_the_first_sync_nothing_is_bound(server: ApiServer, api: Api, service: Service) -> None:
     binder = Binder(api, service.ledger, service.records, lambda: "not yet listed: pods")
-    with pytest.raises(BadRequestError, match="not ready: not yet listed: pods"):
-        await binder.bind(b"{}")
+    rule = server.levers.pull(Delay(0), path=BINDINGS)
+    assert await bind(binder, create(server, "a")) == "not ready: not yet listed: pods"
+    assert rule.hits == 0
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"PodName": 1}', b"\xff", b'{"PodName":' * 2000])

@@ -9,14 +9,21 @@ import msgspec
 
 from sandbox.exported import exported
 from topowise import fingerprint, nrt, placement, pods
+from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
 from topowise_scheduler import refusals, report, strategies
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.evictions import Evictions
+from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.replies import Observer, Reply, Verb
+from topowise_scheduler.extender.verbs import Verbs, table
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.view.cluster_view import ClusterView
 
@@ -146,6 +153,13 @@ _METADATA = ("annotations", "labels", "uid", "resourceVersion", "creationTimesta
 _STATUS = ("phase", "reason", "nominatedNodeName", "conditions", "startTime")
 
 
+class NoApi(Api):
+    """Nobody is asked: the questions of a test must be answered without."""
+
+    def __init__(self) -> None:
+        pass
+
+
 class Service:
     """Ledger, engine and answers put together as the daemon does."""
 
@@ -157,6 +171,20 @@ class Service:
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.nodes = Nodes()
         self.view = ClusterView(self.ledger, self.answers, self.nodes)
+
+    def verbs(self, **options: Any) -> Verbs:
+        """filter, prioritize and preempt."""
+        not_ready = options.pop("not_ready", lambda: None)
+        return Verbs(self.answers, Evictions(self.ledger, self.answers, Budgets()), not_ready, **options)
+
+    def served(self, api: Api | None = None, observer: Observer | None = None) -> dict[str, Verb]:
+        """All verbs of kube-scheduler's protocol."""
+        api = api or NoApi()
+        return table(
+            self.verbs(observer=observer),
+            Binder(api, self.ledger, self.records, lambda: None, observer=observer),
+            Explainer(api, self.view, lambda: None),
+        )
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""
@@ -213,3 +241,10 @@ def full() -> Service:
     made.report(counts("n1", "0", included=["other"]))
     made.put(pod("other", "8", node="n1"))
     return made
+
+
+def sent(reply: Reply) -> Any:
+    """What the client reads, and what follows is done, as the transport does it."""
+    if reply.afterwards is not None:
+        reply.afterwards(0.0015)
+    return msgspec.json.decode(reply.body)

@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from scheduling import Service
+from scheduling import Service, sent
 from topowise_scheduler import strategies
 from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.extender.http import Verb
-from topowise_scheduler.extender.verbs import NotReady
+from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.volcano.allocations import Allocations
 from topowise_scheduler.volcano.verbs import Verbs, table
 from topowise_scheduler.volcano.victims import Victims
@@ -62,7 +61,7 @@ class Volcano:
     def ask(self, verb: str, document: Any) -> Any:
         asked = self._verbs[verb].now
         assert asked is not None
-        return json.loads(asked(json.dumps(document).encode()))
+        return sent(asked(json.dumps(document).encode()))
 
     def predicate(self, pod: dict[str, Any], name: str) -> tuple[int, str]:
         """The code and the words."""

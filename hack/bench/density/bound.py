@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from bench.density.cluster import Cluster
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.shape import PodRequests
 
 Bins = NDArray[np.int64]
 """(NUMA nodes,) what each of an empty node can give of one resource, CPUs in whole ones."""
@@ -45,8 +46,8 @@ def longest_prefix(following: Callable[[], int], needs: Sequence[Needs], empty: 
 
 def _bins(needs: Sequence[Needs], empty: Kubelet) -> Mapping[str, Bins]:
     cluster = Cluster(empty, 1)
-    _, room = next(room for one in needs for room in cluster.engine.rooms(one))
-    return {name: amounts[:, 0] for name, amounts in room.allocatable.items()}
+    _, found = next(found for one in needs for found in cluster.engine.candidates(PodRequests(one)))
+    return {name: amounts[:, 0] for name, amounts in found.allocatable.items()}
 
 
 def _items(needs: Needs, *, by_pod: bool) -> Iterator[tuple[str, int]]:

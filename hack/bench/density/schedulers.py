@@ -17,6 +17,7 @@ from topowise.pods import Needs
 from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Outcome
+from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import scale
 
 Scores = NDArray[np.int64]
@@ -45,14 +46,14 @@ class ByNuma:
 
     def best(self, cluster: Cluster, needs: Needs) -> list[int]:
         """By filter and prioritize."""
-        engine = cluster.engine
-        judgement = engine.judge(needs)
+        engine, pod = cluster.engine, PodRequests(needs)
+        judgement = engine.judge(pod)
         fitting = judgement.rows[judgement.outcome == Outcome.FITS]
         if not fitting.size:
             return []
         raw = np.zeros(len(fitting), np.int64)
-        for places, room in engine.rooms(needs, fitting):
-            raw[places] = self._strategy.raw(room)
+        for indices, candidates in engine.candidates(pod, fitting):
+            raw[indices] = self._strategy.raw(candidates)
         scores = scale.spread(self._strategy.finish(raw), _TOP)
         nodes = np.array([int(name) for name in engine.names(fitting)])
         if self._beside:

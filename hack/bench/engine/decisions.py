@@ -21,6 +21,7 @@ from bench.usage import thread_ms
 from topowise import pods
 from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.shape import PodRequests
 
 NODES, DISTINCT, ROUNDS = 5000, 250, 25
 POLICIES: Final = (("single-numa-node", 2.0), ("restricted", 10.0), ("best-effort", 10.0))
@@ -47,15 +48,15 @@ def _judgements(cluster: Cluster, policy: str, workload: Workload, target: float
     engine = cluster.engine
     rows = engine.rows([f"node-{number}" for number in range(NODES)])
     part = np.random.default_rng(1).choice(rows, 500, replace=False)
-    shapes = map(workload.shape, itertools.count(1))
+    shapes = map(PodRequests, map(workload.shape, itertools.count(1)))
     asked_before, judged_before = sum(engine.fallbacks.values()), engine.cache_misses
     all_ms = thread_ms([partial(engine.judge, shape) for shape in itertools.islice(shapes, ROUNDS)])
     part_ms = thread_ms([partial(engine.judge, shape, part) for shape in itertools.islice(shapes, ROUNDS)])
     asked, judged = sum(engine.fallbacks.values()) - asked_before, engine.cache_misses - judged_before
-    warm = workload.shape(0)
+    warm = PodRequests(workload.shape(0))
     fits = float((engine.judge(warm).outcome == Outcome.FITS).mean())
     changed_ms = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
-    model_ms, unaligned = _model(cluster, warm)
+    model_ms, unaligned = _model(cluster, warm.needs)
     what, median = f"{policy}, {workload.name}", statistics.median(all_ms)
     told = f"  {what}: fits on {fits:.0%} of {NODES} nodes, on {unaligned:.0%} without a preferred hint"
     print(told, file=sys.stderr)
@@ -69,7 +70,7 @@ def _judgements(cluster: Cluster, policy: str, workload: Workload, target: float
     ]
 
 
-def _after_changes(cluster: Cluster, warm: pods.Needs, round_: int) -> float:
+def _after_changes(cluster: Cluster, warm: PodRequests, round_: int) -> float:
     """Milliseconds of a judgement once ten nodes have changed."""
     for number in range(10):
         at = (round_ * 97 + number * 331) % NODES

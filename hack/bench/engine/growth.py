@@ -19,6 +19,7 @@ from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.shape import PodRequests
 
 NODES: Final = (100, 300, 1000, 3000, 5000, 10000, 20000)
 ZONES: Final = (1, 2, 4, 8)
@@ -36,9 +37,9 @@ def _grown(zones: int) -> list[Point]:
     rng = Random(zones)
     kubelets = [loaded(rng, _POLICY, KINDS[number % len(KINDS)], zones) for number in range(_DISTINCT)]
     engine = Engine()
-    shapes = map(five, itertools.count(1))
-    warm = five(0)
-    one_ms = _model_ms(kubelets, warm)
+    shapes = map(PodRequests, map(five, itertools.count(1)))
+    warm = PodRequests(five(0))
+    one_ms = _model_ms(kubelets, warm.needs)
     found = []
     for nodes in NODES:
         for number in range(len(engine), nodes):
@@ -52,19 +53,19 @@ def _grown(zones: int) -> list[Point]:
     return found
 
 
-def _after_changes(engine: Engine, kubelets: list[Kubelet], warm: pods.Needs, round_: int) -> float:
+def _after_changes(engine: Engine, kubelets: list[Kubelet], warm: PodRequests, round_: int) -> float:
     for number in range(10):
         at = (round_ * 97 + number * 331) % len(engine)
         engine.put(f"node-{at}", kubelets[(at + round_ + 1) % _DISTINCT])
     return thread_ms([partial(engine.judge, warm)])[0]
 
 
-def _score(engine: Engine, needs: pods.Needs) -> None:
+def _score(engine: Engine, pod: PodRequests) -> None:
     scoring = Scoring()
     strategy = strategies.make("TightFit", {one.name: one.weight for one in scoring.resources}, scoring)
     raw = np.zeros(len(engine), np.int64)
-    for places, room in engine.rooms(needs):
-        raw[places] = strategy.raw(room)
+    for indices, candidates in engine.candidates(pod):
+        raw[indices] = strategy.raw(candidates)
     strategy.finish(raw)
 
 

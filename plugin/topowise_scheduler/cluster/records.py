@@ -18,6 +18,7 @@ from topowise_scheduler import policies
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.refusals import PREFIX
+from topowise_scheduler.shape import PodRequests
 
 # status.reason of a pod its kubelet would not place (pkg/kubelet/lifecycle, cm/admission).
 KUBELET_REFUSALS: Final = frozenset(("TopologyAffinityError", "UnexpectedAdmissionError", "SMTAlignmentError"))
@@ -30,11 +31,10 @@ Kept = TypeVar("Kept", bound=Hashable | object)
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
     """A pod as the ledger needs it.
 
-    `needs` is None with `problem` saying why, if its quantities cannot be read; `ungated` is what the pod needs where
-    the gate PodLevelResources is off, None if that is the same. `shape` is equal for pods that ask for
-    the same. `refusal` is the kubelet's reason for a pod it did not place. `waits` tells a pending pod that an extender
-    of this project has refused; `acknowledged` one that its kubelet has taken on, `runs` one whose containers have
-    started. `started` is RFC 3339.
+    `requests`, which pods that ask for the same share, is None with `problem` saying why, if its quantities cannot
+    be read. `shape` is equal for pods that ask for the same. `refusal` is the kubelet's reason for a pod it did not
+    place. `waits` tells a pending pod that an extender of this project has refused; `acknowledged` one that its kubelet
+    has taken on, `runs` one whose containers have started. `started` is RFC 3339.
     """
 
     uid: str
@@ -43,8 +43,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     stage: Stage
     node: str
     nominated: str
-    needs: pods.Needs | None
-    ungated: pods.Needs | None
+    requests: PodRequests | None
     shape: bytes
     priority: int
     started: str
@@ -57,19 +56,22 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     refusal: str = ""
     problem: str = ""
 
+    @property
+    def needs(self) -> pods.Needs | None:
+        """What the pod asks for, None if its quantities cannot be read."""
+        return None if self.requests is None else self.requests.needs
+
     def view(self, node: Kubelet) -> PodView:
         """The pod as a kubelet with these feature gates sees it; its quantities must have been readable."""
-        assert self.needs is not None
-        if self.ungated is None or node.settings.pod_level_resources:
-            return node.view(self.uid, self.needs)
-        return node.view(self.uid, self.ungated)
+        assert self.requests is not None
+        return self.requests.view(self.uid, node.settings)
 
 
 class Records:
     """Makes records, and keeps what they share. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._needs: dict[bytes, tuple[pods.Needs, bytes]] = {}
+        self._requests: dict[bytes, tuple[PodRequests, bytes]] = {}
         self._labels: dict[bytes, dict[str, str]] = {}
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
@@ -80,13 +82,11 @@ class Records:
         """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now."""
         meta, spec, status = pod.metadata, pod.spec, pod.status or pods.Status()
         problem = ""
-        needs, ungated, shape = None, None, b""
+        requests, shape = None, b""
         try:
             if spec.nodeName:
                 pod = pods.allocated(pod)
-            needs, shape = self.needs(pod)
-            if spec.resources is not None:
-                ungated = pods.needs(pod, pod_level_resources=False)
+            requests, shape = self.requests(pod)
         except ParseError as exc:
             problem = str(exc)
         stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
@@ -97,8 +97,7 @@ class Records:
             stage=stage,
             node=sys.intern(spec.nodeName),
             nominated=status.nominatedNodeName,
-            needs=needs,
-            ungated=ungated,
+            requests=requests,
             shape=shape,
             priority=spec.priority or 0,
             started=status.startTime or meta.creationTimestamp or "",
@@ -112,11 +111,15 @@ class Records:
             problem=problem,
         )
 
-    def needs(self, pod: pods.Pod) -> tuple[pods.Needs, bytes]:
+    def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
         """What the pod asks for, and a text that is equal for equal needs. Raises ParseError."""
-        computed = pods.needs(pod)
-        shape = _encode(computed)
-        return _share(self._needs, shape, lambda: (computed, shape))
+        needs, ungated = pods.needs(pod), None
+        key = shape = _encode(needs)
+        if pod.spec.resources is not None:
+            ungated = pods.needs(pod, pod_level_resources=False)
+            key += _encode(ungated)
+        requests, shape = _share(self._requests, key, lambda: (PodRequests(needs, ungated), shape))
+        return requests, shape
 
     def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
         if not labels:

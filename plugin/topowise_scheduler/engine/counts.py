@@ -1,47 +1,51 @@
-"""The numbers of a node that decide hints, read off its kubelet.
+"""What the engine reads off a kubelet: the settings that decide how it counts, and the numbers that decide hints.
 
-Ids of CPUs and devices are not among them: a hint looks at numbers per NUMA node only. Where ids do matter, the model
-itself is asked (see trial.py).
+Invariant: two kubelets with equal `Traits` and equal counts give a pod the same hints and the same refusal, wherever
+the engine does not ask the model. Ids of CPUs and devices are not among the counts: a hint looks at numbers per NUMA
+node only, and where ids do matter the model itself is asked (engine.py).
 
-Sections of a grid, with Z for "one per NUMA node":
+Sections of counts, with Z for "one per NUMA node":
 
 ==================  ================================================================================================
-cpu                 Z CPUs that can still be taken (OUT where a node has no CPUs), their sum, those on cores without a
-                    reserved CPU, Z cores that are wholly free
+cpu                 Z CPUs that can still be taken (ABSENT where a node has no CPUs), their sum, those on cores without
+                    a reserved CPU, Z cores that are wholly free
 groups              bits of the nodes that hold memory, bits of those in no group, whether there are groups, Z cells
-memory, type        Z free bytes (OUT in all where the node lacks the type), whether the node has the type
-device, resource    Z free devices (OUT where no device is), free in all, healthy, held, requested by pods, whether it
-                    is registered, whether it has topology, whether a device is near several NUMA nodes
+memory, type        Z free bytes (ABSENT in all where the node lacks the type), whether the node has the type
+device, resource    Z free devices (ABSENT where no device is), free in all, healthy, held, requested by pods, whether
+                    it is registered, whether it has topology, whether a device is near several NUMA nodes
 slack, resource     node allocatable less what pods request; "pods": how many more
 cores               Z CPUs of the machine, CPUs per core, whether the machine is even (CpuTopology.is_even), whether
-                    numbers tell how many CPUs come from which NUMA node (packing.py), whether NUMA nodes are larger
-                    than sockets, CPUs per socket, Z places of sockets
+                    numbers tell how many CPUs come from which NUMA node (cpu_manager.py), whether NUMA nodes are larger
+                    than sockets, CPUs per socket, Z positions of sockets
 devices, resource   Z devices, healthy or not
 distances           Z times Z
 ==================  ================================================================================================
 
-The last three never change while a node keeps its hardware, so they are kept once per kind of node (kinds.py).
+The last three never change while a node keeps its hardware, so they are kept once for all of its kind (node_groups.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import Final, NamedTuple
 
 from topowise.pods import HUGEPAGES
-from topowise_scheduler.engine.grid import Key
+from topowise_scheduler.engine.masks import Distances
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.memory_tables import MemoryTables
 
-# A place that no sum makes up for; eight of them do not overflow.
-OUT: Final = -(1 << 58)
+# A NUMA node without the resource: no sum makes up for it, and eight of them do not overflow.
+ABSENT: Final = -(1 << 58)
 # More than any request.
 ENDLESS: Final = 1 << 58
 # What the masks of the engine have bits for.
 MAX_ZONES: Final = 8
+
+Key = tuple[str, str]
+"""A family of sections, and the resource, "" where there is only one."""
 
 CPU: Final[Key] = ("cpu", "")
 GROUPS: Final[Key] = ("groups", "")
@@ -51,18 +55,65 @@ PODS: Final[Key] = ("slack", "pods")
 
 _LOCAL, _REMOTE = 10, 20
 
-Column = dict[Key, Sequence[int]]
+Counts = dict[Key, Sequence[int]]
 
 
-class Standing(NamedTuple):
+class Hardware(NamedTuple):
     """What a node has with nothing held, and what never changes: both stay while the node keeps its hardware.
 
-    `odd` says why the node cannot be judged by counts at all, "" if it can.
+    `cause` says why the node cannot be judged by counts at all, "" if it can (verdicts.CAUSES).
     """
 
-    empty: Column
-    fixed: Column
-    odd: str
+    empty: Counts
+    fixed: Counts
+    cause: str
+
+
+class Traits(NamedTuple):
+    """The settings of a kubelet that decide how it counts; how much it has is no part of them.
+
+    `distances` ranks masks with prefer-closest-numa-nodes and is None without it. `exact_shares` is the arithmetic of
+    KEP-6007 that does not round.
+    """
+
+    zones: int
+    policy: str
+    scope: str
+    cpu: bool
+    memory: bool
+    full_cores: bool
+    by_socket: bool
+    distributed: bool
+    distances: Distances | None
+    most_allocated: bool
+    exact_shares: bool
+    predicates: bool
+    pod_level_resources: bool
+    pod_level_resource_managers: bool
+
+    @classmethod
+    def of(cls, kubelet: Kubelet) -> Traits:
+        """Those of a node."""
+        settings = kubelet.settings
+        topology, cpu = settings.topology, settings.cpu
+        ranked = topology.prefer_closest and topology.policy in ("restricted", "best-effort")
+        voted = topology.prefer_most_allocated and topology.policy == "single-numa-node"
+        return cls(
+            len(kubelet.node_ids),
+            topology.policy,
+            topology.scope,
+            cpu is not None,
+            kubelet.memory is not None,
+            cpu is not None and cpu.full_pcpus_only,
+            cpu is not None and cpu.align_by_socket,
+            cpu is not None and cpu.distribute_across_numa,
+            kubelet.topology_manager.distances if ranked else None,
+            voted,
+            voted and not kubelet.integer_scores,
+            kubelet.predicates,
+            settings.pod_level_resources,
+            settings.pod_level_resource_managers,
+        )
 
 
 def absent(key: Key, zones: int) -> Sequence[int]:
@@ -76,9 +127,9 @@ def absent(key: Key, zones: int) -> Sequence[int]:
         case "groups":
             return [0] * (zones + 3)
         case "memory":
-            return [*[OUT] * zones, 0]
+            return [*[ABSENT] * zones, 0]
         case "device":
-            return [*[OUT] * zones, 0, 0, 0, 0, 0, 0, 0]
+            return [*[ABSENT] * zones, 0, 0, 0, 0, 0, 0, 0]
         case "slack":
             # A hugepage size the node lacks is short, any other unknown resource is not checked.
             return [0 if name.startswith(HUGEPAGES) else ENDLESS]
@@ -87,14 +138,14 @@ def absent(key: Key, zones: int) -> Sequence[int]:
     return [0] * (zones * zones)
 
 
-def basis(kubelet: Kubelet) -> tuple[object, ...]:
-    """The objects from which `standing` is read: as long as they are the same, so is what it says."""
+def sources(kubelet: Kubelet) -> tuple[object, ...]:
+    """What `hardware_of` and `Traits.of` are read from: as long as these are the same objects, so is what is read."""
     cpu, memory = kubelet.cpu, kubelet.memory
     return (
         kubelet.settings,
         kubelet.topology,
         kubelet.topology_manager,
-        kubelet._fixed,
+        kubelet.capacity,
         kubelet.predicates,
         kubelet.integer_scores,
         None if cpu is None else cpu.policy,
@@ -104,16 +155,16 @@ def basis(kubelet: Kubelet) -> tuple[object, ...]:
 
 
 def is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Whether two bases are of the same objects."""
+    """Whether these are the same objects."""
     return len(one) == len(other) and all(map(is_, one, other))
 
 
-def standing(kubelet: Kubelet) -> Standing:
+def hardware_of(kubelet: Kubelet) -> Hardware:
     """What stays while pods come and go."""
     zones = len(kubelet.node_ids)
-    odd = "zones" if zones > MAX_ZONES else ""
-    empty: Column = {}
-    fixed: Column = {DISTANCES: _distances(kubelet, zones)}
+    cause = "zones" if zones > MAX_ZONES else ""
+    empty: Counts = {}
+    fixed: Counts = {DISTANCES: _distances(kubelet, zones)}
     if kubelet.cpu is not None:
         _read_cpu_policy(kubelet.cpu.policy, empty, fixed)
     if kubelet.memory is not None:
@@ -122,81 +173,81 @@ def standing(kubelet: Kubelet) -> Standing:
         for name, allocatable in kubelet.memory.tables.policy.allocatable.items():
             empty["memory", name] = [*allocatable, 1]
             if min(allocatable) < 0:
-                odd = "negative-memory"
+                cause = "negative-memory"
     for resource, table in kubelet.devices.tables.items():
         healthy = table.healthy
-        most = [(near & healthy).bit_count() if near else OUT for near in table.near]
+        most = [(near & healthy).bit_count() if near else ABSENT for near in table.near]
         count = healthy.bit_count()
         empty["device", resource] = [*most, count, count, 0, 0, *_flags(table)]
         fixed["devices", resource] = [near.bit_count() for near in table.near]
     if kubelet.predicates:
-        for name, amount in kubelet._fixed.items():
+        for name, amount in kubelet.capacity.items():
             empty["slack", name] = [amount]
-    return Standing(empty, fixed, odd)
+    return Hardware(empty, fixed, cause)
 
 
-def read(kubelet: Kubelet) -> Column:
+def read(kubelet: Kubelet) -> Counts:
     """What a node has now."""
-    now: Column = {}
+    now: Counts = {}
     if kubelet.cpu is not None:
         _read_cpu(kubelet.cpu, now)
     if kubelet.memory is not None:
         _read_memory(kubelet.memory.tables, now)
-    manager, used = kubelet.devices, kubelet._used
+    manager, requested = kubelet.devices, kubelet.requested
     for resource, table in manager.tables.items():
         healthy, allocated = table.healthy, manager.allocated[resource]
         available = healthy & ~allocated
-        free = [(near & available).bit_count() if near else OUT for near in table.near]
+        free = [(near & available).bit_count() if near else ABSENT for near in table.near]
         now["device", resource] = [
             *free,
             available.bit_count(),
             healthy.bit_count(),
             allocated.bit_count(),
-            used.get(resource, 0),
+            requested.get(resource, 0),
             *_flags(table),
         ]
     if kubelet.predicates:
-        _read_slack(kubelet, now)
+        _read_slack(kubelet, requested, now)
     return now
 
 
-def _read_cpu_policy(policy: CpuPolicy, empty: Column, fixed: Column) -> None:
+def _read_cpu_policy(policy: CpuPolicy, empty: Counts, fixed: Counts) -> None:
     topology, options = policy.topology, policy.options
     allocatable = topology.cpus & ~policy.reserved
     shared = allocatable if options.strict_reservation else topology.cpus
     cores = topology.whole_cores(allocatable)
     empty[CPU] = [
-        *[(cpus & allocatable).bit_count() if cpus else OUT for cpus in topology.numa_cpus],
+        *[(cpus & allocatable).bit_count() if cpus else ABSENT for cpus in topology.numa_cpus],
         allocatable.bit_count(),
         (shared & ~policy.reserved_physical).bit_count(),
         *[(cpus & cores).bit_count() for cpus in topology.numa_cpus],
     ]
-    places = topology.socket_places
+    positions = topology.socket_places
     packed = not (options.distribute_across_numa or options.distribute_across_cores or options.align_by_uncore)
     fixed[CORES] = [
         *[cpus.bit_count() for cpus in topology.numa_cpus],
         topology.cpus_per_core,
         topology.is_even,
-        packed and topology.is_even and places is not None,
+        packed and topology.is_even and positions is not None,
         topology.sockets_total >= len(topology.numas),
         topology.cpus_per_socket,
-        *(places or [0] * len(topology.numa_cpus)),
+        *(positions or [0] * len(topology.numa_cpus)),
     ]
 
 
-def _read_cpu(manager: CpuManager, now: Column) -> None:
+def _read_cpu(manager: CpuManager, now: Counts) -> None:
     policy, topology, available = manager.policy, manager.policy.topology, manager.available
     physical = (manager.default & ~policy.reserved_physical).bit_count() if policy.options.full_pcpus_only else 0
     cores = topology.whole_cores(available)
     now[CPU] = [
-        *[(cpus & available).bit_count() if cpus else OUT for cpus in topology.numa_cpus],
+        *[(cpus & available).bit_count() if cpus else ABSENT for cpus in topology.numa_cpus],
         available.bit_count(),
         physical,
         *[(cpus & cores).bit_count() for cpus in topology.numa_cpus],
     ]
 
 
-def _read_memory(tables: MemoryTables, now: Column) -> None:
+def _read_memory(tables: MemoryTables, now: Counts) -> None:
     zones = tables.policy.count
     used = alone = 0
     for position in range(zones):
@@ -213,12 +264,12 @@ def _flags(table: DeviceTable) -> tuple[int, int, int]:
     return 1, table.has_topology, not table.of_one_node
 
 
-def _read_slack(kubelet: Kubelet, now: Column) -> None:
-    used, capacity = kubelet._used, kubelet._fixed
+def _read_slack(kubelet: Kubelet, requested: Mapping[str, int], now: Counts) -> None:
+    capacity = kubelet.capacity
     for name, amount in capacity.items():
-        now["slack", name] = [amount - used.get(name, 0)]
+        now["slack", name] = [amount - requested.get(name, 0)]
     now[PODS] = [capacity["pods"] - len(kubelet.active)]
-    for name, amount in used.items():
+    for name, amount in requested.items():
         if amount and name not in capacity and name.startswith(HUGEPAGES):
             now["slack", name] = [-amount]
 

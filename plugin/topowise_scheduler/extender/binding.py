@@ -8,6 +8,7 @@ decide anew, which costs a second; a kubelet's refusal would cost the pod.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -19,7 +20,7 @@ from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.extender import wire
-from topowise_scheduler.extender.verbs import BadRequestError, NotReady
+from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
 
 # Together below the 2 s after which kube-scheduler gives a call up, as our documentation configures it.
 _WAIT_S = 0.5
@@ -29,23 +30,32 @@ _TIMEOUT_S = 1.3
 class Binder:
     """Binds pods to nodes."""
 
-    def __init__(self, api: Api, ledger: Ledger, records: Records, not_ready: NotReady) -> None:
+    def __init__(
+        self, api: Api, ledger: Ledger, records: Records, not_ready: NotReady, *, observer: Observer | None = None
+    ) -> None:
         self._api = api
         self._ledger = ledger
         self._records = records
         self._not_ready = not_ready
+        self._observer = observer
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def bind(self, body: bytes) -> bytes:
+    async def bind(self, body: bytes) -> Reply:
         """ExtenderBindingArgs -> ExtenderBindingResult. Raises BadRequestError."""
-        problem = self._not_ready()
-        if problem is not None:
-            raise BadRequestError(f"not ready: {problem}")
         try:
             args = wire.decode_binding(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise BadRequestError(f"request is not ExtenderBindingArgs: {exc}") from exc
-        return wire.encode(wire.ExtenderBindingResult(await self._bind(args)))
+        problem = self._not_ready()
+        if problem is not None:
+            problem = f"not ready: {problem}"
+        error = problem or await self._bind(args)
+        answer = wire.encode(wire.ExtenderBindingResult(error))
+        return Reply(answer, partial(self._after_bind, args, error), problem or "")
+
+    def _after_bind(self, args: wire.ExtenderBindingArgs, error: str, seconds: float) -> None:
+        if self._observer is not None:
+            self._observer.bound(f"{args.PodNamespace}/{args.PodName}", args.PodUID, args.Node, error, seconds)
 
     async def _bind(self, args: wire.ExtenderBindingArgs) -> str:
         """What went wrong, "" if the pod is bound."""
@@ -114,6 +124,6 @@ def _binding(args: wire.ExtenderBindingArgs) -> bytes:
     )
 
 
-def refuse_bind(problem: str) -> bytes:
+def refuse(problem: str) -> Reply:
     """kube-scheduler tries the pod again with a back-off."""
-    return wire.encode(wire.ExtenderBindingResult(problem))
+    return Reply(wire.encode(wire.ExtenderBindingResult(problem)), problem=problem)

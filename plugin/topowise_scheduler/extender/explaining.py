@@ -11,7 +11,7 @@ from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler import kube_scheduler
-from topowise_scheduler.extender.verbs import BadRequestError, NotReady
+from topowise_scheduler.extender.replies import BadRequestError, NotReady, Query, Reply
 from topowise_scheduler.view.cluster_view import ClusterView
 
 _TIMEOUT_S = 5.0
@@ -24,6 +24,13 @@ class Explainer:
         self._api = api
         self._view = view
         self._not_ready = not_ready
+
+    async def explain(self, body: bytes | None, query: Query) -> Reply:
+        """The explanation of the manifest in a body, or without one of the pod that the query names."""
+        nodes = query.get("node", ())
+        if body is not None:
+            return Reply(self.manifest(body, nodes))
+        return Reply(await self.named(query.get("pod", ("",))[0], nodes))
 
     async def named(self, pod: str, nodes: Sequence[str]) -> bytes:
         """The explanation of a pod of the cluster, "namespace/name"; of these nodes, or of all."""
@@ -50,6 +57,6 @@ class Explainer:
         return msgspec.json.encode(told)
 
 
-def refuse_explain(problem: str) -> bytes:
+def refuse(problem: str) -> Reply:
     """An object instead of the list."""
-    return msgspec.json.encode({"error": problem})
+    return Reply(msgspec.json.encode({"error": problem}), problem=problem)

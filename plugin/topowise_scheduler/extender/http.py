@@ -12,7 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 from urllib.parse import parse_qs
 
 import uvicorn
@@ -22,11 +22,8 @@ from topowise.runtime import tls
 from topowise.runtime.log import kv
 from topowise.runtime.told import Told
 from topowise_scheduler.configuration import Extender
-from topowise_scheduler.extender import binding, explaining, verbs
-from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.connections import LIMITS, Guard, Limits
-from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.extender.replies import REFUSED_BECAUSE, Reply, Verb
 
 log = logging.getLogger(__name__)
 
@@ -41,18 +38,6 @@ _SMALL = 1 << 18
 _LARGE_AT_ONCE = 2
 _VOLCANO = "volcano"
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
-
-
-class Verb(NamedTuple):
-    """How a verb is answered, at once or after waiting for others, and how it is refused.
-
-    A body that `is_dropped` is read to its end, of any length, and never kept: the answer is made from no bytes.
-    """
-
-    refuse: Callable[[str], bytes]
-    now: Callable[[bytes], bytes] | None = None
-    later: Callable[[bytes], Awaitable[bytes]] | None = None
-    is_dropped: bool = False
 
 
 class Metrics:
@@ -75,69 +60,50 @@ class Metrics:
         )
 
 
-class Ui(Protocol):
-    """Pages at /ui and below, told of each answer after it was sent."""
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """ASGI."""
-
-    def noted(self) -> Any:
-        """What the answer just made was about; to be taken at once and given to `answered`."""
-
-    def answered(self, noted: Any, verb: str, body: bytes, answer: bytes, seconds: float, problem: str) -> None:
-        """The answer was sent."""
+Page = Callable[[Message, Receive, Send], Awaitable[None]]
+"""An ASGI application of its own."""
 
 
 class Application:
     """ASGI. Paths end in the verb, so `urlPrefix` may have any path of its own.
 
-    Volcano's verbs, if it is served, are below a folder `volcano`, because both protocols have a `prioritize`.
+    Volcano's verbs, if it is served, are below a folder `volcano`, because both protocols have a `prioritize`. `pages`
+    are by the path at which, and below which, they answer.
     """
 
     def __init__(
         self,
-        answering: Verbs,
-        binder: Binder,
-        explainer: Explainer,
+        verbs: Mapping[str, Verb],
         metrics: Metrics,
         max_body_bytes: int,
-        ui: Ui | None = None,
+        *,
         volcano: Mapping[str, Verb] | None = None,
+        pages: Mapping[str, Page] | None = None,
     ) -> None:
-        self._verbs = {
-            "filter": Verb(verbs.refuse_filter, now=answering.filter),
-            "prioritize": Verb(verbs.refuse_prioritize, now=answering.prioritize),
-            "preempt": Verb(verbs.refuse_preempt, later=answering.preempt),
-            "bind": Verb(binding.refuse_bind, later=binder.bind),
-            "explain": Verb(explaining.refuse_explain),
-        }
-        self._volcano = [f"{_VOLCANO}/{name}" for name in volcano or ()]
-        self._verbs.update(zip(self._volcano, (volcano or {}).values(), strict=True))
-        self._answering = answering
-        self._explainer = explainer
+        self._volcano = {f"{_VOLCANO}/{name}": verb for name, verb in (volcano or {}).items()}
+        self._verbs = {**verbs, **self._volcano}
+        self._pages = pages or {}
         self._seconds = {name: metrics.seconds.labels(name.replace("/", "_")) for name in self._verbs}
         self._refused = {name: metrics.refused.labels(name.replace("/", "_")) for name in self._verbs}
         self._max_body_bytes = max_body_bytes
-        self._ui = ui
         self._complaints = Told()
         # Bytes of large bodies that are being read.
         self._large = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        rest, _, name = scope["path"].rpartition("/")
-        folder = rest.rpartition("/")[2]
-        if folder == _VOLCANO:
-            name = f"{folder}/{name}"
+        path = scope["path"]
+        for root, page in self._pages.items():
+            if path == root or path.startswith(f"{root}/"):
+                await page(scope, receive, send)
+                return
+        rest, _, name = path.rpartition("/")
+        if rest.rpartition("/")[2] == _VOLCANO:
+            name = f"{_VOLCANO}/{name}"
         verb = self._verbs.get(name)
-        if self._ui is not None and (scope["path"] == "/ui" or scope["path"].startswith("/ui/")):
-            await self._ui(scope, receive, send)
-            return
         if verb is None:
             await _send(send, 404, self._unknown(name).encode())
             return
-        if name == "explain":
-            verb = verb._replace(later=self._explaining(scope))
-        elif scope["method"] != "POST":
+        if scope["method"] != "POST" and verb.query is None:
             await _send(send, 405, b"expected POST\n")
             return
         try:
@@ -145,22 +111,15 @@ class Application:
         except ConnectionResetError:
             return
         started = time.perf_counter()
-        answer, problem = await self._answer(verb, body)
-        expected = self._answering.expected()
-        noted = None if self._ui is None else self._ui.noted()
+        reply = await self._answer(verb, body, scope)
         seconds = time.perf_counter() - started
         self._seconds[name].observe(seconds)
-        await _send(send, 200, answer, b"application/json")
-        if self._ui is not None and name not in self._volcano:
-            self._ui.answered(noted, name, body or b"", answer, seconds, problem)
-        if expected is not None:
-            self._answering.settle(expected)
-        self._answering.prepare()
-        for stranger in self._answering.take_strangers():
-            log.warning("Asked about a node that the cluster does not have, letting it pass", extra=kv(node=stranger))
-        if problem:
+        await _send(send, 200, reply.body, b"application/json")
+        if reply.afterwards is not None:
+            reply.afterwards(seconds)
+        if reply.problem:
             self._refused[name].inc()
-            self._note(name, problem)
+            self._note(name, reply.problem)
 
     def _unknown(self, name: str) -> str:
         if not name.startswith(f"{_VOLCANO}/"):
@@ -170,28 +129,20 @@ class Application:
             return f"no verb {name!r}: Volcano is not served, set volcano.enabled in SchedulerConfiguration\n"
         return f"no verb {name!r}, expected one of {', '.join(self._volcano)}\n"
 
-    def _explaining(self, scope: Message) -> Callable[[bytes], Awaitable[bytes]]:
-        query = parse_qs(scope["query_string"].decode("ascii", "replace"))
-        nodes = query.get("node", [])
-
-        async def explain(body: bytes) -> bytes:
-            if scope["method"] == "POST":
-                return self._explainer.manifest(body, nodes)
-            return await self._explainer.named(query.get("pod", [""])[0], nodes)
-
-        return explain
-
-    async def _answer(self, verb: Verb, body: bytes | None) -> tuple[bytes, str]:
+    async def _answer(self, verb: Verb, body: bytes | None, scope: Message) -> Reply:
         if body is None:
             problem = f"request is larger than {self._max_body_bytes} bytes, or together with others than twice that"
-            return verb.refuse(problem), problem
+            return verb.refuse(problem)
         try:
+            if verb.now is not None:
+                return verb.now(body)
             if verb.later is not None:
-                return await verb.later(body), ""
-            assert verb.now is not None
-            return verb.now(body), ""
-        except verbs.REFUSED_BECAUSE as exc:
-            return verb.refuse(str(exc)), str(exc)
+                return await verb.later(body)
+            assert verb.query is not None
+            query = parse_qs(scope["query_string"].decode("ascii", "replace"))
+            return await verb.query(body if scope["method"] == "POST" else None, query)
+        except REFUSED_BECAUSE as exc:
+            return verb.refuse(str(exc))
 
     async def _read(self, receive: Receive, *, is_kept: bool) -> bytes | None:
         """The whole body, None if it is too large; the rest is read all the same, or the client would not listen.

@@ -1,4 +1,4 @@
-"""The verbs: request bytes in, answer bytes out. No I/O, no await, no logging.
+"""The verbs: request bytes in, answer bytes out, and what follows the answer. No I/O and no await but in preempt.
 
 kube-scheduler takes anything but HTTP 200 as a broken connection and an omitted node as refused for ever, so every
 question gets an answer that names every node, and what is wrong with a question goes into `Error`.
@@ -7,7 +7,8 @@ question gets an answer that names every node, and what is wrong with a question
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import compress
 from typing import Final, NamedTuple
 
@@ -15,58 +16,59 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise.errors import ParseError, TopowiseError
-from topowise_scheduler.answers import Answers, Question, by_name
+from topowise_scheduler.answers import Answers, Question, Verdicts, by_name
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.extender import wire
+from topowise_scheduler.extender import binding, explaining, wire
+from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
+from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply, Verb, warn_of_unknown
 from topowise_scheduler.preemption import Choice
 
-
-class BadRequestError(TopowiseError):
-    """The request is not what kube-scheduler sends."""
-
-
-Expectation = tuple[Question, int]
-"""A question, and the place of the node in it that looked best."""
-
-NotReady = Callable[[], str | None]
-"""Why no answer can be given yet, None once it can."""
-
-
 # kube-scheduler asks for scores within a few milliseconds after the verdicts, or never.
-_PREPARED_S: Final = 0.1
+_AHEAD_S: Final = 0.1
+_NOBODY: Final = Choice((), 0)
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class _Prepared(NamedTuple):
+class _ScoredAhead(NamedTuple):
     """The scores for the nodes that the last filter has left, and when they were true."""
 
     asked: Question
+    judged_at: int
     scores: NDArray[np.int64]
     by_name: dict[str, int]
     at: float
 
 
 class Verbs:
-    """filter, prioritize and preempt. What an answer leads to (`settle`, `prepare`) is done after it has been sent.
+    """filter, prioritize and preempt.
 
-    `prepares` is whether scores are computed before they are asked for, while kube-scheduler runs its own plug-ins.
+    `observer` is told of every decision. `scores_ahead` is whether scores are computed before they are asked for, while
+    kube-scheduler runs its own plug-ins.
     """
 
-    def __init__(self, answers: Answers, evictions: Evictions, not_ready: NotReady, *, prepares: bool = True) -> None:
+    def __init__(
+        self,
+        answers: Answers,
+        evictions: Evictions,
+        not_ready: NotReady,
+        *,
+        observer: Observer | None = None,
+        scores_ahead: bool = True,
+    ) -> None:
         self._answers = answers
         self._evictions = evictions
         self._not_ready = not_ready
-        self._prepares = prepares
-        self._expected: Expectation | None = None
-        self._unscored: Question | None = None
-        self._prepared: _Prepared | None = None
+        self._observer = observer
+        self._scores_ahead = scores_ahead
+        self._scored: _ScoredAhead | None = None
 
-    def filter(self, body: bytes) -> bytes:
+    def filter(self, body: bytes) -> Reply:
         """ExtenderArgs -> ExtenderFilterResult."""
+        self._scored = None
         args, asked = self._read(body)
         names = asked.names
-        asked = msgspec.structs.replace(asked, judged_at=self._answers.moment)
         verdicts = self._answers.verdicts(asked)
         fitting = verdicts.outcomes == Outcome.FITS
         kept: list[str] | None = None
@@ -75,35 +77,49 @@ class Verbs:
             nodes = wire.NodeList(list(compress(args.Nodes.items or (), fitting.tolist())))
         else:
             kept = list(names) if fitting.all() else list(compress(names, fitting.tolist()))
-            self._unscored = self._prepared = None
-            if len(kept) == 1:
-                # Nothing is left to score, so nobody will ask.
-                self._expected = asked, int(fitting.argmax())
-            elif kept and self._prepares:
-                self._unscored = msgspec.structs.replace(asked, names=kept, rows=asked.rows[fitting])
-        return wire.encode(
-            wire.ExtenderFilterResult(
-                Nodes=nodes,
-                NodeNames=kept,
-                FailedNodes=by_name(names, verdicts, Outcome.UNSCHEDULABLE),
-                FailedAndUnresolvableNodes=by_name(names, verdicts, Outcome.UNRESOLVABLE),
-            )
+        result = wire.ExtenderFilterResult(
+            Nodes=nodes,
+            NodeNames=kept,
+            FailedNodes=by_name(names, verdicts, Outcome.UNSCHEDULABLE),
+            FailedAndUnresolvableNodes=by_name(names, verdicts, Outcome.UNRESOLVABLE),
         )
+        return Reply(wire.encode(result), partial(self._after_filter, asked, verdicts, fitting, kept or ()))
 
-    def prioritize(self, body: bytes) -> bytes:
+    def _after_filter(
+        self, asked: Question, verdicts: Verdicts, fitting: NDArray[np.bool_], kept: Sequence[str], seconds: float
+    ) -> None:
+        if self._observer is not None:
+            self._observer.filtered(asked, verdicts, seconds)
+        if len(kept) == 1:
+            # Nothing is left to score, so nobody will ask.
+            self._expect(asked, int(fitting.argmax()), verdicts.judged_at)
+        elif kept and self._scores_ahead:
+            left = msgspec.structs.replace(asked, names=kept, rows=asked.rows[fitting])
+            scores = self._answers.scores(left)
+            by_name = dict(zip(kept, scores.tolist(), strict=True))
+            self._scored = _ScoredAhead(left, verdicts.judged_at, scores, by_name, time.monotonic())
+        warn_of_unknown(asked)
+
+    def prioritize(self, body: bytes) -> Reply:
         """ExtenderArgs -> HostPriorityList."""
-        prepared, self._prepared = self._prepared, None
-        names = None if prepared is None else self._names_of(body, prepared)
-        if prepared is not None and names is not None:
-            self._expected = prepared.asked, int(prepared.scores.argmax())
-            return wire.encode(list(map(wire.HostPriority, names, map(prepared.by_name.__getitem__, names))))
+        ahead, self._scored = self._scored, None
+        names = None if ahead is None else self._names_of(body, ahead)
+        if ahead is not None and names is not None:
+            answer = wire.encode(list(map(wire.HostPriority, names, map(ahead.by_name.__getitem__, names))))
+            return Reply(answer, partial(self._after_prioritize, ahead.asked, ahead.scores, ahead.judged_at))
         _, asked = self._read(body)
         scores = self._answers.scores(asked)
-        if len(asked.names):
-            self._expected = asked, int(scores.argmax())
-        return wire.encode(list(map(wire.HostPriority, asked.names, scores.tolist())))
+        answer = wire.encode(list(map(wire.HostPriority, asked.names, scores.tolist())))
+        return Reply(answer, partial(self._after_prioritize, asked, scores, -1))
 
-    async def preempt(self, body: bytes) -> bytes:
+    def _after_prioritize(self, asked: Question, scores: NDArray[np.int64], judged_at: int, seconds: float) -> None:
+        if self._observer is not None:
+            self._observer.scored(asked, seconds)
+        if len(scores):
+            self._expect(asked, int(scores.argmax()), judged_at)
+        warn_of_unknown(asked)
+
+    async def preempt(self, body: bytes) -> Reply:
         """ExtenderPreemptionArgs -> ExtenderPreemptionResult."""
         self._check_ready()
         try:
@@ -130,54 +146,50 @@ class Verbs:
             )
         asked = self._answers.question(args.Pod, list(proposed), is_simulation=True)
         chosen = await self._evictions.choose(asked, proposed)
-        return wire.encode(
-            wire.ExtenderPreemptionResult(
-                {
-                    name: wire.MetaVictims([wire.MetaPod(uid) for uid in choice.victims], choice.violations)
-                    for name, choice in chosen.items()
-                }
-            )
+        victims = {
+            name: wire.MetaVictims([wire.MetaPod(uid) for uid in choice.victims], choice.violations)
+            for name, choice in chosen.items()
+        }
+        return Reply(
+            wire.encode(wire.ExtenderPreemptionResult(victims)), partial(self._after_preempt, asked, len(victims))
         )
 
-    def expected(self) -> Expectation | None:
-        """Where the pod of the last answer will most likely go; to be taken at once and settled later."""
-        expected, self._expected = self._expected, None
-        return expected
+    def _after_preempt(self, asked: Question, nodes: int, _: float) -> None:
+        if self._observer is not None:
+            self._observer.preempted(asked, nodes)
 
-    def settle(self, expected: Expectation) -> None:
-        """Book the pod where it is expected."""
-        self._answers.expect(*expected)
+    def refusing(self, answer: Callable[[str], bytes]) -> Callable[[str], Reply]:
+        """How a verb is refused, with this answer to say it."""
 
-    def prepare(self) -> None:
-        """Score the nodes that the last filter has left, if that is still to be done."""
-        asked, self._unscored = self._unscored, None
-        if asked is not None:
-            scores = self._answers.scores(asked)
-            by_name = dict(zip(asked.names, scores.tolist(), strict=True))
-            self._prepared = _Prepared(asked, scores, by_name, time.monotonic())
+        def refuse(problem: str) -> Reply:
+            observer = self._observer
+            return Reply(answer(problem), None if observer is None else lambda _: observer.failed(problem), problem)
 
-    def take_strangers(self) -> list[str]:
-        """Names of nodes that callers asked about and the cluster does not have, each once."""
-        return self._answers.take_strangers()
+        return refuse
+
+    def _expect(self, asked: Question, at: int, judged_at: int) -> None:
+        self._answers.expect(asked, at, judged_at)
+        if self._observer is not None:
+            self._observer.expected(asked, at)
 
     def _check_ready(self) -> None:
         problem = self._not_ready()
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
 
-    def _names_of(self, body: bytes, prepared: _Prepared) -> list[str] | None:
+    def _names_of(self, body: bytes, ahead: _ScoredAhead) -> list[str] | None:
         """The names in a request of prioritize; None if it is not about the same pod and nodes, or comes too late."""
-        if self._not_ready() is not None or time.monotonic() - prepared.at > _PREPARED_S:
+        if self._not_ready() is not None or time.monotonic() - ahead.at > _AHEAD_S:
             return None
         try:
             asked = wire.decode_repeated(body)
         except _UNREADABLE:
             return None
-        record, meta = prepared.asked.record, asked.Pod.metadata
+        record, meta = ahead.asked.record, asked.Pod.metadata
         if not record.uid or record.uid != meta.uid or record.version != meta.resourceVersion:
             return None
         names = asked.NodeNames
-        is_same = names is not None and len(names) == len(prepared.by_name) and prepared.by_name.keys() >= set(names)
+        is_same = names is not None and len(names) == len(ahead.by_name) and ahead.by_name.keys() >= set(names)
         return names if is_same else None
 
     def _read(self, body: bytes) -> tuple[wire.ExtenderArgs, Question]:
@@ -195,23 +207,29 @@ class Verbs:
         return args, self._answers.question(args.Pod, names, is_simulation=True)
 
 
-def refuse_filter(problem: str) -> bytes:
+def table(verbs: Verbs, binder: Binder, explainer: Explainer) -> dict[str, Verb]:
+    """The verbs by the last part of their path."""
+    return {
+        "filter": Verb(verbs.refusing(_refuse_filter), now=verbs.filter),
+        "prioritize": Verb(verbs.refusing(_refuse_prioritize), now=verbs.prioritize),
+        "preempt": Verb(verbs.refusing(_refuse_preempt), later=verbs.preempt),
+        "bind": Verb(binding.refuse, later=binder.bind),
+        "explain": Verb(explaining.refuse, query=explainer.explain),
+    }
+
+
+def _refuse_filter(problem: str) -> bytes:
     """The whole call failed; kube-scheduler tries the pod again with a back-off."""
     return wire.encode(wire.ExtenderFilterResult(Error=problem))
 
 
-def refuse_prioritize(problem: str) -> bytes:
+def _refuse_prioritize(problem: str) -> bytes:
     """prioritize has no field for an error: an empty list is "no opinion", which kube-scheduler takes as such."""
     del problem
     return b"[]"
 
 
-def refuse_preempt(problem: str) -> bytes:
+def _refuse_preempt(problem: str) -> bytes:
     """preempt has no field for an error: no node is a candidate, so nobody is evicted for nothing."""
     del problem
     return b'{"NodeNameToMetaVictims":{}}'
-
-
-_NOBODY = Choice((), 0)
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-REFUSED_BECAUSE = (BadRequestError, ParseError)

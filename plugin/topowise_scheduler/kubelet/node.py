@@ -143,6 +143,27 @@ class Kubelet:
         copy._knows_all = self._knows_all
         return copy
 
+    def emptied(self) -> Kubelet:
+        """The same node with no pods on it."""
+        copy = self.fork()
+        copy.devices.allocated = dict.fromkeys(copy.devices.tables, 0)
+        copy.devices.held = {}
+        copy.cpu = None if copy.cpu is None else CpuManager(copy.cpu.policy)
+        copy.memory = None if copy.memory is None else MemoryManager(copy.memory.policy)
+        copy.active = {}
+        copy._used = {}
+        return copy
+
+    @property
+    def capacity(self) -> Mapping[str, int]:
+        """What the predicates compare requests with, devices left out; the same object in every fork."""
+        return self._fixed
+
+    @property
+    def requested(self) -> Mapping[str, int]:
+        """The sum of the effective requests of the active pods; 0 of a resource that nobody requests any more."""
+        return self._used
+
     def admit(self, pod: pods.Pod) -> Admission:
         """Decide a pod and, if it is admitted, book it. Raises ParseError for a malformed quantity."""
         needs = pods.needs(pod, pod_level_resources=self.settings.pod_level_resources)

@@ -1,7 +1,7 @@
 """How good a placement is: which of the nodes that fit a pod should have it.
 
-`make` gives the strategy of a name; a strategy turns a `Room` (engine/room.py) into one raw number per node, and
-scale.py turns the raw numbers of a whole call into what goes over the wire.
+`make` gives the strategy of a name; a strategy gives nodes (engine/candidates.py) a raw number each, and scale.py
+turns the raw numbers of a whole call into what goes over the wire.
 """
 
 from __future__ import annotations

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.room import Room
+from topowise_scheduler.engine import Candidates
 from topowise_scheduler.strategies import zones
 
 
 class BalancedAllocation:
     """Without options."""
 
-    def raw(self, room: Room) -> NDArray[np.int64]:
+    def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
-        return zones.raw(room, _evenness)
+        return zones.raw(candidates, _evenness)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
         """As it is."""

@@ -19,11 +19,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.room import Room
+from topowise_scheduler.engine import Candidates
+from topowise_scheduler.strategies.allocations import INIT, aligned_requests
 from topowise_scheduler.strategies.combinations import are_closest, fewest
+from topowise_scheduler.strategies.hinted_zones import HintedZones, PerZone
 from topowise_scheduler.strategies.scale import RAW_MAX
-from topowise_scheduler.strategies.spots import PerZone, Spots
-from topowise_scheduler.strategies.turns import PASSING, asked
 
 _PERCENT = RAW_MAX // 100
 
@@ -34,24 +34,26 @@ class LeastNUMANodes:
     def __init__(self, max_numa_nodes: int) -> None:
         self._step = 100 // max_numa_nodes
 
-    def raw(self, room: Room) -> NDArray[np.int64]:
+    def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
-        count = room.masks.shape[1]
+        count = candidates.masks.shape[1]
         most = np.zeros(count, np.int64)
         close = np.ones(count, np.bool_)
         fits = np.ones(count, np.bool_)
-        left = dict(room.available)
-        for place, (step, hints) in enumerate(zip(room.steps, room.masks, strict=True)):
-            amounts = asked(room, step)
-            if not amounts:
+        left = dict(candidates.available)
+        for index, (container, hints) in enumerate(zip(candidates.containers, candidates.masks, strict=True)):
+            requests = aligned_requests(candidates, container)
+            if not requests:
                 continue
-            masks = _search_without_hint(room, hints, amounts, left, fits)
-            spots = Spots.of(masks, room.zones)
+            masks = _search_without_hint(candidates, hints, requests, left, fits)
+            hinted = HintedZones.of(masks, candidates.zones)
             most = np.maximum(most, np.bitwise_count(masks))
-            if spots.several.size:
-                close[spots.several] &= are_closest(masks[spots.several], room.distances.take(spots.several, axis=2))
-            if step.kind != PASSING and place + 1 < len(room.steps):
-                left |= {name: spots.without(left[name], amount) for name, amount in amounts.items()}
+            if hinted.several.size:
+                close[hinted.several] &= are_closest(
+                    masks[hinted.several], candidates.distances.take(hinted.several, axis=2)
+                )
+            if container.kind != INIT and index + 1 < len(candidates.containers):
+                left |= {name: hinted.without(left[name], amount) for name, amount in requests.items()}
         scores = 100 - most * self._step + close * (self._step // 2)
         scores[most == 0] = 100
         return np.where(fits, np.maximum(scores, 0), 0) * _PERCENT
@@ -62,22 +64,26 @@ class LeastNUMANodes:
 
 
 def _search_without_hint(
-    room: Room, hints: NDArray[np.int32], amounts: dict[str, int], left: dict[str, PerZone], fits: NDArray[np.bool_]
+    candidates: Candidates,
+    hints: NDArray[np.int32],
+    requests: dict[str, int],
+    left: dict[str, PerZone],
+    fits: NDArray[np.bool_],
 ) -> NDArray[np.int32]:
     """(nodes,) the hints, those of 0 replaced by the fewest zones with room. Clears `fits` where there are none."""
     nodes = np.flatnonzero(hints == 0)
     if not nodes.size:
         return hints
-    barred = np.zeros((room.zones, nodes.size), np.bool_)
+    barred = np.zeros((candidates.zones, nodes.size), np.bool_)
     wanted = {}
-    for name, amount in amounts.items():
-        has = room.allocatable[name].take(nodes, axis=1) > 0
+    for name, amount in requests.items():
+        has = candidates.allocatable[name].take(nodes, axis=1) > 0
         somewhere = has.any(axis=0)
         wanted[name] = np.where(somewhere, amount, 0)
         if name in ("cpu", "memory"):
             barred |= ~has & somewhere
-    some = {name: left[name].take(nodes, axis=1) for name in amounts}
-    found = fewest(some, wanted, barred, room.distances.take(nodes, axis=2))
+    some = {name: left[name].take(nodes, axis=1) for name in requests}
+    found = fewest(some, wanted, barred, candidates.distances.take(nodes, axis=2))
     nothing = np.logical_and.reduce([amount == 0 for amount in wanted.values()])
     found[nothing] = 0
     fits[nodes[(found == 0) & ~nothing]] = False

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.room import Room
+from topowise_scheduler.engine import Candidates
 from topowise_scheduler.strategies import zones
 
 
@@ -21,9 +21,9 @@ class MostAllocated:
     def __init__(self, weights: Mapping[str, int]) -> None:
         self._weights = weights
 
-    def raw(self, room: Room) -> NDArray[np.int64]:
+    def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
-        return zones.raw(room, self._used)
+        return zones.raw(candidates, self._used)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
         """As it is."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.room import Room
+from topowise_scheduler.engine import Candidates
+from topowise_scheduler.strategies.allocations import INIT, aligned_requests, can_align
 from topowise_scheduler.strategies.scale import RAW_MAX
-from topowise_scheduler.strategies.turns import PASSING, asked, could
 
 _PERCENT = RAW_MAX // 100
 
@@ -24,17 +24,17 @@ _PERCENT = RAW_MAX // 100
 class NUMAAware:
     """Without options."""
 
-    def raw(self, room: Room) -> NDArray[np.int64]:
+    def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) minus the number of NUMA nodes used."""
-        used = np.zeros(room.masks.shape[1], np.int32)
-        for step, masks in zip(room.steps, room.masks, strict=True):
-            amounts = asked(room, step)
-            if not amounts or step.kind == PASSING:
+        used = np.zeros(candidates.masks.shape[1], np.int32)
+        for container, masks in zip(candidates.containers, candidates.masks, strict=True):
+            requests = aligned_requests(candidates, container)
+            if not requests or container.kind == INIT:
                 continue
             used |= masks
             nodes = np.flatnonzero(masks == 0)
             if nodes.size:
-                used[nodes[could(room, amounts, nodes)]] = (1 << room.zones) - 1
+                used[nodes[can_align(candidates, requests, nodes)]] = (1 << candidates.zones) - 1
         return -np.bitwise_count(used).astype(np.int64)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:

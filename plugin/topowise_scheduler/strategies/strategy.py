@@ -7,14 +7,14 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.room import Room
+from topowise_scheduler.engine import Candidates
 
 
 class Strategy(Protocol):
-    """Raw scores, larger is better. Nodes of one call come in several rooms, so only `finish` sees all of them."""
+    """Raw scores, larger is better. The candidates of a call come in several parts, so only `finish` sees all."""
 
-    def raw(self, room: Room) -> NDArray[np.int64]:
-        """(nodes,) of the room, comparable between rooms."""
+    def raw(self, candidates: Candidates) -> NDArray[np.int64]:
+        """(nodes,) of these candidates, comparable with other candidates'."""
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
         """(nodes,) of all candidates of a call, 0 to scale.RAW_MAX."""

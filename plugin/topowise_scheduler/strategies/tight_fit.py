@@ -33,9 +33,9 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.room import Room
-from topowise_scheduler.strategies.spots import Spots
-from topowise_scheduler.strategies.turns import Turn, could, ways
+from topowise_scheduler.engine import Candidates
+from topowise_scheduler.strategies.allocations import Allocation, allocation_plans, can_align
+from topowise_scheduler.strategies.hinted_zones import HintedZones
 
 _LOSSES: Final = 312
 _SPANS: Final = 8
@@ -59,65 +59,65 @@ class TightFit:
         self._weights = weights
         self._packs = tie_break == "pack"
 
-    def raw(self, room: Room) -> NDArray[np.int64]:
+    def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
-        scores = np.zeros(room.masks.shape[1], np.int64)
-        for where, placed in ways(room, lasting=True):
-            scores = np.where(where, self._levels(room, placed), scores)
+        scores = np.zeros(candidates.masks.shape[1], np.int64)
+        for where, allocations in allocation_plans(candidates, without_init=True):
+            scores = np.where(where, self._levels(candidates, allocations), scores)
         return scores
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:
         """As it is."""
         return raw
 
-    def _levels(self, room: Room, placed: Sequence[Turn]) -> NDArray[np.int64]:
+    def _levels(self, candidates: Candidates, allocations: Sequence[Allocation]) -> NDArray[np.int64]:
         """(nodes,) the three levels in one number."""
-        count = room.masks.shape[1]
-        idle = _idle(room, placed)
+        count = candidates.masks.shape[1]
+        idle = _idle(candidates, allocations)
         loss = np.zeros(count)
         span = np.zeros(count, np.int64)
         promised = np.ones(count, np.bool_)
-        for turn in placed:
-            loss += self._loss(room, turn, idle)
-            if turn.spots.several.size:
-                np.maximum(span, _span(turn.spots, room.distances), out=span)
-            if turn.spots.none.size:
-                promised[turn.spots.none] &= ~could(room, turn.amounts, turn.spots.none)
+        for allocation in allocations:
+            loss += self._loss(candidates, allocation, idle)
+            if allocation.hinted.several.size:
+                np.maximum(span, _span(allocation.hinted, candidates.distances), out=span)
+            if allocation.hinted.none.size:
+                promised[allocation.hinted.none] &= ~can_align(candidates, allocation.requests, allocation.hinted.none)
         # Half up.
-        worse = np.floor(loss * (_LEVELS_PER_OCTAVE / len(placed)) + 0.5).astype(np.int64)
+        worse = np.floor(loss * (_LEVELS_PER_OCTAVE / len(allocations)) + 0.5).astype(np.int64)
         levels = np.maximum(_LOSSES - 1 - worse, 1) * _SPANS + (_SPANS - 1 - span)
-        return np.where(promised, levels, 0) * _FILLS + self._fill(room, placed)
+        return np.where(promised, levels, 0) * _FILLS + self._fill(candidates, allocations)
 
-    def _loss(self, room: Room, turn: Turn, idle: Iterable[str]) -> Octaves:
-        """(nodes,) of one turn; 0 where nothing is aligned."""
-        spots, whole_zones = turn.spots, room.allocatable
-        count = spots.masks.size
+    def _loss(self, candidates: Candidates, allocation: Allocation, idle: Iterable[str]) -> Octaves:
+        """(nodes,) of one allocation; 0 where nothing is aligned."""
+        hinted, whole_zones = allocation.hinted, candidates.allocatable
+        count = hinted.masks.size
         octaves, parts = np.zeros(count), np.zeros(count)
         share, left = np.ones(count), np.zeros(count)
-        for name, amount in turn.amounts.items():
+        for name, amount in allocation.requests.items():
             # Several zones are given up whole.
-            free = spots.gather(turn.available[name], whole_zones[name])
-            whole = spots.gather(whole_zones[name], whole_zones[name])
+            free = hinted.gather(allocation.available[name], whole_zones[name])
+            whole = hinted.gather(whole_zones[name], whole_zones[name])
             has = whole > 0
             weight = self._weights.get(name, 1) * has
             octaves += weight * np.log2(np.maximum(free, amount) / amount)
             parts += weight
             np.minimum(share, free / np.maximum(whole, 1), out=share, where=has)
         for name in idle:
-            free = spots.gather(room.available[name], whole_zones[name])
-            whole = spots.gather(whole_zones[name], whole_zones[name])
+            free = hinted.gather(candidates.available[name], whole_zones[name])
+            whole = hinted.gather(whole_zones[name], whole_zones[name])
             np.maximum(left, free / np.maximum(whole, 1), out=left)
         intact = (share >= 1) & (parts > 0)
         return octaves / np.maximum(parts, 1) + _INTACT * intact + _IDLE * np.minimum(left, share)
 
-    def _fill(self, room: Room, placed: Iterable[Turn]) -> NDArray[np.int64]:
+    def _fill(self, candidates: Candidates, allocations: Iterable[Allocation]) -> NDArray[np.int64]:
         """(nodes,) 0 to _FILLS - 1."""
-        count = room.masks.shape[1]
+        count = candidates.masks.shape[1]
         free, parts = np.zeros(count), np.zeros(count)
-        for name, amount in _together(placed).items():
-            whole = room.allocatable[name].sum(axis=0)
+        for name, amount in _together(allocations).items():
+            whole = candidates.allocatable[name].sum(axis=0)
             weight = self._weights.get(name, 1) * (whole > 0)
-            free += weight * ((room.available[name].sum(axis=0) - amount) / np.maximum(whole, 1))
+            free += weight * ((candidates.available[name].sum(axis=0) - amount) / np.maximum(whole, 1))
             parts += weight
         share = np.clip(free / np.maximum(parts, 1), 0.0, 1.0)
         if self._packs:
@@ -125,29 +125,29 @@ class TightFit:
         return np.minimum(share * _FILLS, _FILLS - 1).astype(np.int64)
 
 
-def _idle(room: Room, placed: Iterable[Turn]) -> list[str]:
+def _idle(candidates: Candidates, allocations: Iterable[Allocation]) -> list[str]:
     """Devices and hugepages that none of these asks for."""
-    used = {"cpu", "memory"}.union(*(turn.amounts for turn in placed))
-    return [name for name in room.available if name not in used]
+    used = {"cpu", "memory"}.union(*(allocation.requests for allocation in allocations))
+    return [name for name in candidates.available if name not in used]
 
 
-def _together(placed: Iterable[Turn]) -> dict[str, int]:
+def _together(allocations: Iterable[Allocation]) -> dict[str, int]:
     total: dict[str, int] = {}
-    for turn in placed:
-        for name, amount in turn.amounts.items():
+    for allocation in allocations:
+        for name, amount in allocation.requests.items():
             total[name] = total.get(name, 0) + amount
     return total
 
 
-def _span(spots: Spots, distances: NDArray[np.int32]) -> NDArray[np.int64]:
+def _span(hinted: HintedZones, distances: NDArray[np.int32]) -> NDArray[np.int64]:
     """(nodes,) 0 for one zone or none; then a level for each class of distance at 2 and at 3 to 4 zones; 7 for more."""
-    span = np.zeros(spots.masks.size, np.int64)
-    inside = spots.inside
+    span = np.zeros(hinted.masks.size, np.int64)
+    inside = hinted.inside
     count = inside.sum(axis=0)
     total = np.zeros(count.size, np.int64)
-    for zone, row in enumerate(distances.take(spots.several, axis=2)):
+    for zone, row in enumerate(distances.take(hinted.several, axis=2)):
         total += inside[zone] * ((row * inside).sum(axis=0) - row[zone])
     mean = total / (count * (count - 1))
     level = np.where(count == 2, 1, 4) + (mean >= _NEAR) + (mean >= _HOP)
-    span[spots.several] = np.where(count > 4, _SPANS - 1, level)
+    span[hinted.several] = np.where(count > 4, _SPANS - 1, level)
     return span

@@ -8,7 +8,7 @@ cases", and a pod the mean over its containers, or in scope pod the minimum for 
 - a score is in hundredths of a percent and rounded once, half up; upstream truncates every percentage;
 - a zone fits if it has enough of everything. Upstream takes any zone with a score above 0, so it counts zones that
   lack one of the resources, and does not count one that the pod would fill to the brim (LeastAllocated 0);
-- what earlier containers keep is taken away first (turns.py); plain init containers keep nothing;
+- what earlier containers keep is taken away first (allocations.py); plain init containers keep nothing;
 - policies other than single-numa-node are scored too. Zones that are taken together are scored as one zone; a
   container without a hint scores 0, as every node of these policies does upstream;
 - a resource that no zone of a node has is not aligned there and does not count; upstream it scores 0;
@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.room import Room
+from topowise_scheduler.engine import Candidates
+from topowise_scheduler.strategies.allocations import Allocation, allocation_plans, has_resource
 from topowise_scheduler.strategies.scale import RAW_MAX
-from topowise_scheduler.strategies.turns import Turn, listed, ways
 
 Scores = NDArray[np.float64]
 
@@ -42,30 +42,32 @@ class Share(NamedTuple):
 OfZones = Callable[[Sequence[Share]], Scores]
 
 
-def raw(room: Room, of_zones: OfZones) -> NDArray[np.int64]:
+def raw(candidates: Candidates, of_zones: OfZones) -> NDArray[np.int64]:
     """(nodes,) 0 to RAW_MAX; `of_zones` gives (zones, nodes) from 0 to 1 where the zone fits."""
-    scores = np.zeros(room.masks.shape[1])
+    scores = np.zeros(candidates.masks.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        for where, turns in ways(room):
-            total = np.sum([_of_turn(room, turn, of_zones) for turn in turns], axis=0)
-            scores = np.where(where, total / len(turns), scores)
+        for where, allocations in allocation_plans(candidates):
+            total = np.sum([_of_allocation(candidates, allocation, of_zones) for allocation in allocations], axis=0)
+            scores = np.where(where, total / len(allocations), scores)
     return np.floor(scores * RAW_MAX + 0.5).astype(np.int64)
 
 
-def _of_turn(room: Room, turn: Turn, of_zones: OfZones) -> Scores:
-    counts = {name: listed(room, name) for name in turn.amounts}
-    found = _lowest(turn.amounts, turn.available, counts, of_zones)
-    several = turn.spots.several
+def _of_allocation(candidates: Candidates, allocation: Allocation, of_zones: OfZones) -> Scores:
+    counts = {name: has_resource(candidates, name) for name in allocation.requests}
+    found = _lowest(allocation.requests, allocation.available, counts, of_zones)
+    several = allocation.hinted.several
     if several.size:
-        together = {name: turn.spots.at_several(amounts)[None] for name, amounts in turn.available.items()}
+        together = {
+            name: allocation.hinted.at_several(requests)[None] for name, requests in allocation.available.items()
+        }
         some = {name: None if where is None else where[several] for name, where in counts.items()}
-        found[several] = _lowest(turn.amounts, together, some, of_zones)
-    found[turn.spots.none] = 0
+        found[several] = _lowest(allocation.requests, together, some, of_zones)
+    found[allocation.hinted.none] = 0
     return found
 
 
 def _lowest(
-    amounts: Mapping[str, int],
+    requests: Mapping[str, int],
     available: Mapping[str, NDArray[np.int64]],
     counts: Mapping[str, NDArray[np.bool_] | None],
     of_zones: OfZones,
@@ -73,7 +75,7 @@ def _lowest(
     """(nodes,) the minimum over the zones that fit, 0 without one."""
     shares = []
     lacks: NDArray[np.bool_] | None = None
-    for name, amount in amounts.items():
+    for name, amount in requests.items():
         used, short, where = amount / available[name], available[name] < amount, counts[name]
         if where is not None:
             used = np.where(where, used, 0.0)

@@ -6,6 +6,6 @@ It only reads. Without `ui.enabled` nothing of this is in the path of a request.
 """
 
 from topowise_scheduler.ui.app import Dashboard
-from topowise_scheduler.ui.decisions import Decisions, Observed
+from topowise_scheduler.ui.decisions import Decisions
 
-__all__ = ["Dashboard", "Decisions", "Observed"]
+__all__ = ["Dashboard", "Decisions"]

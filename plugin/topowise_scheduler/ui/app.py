@@ -18,9 +18,10 @@ import xxhash
 
 from topowise import __version__, digits
 from topowise.errors import ParseError
+from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.ui import fits, node, page
-from topowise_scheduler.ui.decisions import Decisions, Noted, Observed
+from topowise_scheduler.ui.decisions import Decisions
 from topowise_scheduler.ui.state import Reader, Sightings, State, encode
 from topowise_scheduler.view.cluster_view import ClusterView
 
@@ -52,12 +53,12 @@ _FITS_S: Final = 3.0
 
 
 class Dashboard:
-    """The page, and what it is told by the extender (extender.http.Ui). `run` has to run beside it."""
+    """The page, and the `decisions` that the verbs tell it. `run` has to run beside it."""
 
     def __init__(
         self,
         ledger: Ledger,
-        answers: Observed,
+        answers: Answers,
         view: ClusterView,
         not_ready: Callable[[], str | None],
         size: int,
@@ -65,7 +66,7 @@ class Dashboard:
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.decisions = answers.decisions = Decisions(size, clock)
+        self.decisions = Decisions(size, clock)
         self._ledger = ledger
         self._answers = answers
         self._view = view
@@ -88,15 +89,6 @@ class Dashboard:
         while True:
             self._sightings.look()
             await asyncio.sleep(1.0)
-
-    def noted(self) -> Noted | None:
-        """What the answer just made was about."""
-        return self._answers.take()
-
-    def answered(self, noted: Any, verb: str, body: bytes, answer: bytes, seconds: float, problem: str) -> None:
-        """An answer was sent."""
-        if verb != "explain":
-            self.decisions.keep(verb, noted, body, answer, seconds, problem)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         path, method = scope["path"].removeprefix("/ui"), scope["method"]

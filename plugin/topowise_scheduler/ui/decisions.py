@@ -1,24 +1,20 @@
 """The last decisions: what was asked about a pod, what was said, and what became of it.
 
-A request pays for a reference or two (`Observed`); counting and keeping happen after its answer was sent.
+The verbs tell it (extender/replies.py, Observer) once an answer was sent, so that no request waits for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise import pods
 from topowise_scheduler import engine
-from topowise_scheduler.answers import Answers, Question, Verdicts
-
-Noted = tuple[Question, Verdicts | None]
-"""What an answer was about; no verdicts if nodes were only scored."""
+from topowise_scheduler.answers import Question, Verdicts
 
 _FITS: Final = int(engine.Outcome.FITS)
 _EXAMPLES: Final = 3
@@ -58,35 +54,6 @@ class Decision(msgspec.Struct, omit_defaults=True, rename="camel"):
     bind_ms: float | None = None
 
 
-class _Binding(msgspec.Struct, frozen=True):
-    PodName: str = ""
-    PodNamespace: str = ""
-    PodUID: str = ""
-    Node: str = ""
-
-
-class _Bound(msgspec.Struct, frozen=True):
-    Error: str = ""
-
-
-class _OfPod(msgspec.Struct, frozen=True):
-    metadata: pods.Metadata
-
-
-class _Preempted(msgspec.Struct, frozen=True):
-    Pod: _OfPod
-
-
-class _Evicted(msgspec.Struct, frozen=True):
-    NodeNameToMetaVictims: dict[str, msgspec.Raw] = {}
-
-
-_binding = msgspec.json.Decoder(_Binding).decode
-_bound = msgspec.json.Decoder(_Bound).decode
-_preempted = msgspec.json.Decoder(_Preempted).decode
-_evicted = msgspec.json.Decoder(_Evicted).decode
-
-
 class Decisions:
     """The last `size` of them. `clock` gives seconds since 1970."""
 
@@ -113,43 +80,12 @@ class Decisions:
         """Shapes (PodRecord.shape) of the pods that were decided lately."""
         return list(self._shapes)
 
-    def keep(self, verb: str, noted: Noted | None, body: bytes, answer: bytes, seconds: float, problem: str) -> None:
-        """An answer was given: which verb, to what and in which time, or why it could not."""
-        ms = round(seconds * 1000, 3)
-        try:
-            if verb == "bind":
-                self._keep_bind(body, answer, ms, problem)
-                return
-            if problem:
-                one = self._new("", "", b"")
-                one.problem, one.outcome = problem[:_MAX_TEXT], "error"
-                return
-            if verb == "preempt":
-                # Others are asked about while it is worked on, so `noted` is of any of them.
-                self._keep_preemption(_preempted(body).Pod.metadata, answer)
-                return
-            if noted is None:
-                return
-            asked, verdicts = noted
-            if verb == "filter" and verdicts is not None:
-                self._keep_filter(asked, verdicts, ms)
-            elif verb == "prioritize":
-                one = self._touched(asked)
-                one.score_ms = ms
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return
-
-    def expect(self, asked: Question, at: int) -> None:
-        """The pod will most likely go to this node of the question."""
-        one = self._touched(asked)
-        one.expected = asked.names[at]
-        one.outcome = "expected" if asked.is_simulation else "claimed"
-
-    def _keep_filter(self, asked: Question, verdicts: Verdicts, ms: float) -> None:
+    def filtered(self, asked: Question, verdicts: Verdicts, seconds: float) -> None:
+        """Nodes were filtered: another attempt to place the pod."""
         record = asked.record
         one = self._new(f"{record.namespace}/{record.name}", record.uid, record.shape)
         fitting = verdicts.outcomes == _FITS
-        one.asked, one.fits, one.filter_ms = len(asked.names), int(np.count_nonzero(fitting)), ms
+        one.asked, one.fits, one.filter_ms = len(asked.names), int(np.count_nonzero(fitting)), _ms(seconds)
         one.outcome = "fits" if one.fits else "no room"
         counts = np.bincount(verdicts.words[~fitting])
         told = np.flatnonzero(counts)[:_MAX_REASONS].tolist()
@@ -158,20 +94,33 @@ class Decisions:
         if one.fits:
             one.examples[""] = _first(asked, fitting)
 
-    def _keep_bind(self, body: bytes, answer: bytes, ms: float, problem: str) -> None:
-        args = _binding(body)
-        one = self._of.get(args.PodUID)
+    def scored(self, asked: Question, seconds: float) -> None:
+        """Nodes were scored."""
+        self._touched(asked).score_ms = _ms(seconds)
+
+    def expected(self, asked: Question, at: int) -> None:
+        """The pod will most likely go to this node of the question."""
+        one = self._touched(asked)
+        one.expected = asked.names[at]
+        one.outcome = "expected" if asked.is_simulation else "claimed"
+
+    def preempted(self, asked: Question, nodes: int) -> None:
+        """Victims were named on so many nodes."""
+        self._touched(asked).victims_on = nodes
+
+    def bound(self, pod: str, uid: str, node: str, error: str, seconds: float) -> None:
+        """A pod was bound, or with an error was not."""
+        one = self._of.get(uid)
         if one is None:
-            one = self._new(f"{args.PodNamespace}/{args.PodName}", args.PodUID, b"")
+            one = self._new(pod, uid, b"")
         self._touch(one)
-        one.bound, one.bind_ms = args.Node, ms
-        one.bind_error = (problem or _bound(answer).Error)[:_MAX_TEXT]
+        one.bound, one.bind_ms, one.bind_error = node, _ms(seconds), error[:_MAX_TEXT]
         one.outcome = "bind refused" if one.bind_error else "bound"
 
-    def _keep_preemption(self, pod: pods.Metadata, answer: bytes) -> None:
-        one = self._of.get(pod.uid) or self._new(f"{pod.namespace}/{pod.name}", pod.uid, b"")
-        self._touch(one)
-        one.victims_on = len(_evicted(answer).NodeNameToMetaVictims)
+    def failed(self, problem: str) -> None:
+        """A request was refused."""
+        one = self._new("", "", b"")
+        one.problem, one.outcome = problem[:_MAX_TEXT], "error"
 
     def _touched(self, asked: Question) -> Decision:
         record = asked.record
@@ -205,35 +154,8 @@ class Decisions:
         return one
 
 
-class Observed(Answers):
-    """Answers that remember what the last one was about, until it is taken."""
-
-    decisions: Decisions | None = None
-    _asked: Question | None = None
-    _verdicts: Verdicts | None = None
-
-    def question(self, pod: pods.Pod, names: Sequence[str], *, is_simulation: bool = False) -> Question:
-        """As Answers.question."""
-        asked = super().question(pod, names, is_simulation=is_simulation)
-        self._asked, self._verdicts = asked, None
-        return asked
-
-    def verdicts(self, asked: Question) -> Verdicts:
-        """As Answers.verdicts."""
-        self._verdicts = found = super().verdicts(asked)
-        return found
-
-    def expect(self, asked: Question, at: int) -> None:
-        """As Answers.expect; it comes after the answer was sent."""
-        super().expect(asked, at)
-        if self.decisions is not None:
-            self.decisions.expect(asked, at)
-
-    def take(self) -> Noted | None:
-        """What the last answer was about; once, and before anything else is answered."""
-        asked, verdicts = self._asked, self._verdicts
-        self._asked = self._verdicts = None
-        return None if asked is None else (asked, verdicts)
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
 
 
 def _first(asked: Question, where: NDArray[np.bool_]) -> list[str]:

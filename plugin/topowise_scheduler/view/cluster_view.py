@@ -75,7 +75,7 @@ class ClusterView:
         for at, (name, refusal) in enumerate(zip(names, against, strict=True)):
             node, precision = self._nodes.get(name), self.precision(name)
             words = verdicts.text(at) if refusal is None else refusal.words
-            by_sums = None if node is None else kube_scheduler.room(node, asked.needs, used.on(name))
+            by_sums = None if node is None else kube_scheduler.room(node, asked.requests.needs, used.on(name))
             if words:
                 yield Filling(name, asked.record, limit=words)
             elif precision:
@@ -100,7 +100,7 @@ class ClusterView:
         for name in asked.names:
             node = self._nodes.get(name)
             if node is not None:
-                yield kube_scheduler.refusal(node, pod.spec, asked.needs, used.on(name))
+                yield kube_scheduler.refusal(node, pod.spec, asked.requests.needs, used.on(name))
             else:
                 yield _UNKNOWN if len(self._nodes) else None
 

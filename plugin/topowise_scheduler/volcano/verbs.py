@@ -1,4 +1,4 @@
-"""Volcano's verbs: request bytes in, answer bytes out. No I/O, no await, no logging.
+"""Volcano's verbs: request bytes in, answer bytes out. No I/O and no await.
 
 Anything but HTTP 200 is an error to Volcano. Without `extender.ignorable` it then gives the whole session up for
 onSessionOpen (no plug-in function is registered, so that pods are placed unchecked) and rejects for all else; with it,
@@ -29,11 +29,10 @@ import numpy as np
 from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler import policies, refusals
-from topowise_scheduler.answers import Answers
+from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.extender.http import Verb
-from topowise_scheduler.extender.verbs import BadRequestError, NotReady
+from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply, Verb, warn_of_unknown
 from topowise_scheduler.strategies import Strategy
 from topowise_scheduler.volcano import wire
 from topowise_scheduler.volcano.allocations import Allocations
@@ -45,9 +44,9 @@ _MAX_PODS: Final = 256
 _MAX_POD_BYTES: Final = 256 << 10
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CODES: Final = {Outcome.UNSCHEDULABLE: Code.UNSCHEDULABLE, Outcome.UNRESOLVABLE: Code.UNRESOLVABLE}
-_FITS: Final = wire.encode(wire.PredicateResponse())
+_FITS: Final = Reply(wire.encode(wire.PredicateResponse()))
 # Evictions would not help, and the next session finds those settled that are on their way.
-_OVERTAKEN: Final = wire.encode(wire.PredicateResponse(refusals.NOT_NOW, Code.ERROR))
+_OVERTAKEN: Final = Reply(wire.encode(wire.PredicateResponse(refusals.NOT_NOW, Code.ERROR)))
 
 Read = TypeVar("Read")
 
@@ -98,34 +97,39 @@ class Verbs:
         self._weight = weight
         self._not_ready = not_ready
 
-    def predicate(self, body: bytes) -> bytes:
+    def predicate(self, body: bytes) -> Reply:
         """PredicateRequest -> PredicateResponse. Books nothing, and leaves all allocations as they are."""
         self._check_ready()
         args = _read(wire.decode_predicate, body)
         record = self._record(args.task)
-        verdicts = self._answers.verdicts(self._answers.about(record, (args.node.Name,)))
+        asked = self._answers.about(record, (args.node.Name,))
+        reply = self._predicted(asked, args.node.Name)
+        return reply._replace(afterwards=lambda _: warn_of_unknown(asked)) if asked.unknown else reply
+
+    def _predicted(self, asked: Question, node: str) -> Reply:
+        record, verdicts = asked.record, self._answers.verdicts(asked)
         outcome = Outcome(int(verdicts.outcomes[0]))
         later = None
         if outcome is not Outcome.UNRESOLVABLE:
-            later = self._allocations.fits_later(record, args.node.Name)
+            later = self._allocations.fits_later(record, node)
         if later:
             return _FITS
         if later is None and outcome is Outcome.FITS:
-            return _FITS if self._allocations.fits_in_any_order(record, args.node.Name) else _OVERTAKEN
-        return wire.encode(
-            wire.PredicateResponse(verdicts.text(0) or refusals.NOT_NOW, _CODES.get(outcome, Code.UNSCHEDULABLE))
-        )
+            return _FITS if self._allocations.fits_in_any_order(record, node) else _OVERTAKEN
+        code = _CODES.get(outcome, Code.UNSCHEDULABLE)
+        return Reply(wire.encode(wire.PredicateResponse(verdicts.text(0) or refusals.NOT_NOW, code)))
 
-    def prioritize(self, body: bytes) -> bytes:
+    def prioritize(self, body: bytes) -> Reply:
         """PrioritizeRequest -> PrioritizeResponse."""
         self._check_ready()
         args = _read(wire.decode_prioritize, body)
         names = [node.Name for node in args.nodes or ()]
         asked = self._answers.about(self._record(args.task), names)
         scores = self._weight * self._answers.percents(asked, self._strategy)
-        return wire.encode(wire.PrioritizeResponse(dict(zip(names, scores.astype(np.float64).tolist(), strict=True))))
+        by_name = dict(zip(names, scores.astype(np.float64).tolist(), strict=True))
+        return Reply(wire.encode(wire.PrioritizeResponse(by_name)), lambda _: warn_of_unknown(asked))
 
-    def allocate(self, body: bytes) -> bytes:
+    def allocate(self, body: bytes) -> Reply:
         """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName, or will be once others have left."""
         self._check_ready()
         task = _read(wire.decode_event, body).task
@@ -133,18 +137,18 @@ class Verbs:
             raise BadRequestError("task has no NodeName, expected the node it was allocated to")
         record = self._record(task)
         problem = self._allocations.allocate(record, task.NodeName, is_pipelined=task.Status == Status.PIPELINED)
-        return wire.encode(wire.EventResponse(problem))
+        return Reply(wire.encode(wire.EventResponse(problem)))
 
-    def deallocate(self, body: bytes) -> bytes:
+    def deallocate(self, body: bytes) -> Reply:
         """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName no more, or is to be evicted."""
         task = _read(wire.decode_event, body).task
         if task.Status == Status.RELEASING:
             self._allocations.evict(task.UID, task.NodeName)
         else:
             self._allocations.give_back(task.UID)
-        return wire.encode(wire.EventResponse())
+        return Reply(wire.encode(wire.EventResponse()))
 
-    def evictable(self, body: bytes) -> bytes:
+    def evictable(self, body: bytes) -> Reply:
         """PreemptableRequest -> PreemptableResponse; the same for reclaimable."""
         self._check_ready()
         args = _read(wire.decode_eviction, body)
@@ -154,7 +158,8 @@ class Verbs:
         for one, _ in offered:
             candidates.setdefault(one.NodeName, []).append(one.UID)
         vote, chosen = self._victims.choose(record, candidates)
-        return wire.encode(wire.EvictionResponse(vote, [raw for one, raw in offered if one.UID in chosen]))
+        victims = [raw for one, raw in offered if one.UID in chosen]
+        return Reply(wire.encode(wire.EvictionResponse(vote, victims)))
 
     def _check_ready(self) -> None:
         problem = self._not_ready()
@@ -181,31 +186,33 @@ def table(verbs: Verbs) -> dict[str, Verb]:
         "preemptable": Verb(_refuse_evictions, now=verbs.evictable),
         "reclaimable": Verb(_refuse_evictions, now=verbs.evictable),
         # The whole cluster as JSON, every session: read to its end and dropped.
-        "onSessionOpen": Verb(_nothing, now=_nothing, is_dropped=True),
-        "onSessionClose": Verb(_nothing, now=_nothing, is_dropped=True),
+        "onSessionOpen": Verb(_refuse_nothing, now=_nothing, is_dropped=True),
+        "onSessionClose": Verb(_refuse_nothing, now=_nothing, is_dropped=True),
     }
 
 
-def _refuse_predicate(problem: str) -> bytes:
-    return wire.encode(wire.PredicateResponse(problem, Code.ERROR))
+def _refuse_predicate(problem: str) -> Reply:
+    return Reply(wire.encode(wire.PredicateResponse(problem, Code.ERROR)), problem=problem)
 
 
-def _refuse_prioritize(problem: str) -> bytes:
-    del problem
-    return wire.encode(wire.PrioritizeResponse({}))
+def _refuse_prioritize(problem: str) -> Reply:
+    return Reply(wire.encode(wire.PrioritizeResponse({})), problem=problem)
 
 
-def _refuse_event(problem: str) -> bytes:
-    return wire.encode(wire.EventResponse(problem))
+def _refuse_event(problem: str) -> Reply:
+    return Reply(wire.encode(wire.EventResponse(problem)), problem=problem)
 
 
-def _refuse_evictions(problem: str) -> bytes:
-    del problem
-    return wire.encode(wire.EvictionResponse(Vote.REJECT, []))
+def _refuse_evictions(problem: str) -> Reply:
+    return Reply(wire.encode(wire.EvictionResponse(Vote.REJECT, [])), problem=problem)
 
 
-def _nothing(_: object) -> bytes:
-    return b"{}"
+def _refuse_nothing(problem: str) -> Reply:
+    return Reply(b"{}", problem=problem)
+
+
+def _nothing(_: bytes) -> Reply:
+    return Reply(b"{}")
 
 
 def _read(decode: Callable[[bytes], Read], body: bytes | msgspec.Raw) -> Read:

@@ -12,14 +12,8 @@ from hypothesis import given
 from prometheus_client import CollectorRegistry
 
 from fuzzing import anything, tried
-from scheduling import Service, counts, pod
-from topowise.kube.api import Api
-from topowise_scheduler.cluster.watch import Budgets
+from scheduling import NoApi, Service, counts, pod
 from topowise_scheduler.extender import http
-from topowise_scheduler.extender.binding import Binder
-from topowise_scheduler.extender.evictions import Evictions
-from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.verbs import Verbs
 from volcano import RECORDED, serving
 
 SIZE = 100_000
@@ -57,11 +51,8 @@ HOSTILE = {
 }
 
 
-class _NoApi(Api):
-    """Binds are not got as far as here: there is no such pod."""
-
-    def __init__(self) -> None:
-        pass
+class _EmptyPod(NoApi):
+    """Binds do not get as far as here: there is no such pod."""
 
     async def request(self, *_arguments: Any, **_named: Any) -> bytes:
         return b'{"metadata":{},"spec":{}}'
@@ -72,15 +63,8 @@ def application() -> http.Application:
     for name in ("n1", "n2"):
         service.report(counts(name, ("8", "8"), included=()))
     service.put(pod("running", "3", node="n1"))
-    answers, ledger = service.answers, service.ledger
-    return http.Application(
-        Verbs(answers, Evictions(ledger, answers, Budgets()), lambda: None),
-        Binder(_NoApi(), ledger, service.records, lambda: None),
-        Explainer(_NoApi(), service.view, lambda: None),
-        http.Metrics(CollectorRegistry()),
-        MAX_BODY,
-        volcano=serving(service),
-    )
+    metrics = http.Metrics(CollectorRegistry())
+    return http.Application(service.served(_EmptyPod()), metrics, MAX_BODY, volcano=serving(service))
 
 
 APPLICATION = application()

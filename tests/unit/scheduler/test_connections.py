@@ -17,41 +17,19 @@ from prometheus_client import CollectorRegistry
 
 from pki import Authority
 from scheduling import Service, counts, pod
-from topowise.kube.api import Api
 from topowise.runtime.config import ServingTls
-from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.configuration import Extender
 from topowise_scheduler.extender import http
-from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.connections import LIMITS, Limits
-from topowise_scheduler.extender.evictions import Evictions
-from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.verbs import Verbs
 
 SHORT = Limits(head_s=0.3, body_s=0.8, silence_s=0.3, idle_s=1.0, unread_s=0.5, head_bytes=4096, connections=8)
 MAX_BODY = 1 << 20
 
 
 def application() -> http.Application:
-    class NoApi(Api):
-        """Nobody is asked."""
-
-        def __init__(self) -> None:
-            pass
-
-    def nothing_missing() -> None:
-        return None
-
     service = Service("TightFit")
     service.report(counts("n1", ("8", "8"), included=()))
-    answers, ledger = service.answers, service.ledger
-    return http.Application(
-        Verbs(answers, Evictions(ledger, answers, Budgets()), nothing_missing),
-        Binder(NoApi(), ledger, service.records, nothing_missing),
-        Explainer(NoApi(), service.view, nothing_missing),
-        http.Metrics(CollectorRegistry()),
-        MAX_BODY,
-    )
+    return http.Application(service.served(), http.Metrics(CollectorRegistry()), MAX_BODY)
 
 
 class Client:

@@ -13,36 +13,11 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from scheduling import Service, counts, pod
-from topowise.kube.api import Api
-from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.extender import http
-from topowise_scheduler.extender.binding import Binder
-from topowise_scheduler.extender.evictions import Evictions
-from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.verbs import Verbs
-
-
-def nothing_missing() -> None:
-    return None
-
-
-class _NoApi(Api):
-    """These questions must be answered without asking anybody."""
-
-    def __init__(self) -> None:
-        pass
 
 
 def application(service: Service) -> http.Application:
-    api = _NoApi()
-    evictions = Evictions(service.ledger, service.answers, Budgets())
-    return http.Application(
-        Verbs(service.answers, evictions, nothing_missing),
-        Binder(api, service.ledger, service.records, nothing_missing),
-        Explainer(api, service.view, nothing_missing),
-        http.Metrics(CollectorRegistry()),
-        1 << 20,
-    )
+    return http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20)
 
 
 def call(app: http.Application, path: str, body: bytes, method: str = "POST", query: bytes = b"") -> tuple[int, bytes]:

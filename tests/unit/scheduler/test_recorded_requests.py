@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from scheduling import Service, counts
-from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.extender import wire
-from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.verbs import Verbs
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -23,7 +21,7 @@ def answering() -> Verbs:
     service = Service()
     for name in ("metal-0", "metal-1"):
         service.report(counts(name, "4", allocatable="4", included=()))
-    return Verbs(service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: None)
+    return service.verbs()
 
 
 def recorded(name: str) -> tuple[bytes, Any]:
@@ -34,7 +32,7 @@ def recorded(name: str) -> tuple[bytes, Any]:
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("filter*.json")))
 def test_filter(answering: Verbs, name: str) -> None:
     body, sent = recorded(name)
-    told = json.loads(answering.filter(body))
+    told = json.loads(answering.filter(body).body)
     assert told["Error"] == ""
     if sent["NodeNames"] is not None:
         assert {*told["NodeNames"], *told["FailedNodes"], *told["FailedAndUnresolvableNodes"]} == set(sent["NodeNames"])
@@ -47,7 +45,7 @@ def test_filter(answering: Verbs, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("prioritize*.json")))
 def test_prioritize(answering: Verbs, name: str) -> None:
     body, sent = recorded(name)
-    told = json.loads(answering.prioritize(body))
+    told = json.loads(answering.prioritize(body).body)
     offered = sent["NodeNames"] or [one["metadata"]["name"] for one in sent["Nodes"]["items"]]
     assert [one["Host"] for one in told] == offered
 
@@ -55,7 +53,7 @@ def test_prioritize(answering: Verbs, name: str) -> None:
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("preempt*.json")))
 def test_preempt(answering: Verbs, name: str) -> None:
     body, sent = recorded(name)
-    told = json.loads(asyncio.run(answering.preempt(body)))["NodeNameToMetaVictims"]
+    told = json.loads(asyncio.run(answering.preempt(body)).body)["NodeNameToMetaVictims"]
     proposed = sent["NodeNameToMetaVictims"] or sent["NodeNameToVictims"]
     assert set(told) <= set(proposed)
     assert all(victims["Pods"] for victims in told.values())

@@ -7,12 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import Service, counts, pod
+from scheduling import Service, counts, pod, sent
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.extender import verbs
-from topowise_scheduler.extender.evictions import Evictions
-from topowise_scheduler.extender.verbs import BadRequestError, Verbs
+from topowise_scheduler.extender.replies import REFUSED_BECAUSE, BadRequestError, Reply
+from topowise_scheduler.extender.verbs import Verbs
 
 
 @pytest.fixture
@@ -25,28 +24,27 @@ def service() -> Service:
 
 @pytest.fixture
 def answering(service: Service) -> Verbs:
-    return Verbs(service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: None)
+    return service.verbs()
 
 
 def body(document: dict[str, Any], names: list[str] | None, nodes: Any = None) -> bytes:
     return msgspec.json.encode({"Pod": document, "Nodes": nodes, "NodeNames": names})
 
 
-def run(verb: Callable[[bytes], Coroutine[Any, Any, bytes]]) -> Callable[[bytes], bytes]:
-    return lambda sent: asyncio.run(verb(sent))
+def run(verb: Callable[[bytes], Coroutine[Any, Any, Reply]]) -> Callable[[bytes], Reply]:
+    return lambda request: asyncio.run(verb(request))
+
+
+def read(reply: Reply) -> Any:
+    """The answer alone: it was not sent, so nothing follows."""
+    return msgspec.json.decode(reply.body)
 
 
 _OTHER = refusals.OTHER_POLICY
 
 
-def settle(answering: Verbs) -> None:
-    expected = answering.expected()
-    if expected is not None:
-        answering.settle(expected)
-
-
 def test_filter_keeps_the_order_and_names_every_node(answering: Verbs) -> None:
-    answer = msgspec.json.decode(answering.filter(body(pod("p", "4"), ["half", "full", "stranger", "empty"])))
+    answer = read(answering.filter(body(pod("p", "4"), ["half", "full", "stranger", "empty"])))
     assert answer == {
         "Nodes": None,
         "NodeNames": ["half", "stranger", "empty"],
@@ -56,52 +54,51 @@ def test_filter_keeps_the_order_and_names_every_node(answering: Verbs) -> None:
     }
 
 
-def test_a_node_that_the_cluster_does_not_have_is_noted_once(answering: Verbs, service: Service) -> None:
+def test_a_node_that_the_cluster_does_not_have_is_logged_once(
+    answering: Verbs, service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
     service.ledger.known = {"new"}
-    for _ in range(2):
-        answering.filter(body(pod("p"), ["empty", "new", "stranger"]))
-    assert answering.take_strangers() == ["stranger"]
-    assert answering.take_strangers() == []
+    for verb in (answering.filter, answering.filter, answering.prioritize):
+        sent(verb(body(pod("p"), ["empty", "new", "stranger"])))
+    assert [one.__dict__["kv"]["node"] for one in caplog.records] == ["stranger"]
 
 
 def test_what_no_empty_node_could_hold_is_unresolvable(answering: Verbs) -> None:
-    answer = msgspec.json.decode(answering.filter(body(pod("p", "9"), ["empty", "full"])))
+    answer = read(answering.filter(body(pod("p", "9"), ["empty", "full"])))
     assert answer["NodeNames"] == []
     assert answer["FailedNodes"] == {}
     assert answer["FailedAndUnresolvableNodes"] == {"empty": refusals.NEVER, "full": refusals.NEVER}
 
 
 def test_refusals_do_not_change_when_amounts_do(answering: Verbs, service: Service) -> None:
-    before = answering.filter(body(pod("p", "4"), ["full"]))
+    before = answering.filter(body(pod("p", "4"), ["full"])).body
     service.report(counts("full", "3", included=()))
-    assert answering.filter(body(pod("p", "4"), ["full"])) == before
+    assert answering.filter(body(pod("p", "4"), ["full"])).body == before
 
 
 def test_whole_nodes_come_back_as_they_came_and_leave_no_trace(answering: Verbs, service: Service) -> None:
     items = [{"metadata": {"name": name, "labels": {"x": "y"}}, "unknown": 1} for name in ("full", "empty")]
-    answer = msgspec.json.decode(answering.filter(body(pod("p", "4"), None, {"metadata": {}, "items": items})))
+    answer = sent(answering.filter(body(pod("p", "4"), None, {"metadata": {}, "items": items})))
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == [items[1]]
-    assert answering.expected() is None
     assert service.ledger.open_claims == 0
 
 
 def test_no_names_is_not_everything(answering: Verbs) -> None:
-    assert msgspec.json.decode(answering.filter(body(pod("p"), [])))["NodeNames"] == []
+    assert read(answering.filter(body(pod("p"), [])))["NodeNames"] == []
 
 
 def test_prioritize_answers_a_bare_array_of_integers(answering: Verbs) -> None:
-    answer = msgspec.json.decode(answering.prioritize(body(pod("p", "2"), ["empty", "half", "stranger"])))
+    answer = read(answering.prioritize(body(pod("p", "2"), ["empty", "half", "stranger"])))
     assert [one["Host"] for one in answer] == ["empty", "half", "stranger"]
     assert all(type(one["Score"]) is int and 0 <= one["Score"] <= 10 for one in answer)
     assert answer[0]["Score"] > answer[1]["Score"] > answer[2]["Score"]
 
 
 def test_the_best_node_is_claimed_until_the_pod_is_asked_about_again(answering: Verbs, service: Service) -> None:
-    answering.prioritize(body(pod("a", "4"), ["empty", "half"]))
-    settle(answering)
+    sent(answering.prioritize(body(pod("a", "4"), ["empty", "half"])))
     assert service.free("empty") == [4]
-    answer = msgspec.json.decode(answering.filter(body(pod("b", "8"), ["empty"])))
+    answer = read(answering.filter(body(pod("b", "8"), ["empty"])))
     assert list(answer["FailedNodes"]) == ["empty"]
     answering.filter(body(pod("a", "4"), ["empty", "half"]))
     assert service.free("empty") == [8]
@@ -112,12 +109,9 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
 
     ALL = ("half", "full", "stranger", "empty")
 
-    def ask(self, answering: Verbs, names: list[str], *, prepares: bool, **fields: Any) -> Any:
-        asked = pod("p", "4", uid="uid-p", resourceVersion="7")
-        answering.filter(body(asked, list(self.ALL)))
-        if prepares:
-            answering.prepare()
-        return msgspec.json.decode(answering.prioritize(body(pod("p", "4", uid="uid-p", **fields), names)))
+    def ask(self, answering: Verbs, names: list[str], **fields: Any) -> Reply:
+        sent(answering.filter(body(pod("p", "4", uid="uid-p", resourceVersion="7"), list(self.ALL))))
+        return answering.prioritize(body(pod("p", "4", uid="uid-p", **fields), names))
 
     @pytest.mark.parametrize("version", ["7", "8"], ids=["same pod", "pod has changed"])
     @pytest.mark.parametrize(
@@ -125,21 +119,20 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
         [["half", "stranger", "empty"], ["empty", "half", "stranger"], ["half", "empty"], ["half", "empty", "new"]],
         ids=["as left by filter", "in another order", "fewer", "others"],
     )
-    def test_they_are_what_prioritize_would_compute(self, answering: Verbs, names: list[str], version: str) -> None:
-        prepared = self.ask(answering, names, prepares=True, resourceVersion=version)
-        assert prepared == self.ask(answering, names, prepares=False, resourceVersion=version)
-        assert [one["Host"] for one in prepared] == names
+    def test_they_are_what_prioritize_would_compute(self, service: Service, names: list[str], version: str) -> None:
+        ahead = read(self.ask(service.verbs(), names, resourceVersion=version))
+        assert ahead == read(self.ask(service.verbs(scores_ahead=False), names, resourceVersion=version))
+        assert [one["Host"] for one in ahead] == names
 
     def test_the_best_node_is_claimed_all_the_same(self, answering: Verbs, service: Service) -> None:
-        self.ask(answering, ["empty", "half", "stranger"], prepares=True, resourceVersion="7")
-        settle(answering)
+        sent(self.ask(answering, ["empty", "half", "stranger"], resourceVersion="7"))
         assert service.ledger.open_claims == 1
 
     def test_they_serve_one_request(self, answering: Verbs, service: Service) -> None:
         names = ["half", "stranger", "empty"]
-        first = self.ask(answering, names, prepares=True, resourceVersion="7")
+        first = read(self.ask(answering, names, resourceVersion="7"))
         service.report(counts("half", "8", included=()))
-        again = msgspec.json.decode(answering.prioritize(body(pod("p", "4", uid="uid-p", resourceVersion="7"), names)))
+        again = read(answering.prioritize(body(pod("p", "4", uid="uid-p", resourceVersion="7"), names)))
         assert again != first
 
     def test_they_are_not_used_late(self, answering: Verbs, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,19 +141,17 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
         answers = []
         for kept_for in (10.0, -1.0):
             service.report(counts("half", "4", included=()))
-            answering.filter(body(asked, list(self.ALL)))
-            answering.prepare()
+            sent(answering.filter(body(asked, list(self.ALL))))
             service.report(counts("half", "8", included=()))
-            monkeypatch.setattr(verbs, "_PREPARED_S", kept_for)
-            answers.append(answering.prioritize(body(asked, names)))
+            monkeypatch.setattr(verbs, "_AHEAD_S", kept_for)
+            answers.append(read(answering.prioritize(body(asked, names))))
         assert answers[0] != answers[1]
 
 
 def test_a_single_node_that_is_left_is_claimed_as_nobody_will_ask_for_scores(
     answering: Verbs, service: Service
 ) -> None:
-    answering.filter(body(pod("a", "8"), ["empty", "half"]))
-    settle(answering)
+    sent(answering.filter(body(pod("a", "8"), ["empty", "half"])))
     assert service.free("empty") == [0]
 
 
@@ -176,13 +167,13 @@ def test_a_node_whose_policy_is_not_what_the_pod_asks_for_is_refused(
     answering: Verbs, service: Service, annotations: dict[str, str], kept: list[str], refused: dict[str, str]
 ) -> None:
     service.report(counts("none", "8", policy="none", included=()))
-    answer = msgspec.json.decode(answering.filter(body(pod("p", annotations=annotations), ["empty", "none"])))
+    answer = read(answering.filter(body(pod("p", annotations=annotations), ["empty", "none"])))
     assert answer["NodeNames"] == kept
     assert answer["FailedAndUnresolvableNodes"] == refused
 
 
 @pytest.mark.parametrize(
-    ("sent", "named"),
+    ("request_body", "named"),
     [
         (b"", "ExtenderArgs"),
         (b"{", "ExtenderArgs"),
@@ -194,19 +185,17 @@ def test_a_node_whose_policy_is_not_what_the_pod_asks_for_is_refused(
         (b'{"Pod":{"metadata":{},"spec":{},"x":' + b"[" * 200_000, "ExtenderArgs"),
     ],
 )
-def test_a_malformed_request_is_named(answering: Verbs, sent: bytes, named: str) -> None:
+def test_a_malformed_request_is_named(answering: Verbs, request_body: bytes, named: str) -> None:
     with pytest.raises(BadRequestError, match=named):
-        answering.filter(sent)
+        answering.filter(request_body)
 
 
 def test_before_the_first_sync_there_is_no_answer(service: Service) -> None:
-    waiting = Verbs(
-        service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: "not yet listed: nodes"
-    )
+    waiting = service.verbs(not_ready=lambda: "not yet listed: nodes")
     for verb in (waiting.filter, waiting.prioritize, run(waiting.preempt)):
         with pytest.raises(BadRequestError, match="not yet listed"):
             verb(body(pod("p"), ["empty"]))
-    assert msgspec.json.decode(verbs.refuse_filter("x")) == {
+    assert read(service.served()["filter"].refuse("x")) == {
         "Nodes": None,
         "NodeNames": None,
         "FailedNodes": {},
@@ -217,7 +206,7 @@ def test_before_the_first_sync_there_is_no_answer(service: Service) -> None:
 
 @pytest.mark.parametrize("broken", [pod("p", "4 cores"), pod("p", annotations={"topowise.io/numa-policy": "strict"})])
 def test_a_pod_that_cannot_be_read_is_an_error_not_a_crash(answering: Verbs, broken: dict[str, Any]) -> None:
-    with pytest.raises(verbs.REFUSED_BECAUSE, match=r"4 cores|strict"):
+    with pytest.raises(REFUSED_BECAUSE, match=r"4 cores|strict"):
         answering.filter(body(broken, ["empty"]))
 
 
@@ -232,7 +221,7 @@ class TestPreempt:
             service.ledger.tick()
 
     def ask(self, answering: Verbs, document: dict[str, Any], proposed: dict[str, Any]) -> Any:
-        return msgspec.json.decode(
+        return read(
             run(answering.preempt)(
                 msgspec.json.encode({"Pod": document, "NodeNameToVictims": None, "NodeNameToMetaVictims": proposed})
             )
@@ -262,6 +251,6 @@ class TestPreempt:
         assert self.ask(answering, pod("p", "5", priority=5), {"n1": {"Pods": [{"UID": "uid-low"}]}}) == {}
 
     def test_whole_pods_are_answered_by_uid(self, answering: Verbs) -> None:
-        sent = {"Pod": pod("p", "5", priority=5), "NodeNameToVictims": {"n1": {"Pods": [pod("low", "6")]}}}
-        answer = msgspec.json.decode(run(answering.preempt)(msgspec.json.encode(sent)))
+        request = {"Pod": pod("p", "5", priority=5), "NodeNameToVictims": {"n1": {"Pods": [pod("low", "6")]}}}
+        answer = read(run(answering.preempt)(msgspec.json.encode(request)))
         assert answer["NodeNameToMetaVictims"]["n1"]["Pods"] == [{"UID": "uid-low"}]

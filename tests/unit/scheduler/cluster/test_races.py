@@ -91,11 +91,11 @@ class Life:
             return
         answers = self.service.answers
         asked = answers.question(pods.decode(msgspec.json.encode(document)), ["n1"])
-        asked = msgspec.structs.replace(asked, judged_at=answers.moment)
-        if answers.verdicts(asked).outcomes[0] != 1:
+        verdicts = answers.verdicts(asked)
+        if verdicts.outcomes[0] != 1:
             self._soon(0.2, 2, lambda: self._decide(name, record, document, made, tries - 1))
             return
-        answers.expect(asked, 0)
+        answers.expect(asked, 0, verdicts.judged_at)
         self._soon(0.001, 0.2, lambda: self._bind(name, record, document, made, tries))
 
     def _bind(self, name: str, record: PodRecord, document: Json, made: Callable[..., Json], tries: int) -> None:

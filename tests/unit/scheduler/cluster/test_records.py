@@ -5,6 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduling import kubelet
+from topowise import pods
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.records import Records
 
@@ -25,11 +27,29 @@ def records() -> Records:
     return Records()
 
 
-def test_pods_of_one_shape_share_needs_and_labels(records: Records) -> None:
+def test_pods_of_one_shape_share_requests_and_labels(records: Records) -> None:
     one, other, larger = (records.decode(pod(name, cpu=cpu)) for name, cpu in (("a", "2"), ("b", "2"), ("c", "3")))
-    assert one.needs is other.needs
+    assert one.requests is other.requests is not None
     assert one.labels is other.labels
     assert one.shape == other.shape != larger.shape
+
+
+GATES = {"on": {}, "managers": {"PodLevelResourceManagers": True}, "off": {"PodLevelResources": False}}
+
+
+@pytest.mark.parametrize("gates", GATES.values(), ids=GATES)
+@pytest.mark.parametrize("level", [None, {"limits": {"cpu": "4", "memory": "4Gi"}}], ids=["containers", "pod level"])
+def test_a_pod_is_seen_as_its_kubelet_sees_it_and_looked_at_once_for_all_of_its_kind(
+    records: Records, gates: dict[str, bool], level: dict[str, Any] | None
+) -> None:
+    spec = {} if level is None else {"resources": level}
+    one, other = (records.decode(pod(name, **spec)) for name in "ab")
+    node = kubelet(featureGates=gates)
+    seen = pods.decode(pod("a", **spec))
+    needs = pods.needs(seen, pod_level_resources=node.settings.pod_level_resources)
+    assert one.view(node) == node.view("uid-a", needs)
+    assert other.view(node).uid == "uid-b"
+    assert other.view(node).containers is one.view(node).containers
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,13 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
+from topowise_scheduler.shape import PodRequests
 
 GI = 1 << 30
 GPU = "nvidia.com/gpu"
 
 ServerOf = Callable[..., Kubelet]
-NeedsOf = Callable[..., pods.Needs]
+RequestsOf = Callable[..., PodRequests]
 
 
 def _server(policy: str = "single-numa-node", *, zones: int = 4, cores: int = 8, **fields: Any) -> Kubelet:
@@ -60,8 +61,8 @@ def _pod(uid: str, *containers: Mapping[str, Any], init: int = 0) -> pods.Pod:
     )
 
 
-def _needs(*containers: Mapping[str, Any], init: int = 0) -> pods.Needs:
-    return pods.needs(_pod("new", *containers, init=init))
+def _requests(*containers: Mapping[str, Any], init: int = 0) -> PodRequests:
+    return PodRequests(pods.needs(_pod("new", *containers, init=init)))
 
 
 @pytest.fixture
@@ -75,5 +76,5 @@ def pod_of() -> Callable[..., pods.Pod]:
 
 
 @pytest.fixture
-def needs_of() -> NeedsOf:
-    return _needs
+def requests_of() -> RequestsOf:
+    return _requests

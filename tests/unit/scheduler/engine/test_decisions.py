@@ -17,6 +17,7 @@ import random_nodes
 from topowise import pods
 from topowise_scheduler.engine import Engine, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.shape import PodRequests
 
 SOAK = int(os.environ.get("ENGINE_SOAK", "1"))
 NODES, PODS = 12, 5
@@ -41,7 +42,7 @@ def test_every_node_gets_the_verdict_of_its_model(policy: str, seed: int) -> Non
         asked = [number for number, node in enumerate(nodes) if not random_nodes.asks_the_impossible(node.kubelet, pod)]
         rng.shuffle(asked)
         rows = engine.rows([f"n{number}" for number in asked])
-        judged = engine.judge(pods.needs(pod), rows, pods.needs(pod, pod_level_resources=False))
+        judged = engine.judge(PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)), rows)
         for place, number in enumerate(asked):
             assert verdict(judged, place) == expected(nodes[number], pod), f"node {number}"
 
@@ -69,10 +70,10 @@ def test_nodes_that_change_come_and_go_are_judged_as_in_a_new_engine(seed: int) 
         for name, kubelet in mine.items():
             cold.put(name, kubelet)
         names = rng.sample(sorted(mine), rng.randint(0, len(mine)))
-        needs = pods.needs(pod)
-        warm, new = engine.judge(needs, engine.rows(names)), cold.judge(needs, cold.rows(names))
-        for place in range(len(names)):
-            assert verdict(warm, place) == verdict(new, place)
+        requests = PodRequests(pods.needs(pod))
+        warm, new = engine.judge(requests, engine.rows(names)), cold.judge(requests, cold.rows(names))
+        for index in range(len(names)):
+            assert verdict(warm, index) == verdict(new, index)
 
 
 @pytest.mark.parametrize("init", [0, 1])
@@ -87,7 +88,7 @@ def test_a_container_with_shared_cpus_votes_by_the_cpus_of_those_before_it(
     pod = pod_of("new", {"cpu": "1", "memory": "64Mi", GPU: "1"}, {"cpu": "1500m", "memory": "1Gi"}, init=init)
     engine = Engine()
     engine.put("node", kubelet)
-    judged = engine.judge(pods.needs(pod))
+    judged = engine.judge(PodRequests(pods.needs(pod)))
     assert verdict(judged, 0) == expected(random_nodes.Node(kubelet, empty), pod) == (Outcome.FITS, "", [2, 2])
     assert not engine.fallbacks
 

@@ -1,4 +1,4 @@
-"""Rows, remembered verdicts, rooms, and which nodes the model is asked about."""
+"""Rows, cached verdicts, candidates, and which nodes the model is asked about."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from topowise import pods
-from topowise_scheduler.engine import Engine, Outcome, Room, remembered
+from topowise_scheduler.engine import Candidates, Engine, Outcome, cache
 from topowise_scheduler.kubelet import Device, Kubelet
+from topowise_scheduler.shape import PodRequests
 
 GI = 1 << 30
 GPU = "nvidia.com/gpu"
 ServerOf = Callable[..., Kubelet]
 PodOf = Callable[..., pods.Pod]
-NeedsOf = Callable[..., pods.Needs]
+RequestsOf = Callable[..., PodRequests]
 POLICIES = ("best-effort", "restricted", "single-numa-node")
 
 
@@ -44,58 +45,58 @@ def test_a_node_has_a_row_until_it_is_dropped(engine: Engine, server_of: ServerO
     assert len(engine) == 2
 
 
-def test_a_verdict_says_whether_waiting_may_help(engine: Engine, needs_of: NeedsOf) -> None:
-    judged = engine.judge(needs_of(*[{"cpu": "6", "memory": "1Gi", GPU: "1"}] * 4))
+def test_a_verdict_says_whether_waiting_may_help(engine: Engine, requests_of: RequestsOf) -> None:
+    judged = engine.judge(requests_of(*[{"cpu": "6", "memory": "1Gi", GPU: "1"}] * 4))
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
     assert [judged.reason_of(index) for index in range(3)] == ["", "TopologyAffinityError", "TopologyAffinityError"]
     assert judged.masks[:, 0].tolist() == [1, 2, 4, 8]
 
 
-def test_a_shortage_names_the_resource(engine: Engine, needs_of: NeedsOf) -> None:
-    judged = engine.judge(needs_of({"cpu": "100m", "memory": "1Gi", "ephemeral-storage": "1Gi", "x.io/other": "3"}))
+def test_a_shortage_names_the_resource(engine: Engine, requests_of: RequestsOf) -> None:
+    judged = engine.judge(requests_of({"cpu": "100m", "memory": "1Gi", "ephemeral-storage": "1Gi", "x.io/other": "3"}))
     assert judged.outcome.tolist() == [Outcome.FITS] * 3
-    judged = engine.judge(pods.needs(pods.decode(b"""{"metadata": {}, "spec": {"containers": [
-        {"name": "c", "resources": {"requests": {"cpu": "51"}}}]}}""")))  # fmt: skip
+    judged = engine.judge(PodRequests(pods.needs(pods.decode(b"""{"metadata": {}, "spec": {"containers": [
+        {"name": "c", "resources": {"requests": {"cpu": "51"}}}]}}"""))))  # fmt: skip
     assert [judged.reason_of(index) for index in range(3)] == ["", "OutOfcpu", "OutOfcpu"]
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
 
 
-def test_rows_may_be_asked_in_any_order_twice_and_without_a_node(engine: Engine, needs_of: NeedsOf) -> None:
-    needs = needs_of({"cpu": "15", "memory": "1Gi", GPU: "1"})
-    everything = engine.judge(needs)
+def test_rows_may_be_asked_in_any_order_twice_and_without_a_node(engine: Engine, requests_of: RequestsOf) -> None:
+    asked = requests_of({"cpu": "15", "memory": "1Gi", GPU: "1"})
+    everything = engine.judge(asked)
     rows = engine.rows(["small", "nobody", "busy", "empty", "busy"])
-    judged = engine.judge(needs, rows)
+    judged = engine.judge(asked, rows)
     known = [2, 1, 0, 1]
     assert judged.outcome.tolist() == [everything.outcome[2], Outcome.UNKNOWN, *everything.outcome[known[1:]].tolist()]
     fits = np.flatnonzero(judged.outcome == Outcome.FITS)
     assert judged.masks[0, fits].tolist() == [everything.masks[0, max(0, row)] for row in rows[fits]]
-    assert engine.judge(needs, rows[:0]).outcome.tolist() == []
+    assert engine.judge(asked, rows[:0]).outcome.tolist() == []
 
 
-def test_only_nodes_that_changed_are_judged_again(engine: Engine, server_of: ServerOf, needs_of: NeedsOf) -> None:
-    needs = needs_of({"cpu": "4", "memory": "1Gi"})
-    engine.judge(needs)
+def test_only_nodes_that_changed_are_judged_again(engine: Engine, server_of: ServerOf, requests_of: RequestsOf) -> None:
+    asked = requests_of({"cpu": "4", "memory": "1Gi"})
+    engine.judge(asked)
     assert (engine.cache_hits, engine.cache_misses) == (0, 3)
     engine.put("busy", server_of())
     # A pod of the same shape, whoever it is.
-    assert engine.judge(needs_of({"cpu": "4", "memory": 1 << 30})).masks.tolist() == [[1, 1, 2]]
+    assert engine.judge(requests_of({"cpu": "4", "memory": 1 << 30})).masks.tolist() == [[1, 1, 2]]
     assert (engine.cache_hits, engine.cache_misses) == (2, 4)
 
 
-def test_what_is_remembered_is_bounded(engine: Engine, needs_of: NeedsOf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembered, "_SHAPES", 5)
+def test_the_cache_is_bounded(engine: Engine, requests_of: RequestsOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_MAX_SHAPES", 5)
     for amount in range(1, 9):
-        engine.judge(needs_of({"cpu": "1", "memory": amount * GI}))
-    assert len(engine._memory) == 5
-    monkeypatch.setattr(remembered, "_BYTES", 1)
-    engine.judge(needs_of({"cpu": "2", "memory": GI}))
-    assert len(engine._memory) == 1
+        engine.judge(requests_of({"cpu": "1", "memory": amount * GI}))
+    assert len(engine._cache) == 5
+    monkeypatch.setattr(cache, "_MAX_BYTES", 1)
+    engine.judge(requests_of({"cpu": "2", "memory": GI}))
+    assert len(engine._cache) == 1
 
 
-def test_a_judgement_is_the_callers_own(engine: Engine, needs_of: NeedsOf) -> None:
-    needs = needs_of({"cpu": "4", "memory": "1Gi"})
-    engine.judge(needs).outcome[:] = 0
-    assert engine.judge(needs).outcome[0] == Outcome.FITS
+def test_a_judgement_is_the_callers_own(engine: Engine, requests_of: RequestsOf) -> None:
+    asked = requests_of({"cpu": "4", "memory": "1Gi"})
+    engine.judge(asked).outcome[:] = 0
+    assert engine.judge(asked).outcome[0] == Outcome.FITS
 
 
 def test_the_gate_of_pod_level_resources_is_the_nodes(server_of: ServerOf) -> None:
@@ -105,41 +106,41 @@ def test_the_gate_of_pod_level_resources_is_the_nodes(server_of: ServerOf) -> No
     engine = Engine()
     engine.put("on", server_of())
     engine.put("off", server_of(featureGates={"PodLevelResources": False}))
-    judged = engine.judge(pods.needs(pod), None, pods.needs(pod, pod_level_resources=False))
+    judged = engine.judge(PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
     # The managers leave a pod with pod-level resources alone.
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
     assert judged.masks.tolist() == [[0, 1]]
 
 
-def test_a_room_is_what_the_nodes_have(engine: Engine, needs_of: NeedsOf) -> None:
-    needs = needs_of(
+def test_candidates_are_the_nodes_that_fit_with_what_they_have(engine: Engine, requests_of: RequestsOf) -> None:
+    asked = requests_of(
         {"cpu": "1", "memory": "1Gi"}, {"cpu": "6", "memory": "2Gi", "hugepages-2Mi": "4Mi", GPU: "1"}, init=1
     )
-    [(places, room)] = list(engine.rooms(needs, engine.rows(["nobody", "small", "busy", "empty"])))
-    assert isinstance(room, Room)
-    assert places.tolist() == [2, 3]
-    assert room.rows.tolist() == [1, 0]
-    assert room.zones == 4
-    assert room.distances[:, :, 0].tolist()[0] == [10, 12, 32, 32]
-    assert room.allocatable["cpu"].T.tolist() == [[14, 16, 16, 16]] * 2
-    assert room.available["cpu"].T.tolist() == [[0, 16, 16, 16], [14, 16, 16, 16]]
-    assert room.available[GPU].T.tolist() == [[0, 1, 1, 1], [1, 1, 1, 1]]
-    assert room.allocatable["memory"][:, 0].tolist() == [29 * GI, 30 * GI, 30 * GI, 30 * GI]
-    assert room.available["memory"][:, 0].tolist() == [9 * GI, 30 * GI, 30 * GI, 30 * GI]
-    assert room.available["hugepages-2Mi"][:, 0].tolist() == [2 * GI] * 4
-    assert [(step.name, step.kind) for step in room.steps] == [("c0", "init"), ("c1", "app")]
-    assert room.steps[1].amounts == {"cpu": 6, "memory": 2 * GI, "hugepages-2Mi": 4 << 20, GPU: 1}
-    assert room.masks.tolist() == [[2, 1], [2, 1]]
+    [(indices, found)] = list(engine.candidates(asked, engine.rows(["nobody", "small", "busy", "empty"])))
+    assert isinstance(found, Candidates)
+    assert indices.tolist() == [2, 3]
+    assert found.rows.tolist() == [1, 0]
+    assert found.zones == 4
+    assert found.distances[:, :, 0].tolist()[0] == [10, 12, 32, 32]
+    assert found.allocatable["cpu"].T.tolist() == [[14, 16, 16, 16]] * 2
+    assert found.available["cpu"].T.tolist() == [[0, 16, 16, 16], [14, 16, 16, 16]]
+    assert found.available[GPU].T.tolist() == [[0, 1, 1, 1], [1, 1, 1, 1]]
+    assert found.allocatable["memory"][:, 0].tolist() == [29 * GI, 30 * GI, 30 * GI, 30 * GI]
+    assert found.available["memory"][:, 0].tolist() == [9 * GI, 30 * GI, 30 * GI, 30 * GI]
+    assert found.available["hugepages-2Mi"][:, 0].tolist() == [2 * GI] * 4
+    assert [(container.name, container.kind) for container in found.containers] == [("c0", "init"), ("c1", "app")]
+    assert found.containers[1].requests == {"cpu": 6, "memory": 2 * GI, "hugepages-2Mi": 4 << 20, GPU: 1}
+    assert found.masks.tolist() == [[2, 1], [2, 1]]
 
 
-def test_nodes_of_other_sizes_and_policies_are_other_rooms(server_of: ServerOf, needs_of: NeedsOf) -> None:
+def test_nodes_of_other_sizes_and_policies_are_apart(server_of: ServerOf, requests_of: RequestsOf) -> None:
     engine = Engine()
     for zones in (2, 4, 8):
         for policy in POLICIES:
             engine.put(f"{policy}-{zones}", server_of(policy, zones=zones))
-    found = list(engine.rooms(needs_of({"cpu": "1", "memory": "1Gi"})))
-    assert sorted(room.zones for _, room in found) == [2, 2, 2, 4, 4, 4, 8, 8, 8]
-    assert sorted(row for _, room in found for row in room.rows.tolist()) == list(range(9))
+    parts = list(engine.candidates(requests_of({"cpu": "1", "memory": "1Gi"})))
+    assert sorted(found.zones for _, found in parts) == [2, 2, 2, 4, 4, 4, 8, 8, 8]
+    assert sorted(row for _, found in parts for row in found.rows.tolist()) == list(range(9))
 
 
 def test_a_shortage_is_named_under_either_gate(server_of: ServerOf) -> None:
@@ -152,7 +153,7 @@ def test_a_shortage_is_named_under_either_gate(server_of: ServerOf) -> None:
     engine.put("on", server_of())
     engine.put("off", server_of(**off))
     engine.put("asked-of-the-model", server_of(**off, zones=10, topologyManagerPolicy="none"))
-    judged = engine.judge(pods.needs(pod), None, pods.needs(pod, pod_level_resources=False))
+    judged = engine.judge(PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
     assert [judged.reason_of(index) for index in range(3)] == ["OutOfhugepages-1Gi"] * 3
     assert engine.fallbacks == {"zones": 1}
 
@@ -167,7 +168,7 @@ def test_typical_pods_on_loaded_nodes_are_decided_by_counts(server_of: ServerOf,
             kubelet.admit(_typical(rng, pod_of, f"p{other}"))
         engine.put(f"n{number}", kubelet)
     for _ in range(60):
-        engine.judge(pods.needs(_typical(rng, pod_of, "new")))
+        engine.judge(PodRequests(pods.needs(_typical(rng, pod_of, "new"))))
     assert sum(engine.fallbacks.values()) <= 0.005 * engine.cache_misses, engine.fallbacks
 
 
@@ -182,30 +183,32 @@ def _typical(rng: Random, pod_of: PodOf, uid: str) -> pods.Pod:
     return pod_of(uid, *[container() for _ in range(init + rng.choice((1, 1, 2)))], init=init)
 
 
-def test_what_counts_cannot_tell_is_asked_of_the_model_and_counted(server_of: ServerOf, needs_of: NeedsOf) -> None:
+def test_what_counts_cannot_tell_is_asked_of_the_model_and_counted(
+    server_of: ServerOf, requests_of: RequestsOf
+) -> None:
     engine = Engine()
     bridged = server_of()
     bridged.report_devices(GPU, [Device("gpu0", (0, 1)), Device("gpu1", (2,))])
     engine.put("bridged", bridged)
     engine.put("plain", server_of())
     engine.put("by-socket", server_of("restricted", cpuManagerPolicyOptions={"align-by-socket": "true"}))
-    judged = engine.judge(needs_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
+    judged = engine.judge(requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
     assert judged.outcome.tolist() == [Outcome.FITS] * 3
     assert judged.masks.tolist() == [[2, 2, 2]]
     assert engine.fallbacks == {"devices-near-several-nodes": 1, "align-by-socket": 1}
-    # Remembered like any other verdict.
-    engine.judge(needs_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
+    # Cached like any other verdict.
+    engine.judge(requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
     assert sum(engine.fallbacks.values()) == 2
 
 
-def test_machines_beyond_eight_numa_nodes_are_left_to_the_model(server_of: ServerOf, needs_of: NeedsOf) -> None:
+def test_machines_beyond_eight_numa_nodes_are_left_to_the_model(server_of: ServerOf, requests_of: RequestsOf) -> None:
     options = {"max-allowable-numa-nodes": "12"}
     engine = Engine()
     engine.put("large", server_of(zones=10, topologyManagerPolicyOptions=options))
     engine.put("many", server_of("none", zones=20, memoryManagerPolicy="None", reservedMemory=()))
-    needs = needs_of(*[{"cpu": "15", "memory": "1Gi", GPU: "1"}] * 9)
-    judged = engine.judge(needs)
+    asked = requests_of(*[{"cpu": "15", "memory": "1Gi", GPU: "1"}] * 9)
+    judged = engine.judge(asked)
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
     assert judged.masks[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
     assert engine.fallbacks == {"zones": 2}
-    assert sorted(room.zones for _, room in engine.rooms(needs)) == [10, 20]
+    assert sorted(found.zones for _, found in engine.candidates(asked)) == [10, 20]

@@ -16,6 +16,7 @@ from topowise import pods
 from topowise_scheduler import replay
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError
+from topowise_scheduler.shape import PodRequests
 
 RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
 STEP = max(1, 10 // int(os.environ.get("ENGINE_SOAK", "1")))
@@ -42,7 +43,7 @@ def _differences(line: bytes) -> Iterator[str]:
             continue
         engine = Engine()
         engine.put("node", kubelet.fork())
-        judged = engine.judge(pods.needs(event.pod), None, pods.needs(event.pod, pod_level_resources=False))
+        judged = engine.judge(PodRequests(pods.needs(event.pod), pods.needs(event.pod, pod_level_resources=False)))
         result = replay.apply(kubelet, event)
         if judged.reason_of(0) != result.get("reason", ""):
             yield f"{scenario.id}, event {number}: {judged.reason_of(0)!r}, recorded {result.get('reason')!r}"

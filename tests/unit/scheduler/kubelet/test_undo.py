@@ -65,6 +65,29 @@ def test_removing_the_only_pods_restores_the_empty_node(
 
 @given(_pods, _policies)
 @_slow_fixtures
+def test_an_emptied_copy_is_the_empty_node(
+    machine_of: MachineOf,
+    kubelet_of: KubeletOf,
+    pod_of: PodOf,
+    state_of: StateOf,
+    wanted: Any,
+    policies: dict[str, str],
+) -> None:
+    kubelet = _node(machine_of, kubelet_of, policies)
+    empty, capacity = state_of(kubelet), dict(kubelet.capacity)
+    for number, (apps, init, sidecars) in enumerate(wanted):
+        kubelet.admit(pod_of(f"p{number}", *apps, init=init, sidecars=sidecars))
+    held, requested = state_of(kubelet), dict(kubelet.requested)
+    emptied = kubelet.emptied()
+    assert state_of(emptied) == empty
+    assert not any(emptied.requested.values())
+    assert emptied.capacity is kubelet.capacity
+    assert kubelet.capacity == capacity
+    assert (state_of(kubelet), kubelet.requested) == (held, requested)
+
+
+@given(_pods, _policies)
+@_slow_fixtures
 def test_a_refused_pod_leaves_no_trace(
     machine_of: MachineOf,
     kubelet_of: KubeletOf,

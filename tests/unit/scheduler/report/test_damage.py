@@ -16,6 +16,7 @@ from topowise_scheduler import report
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
 from topowise_scheduler.report import koordlet
+from topowise_scheduler.shape import PodRequests
 
 GI = 1 << 30
 CONFIG = KubeletConfiguration(
@@ -97,7 +98,7 @@ def use(topology: nrt.NodeResourceTopology) -> report.Report:
     kubelet.admit(POD)
     engine = Engine()
     engine.put("n1", kubelet)
-    assert engine.judge(pods.needs(POD)).outcome.shape == (1,)
+    assert engine.judge(PodRequests(pods.needs(POD))).outcome.shape == (1,)
     return found
 
 

@@ -9,23 +9,23 @@ import pytest
 
 from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.engine.room import Room, Step
+from topowise_scheduler.engine import AlignedContainer, Candidates
 
 Zone = Mapping[str, int]
 Node = Sequence[Zone]
 
-RoomOf = Callable[..., Room]
+CandidatesOf = Callable[..., Candidates]
 Scores = Callable[..., list[int]]
 
 
-def _room(
+def _candidates(
     *nodes: Node,
-    steps: Sequence[Mapping[str, int]],
+    containers: Sequence[Mapping[str, int]],
     masks: Sequence[Sequence[int]],
     kinds: Sequence[str] = (),
     whole: Sequence[Node] | None = None,
     distances: Sequence[Sequence[int]] | None = None,
-) -> Room:
+) -> Candidates:
     """Nodes by what their zones have available, `whole` by what they can give (all available, unless told).
 
     `masks` are a row a step, `kinds` all "app" unless told, `distances` the same on every node, 10 and 20 unless told.
@@ -38,31 +38,33 @@ def _room(
         return np.array([[zone.get(name, 0) for zone in node] for node in of], np.int64).T.copy()
 
     matrix = np.where(np.eye(zones, dtype=bool), 10, 20) if distances is None else np.array(distances)
-    return Room(
+    return Candidates(
         rows=np.arange(len(nodes), dtype=np.int32),
         zones=zones,
         distances=np.repeat(matrix[:, :, None], len(nodes), axis=2).astype(np.int32),
         allocatable={name: table(whole, name) for name in names},
         available={name: table(nodes, name) for name in names},
-        steps=tuple(
-            Step(f"c{number}", kind, amounts)  # type: ignore[arg-type]
-            for number, (kind, amounts) in enumerate(zip(kinds or ["app"] * len(steps), steps, strict=True))
+        containers=tuple(
+            AlignedContainer(f"c{number}", kind, amounts)  # type: ignore[arg-type]
+            for number, (kind, amounts) in enumerate(zip(kinds or ["app"] * len(containers), containers, strict=True))
         ),
-        masks=np.array(masks, np.int32).reshape(len(steps), len(nodes)),
+        masks=np.array(masks, np.int32).reshape(len(containers), len(nodes)),
     )
 
 
-def _scores(name: str, room: Room, weights: Mapping[str, int] | None = None, **options: object) -> list[int]:
+def _scores(
+    name: str, candidates: Candidates, weights: Mapping[str, int] | None = None, **options: object
+) -> list[int]:
     """Raw scores, finished, of a strategy with its defaults; options as in the configuration."""
     strategy = strategies.make(name, weights or {}, Scoring(**options))  # type: ignore[arg-type]
-    found = strategy.finish(strategy.raw(room))
+    found = strategy.finish(strategy.raw(candidates))
     assert found.dtype == np.int64
     return found.tolist()
 
 
 @pytest.fixture
-def room_of() -> RoomOf:
-    return _room
+def candidates_of() -> CandidatesOf:
+    return _candidates
 
 
 @pytest.fixture

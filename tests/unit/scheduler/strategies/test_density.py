@@ -14,7 +14,7 @@ import pytest
 
 from topowise import pods
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.engine.room import Room, Step
+from topowise_scheduler.engine import AlignedContainer, Candidates
 from topowise_scheduler.kubelet import (
     Core,
     Device,
@@ -95,21 +95,21 @@ def free(node: Kubelet) -> dict[str, list[int]]:
     return found
 
 
-def room(
+def candidates(
     nodes: Sequence[Kubelet], whole: Sequence[dict[str, list[int]]], told: Sequence[Admission], asked: Amounts
-) -> Room:
+) -> Candidates:
     def table(of: Sequence[dict[str, list[int]]], name: str) -> np.ndarray:
         return np.array([node[name] for node in of], np.int64).T.copy()
 
     now = [free(node) for node in nodes]
     masks = [sum(1 << numa for numa in one.placements["c"].numa or ()) for one in told]
-    return Room(
+    return Candidates(
         rows=np.arange(len(nodes), dtype=np.int32),
         zones=2,
         distances=np.repeat(np.array([[10, 21], [21, 10]], np.int32)[:, :, None], len(nodes), axis=2),
         allocatable={name: table(whole, name) for name in whole[0]},
         available={name: table(now, name) for name in now[0]},
-        steps=(Step("c", "app", asked),),
+        containers=(AlignedContainer("c", "app", asked),),
         masks=np.array([masks], np.int32),
     )
 
@@ -127,7 +127,7 @@ def placed(name: str, mix: Shapes, gpus: Sequence[int], seed: int) -> int:
         fit = [place for place, one in enumerate(told) if one.admitted]
         if not fit:
             continue
-        asked = room(
+        asked = candidates(
             [nodes[place] for place in fit], [whole[place] for place in fit], [told[place] for place in fit], amounts
         )
         scores = scale.spread(strategy.finish(strategy.raw(asked)), 10)

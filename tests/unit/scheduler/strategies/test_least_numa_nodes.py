@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.strategies import make
 
-from .conftest import Node, RoomOf, Scores, _room
+from .conftest import CandidatesOf, Node, Scores, _candidates
 
 GI = 1 << 30
 
@@ -20,84 +20,90 @@ SQUARE = [[10, 12, 20, 20], [12, 10, 20, 20], [20, 20, 10, 12], [20, 20, 12, 10]
 WITH, WITHOUT = {"cpu": 2, "memory": 50, "gpu": 1}, {"cpu": 2, "memory": 50, "gpu": 0}
 
 
-def test_the_example_of_the_kep(room_of: RoomOf, scores: Scores) -> None:
+def test_the_example_of_the_kep(candidates_of: CandidatesOf, scores: Scores) -> None:
     # The KEP's 76 and 88, and half a step more: the distance came after it (least_numa_test.go has 82 and 94).
     nodes: list[Node] = [[{"cpu": 2}, {"cpu": 4}], [{"cpu": 8}, {"cpu": 8}]]
-    room = room_of(*nodes, steps=[{"cpu": 3}, {"cpu": 3}], masks=[[0, 0], [0, 0]])
-    assert scores("LeastNUMANodes", room) == [8200, 9400]
+    candidates = candidates_of(*nodes, containers=[{"cpu": 3}, {"cpu": 3}], masks=[[0, 0], [0, 0]])
+    assert scores("LeastNUMANodes", candidates) == [8200, 9400]
 
 
-def test_predicted_hints_stand_for_the_search(room_of: RoomOf, scores: Scores) -> None:
+def test_predicted_hints_stand_for_the_search(candidates_of: CandidatesOf, scores: Scores) -> None:
     nodes: list[Node] = [[{"cpu": 8}, {"cpu": 8}]] * 2
-    room = room_of(*nodes, steps=[{"cpu": 3}, {"cpu": 3}], masks=[[2, 1], [1, 3]])
-    assert scores("LeastNUMANodes", room) == [9400, 8200]
+    candidates = candidates_of(*nodes, containers=[{"cpu": 3}, {"cpu": 3}], masks=[[2, 1], [1, 3]])
+    assert scores("LeastNUMANodes", candidates) == [9400, 8200]
 
 
 @pytest.mark.parametrize(
     ("numbers", "wanted"), [(1, [9400, 8800]), (2, [8200, 7600]), (4, [5800, 5200]), (8, [1000, 400])]
 )
 def test_each_numa_node_costs_a_step_and_distance_half_a_step(
-    room_of: RoomOf, scores: Scores, numbers: int, wanted: list[int]
+    candidates_of: CandidatesOf, scores: Scores, numbers: int, wanted: list[int]
 ) -> None:
     # TestNormalizeScore upstream. The first zones are the closest but one pair, so their mirror image is not.
     near, far = (1 << numbers) - 1, ((1 << numbers) - 1) << (8 - numbers)
     matrix = [[10 if row == column else 11 + row + column for column in range(8)] for row in range(8)]
-    room = room_of(*[[{"cpu": 4}] * 8] * 2, steps=[{"cpu": 1}], masks=[[near, far]], distances=matrix)
+    candidates = candidates_of(*[[{"cpu": 4}] * 8] * 2, containers=[{"cpu": 1}], masks=[[near, far]], distances=matrix)
     if numbers in (1, 8):
         # One zone is always closest, and of all zones there is one combination.
         wanted = [wanted[0]] * 2
-    assert scores("LeastNUMANodes", room) == wanted
+    assert scores("LeastNUMANodes", candidates) == wanted
 
 
 @pytest.mark.parametrize(
     ("limit", "wanted"), [(2, [7500, 2500]), (1, [5000, 0]), (16, [9700, 9100]), (64, [9900, 9800])]
 )
-def test_the_limit_is_a_setting(room_of: RoomOf, scores: Scores, limit: int, wanted: list[int]) -> None:
-    room = room_of(*[[{"cpu": 4}, {"cpu": 4}]] * 2, steps=[{"cpu": 1}], masks=[[1, 3]])
-    assert scores("LeastNUMANodes", room, max_numa_nodes=limit) == wanted
+def test_the_limit_is_a_setting(candidates_of: CandidatesOf, scores: Scores, limit: int, wanted: list[int]) -> None:
+    candidates = candidates_of(*[[{"cpu": 4}, {"cpu": 4}]] * 2, containers=[{"cpu": 1}], masks=[[1, 3]])
+    assert scores("LeastNUMANodes", candidates, max_numa_nodes=limit) == wanted
 
 
 @pytest.mark.parametrize(("gpus", "wanted"), [(1, [9400, 9400]), (2, [8200, 7600])])
-def test_the_gpu_examples_of_upstream(room_of: RoomOf, scores: Scores, gpus: int, wanted: list[int]) -> None:
+def test_the_gpu_examples_of_upstream(
+    candidates_of: CandidatesOf, scores: Scores, gpus: int, wanted: list[int]
+) -> None:
     nodes: list[Node] = [[WITH, WITH, WITHOUT, WITHOUT], [WITH, WITHOUT, WITH, WITHOUT]]
     pod = {"cpu": 2, "memory": 50, "gpu": gpus}
-    room = room_of(*nodes, steps=[pod], masks=[[0, 0]], distances=SQUARE)
-    assert scores("LeastNUMANodes", room) == wanted
+    candidates = candidates_of(*nodes, containers=[pod], masks=[[0, 0]], distances=SQUARE)
+    assert scores("LeastNUMANodes", candidates) == wanted
 
 
-def test_a_zone_without_memory_is_no_part_of_a_combination(room_of: RoomOf, scores: Scores) -> None:
+def test_a_zone_without_memory_is_no_part_of_a_combination(candidates_of: CandidatesOf, scores: Scores) -> None:
     node = [{"cpu": 2, "memory": 8}, {"cpu": 2}, {"cpu": 2, "memory": 8}, {"cpu": 2}]
-    room = room_of(node, steps=[{"cpu": 4, "memory": 4}], masks=[[0]], distances=SQUARE)
+    candidates = candidates_of(node, containers=[{"cpu": 4, "memory": 4}], masks=[[0]], distances=SQUARE)
     # 0 and 1 are closer, so 0 and 2 are not the closest.
-    assert scores("LeastNUMANodes", room) == [7600]
-    assert scores("LeastNUMANodes", room_of(node, steps=[{"cpu": 6, "memory": 4}], masks=[[0]])) == [0]
+    assert scores("LeastNUMANodes", candidates) == [7600]
+    assert scores("LeastNUMANodes", candidates_of(node, containers=[{"cpu": 6, "memory": 4}], masks=[[0]])) == [0]
 
 
-def test_what_no_zone_has_is_not_asked_of_them(room_of: RoomOf, scores: Scores) -> None:
+def test_what_no_zone_has_is_not_asked_of_them(candidates_of: CandidatesOf, scores: Scores) -> None:
     nodes: list[Node] = [[{"cpu": 4}, {"cpu": 4}], [{"cpu": 4, "gpu": 1}, {"cpu": 4}]]
-    room = room_of(*nodes, steps=[{"cpu": 2, "gpu": 1}], masks=[[0, 0]])
-    assert scores("LeastNUMANodes", room) == [9400, 9400]
-    only = room_of(*nodes, steps=[{"gpu": 1}], masks=[[0, 0]])
+    candidates = candidates_of(*nodes, containers=[{"cpu": 2, "gpu": 1}], masks=[[0, 0]])
+    assert scores("LeastNUMANodes", candidates) == [9400, 9400]
+    only = candidates_of(*nodes, containers=[{"gpu": 1}], masks=[[0, 0]])
     assert scores("LeastNUMANodes", only) == [10_000, 9400]
 
 
-def test_a_pod_without_numa_resources_gets_100_and_one_that_fits_nowhere_0(room_of: RoomOf, scores: Scores) -> None:
-    assert scores("LeastNUMANodes", room_of([{"cpu": 4}], steps=[{}], masks=[[0]])) == [10_000]
-    assert scores("LeastNUMANodes", room_of([{"cpu": 4}], steps=[{"other": 1}], masks=[[0]])) == [10_000]
-    assert scores("LeastNUMANodes", room_of([{"cpu": 4}] * 2, steps=[{"cpu": 9}], masks=[[0]])) == [0]
+def test_a_pod_without_numa_resources_gets_100_and_one_that_fits_nowhere_0(
+    candidates_of: CandidatesOf, scores: Scores
+) -> None:
+    assert scores("LeastNUMANodes", candidates_of([{"cpu": 4}], containers=[{}], masks=[[0]])) == [10_000]
+    assert scores("LeastNUMANodes", candidates_of([{"cpu": 4}], containers=[{"other": 1}], masks=[[0]])) == [10_000]
+    assert scores("LeastNUMANodes", candidates_of([{"cpu": 4}] * 2, containers=[{"cpu": 9}], masks=[[0]])) == [0]
 
 
-def test_plain_init_containers_give_back_what_they_took(room_of: RoomOf, scores: Scores) -> None:
+def test_plain_init_containers_give_back_what_they_took(candidates_of: CandidatesOf, scores: Scores) -> None:
     for kind, wanted in (("init", 9400), ("sidecar", 8200)):
-        room = room_of([{"cpu": 4}, {"cpu": 2}], steps=[{"cpu": 3}, {"cpu": 3}], kinds=[kind, "app"], masks=[[0], [0]])
-        assert scores("LeastNUMANodes", room) == [wanted]
+        candidates = candidates_of(
+            [{"cpu": 4}, {"cpu": 2}], containers=[{"cpu": 3}, {"cpu": 3}], kinds=[kind, "app"], masks=[[0], [0]]
+        )
+        assert scores("LeastNUMANodes", candidates) == [wanted]
 
 
-def brute_force(node: Node, whole: Node, distances: list[list[int]], steps: list[dict[str, int]]) -> int:
+def brute_force(node: Node, whole: Node, distances: list[list[int]], containers: list[dict[str, int]]) -> int:
     """leastNUMAContainerScopeScore, with this module's rule for zones that lack a resource."""
     left = [dict(zone) for zone in node]
     most, closest = 0, True
-    for amounts in steps:
+    for amounts in containers:
         chosen: tuple[int, ...] | None = None
         for size in range(1, len(node) + 1):
             spans = {
@@ -145,11 +151,13 @@ def test_the_search_is_upstreams(data: st.DataObject, zones: int) -> None:
         [{name: max(zone[name], full[name] * (not at)) for name in full} for at, zone in enumerate(node)]
         for node in nodes
     ]
-    steps = data.draw(pods)
+    containers = data.draw(pods)
     far = data.draw(
         st.lists(st.lists(st.integers(11, 13), min_size=zones, max_size=zones), min_size=zones, max_size=zones)
     )
     matrix = [[10 if row == column else far[row][column] for column in range(zones)] for row in range(zones)]
-    room = _room(*nodes, steps=steps, masks=[[0] * len(nodes)] * len(steps), whole=whole, distances=matrix)
-    found = make("LeastNUMANodes", {}, Scoring()).raw(room).tolist()
-    assert found == [brute_force(node, most, matrix, steps) for node, most in zip(nodes, whole, strict=True)]
+    candidates = _candidates(
+        *nodes, containers=containers, masks=[[0] * len(nodes)] * len(containers), whole=whole, distances=matrix
+    )
+    found = make("LeastNUMANodes", {}, Scoring()).raw(candidates).tolist()
+    assert found == [brute_force(node, most, matrix, containers) for node, most in zip(nodes, whole, strict=True)]

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from .conftest import Node, RoomOf, Scores
+from .conftest import CandidatesOf, Node, Scores
 
 
-def test_the_example_of_volcano(room_of: RoomOf, scores: Scores) -> None:
+def test_the_example_of_volcano(candidates_of: CandidatesOf, scores: Scores) -> None:
     nodes: list[Node] = [[{"cpu": 8}] * 4] * 3
-    room = room_of(*nodes, steps=[{"cpu": 2}], masks=[[1, 3, 15]])
+    candidates = candidates_of(*nodes, containers=[{"cpu": 2}], masks=[[1, 3, 15]])
     # With weight 10 Volcano gives 750, 500 and 0.
-    assert [10 * score // 100 for score in scores("NUMAAware", room)] == [750, 500, 0]
+    assert [10 * score // 100 for score in scores("NUMAAware", candidates)] == [750, 500, 0]
 
 
-def test_percents_are_truncated(room_of: RoomOf, scores: Scores) -> None:
-    room = room_of(*[[{"cpu": 8}] * 3] * 3, steps=[{"cpu": 2}], masks=[[1, 3, 7]])
-    assert scores("NUMAAware", room) == [6700, 3400, 0]
+def test_percents_are_truncated(candidates_of: CandidatesOf, scores: Scores) -> None:
+    candidates = candidates_of(*[[{"cpu": 8}] * 3] * 3, containers=[{"cpu": 2}], masks=[[1, 3, 7]])
+    assert scores("NUMAAware", candidates) == [6700, 3400, 0]
 
 
-def test_equal_numbers_are_all_0(room_of: RoomOf, scores: Scores) -> None:
-    assert scores("NUMAAware", room_of(*[[{"cpu": 8}] * 2] * 2, steps=[{"cpu": 2}], masks=[[1, 2]])) == [0, 0]
+def test_equal_numbers_are_all_0(candidates_of: CandidatesOf, scores: Scores) -> None:
+    assert scores("NUMAAware", candidates_of(*[[{"cpu": 8}] * 2] * 2, containers=[{"cpu": 2}], masks=[[1, 2]])) == [
+        0,
+        0,
+    ]
 
 
-def test_a_pod_without_aligned_resources_gets_100(room_of: RoomOf, scores: Scores) -> None:
-    assert scores("NUMAAware", room_of(*[[{"cpu": 8}] * 2] * 2, steps=[{}], masks=[[0, 0]])) == [10_000] * 2
+def test_a_pod_without_aligned_resources_gets_100(candidates_of: CandidatesOf, scores: Scores) -> None:
+    assert scores("NUMAAware", candidates_of(*[[{"cpu": 8}] * 2] * 2, containers=[{}], masks=[[0, 0]])) == [10_000] * 2
 
 
-def test_the_zones_of_all_lasting_containers_count_once(room_of: RoomOf, scores: Scores) -> None:
+def test_the_zones_of_all_lasting_containers_count_once(candidates_of: CandidatesOf, scores: Scores) -> None:
     masks = [[8, 8], [1, 1], [1, 2]]
-    steps = [{"cpu": 1}] * 3
-    room = room_of(*[[{"cpu": 8}] * 4] * 2, steps=steps, kinds=["init", "sidecar", "app"], masks=masks)
-    assert scores("NUMAAware", room) == [5000, 0]
+    containers = [{"cpu": 1}] * 3
+    candidates = candidates_of(
+        *[[{"cpu": 8}] * 4] * 2, containers=containers, kinds=["init", "sidecar", "app"], masks=masks
+    )
+    assert scores("NUMAAware", candidates) == [5000, 0]
 
 
-def test_a_node_that_promises_nothing_counts_with_all_its_zones(room_of: RoomOf, scores: Scores) -> None:
+def test_a_node_that_promises_nothing_counts_with_all_its_zones(candidates_of: CandidatesOf, scores: Scores) -> None:
     nodes: list[Node] = [[{"cpu": 8}] * 4] * 2
-    assert scores("NUMAAware", room_of(*nodes, steps=[{"cpu": 2}], masks=[[0, 3]])) == [0, 5000]
+    assert scores("NUMAAware", candidates_of(*nodes, containers=[{"cpu": 2}], masks=[[0, 3]])) == [0, 5000]
     elsewhere: list[Node] = [[{"cpu": 8}] * 4, [{"cpu": 8, "gpu": 1}] * 4]
-    assert scores("NUMAAware", room_of(*elsewhere, steps=[{"gpu": 1}], masks=[[0, 1]])) == [10_000, 0]
+    assert scores("NUMAAware", candidates_of(*elsewhere, containers=[{"gpu": 1}], masks=[[0, 1]])) == [10_000, 0]

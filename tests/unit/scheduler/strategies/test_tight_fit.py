@@ -7,22 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.engine.room import Room
+from topowise_scheduler.engine import Candidates
 from topowise_scheduler.strategies import make
 
-from .conftest import Node, RoomOf, Scores, _room
+from .conftest import CandidatesOf, Node, Scores, _candidates
 
 GI = 1 << 30
 BOTH = pytest.mark.parametrize("tie_break", ["spread", "pack"])
 
 
-def raw(room: Room, tie_break: str = "pack") -> list[int]:
-    return make("TightFit", {}, Scoring(tie_break=tie_break)).raw(room).tolist()  # type: ignore[arg-type]
+def raw(candidates: Candidates, tie_break: str = "pack") -> list[int]:
+    return make("TightFit", {}, Scoring(tie_break=tie_break)).raw(candidates).tolist()  # type: ignore[arg-type]
 
 
-def test_an_exact_fit_is_best_and_the_raw_scores_are_used(room_of: RoomOf) -> None:
+def test_an_exact_fit_is_best_and_the_raw_scores_are_used(candidates_of: CandidatesOf) -> None:
     nodes: list[Node] = [[{"cpu": 4}], [{"cpu": 512}]]
-    exact, loose = raw(room_of(*nodes, steps=[{"cpu": 4}], masks=[[1, 1]], whole=[[{"cpu": 8}], [{"cpu": 512}]]))
+    exact, loose = raw(
+        candidates_of(*nodes, containers=[{"cpu": 4}], masks=[[1, 1]], whole=[[{"cpu": 8}], [{"cpu": 512}]])
+    )
     assert exact == (311 * 8 + 7) * 4 + 3 == 9983
     assert loose == ((311 - 225) * 8 + 7) * 4 + 0
 
@@ -34,7 +36,7 @@ def test_a_small_pod_goes_to_a_broken_zone_and_not_to_an_intact_one(data: st.Dat
     full: Node = [{"cpu": whole, "memory": whole * GI}] * 2
     broken: Node = [{"cpu": free, "memory": free * GI}, {"cpu": whole, "memory": whole * GI}]
     pod = {"cpu": amount, "memory": amount * GI}
-    better, worse = raw(_room(broken, full, steps=[pod], masks=[[1, 1]], whole=[full, full]), tie)
+    better, worse = raw(_candidates(broken, full, containers=[pod], masks=[[1, 1]], whole=[full, full]), tie)
     assert better > worse
 
 
@@ -45,118 +47,130 @@ def test_the_smaller_hole_wins_whatever_else_the_node_has(data: st.DataObject, a
     others = data.draw(st.lists(st.integers(0, 64), min_size=2, max_size=2))
     nodes: list[Node] = [[{"cpu": small}, {"cpu": others[0]}], [{"cpu": large}, {"cpu": others[1]}]]
     whole: list[Node] = [[{"cpu": 1000}, {"cpu": 64}]] * 2
-    better, worse = raw(_room(*nodes, steps=[{"cpu": amount}], masks=[[1, 1]], whole=whole), tie)
+    better, worse = raw(_candidates(*nodes, containers=[{"cpu": amount}], masks=[[1, 1]], whole=whole), tie)
     assert better > worse
 
 
 @BOTH
-def test_the_hole_counts_and_not_the_size_of_its_zone(room_of: RoomOf, tie_break: str) -> None:
+def test_the_hole_counts_and_not_the_size_of_its_zone(candidates_of: CandidatesOf, tie_break: str) -> None:
     # 20 of 64 CPUs are a home for a larger pod than 8 of 16.
     nodes: list[Node] = [[{"cpu": 8}], [{"cpu": 20}]]
-    room = room_of(*nodes, steps=[{"cpu": 4}], masks=[[1, 1]], whole=[[{"cpu": 16}], [{"cpu": 64}]])
-    better, worse = raw(room, tie_break)
+    candidates = candidates_of(*nodes, containers=[{"cpu": 4}], masks=[[1, 1]], whole=[[{"cpu": 16}], [{"cpu": 64}]])
+    better, worse = raw(candidates, tie_break)
     assert better > worse
 
 
 @BOTH
-def test_of_equal_holes_fewer_numa_nodes_win(room_of: RoomOf, tie_break: str) -> None:
+def test_of_equal_holes_fewer_numa_nodes_win(candidates_of: CandidatesOf, tie_break: str) -> None:
     nodes: list[Node] = [[{"cpu": 4}, {"cpu": 4}, {"cpu": 0}], [{"cpu": 8}, {"cpu": 0}, {"cpu": 0}]]
-    spanning, single = raw(room_of(*nodes, steps=[{"cpu": 8}], masks=[[3, 1]]), tie_break)
+    spanning, single = raw(candidates_of(*nodes, containers=[{"cpu": 8}], masks=[[3, 1]]), tie_break)
     assert single > spanning
 
 
 @BOTH
 @pytest.mark.parametrize(("near", "far"), [(12, 21), (21, 32)])
-def test_of_as_many_numa_nodes_the_closer_win(room_of: RoomOf, tie_break: str, near: int, far: int) -> None:
+def test_of_as_many_numa_nodes_the_closer_win(candidates_of: CandidatesOf, tie_break: str, near: int, far: int) -> None:
     node: Node = [{"cpu": 4}] * 5
     matrix = [[10 if row == column else near if row + column == 1 else far for column in range(5)] for row in range(5)]
-    room = room_of(*[node] * 4, steps=[{"cpu": 8}], masks=[[0b11, 0b101, 0b111, 0b11111]], distances=matrix)
-    two_near, two_far, three, five = raw(room, tie_break)
+    candidates = candidates_of(
+        *[node] * 4, containers=[{"cpu": 8}], masks=[[0b11, 0b101, 0b111, 0b11111]], distances=matrix
+    )
+    two_near, two_far, three, five = raw(candidates, tie_break)
     assert two_near > two_far
     # The third zone breaks one more intact hole; the span only comes after that.
     assert two_far > three > five
 
 
-def test_the_fuller_node_wins_to_pack_and_the_emptier_to_spread(room_of: RoomOf) -> None:
+def test_the_fuller_node_wins_to_pack_and_the_emptier_to_spread(candidates_of: CandidatesOf) -> None:
     nodes: list[Node] = [[{"cpu": 8}, {"cpu": 1}], [{"cpu": 8}, {"cpu": 16}]]
-    room = room_of(*nodes, steps=[{"cpu": 4}], masks=[[1, 1]], whole=[[{"cpu": 16}] * 2] * 2)
-    full, empty = raw(room, "pack")
+    candidates = candidates_of(*nodes, containers=[{"cpu": 4}], masks=[[1, 1]], whole=[[{"cpu": 16}] * 2] * 2)
+    full, empty = raw(candidates, "pack")
     assert full > empty
-    full, empty = raw(room, "spread")
+    full, empty = raw(candidates, "spread")
     assert full < empty
 
 
-def test_a_tighter_hole_beats_all_that_comes_after_it(room_of: RoomOf) -> None:
+def test_a_tighter_hole_beats_all_that_comes_after_it(candidates_of: CandidatesOf) -> None:
     tight: Node = [{"cpu": 4}, {"cpu": 4}, {"cpu": 90}]
     loose: Node = [{"cpu": 64}, {"cpu": 0}, {"cpu": 0}]
     matrix = [[10, 40, 40], [40, 10, 40], [40, 40, 10]]
-    better, worse = raw(room_of(tight, loose, steps=[{"cpu": 8}], masks=[[3, 1]], distances=matrix))
+    better, worse = raw(candidates_of(tight, loose, containers=[{"cpu": 8}], masks=[[3, 1]], distances=matrix))
     assert better > worse
 
 
-def test_fragments_of_several_zones_do_not_pass_for_a_small_hole(room_of: RoomOf) -> None:
+def test_fragments_of_several_zones_do_not_pass_for_a_small_hole(candidates_of: CandidatesOf) -> None:
     # Twice 12 free CPUs are less than 32, but both zones are lost to pods of one zone while this one runs.
     nodes: list[Node] = [[{"cpu": 12}, {"cpu": 12}], [{"cpu": 32}, {"cpu": 32}]]
-    spanning, single = raw(room_of(*nodes, steps=[{"cpu": 16}], masks=[[3, 1]], whole=[[{"cpu": 32}] * 2] * 2))
+    spanning, single = raw(
+        candidates_of(*nodes, containers=[{"cpu": 16}], masks=[[3, 1]], whole=[[{"cpu": 32}] * 2] * 2)
+    )
     assert single > spanning
 
 
 @BOTH
-def test_a_pod_that_wants_no_devices_leaves_them_their_cpus(room_of: RoomOf, tie_break: str) -> None:
+def test_a_pod_that_wants_no_devices_leaves_them_their_cpus(candidates_of: CandidatesOf, tie_break: str) -> None:
     whole: list[Node] = [[{"cpu": 16, "gpu": 2}], [{"cpu": 16, "gpu": 2}], [{"cpu": 16}]]
     nodes: list[Node] = [[{"cpu": 8, "gpu": 2}], [{"cpu": 8, "gpu": 0}], [{"cpu": 8}]]
-    idle, taken, without = raw(room_of(*nodes, steps=[{"cpu": 4}], masks=[[1, 1, 1]], whole=whole), tie_break)
+    idle, taken, without = raw(
+        candidates_of(*nodes, containers=[{"cpu": 4}], masks=[[1, 1, 1]], whole=whole), tie_break
+    )
     assert idle < taken == without
-    wanting = room_of(*nodes[:2], steps=[{"cpu": 4, "gpu": 1}], masks=[[1, 1]], whole=whole[:2])
+    wanting = candidates_of(*nodes[:2], containers=[{"cpu": 4, "gpu": 1}], masks=[[1, 1]], whole=whole[:2])
     assert raw(wanting, tie_break)[0] > idle
 
 
-def test_devices_beside_a_full_zone_are_lost_already(room_of: RoomOf) -> None:
+def test_devices_beside_a_full_zone_are_lost_already(candidates_of: CandidatesOf) -> None:
     # Less is lost with the few CPUs beside both GPUs than with twice the hole.
     nodes: list[Node] = [[{"cpu": 2, "gpu": 2}], [{"cpu": 4}]]
     whole: list[Node] = [[{"cpu": 32, "gpu": 2}], [{"cpu": 32}]]
-    better, worse = raw(room_of(*nodes, steps=[{"cpu": 2}], masks=[[1, 1]], whole=whole))
+    better, worse = raw(candidates_of(*nodes, containers=[{"cpu": 2}], masks=[[1, 1]], whole=whole))
     assert better > worse
 
 
-def test_containers_in_one_zone_break_one_hole(room_of: RoomOf) -> None:
+def test_containers_in_one_zone_break_one_hole(candidates_of: CandidatesOf) -> None:
     nodes: list[Node] = [[{"cpu": 8}, {"cpu": 0}], [{"cpu": 8}, {"cpu": 8}]]
     whole: list[Node] = [[{"cpu": 16}] * 2] * 2
-    together, apart = raw(room_of(*nodes, steps=[{"cpu": 4}] * 2, masks=[[1, 1], [1, 2]], whole=whole))
+    together, apart = raw(candidates_of(*nodes, containers=[{"cpu": 4}] * 2, masks=[[1, 1], [1, 2]], whole=whole))
     assert together // 32 == 311
     assert apart // 32 == 311 - 30
 
 
-def test_the_second_container_finds_the_hole_the_first_left(room_of: RoomOf) -> None:
-    steps = [{"cpu": 4}, {"cpu": 2}, {"cpu": 4}]
-    room = room_of([{"cpu": 8}, {"cpu": 2}], steps=steps, masks=[[1], [2], [1]], whole=[[{"cpu": 16}] * 2])
-    assert raw(room)[0] // 32 == 311 - 10
+def test_the_second_container_finds_the_hole_the_first_left(candidates_of: CandidatesOf) -> None:
+    containers = [{"cpu": 4}, {"cpu": 2}, {"cpu": 4}]
+    candidates = candidates_of(
+        [{"cpu": 8}, {"cpu": 2}], containers=containers, masks=[[1], [2], [1]], whole=[[{"cpu": 16}] * 2]
+    )
+    assert raw(candidates)[0] // 32 == 311 - 10
 
 
-def test_plain_init_containers_do_not_count(room_of: RoomOf, scores: Scores) -> None:
+def test_plain_init_containers_do_not_count(candidates_of: CandidatesOf, scores: Scores) -> None:
     node: Node = [{"cpu": 16}, {"cpu": 8}]
-    alone = raw(room_of(node, steps=[{"cpu": 4}], masks=[[2]]))
-    assert raw(room_of(node, steps=[{"cpu": 9}, {"cpu": 4}], kinds=["init", "app"], masks=[[1], [2]])) == alone
-    assert raw(room_of(node, steps=[{"cpu": 9}], kinds=["init"], masks=[[1]])) == [0]
+    alone = raw(candidates_of(node, containers=[{"cpu": 4}], masks=[[2]]))
+    assert (
+        raw(candidates_of(node, containers=[{"cpu": 9}, {"cpu": 4}], kinds=["init", "app"], masks=[[1], [2]])) == alone
+    )
+    assert raw(candidates_of(node, containers=[{"cpu": 9}], kinds=["init"], masks=[[1]])) == [0]
 
 
-def test_a_node_that_promises_nothing_comes_last(room_of: RoomOf) -> None:
+def test_a_node_that_promises_nothing_comes_last(candidates_of: CandidatesOf) -> None:
     node: Node = [{"cpu": 100_000}] * 8
-    unpromised, loosest = raw(room_of(node, node, steps=[{"cpu": 1}], masks=[[0, 255]]))
+    unpromised, loosest = raw(candidates_of(node, node, containers=[{"cpu": 1}], masks=[[0, 255]]))
     assert 0 <= unpromised < loosest
 
 
-def test_what_a_node_does_not_have_does_not_count(room_of: RoomOf) -> None:
+def test_what_a_node_does_not_have_does_not_count(candidates_of: CandidatesOf) -> None:
     nodes: list[Node] = [[{"cpu": 8}], [{"cpu": 8, "gpu": 2}]]
     whole: list[Node] = [[{"cpu": 16}], [{"cpu": 16, "gpu": 4}]]
-    without, with_gpus = raw(room_of(*nodes, steps=[{"cpu": 4, "gpu": 1}], masks=[[1, 1]], whole=whole))
+    without, with_gpus = raw(candidates_of(*nodes, containers=[{"cpu": 4, "gpu": 1}], masks=[[1, 1]], whole=whole))
     assert without == with_gpus
 
 
-def test_weights_say_whose_holes_matter(room_of: RoomOf, scores: Scores) -> None:
+def test_weights_say_whose_holes_matter(candidates_of: CandidatesOf, scores: Scores) -> None:
     nodes: list[Node] = [[{"cpu": 4, "memory": 64}], [{"cpu": 16, "memory": 8}]]
-    room = room_of(*nodes, steps=[{"cpu": 4, "memory": 8}], masks=[[1, 1]], whole=[[{"cpu": 64, "memory": 64}]] * 2)
-    cpus_first = scores("TightFit", room, {"cpu": 5})
+    candidates = candidates_of(
+        *nodes, containers=[{"cpu": 4, "memory": 8}], masks=[[1, 1]], whole=[[{"cpu": 64, "memory": 64}]] * 2
+    )
+    cpus_first = scores("TightFit", candidates, {"cpu": 5})
     assert cpus_first[0] > cpus_first[1]
-    memory_first = scores("TightFit", room, {"memory": 5})
+    memory_first = scores("TightFit", candidates, {"memory": 5})
     assert memory_first[0] < memory_first[1]

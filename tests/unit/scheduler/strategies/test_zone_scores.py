@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.strategies import make
 
-from .conftest import Node, RoomOf, Scores, _room
+from .conftest import CandidatesOf, Node, Scores, _candidates
 
 MI = 1 << 20
 
@@ -32,68 +32,74 @@ UPSTREAM: list[Node] = [
         ("BalancedAllocation", [8942, 8200, 10_000]),
     ],
 )
-def test_the_example_of_upstream_gets_its_scores(room_of: RoomOf, scores: Scores, name: str, wanted: list[int]) -> None:
+def test_the_example_of_upstream_gets_its_scores(
+    candidates_of: CandidatesOf, scores: Scores, name: str, wanted: list[int]
+) -> None:
     pod = {"cpu": 2, "memory": 20 * MI}
-    assert scores(name, room_of(*UPSTREAM, steps=[pod], masks=[[1, 1, 1]])) == wanted
+    assert scores(name, candidates_of(*UPSTREAM, containers=[pod], masks=[[1, 1, 1]])) == wanted
 
 
-def test_the_minimum_over_the_zones_that_fit_counts(room_of: RoomOf, scores: Scores) -> None:
-    room = room_of([{"cpu": 8}, {"cpu": 5}, {"cpu": 3}], steps=[{"cpu": 4}], masks=[[1]])
-    assert scores("LeastAllocated", room) == [2000]
-    assert scores("MostAllocated", room) == [5000]
+def test_the_minimum_over_the_zones_that_fit_counts(candidates_of: CandidatesOf, scores: Scores) -> None:
+    candidates = candidates_of([{"cpu": 8}, {"cpu": 5}, {"cpu": 3}], containers=[{"cpu": 4}], masks=[[1]])
+    assert scores("LeastAllocated", candidates) == [2000]
+    assert scores("MostAllocated", candidates) == [5000]
 
 
-def test_a_zone_that_is_filled_to_the_brim_counts_too(room_of: RoomOf, scores: Scores) -> None:
-    room = room_of([{"cpu": 8}, {"cpu": 4}], steps=[{"cpu": 4}], masks=[[1]])
-    assert scores("LeastAllocated", room) == [0]
+def test_a_zone_that_is_filled_to_the_brim_counts_too(candidates_of: CandidatesOf, scores: Scores) -> None:
+    candidates = candidates_of([{"cpu": 8}, {"cpu": 4}], containers=[{"cpu": 4}], masks=[[1]])
+    assert scores("LeastAllocated", candidates) == [0]
 
 
-def test_weights_weigh_and_resources_without_one_have_1(room_of: RoomOf, scores: Scores) -> None:
-    room = room_of([{"cpu": 4, "gpu": 2}], steps=[{"cpu": 1, "gpu": 1}], masks=[[1]])
-    assert scores("LeastAllocated", room) == [6250]
-    assert scores("LeastAllocated", room, {"cpu": 3}) == [6875]
-    assert scores("MostAllocated", room, {"cpu": 3}) == [3125]
+def test_weights_weigh_and_resources_without_one_have_1(candidates_of: CandidatesOf, scores: Scores) -> None:
+    candidates = candidates_of([{"cpu": 4, "gpu": 2}], containers=[{"cpu": 1, "gpu": 1}], masks=[[1]])
+    assert scores("LeastAllocated", candidates) == [6250]
+    assert scores("LeastAllocated", candidates, {"cpu": 3}) == [6875]
+    assert scores("MostAllocated", candidates, {"cpu": 3}) == [3125]
 
 
-def test_one_resource_is_balanced(room_of: RoomOf, scores: Scores) -> None:
-    assert scores("BalancedAllocation", room_of([{"cpu": 4}], steps=[{"cpu": 1}], masks=[[1]])) == [10_000]
+def test_one_resource_is_balanced(candidates_of: CandidatesOf, scores: Scores) -> None:
+    assert scores("BalancedAllocation", candidates_of([{"cpu": 4}], containers=[{"cpu": 1}], masks=[[1]])) == [10_000]
 
 
-def test_containers_find_what_earlier_ones_left(room_of: RoomOf, scores: Scores) -> None:
+def test_containers_find_what_earlier_ones_left(candidates_of: CandidatesOf, scores: Scores) -> None:
     two = [{"cpu": 4}, {"cpu": 4}]
     node = [{"cpu": 8}, {"cpu": 8}]
     # Half of each zone is left to the first; of the 4 that it leaves, the second would leave nothing.
-    assert scores("LeastAllocated", room_of(node, steps=two, masks=[[1], [2]])) == [2500]
-    assert scores("LeastAllocated", room_of(node, steps=two, kinds=["init", "app"], masks=[[1], [2]])) == [5000]
+    assert scores("LeastAllocated", candidates_of(node, containers=two, masks=[[1], [2]])) == [2500]
+    assert scores("LeastAllocated", candidates_of(node, containers=two, kinds=["init", "app"], masks=[[1], [2]])) == [
+        5000
+    ]
 
 
-def test_containers_in_the_same_zones_are_one(room_of: RoomOf, scores: Scores) -> None:
-    room = room_of(*[[{"cpu": 8}, {"cpu": 8}]] * 2, steps=[{"cpu": 2}, {"cpu": 2}], masks=[[1, 1], [1, 2]])
-    assert scores("LeastAllocated", room) == [5000, round((6 / 8 + 4 / 6) * 5000)]
+def test_containers_in_the_same_zones_are_one(candidates_of: CandidatesOf, scores: Scores) -> None:
+    candidates = candidates_of(
+        *[[{"cpu": 8}, {"cpu": 8}]] * 2, containers=[{"cpu": 2}, {"cpu": 2}], masks=[[1, 1], [1, 2]]
+    )
+    assert scores("LeastAllocated", candidates) == [5000, round((6 / 8 + 4 / 6) * 5000)]
 
 
-def test_the_pod_counts_as_one_in_scope_pod(room_of: RoomOf, scores: Scores) -> None:
+def test_the_pod_counts_as_one_in_scope_pod(candidates_of: CandidatesOf, scores: Scores) -> None:
     pod = [{"cpu": 6}, {"cpu": 1}, {"cpu": 3}]
-    room = room_of([{"cpu": 8}], steps=pod, kinds=["init", "sidecar", "app"], masks=[[1], [1], [1]])
-    assert scores("LeastAllocated", room) == [2500]
+    candidates = candidates_of([{"cpu": 8}], containers=pod, kinds=["init", "sidecar", "app"], masks=[[1], [1], [1]])
+    assert scores("LeastAllocated", candidates) == [2500]
 
 
-def test_zones_that_are_taken_together_are_one_zone(room_of: RoomOf, scores: Scores) -> None:
-    room = room_of([{"cpu": 4}, {"cpu": 4}, {"cpu": 9}], steps=[{"cpu": 6}], masks=[[3]])
-    assert scores("LeastAllocated", room) == [2500]
+def test_zones_that_are_taken_together_are_one_zone(candidates_of: CandidatesOf, scores: Scores) -> None:
+    candidates = candidates_of([{"cpu": 4}, {"cpu": 4}, {"cpu": 9}], containers=[{"cpu": 6}], masks=[[3]])
+    assert scores("LeastAllocated", candidates) == [2500]
 
 
-def test_what_several_zones_gave_comes_from_the_lowest_first(room_of: RoomOf, scores: Scores) -> None:
+def test_what_several_zones_gave_comes_from_the_lowest_first(candidates_of: CandidatesOf, scores: Scores) -> None:
     nodes: list[Node] = [[{"cpu": 4}, {"cpu": 4}], [{"cpu": 4}, {"cpu": 8}]]
-    room = room_of(*nodes, steps=[{"cpu": 6}, {"cpu": 1}], masks=[[3, 3], [2, 2]])
-    assert scores("MostAllocated", room) == [(7500 + 5000) // 2, round((6 / 12 + 1 / 6) * 5000)]
+    candidates = candidates_of(*nodes, containers=[{"cpu": 6}, {"cpu": 1}], masks=[[3, 3], [2, 2]])
+    assert scores("MostAllocated", candidates) == [(7500 + 5000) // 2, round((6 / 12 + 1 / 6) * 5000)]
 
 
-def test_a_resource_the_node_does_not_have_does_not_count(room_of: RoomOf, scores: Scores) -> None:
+def test_a_resource_the_node_does_not_have_does_not_count(candidates_of: CandidatesOf, scores: Scores) -> None:
     nodes: list[Node] = [[{"cpu": 8}], [{"cpu": 8, "memory": 10}]]
-    room = room_of(*nodes, steps=[{"cpu": 2, "memory": 5}], masks=[[1, 1]])
-    assert scores("LeastAllocated", room) == [7500, 6250]
-    assert scores("BalancedAllocation", room) == [10_000, 9688]
+    candidates = candidates_of(*nodes, containers=[{"cpu": 2, "memory": 5}], masks=[[1, 1]])
+    assert scores("LeastAllocated", candidates) == [7500, 6250]
+    assert scores("BalancedAllocation", candidates) == [10_000, 9688]
 
 
 amounts = st.integers(0, 12)
@@ -106,9 +112,9 @@ asking = st.fixed_dictionaries(
 @given(st.lists(st.lists(zones, min_size=2, max_size=2), min_size=1, max_size=4), asking, st.integers(1, 5))
 def test_one_container_scores_as_one_node_after_the_other(nodes: list[Node], pod: dict[str, int], weight: int) -> None:
     asked = {name: amount for name, amount in pod.items() if amount}
-    room = _room(
+    candidates = _candidates(
         *nodes,
-        steps=[pod],
+        containers=[pod],
         masks=[[1] * len(nodes)],
         whole=[[{**dict.fromkeys(zone, 12)} for zone in node] for node in nodes],
     )
@@ -127,7 +133,7 @@ def test_one_container_scores_as_one_node_after_the_other(nodes: list[Node], pod
         ("MostAllocated", lambda zone: mean(used(zone))),
         ("BalancedAllocation", lambda zone: 1 - variance(used(zone).values()) if len(asked) > 1 else Fraction(1)),
     ):
-        found = make(name, weights, Scoring()).raw(room).tolist()
+        found = make(name, weights, Scoring()).raw(candidates).tolist()
         for node, score in zip(nodes, found, strict=True):
             fits = [zone for zone in node if all(zone[one] >= amount for one, amount in asked.items())]
             exact = min(map(of_zone, fits), default=Fraction(0)) * 10_000

@@ -15,25 +15,13 @@ from prometheus_client import CollectorRegistry
 from sandbox.exported import exported
 from scheduling import Service, configuration, counts, kubelet, machine, pod
 from topowise import pods
-from topowise.kube.api import Api
-from topowise_scheduler import report, strategies
-from topowise_scheduler.cluster.watch import Budgets
-from topowise_scheduler.configuration import SchedulerConfiguration, Scoring
+from topowise_scheduler import report
+from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.extender import http
-from topowise_scheduler.extender.binding import Binder
-from topowise_scheduler.extender.evictions import Evictions
-from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.verbs import Verbs
-from topowise_scheduler.ui import Dashboard, Observed, page
+from topowise_scheduler.ui import Dashboard, page
 from topowise_scheduler.ui import state as states
-from topowise_scheduler.view.cluster_view import ClusterView
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\u0007'
-
-
-class _NoApi(Api):
-    def __init__(self) -> None:
-        pass
 
 
 class Reply:
@@ -57,20 +45,18 @@ class Site:
     def __init__(self, *, enabled: bool = True) -> None:
         self.service = Service()
         self.now = 1_700_000_000.0
-        ledger, records = self.service.ledger, self.service.records
-        answers = Observed(ledger, records, strategies.make("LeastAllocated", {}, Scoring()))
-        view = ClusterView(ledger, answers, self.service.nodes)
         self.dashboard = Dashboard(
-            ledger, answers, view, lambda: None, 200, clock=lambda: self.now, monotonic=self.service.clock
+            self.service.ledger,
+            self.service.answers,
+            self.service.view,
+            lambda: None,
+            200,
+            clock=lambda: self.now,
+            monotonic=self.service.clock,
         )
-        self.app = http.Application(
-            Verbs(answers, Evictions(ledger, answers, Budgets()), lambda: None),
-            Binder(_NoApi(), ledger, records, lambda: None),
-            Explainer(_NoApi(), view, lambda: None),
-            http.Metrics(CollectorRegistry()),
-            1 << 20,
-            self.dashboard if enabled else None,
-        )
+        served = self.service.served(observer=self.dashboard.decisions if enabled else None)
+        pages = {"/ui": self.dashboard} if enabled else {}
+        self.app = http.Application(served, http.Metrics(CollectorRegistry()), 1 << 20, pages=pages)
 
     def call(self, target: str, body: bytes | None = None, method: str = "", **headers: str) -> Reply:
         path, _, query = target.partition("?")
@@ -246,10 +232,7 @@ def test_hostile_text_stays_text(site: Site) -> None:
     service.put(waits)
     wanted = pod(HOSTILE, "2")
     site.call("/filter", json.dumps({"Pod": wanted, "NodeNames": [HOSTILE, "n2"]}).encode())
-    bound = {"PodName": HOSTILE, "PodNamespace": HOSTILE, "PodUID": f"uid-{HOSTILE}", "Node": HOSTILE}
-    site.dashboard.decisions.keep(
-        "bind", None, json.dumps(bound).encode(), json.dumps({"Error": HOSTILE}).encode(), 0, ""
-    )
+    site.dashboard.decisions.bound(f"{HOSTILE}/{HOSTILE}", f"uid-{HOSTILE}", HOSTILE, HOSTILE, 0.0)
     service.clock.now += 10
     shown = page.Query(resource=HOSTILE, name="", policy="", node=HOSTILE)
     for target in ("ui", shown.link(), shown.link(name=HOSTILE, policy=HOSTILE)):

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from scheduling import Service, counts, pod
-from topowise_scheduler import refusals, strategies
-from topowise_scheduler.cluster.watch import Budgets
-from topowise_scheduler.configuration import Scoring
-from topowise_scheduler.extender.evictions import Evictions
-from topowise_scheduler.extender.verbs import Verbs
-from topowise_scheduler.ui import Decisions, Observed
+from scheduling import NoApi, Service, counts, pod, sent
+from topowise_scheduler import refusals
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.replies import Reply
+from topowise_scheduler.ui import Decisions
 from topowise_scheduler.ui.decisions import Decision
 
 
 class Watched:
-    """A service that is asked as the extender's HTTP face asks it."""
+    """A service whose verbs tell what they decide."""
 
     def __init__(self, size: int = 3) -> None:
         self.service = Service()
-        strategy = strategies.make("LeastAllocated", {}, Scoring())
-        self.answers = Observed(self.service.ledger, self.service.records, strategy)
-        self.decisions = self.answers.decisions = Decisions(size, lambda: 5.0)
-        self.verbs = Verbs(self.answers, Evictions(self.service.ledger, self.answers, Budgets()), lambda: None)
+        self.decisions = Decisions(size, lambda: 5.0)
+        self.verbs = self.service.verbs(observer=self.decisions, scores_ahead=False)
         self.service.report(counts("n1", ("8", "8"), included=()))
         self.service.report(counts("n2", ("1", "1"), included=()))
 
     def ask(self, verb: str, document: dict[str, Any], *names: str) -> None:
-        body = json.dumps({"Pod": document, "NodeNames": names or ["n1", "n2"]}).encode()
-        answer = getattr(self.verbs, verb)(body)
-        expected, noted = self.verbs.expected(), self.answers.take()
-        self.decisions.keep(verb, noted, body, answer, 0.0015, "")
-        if expected is not None:
-            self.verbs.settle(expected)
+        sent(getattr(self.verbs, verb)(json.dumps({"Pod": document, "NodeNames": names or ["n1", "n2"]}).encode()))
 
     def bind(self, name: str, node: str, error: str = "") -> None:
-        body = {"PodName": name, "PodNamespace": "default", "PodUID": f"uid-{name}", "Node": node}
-        answer = json.dumps({"Error": error}).encode()
-        self.decisions.keep("bind", None, json.dumps(body).encode(), answer, 0.004, "")
+        self.decisions.bound(f"default/{name}", f"uid-{name}", node, error, 0.004)
 
     @property
     def last(self) -> Decision:
@@ -106,39 +96,40 @@ def test_since_gives_what_changed(watched: Watched) -> None:
 
 def test_a_simulation_claims_nothing(watched: Watched) -> None:
     body = {"Pod": pod("a", "4"), "Nodes": {"items": [{"metadata": {"name": "n1"}}]}}
-    raw = json.dumps(body).encode()
-    answer = watched.verbs.prioritize(raw)
-    expected, noted = watched.verbs.expected(), watched.answers.take()
-    watched.decisions.keep("prioritize", noted, raw, answer, 0.001, "")
-    assert expected is not None
-    watched.verbs.settle(expected)
+    sent(watched.verbs.prioritize(json.dumps(body).encode()))
     assert (watched.last.outcome, watched.service.ledger.open_claims) == ("expected", 0)
 
 
 def test_preemption(watched: Watched) -> None:
-    watched.ask("filter", pod("high", "9"))
-    body = json.dumps({"Pod": pod("high", "9", priority=9), "NodeNameToMetaVictims": {"n1": None, "n2": None}}).encode()
-    answer = b'{"NodeNameToMetaVictims":{"n1":{"Pods":[{"UID":"low"}],"NumPDBViolations":0}}}'
-    watched.decisions.keep("preempt", None, body, answer, 0.001, "")
+    for name in ("low", "low-too"):
+        watched.service.put(pod(name, "8", node="n1", phase="Running"))
+        # One after the other and long ago, so that it is sure where they lie.
+        watched.service.clock.now += 10
+        watched.service.ledger.tick()
+    high = pod("high", "8", priority=9)
+    watched.ask("filter", high)
+    body = json.dumps({"Pod": high, "NodeNameToMetaVictims": {"n1": None, "n2": None}}).encode()
+    sent(asyncio.run(watched.verbs.preempt(body)))
     assert (watched.last.pod, watched.last.outcome, watched.last.victims_on) == ("default/high", "no room", 1)
     assert len(watched.decisions) == 1
 
 
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind"])
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"PodUID":7}', b"\xff\x00"])
-def test_whatever_was_sent_is_survived(watched: Watched, verb: str, body: bytes) -> None:
-    watched.decisions.keep(verb, None, body, b"{", 0.0, "")
-    watched.decisions.keep(verb, None, body, b"", 0.0, "x" * 10_000)
-    assert all(len(one.problem) <= 300 for one in watched.decisions.since(0))
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt"])
+def test_a_refused_request_is_a_line_of_its_own(watched: Watched, verb: str) -> None:
+    sent(watched.service.served(observer=watched.decisions)[verb].refuse("x" * 10_000))
+    assert (watched.last.pod, watched.last.outcome, watched.last.problem) == ("", "error", "x" * 300)
 
 
-def test_the_last_answer_is_taken_once(watched: Watched) -> None:
-    watched.answers.question(watched_pod(), ["n1"], is_simulation=True)
-    assert watched.answers.take() is not None
-    assert watched.answers.take() is None
+def test_binds_tell_it_too(watched: Watched) -> None:
+    async def bind(not_ready: str | None) -> Reply:
+        service = watched.service
+        binder = Binder(NoApi(), service.ledger, service.records, lambda: not_ready, observer=watched.decisions)
+        args = {"PodName": "a", "PodNamespace": "default", "PodUID": "uid-a", "Node": "n1"}
+        return await binder.bind(json.dumps(args).encode())
 
-
-def watched_pod() -> Any:
-    from topowise import pods
-
-    return pods.decode(json.dumps(pod("a")).encode())
+    watched.ask("filter", pod("a", "4"))
+    reply = asyncio.run(bind("not yet listed: pods"))
+    assert reply.problem == "not ready: not yet listed: pods"
+    sent(reply)
+    assert (watched.last.outcome, watched.last.bind_error) == ("bind refused", reply.problem)
+    assert len(watched.decisions) == 1

@@ -13,37 +13,20 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from scheduling import Service, counts, pod
-from topowise.kube.api import Api
-from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.extender import http
-from topowise_scheduler.extender.binding import Binder
-from topowise_scheduler.extender.evictions import Evictions
-from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.extender.verbs import Verbs
 from volcano import RECORDED, node_info, serving, task
 
 _MAX_BODY_BYTES = 1 << 20
 _REGISTRY = CollectorRegistry()
 
 
-class _NoApi(Api):
-    """These questions must be answered without asking anybody."""
-
-    def __init__(self) -> None:
-        pass
-
-
 def application(*, is_enabled: bool = True) -> http.Application:
     service = Service()
     service.report(counts("n1", ("8", "8"), included=()))
     service.put(pod("running", "3", node="n1"))
+    metrics = http.Metrics(_REGISTRY if is_enabled else CollectorRegistry())
     return http.Application(
-        Verbs(service.answers, Evictions(service.ledger, service.answers, Budgets()), lambda: None),
-        Binder(_NoApi(), service.ledger, service.records, lambda: None),
-        Explainer(_NoApi(), service.view, lambda: None),
-        http.Metrics(_REGISTRY if is_enabled else CollectorRegistry()),
-        _MAX_BODY_BYTES,
-        volcano=serving(service) if is_enabled else None,
+        service.served(), metrics, _MAX_BODY_BYTES, volcano=serving(service) if is_enabled else None
     )
 
 

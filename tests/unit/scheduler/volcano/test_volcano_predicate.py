@@ -9,7 +9,7 @@ import pytest
 
 from scheduling import Service, counts, pod
 from topowise_scheduler import refusals
-from topowise_scheduler.extender.verbs import BadRequestError
+from topowise_scheduler.extender.replies import BadRequestError
 from volcano import ALLOCATED, Volcano, node_info, serving, task
 
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
@@ -64,7 +64,7 @@ def test_before_the_first_sync_nobody_is_placed_and_nobody_evicted() -> None:
     assert verbs["predicate"].now is not None
     with pytest.raises(BadRequestError, match="not yet listed: pods") as caught:
         verbs["predicate"].now(body)
-    assert json.loads(verbs["predicate"].refuse(str(caught.value))) == {
+    assert json.loads(verbs["predicate"].refuse(str(caught.value)).body) == {
         "status": "not ready: not yet listed: pods",
         "code": 1,
     }

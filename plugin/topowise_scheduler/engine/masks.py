@@ -1,7 +1,9 @@
-"""Sets of NUMA nodes as tables: row m of a (2**zones, nodes) array is about mask m, for all nodes at once.
+"""Sets of NUMA nodes, as masks of eight bits, for many nodes at once.
 
-A step along one NUMA node pairs every mask without it with the mask that has it; eight such steps make subset sums,
-the sets below or above others, or numbers of combinations (the zeta and Möbius transforms of the subset lattice).
+Invariant: bit z of a mask is the NUMA node at position z, row m of a (2**zones, nodes) array is about mask m, and the
+nodes are always the last axis. A step along one NUMA node pairs every mask without it with the mask that has it; eight
+such steps make sums over masks, the masks that are part of others or contain them, or numbers of combinations (the zeta
+and Möbius transforms of the lattice of subsets).
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine.traits import Distances
-
-Bits = NDArray[np.uint8]
+Masks = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
+Subset = NDArray[np.intp]
+"""Some of the nodes of an array, by their index, ascending."""
+
+Distances = tuple[tuple[int, ...], ...]
+"""The SLIT of a machine, from NUMA node to NUMA node."""
 
 # Greater than the rank of any mask.
 UNRANKED: Final = 255
@@ -28,27 +33,38 @@ _SMALL: Final = 500
 
 
 @lru_cache(maxsize=16)
-def popcounts(zones: int) -> Bits:
+def popcounts(zones: int) -> Masks:
     """(2**zones,) the number of nodes in each mask."""
     return np.array([mask.bit_count() for mask in range(1 << zones)], dtype=np.uint8)
 
 
+def select(values: NDArray[Any], subset: Subset) -> NDArray[Any]:
+    """(zones, subset) of (zones, nodes); as many as there are nodes are all of them."""
+    return values if len(subset) == values.shape[1] else values.take(subset, axis=1)
+
+
+def at_zone(values: NDArray[Any], zone: NDArray[np.intp]) -> NDArray[Any]:
+    """From (zones, nodes) the value at one zone of each node."""
+    found: NDArray[Any] = values[zone, np.arange(values.shape[1])]
+    return found
+
+
 # At a mask of up to 8 nodes, the position of its lowest; 0 for none.
-LOWEST: Final[NDArray[np.intp]] = np.array([max(0, (mask & -mask).bit_length() - 1) for mask in range(256)])
+LOWEST_ZONE: Final[NDArray[np.intp]] = np.array([max(0, (mask & -mask).bit_length() - 1) for mask in range(256)])
 
 
-def bits(fits: Flags) -> Bits:
-    """From (zones, nodes) the set of zones of each node, as bits."""
+def to_masks(fits: Flags) -> Masks:
+    """From (zones, nodes) the set of zones of each node."""
     if fits.shape[1] < _FEW:
-        packed: Bits = np.packbits(fits, axis=0, bitorder="little")[0]
+        packed: Masks = np.packbits(fits, axis=0, bitorder="little")[0]
         return packed
-    found: Bits = fits[0].astype(np.uint8)
+    found: Masks = fits[0].astype(np.uint8)
     for zone in range(1, len(fits)):
         found |= fits[zone].view(np.uint8) << np.uint8(zone)
     return found
 
 
-def spread(mask: NDArray[Any], zones: int) -> Flags:
+def zones_in(mask: NDArray[Any], zones: int) -> Flags:
     """(zones, nodes): whether the node's mask has the zone."""
     found: Flags = (mask[None, :] >> np.arange(zones, dtype=mask.dtype)[:, None] & 1) > 0
     return found
@@ -65,11 +81,11 @@ def sums(values: NDArray[Any]) -> NDArray[Any]:
     return table
 
 
-def reaching(values: NDArray[np.int64], wanted: int) -> Flags:
-    """The masks whose nodes have `wanted` together; none with a node that is OUT, and never the empty one."""
+def masks_reaching(values: NDArray[np.int64], wanted: int) -> Flags:
+    """The masks whose nodes have `wanted` together; none with an ABSENT node (counts.py), and never the empty one."""
     if wanted <= _SMALL:
         wanted = max(0, wanted)
-        # What exceeds the request is cut off, and a node that is OUT outweighs all others.
+        # What exceeds the request is cut off, and a node that is ABSENT outweighs all others.
         values = values.clip(-7 * wanted - 1, wanted).astype(np.int16)
     fits: Flags = sums(values) >= wanted
     fits[0] = False
@@ -82,14 +98,14 @@ def _pairs(table: NDArray[Any], zone: int) -> tuple[NDArray[Any], NDArray[Any]]:
     return paired[:, 0], paired[:, 1]
 
 
-def marked(fits: Flags, values: Bits) -> Bits:
+def where_fits(fits: Flags, values: Masks) -> Masks:
     """The value where a mask fits, 255 elsewhere; many times faster than `numpy.where`."""
-    found: Bits = (fits.view(np.uint8) - np.uint8(1)) | values
+    found: Masks = (fits.view(np.uint8) - np.uint8(1)) | values
     return found
 
 
-def below(fits: Flags, zones: int) -> Flags:
-    """The masks that are part of one that fits."""
+def contained_in(fits: Flags, zones: int) -> Flags:
+    """The masks that are contained in one that fits."""
     found = fits.copy(order="C")
     for zone in range(zones):
         without, having = _pairs(found, zone)
@@ -97,7 +113,7 @@ def below(fits: Flags, zones: int) -> Flags:
     return found
 
 
-def counted_above(fits: Flags, zones: int) -> Bits:
+def count_containing(fits: Flags, zones: int) -> Masks:
     """How many masks that fit contain each mask."""
     found = fits.astype(np.uint8, order="C")
     for zone in range(zones):
@@ -106,7 +122,7 @@ def counted_above(fits: Flags, zones: int) -> Bits:
     return found
 
 
-def exactly(above: NDArray[np.uint16], zones: int) -> NDArray[np.uint16]:
+def without_larger(above: NDArray[np.uint16], zones: int) -> NDArray[np.uint16]:
     """From how many pairs lie above each mask, how many are the mask itself."""
     found = above.copy(order="C")
     for zone in range(zones):
@@ -115,14 +131,14 @@ def exactly(above: NDArray[np.uint16], zones: int) -> NDArray[np.uint16]:
     return found
 
 
-class Order:
+class MaskOrder:
     """Which of two masks the topology manager prefers (HintMerger.compare, prefer-closest-numa-nodes).
 
     Fewer nodes, then with `distances` closer ones, then the smaller integer. `rank` (2**zones,) is 0 for the best
     mask. `best_single` (256,) is the best mask of one node within a set of nodes, 0 within none.
 
     Among masks that are not preferred those of `narrowest` nodes come first, then smaller ones, the largest first,
-    then larger ones: `sequence` (zones + 1, 2**zones) lists them by narrowest, `place` is its inverse.
+    then larger ones: `sequence` (zones + 1, 2**zones) lists them by narrowest, `position` is its inverse.
     """
 
     def __init__(self, zones: int, distances: Distances | None) -> None:
@@ -135,23 +151,23 @@ class Order:
             return len(nodes), total, mask
 
         ranked = sorted(masks, key=fitness)
-        self.rank: Bits = np.full(1 << zones, UNRANKED, dtype=np.uint8)
+        self.rank: Masks = np.full(1 << zones, UNRANKED, dtype=np.uint8)
         self.rank[ranked] = np.arange(len(ranked), dtype=np.uint8)
-        self.ranked: Bits = np.array([*ranked, 0], dtype=np.uint8)
-        self.best_single: Bits = np.zeros(256, dtype=np.uint8)
+        self.ranked: Masks = np.array([*ranked, 0], dtype=np.uint8)
+        self.best_single: Masks = np.zeros(256, dtype=np.uint8)
         for mask in reversed(ranked):
             if mask.bit_count() == 1:
                 self.best_single[[within for within in range(256) if within & mask]] = mask
-        self.sequence: Bits = np.zeros((zones + 1, 1 << zones), dtype=np.uint8)
-        self.place: Bits = np.full((zones + 1, 1 << zones), UNRANKED, dtype=np.uint8)
+        self.sequence: Masks = np.zeros((zones + 1, 1 << zones), dtype=np.uint8)
+        self.position: Masks = np.full((zones + 1, 1 << zones), UNRANKED, dtype=np.uint8)
         for narrowest in range(zones + 1):
             sizes = [*range(narrowest, 0, -1), *range(narrowest + 1, zones + 1)]
             listed = [mask for size in sizes for mask in ranked if mask.bit_count() == size]
             self.sequence[narrowest, : len(listed)] = listed
-            self.place[narrowest, listed] = np.arange(len(listed), dtype=np.uint8)
+            self.position[narrowest, listed] = np.arange(len(listed), dtype=np.uint8)
 
 
 @lru_cache(maxsize=64)
-def order(zones: int, distances: Distances | None) -> Order:
+def order_of(zones: int, distances: Distances | None) -> MaskOrder:
     """The order of a machine, made once."""
-    return Order(zones, distances)
+    return MaskOrder(zones, distances)

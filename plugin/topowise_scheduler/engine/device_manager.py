@@ -1,4 +1,9 @@
-"""The device manager of many nodes at once (kubelet/device_manager.py), by numbers of devices per NUMA node."""
+"""The device manager of many nodes at once (kubelet/device_manager.py), by numbers of devices per NUMA node.
+
+Invariant: where a node is not deferred to the model, the numbers of free devices kept here are those its device manager
+would have left after the same containers. A device near several NUMA nodes is in no such number, so such nodes are
+deferred.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Kind
-from topowise_scheduler.engine.claims import Claim, CountClaim, chosen
-from topowise_scheduler.engine.decisions import FAILED, Decisions
-from topowise_scheduler.engine.lattice import LOWEST, Bits, Flags, bits, popcounts
-from topowise_scheduler.engine.sheet import Sheet
+from topowise_scheduler.engine.masks import LOWEST_ZONE, Flags, Masks, at_zone, popcounts, to_masks
+from topowise_scheduler.engine.node_groups import CountsView
+from topowise_scheduler.engine.topology_manager import CountHints, ResourceHints
+from topowise_scheduler.engine.verdicts import FAILED, Decisions
 
 Numbers = NDArray[np.int64]
 
@@ -23,7 +28,7 @@ class _Resource:
     nodes) as the node has them.
 
     `reusable` devices of init containers, on every node the same number, all on `zone`; `taken` for this pod anew.
-    `unknown`: where it is not known from which NUMA nodes devices were taken.
+    `unknown`: where it is not known from which NUMA nodes devices were taken. `owned`: `free` may be written to.
     """
 
     free: Numbers
@@ -35,36 +40,36 @@ class _Resource:
     aligned: Flags
     crossing: Flags
     reusable: int = 0
-    zone: Bits | None = None
+    zone: Masks | None = None
     taken: int = 0
     unknown: Flags | None = None
-    mine: bool = False
+    owned: bool = False
 
 
-class Devices:
+class DeviceManager:
     """The state of all resources the pod asks for."""
 
-    def __init__(self, sheet: Sheet, decisions: Decisions) -> None:
-        self.sheet = sheet
+    def __init__(self, counts: CountsView, decisions: Decisions) -> None:
+        self.counts = counts
         self.decisions = decisions
         self._resources: dict[str, _Resource | None] = {}
 
-    def claim(self, name: str, count: int) -> Claim | None:
+    def hints(self, name: str, count: int) -> ResourceHints | None:
         """The hints for so many devices, None if no node has any."""
         resource = self._resource(name)
         if resource is None or not resource.aligned.any():
             return None
-        self.decisions.doubt(resource.aligned & resource.crossing, "devices-near-several-nodes")
+        self.decisions.defer(resource.aligned & resource.crossing, "devices-near-several-nodes")
         if resource.unknown is not None:
-            self.decisions.doubt(resource.aligned & resource.unknown, "devices-over-several-nodes")
+            self.decisions.defer(resource.aligned & resource.unknown, "devices-over-several-nodes")
         wanted = count - resource.reusable
-        singles = bits(resource.free >= wanted)
+        singles = to_masks(resource.free >= wanted)
         bound = resource.zone if resource.reusable else None
         if bound is not None:
             singles = singles & bound
-        sizes = self.sheet.each(self.sheet.kinds.device_sizes(name, count))
+        sizes = self.counts.device_sizes(name, count)
         active = None if resource.aligned.all() else resource.aligned
-        return CountClaim(resource.free, wanted, singles, sizes, active, bound)
+        return CountHints(resource.free, wanted, singles, sizes, active, bound)
 
     def check(self, name: str, count: int) -> None:
         """Refuse where no hint would help."""
@@ -74,7 +79,7 @@ class Devices:
             lacking = (resource.healthy == 0) | (resource.free_all < anew)
             self.decisions.refuse(resource.registered & lacking, FAILED)
 
-    def allocate(self, name: str, count: int, kind: Kind, hint: Bits, *, more: bool) -> None:
+    def allocate(self, name: str, count: int, kind: Kind, hint: Masks, *, more: bool) -> None:
         """Allocate what `check` let pass; `more`: a later container asks for the resource too."""
         resource = self._resource(name)
         if resource is None or count <= 0:
@@ -87,7 +92,7 @@ class Devices:
             before = resource.reusable
             resource.reusable = max(before, count) if kind == "init" else max(0, before - count)
             if not before:
-                resource.zone = hint if self.sheet.zones > 1 else np.ones_like(hint)
+                resource.zone = hint if self.counts.zones > 1 else np.ones_like(hint)
 
     def short(self, name: str, requested: int, holding: Flags) -> Flags | None:
         """Whether the predicates miss devices. `holding`: the pod was given some of any resource."""
@@ -103,12 +108,12 @@ class Devices:
         resource = self._resource(name)
         return None if resource is None else resource.registered
 
-    def _take(self, resource: _Resource, anew: int, hint: Bits) -> None:
-        zones = self.sheet.zones
-        if not resource.mine:
-            resource.free, resource.mine = resource.free.copy(), True
-        zone = LOWEST[hint]
-        have = chosen(resource.free, zone)
+    def _take(self, resource: _Resource, anew: int, hint: Masks) -> None:
+        zones = self.counts.zones
+        if not resource.owned:
+            resource.free, resource.owned = resource.free.copy(), True
+        zone = LOWEST_ZONE[hint]
+        have = at_zone(resource.free, zone)
         within = (popcounts(zones)[hint] == 1) & (have >= anew)
         if resource.reusable and resource.zone is not None:
             within &= hint == resource.zone
@@ -123,8 +128,8 @@ class Devices:
         if name in self._resources:
             return self._resources[name]
         found = None
-        if ("device", name) in self.sheet:
-            section, zones = self.sheet.section(("device", name)), self.sheet.zones
+        if ("device", name) in self.counts:
+            section, zones = self.counts.section(("device", name)), self.counts.zones
             rest = section[zones:]
             found = _Resource(section[:zones], *rest[:4], *(rest[4:] > 0))
         self._resources[name] = found

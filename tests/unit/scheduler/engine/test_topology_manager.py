@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topowise_scheduler.engine import lattice, merging
-from topowise_scheduler.engine.claims import CountClaim
-from topowise_scheduler.engine.counts import OUT
+from topowise_scheduler.engine import masks as mask_tables
+from topowise_scheduler.engine.counts import ABSENT
+from topowise_scheduler.engine.topology_manager import CountHints, merge
 from topowise_scheduler.kubelet import NumaNode
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import Hints
@@ -36,45 +36,45 @@ def test_the_best_hint_is_found(policy: str, seed: int) -> None:
         TopologySettings(policy, "container", closest),
         [NumaNode(zone, 1, distances=rows[zone]) for zone in range(zones)],
     )
-    claims = [_claim(rng, zones) for _ in range(rng.randint(1, 4))]
-    order = lattice.order(zones, rows if closest else None)
-    masks, preferred = merging.merge(claims, order, np.ones(NODES, dtype=np.bool_), policy == "best-effort")
+    resources = [_hints(rng, zones) for _ in range(rng.randint(1, 4))]
+    order = mask_tables.order_of(zones, rows if closest else None)
+    masks, preferred = merge(resources, order, np.ones(NODES, dtype=np.bool_), policy == "best-effort")
     everything = np.arange(NODES)
-    tables = [claim.table(everything) for claim in claims]
+    tables = [hints.fitting(everything) for hints in resources]
     for node in range(NODES):
-        groups = []
-        for claim, table in zip(claims, tables, strict=True):
-            if claim.active is None or claim.active[node]:
+        lists = []
+        for hints, table in zip(resources, tables, strict=True):
+            if hints.active is None or hints.active[node]:
                 fits = sum(1 << int(mask) for mask in np.flatnonzero(table[:, node]))
-                group = Hints(fits, fits & by_size(zones)[int(claim.sizes[node])])
-                groups += [group] * claim.groups
-        want = manager.merge(groups)
+                found = Hints(fits, fits & by_size(zones)[int(hints.sizes[node])])
+                lists += [found] * hints.lists
+        want = manager.merge(lists)
         assert preferred[node] == want.preferred
         if want.preferred or policy == "best-effort":
             assert masks[node] == want.mask
 
 
-def _claim(rng: Random, zones: int) -> CountClaim:
+def _hints(rng: Random, zones: int) -> CountHints:
     wanted = rng.choice((0, 1, 2, 3, 6, 1000))
     most = max(1, wanted * rng.choice((1, 1, 2)) // rng.choice((1, 1, 2)))
     capacity = [rng.choice((0, most, most)) for _ in range(zones)]
     values = np.array(
-        [[rng.randint(0, held) if held else OUT for _ in range(NODES)] for held in capacity], dtype=np.int64
+        [[rng.randint(0, held) if held else ABSENT for _ in range(NODES)] for held in capacity], dtype=np.int64
     )
     having = [1 << zone for zone, held in enumerate(capacity) if held]
     largest = list(accumulate(sorted(capacity, reverse=True)))
     size = min(1 + sum(total < wanted for total in largest), len(having))
     bound = None
-    singles = lattice.bits(values >= wanted)
+    singles = mask_tables.to_masks(values >= wanted)
     if rng.random() < 0.3:
         bound = np.array([rng.choice((0, 0, *having)) for _ in range(NODES)], dtype=np.uint8)
         singles = np.where(bound == 0, singles, singles & bound)
-    return CountClaim(
+    return CountHints(
         values=values,
         wanted=wanted,
         singles=singles,
         sizes=np.full(NODES, size, dtype=np.uint8),
         active=np.array([rng.random() < 0.8 for _ in range(NODES)]) if rng.random() < 0.3 else None,
         bound=bound,
-        groups=rng.choice((1, 1, 2)),
+        lists=rng.choice((1, 1, 2)),
     )

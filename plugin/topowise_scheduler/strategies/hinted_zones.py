@@ -11,7 +11,7 @@ PerZone = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Spots:
+class HintedZones:
     """`masks` (nodes,) taken apart: `single` are the nodes with one zone and `flat` its place in (zones, nodes) read
     row by row, `several` those with more and `inside` (zones, several) whether each zone is in the mask, `none` those
     with 0."""
@@ -24,7 +24,7 @@ class Spots:
     none: NDArray[np.intp]
 
     @classmethod
-    def of(cls, masks: NDArray[np.int32], zones: int) -> Spots:
+    def of(cls, masks: NDArray[np.int32], zones: int) -> HintedZones:
         counts = np.bitwise_count(masks)
         single, several = np.flatnonzero(counts == 1), np.flatnonzero(counts > 1)
         # The bits below the only one that is set.

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topowise_scheduler.engine.packing import Layout, take
+from topowise_scheduler.engine.cpu_manager import CpuLayout
+from topowise_scheduler.engine.cpu_manager import take_packed as take_packed_counts
 from topowise_scheduler.kubelet import Core, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_packing import take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
@@ -26,7 +27,7 @@ def test_numbers_tell_where_packed_cpus_come_from(seed: int) -> None:
     assert places is not None
     free = [_some(rng, topology) for _ in range(NODES)]
     wanted = np.array([rng.randint(0, cpus.bit_count()) for cpus in free])
-    layout = Layout(
+    layout = CpuLayout(
         capacity=_repeated([cpus.bit_count() for cpus in topology.numa_cpus]),
         per_core=np.full(NODES, topology.cpus_per_core),
         known=np.ones(NODES, dtype=np.bool_),
@@ -35,7 +36,7 @@ def test_numbers_tell_where_packed_cpus_come_from(seed: int) -> None:
         socket=_repeated(list(places)),
     )
     cores = [topology.whole_cores(cpus) for cpus in free]
-    taken = take(layout, _counted(topology, free), _counted(topology, cores), wanted)
+    taken = take_packed_counts(layout, _counted(topology, free), _counted(topology, cores), wanted)
     model = [take_packed(topology, cpus, int(count)) for cpus, count in zip(free, wanted, strict=True)]
     assert taken.tolist() == _counted(topology, model).tolist()
     assert taken.shape == (zones, NODES)

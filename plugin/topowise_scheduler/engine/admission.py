@@ -1,0 +1,179 @@
+"""One shape of pod against many nodes at once: what `Kubelet.admit_view` does, in its order (kubelet/node.py).
+
+Invariant: the result for a node is the model's wherever the counts tell it; where it depends on which CPUs or devices a
+container gets, the node is deferred to the model, with the cause (verdicts.CAUSES).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine import topology_manager
+from topowise_scheduler.engine.counts import CPU, Traits
+from topowise_scheduler.engine.cpu_manager import CpuManager
+from topowise_scheduler.engine.device_manager import DeviceManager
+from topowise_scheduler.engine.masks import Flags, Masks, order_of
+from topowise_scheduler.engine.memory_manager import MemoryManager
+from topowise_scheduler.engine.node_groups import CountsView
+from topowise_scheduler.engine.topology_manager import ResourceHints
+from topowise_scheduler.engine.verdicts import AFFINITY, FAILED, SHORT, Decisions
+from topowise_scheduler.shape import AlignedRequest, Shape
+
+# What the kubelet looks at first, in its order; the others follow by name (predicates.py).
+_FIRST = ("cpu", "memory", "ephemeral-storage")
+
+
+def checked(shape: Shape) -> tuple[str, ...]:
+    """The resources the predicates check, in their order."""
+    amounts = dict(shape.requests)
+    return ("pods", *[name for name in _FIRST if name in amounts], *sorted(amounts.keys() - set(_FIRST)))
+
+
+def admit(shape: Shape, counts: CountsView, traits: Traits) -> tuple[Decisions, NDArray[np.int32]]:
+    """What is decided about some nodes with these traits, and the hints (containers, nodes).
+
+    A node that is still undecided at the end admits the pod, with these hints.
+    """
+    admission = _Admission(shape, counts, traits)
+    masks = admission.run()
+    return admission.decisions, masks
+
+
+class _Admission:
+    def __init__(self, shape: Shape, counts: CountsView, traits: Traits) -> None:
+        self.shape = shape
+        self.counts = counts
+        self.traits = traits
+        self.decisions = Decisions(len(counts))
+        self.cpus = CpuManager(counts, traits, self.decisions) if traits.cpu else None
+        self.memory = MemoryManager(counts, self.decisions) if traits.memory and shape.pinned else None
+        self.devices = DeviceManager(counts, self.decisions)
+        self.order = order_of(traits.zones, traits.distances)
+
+    def run(self) -> NDArray[np.int32]:
+        """Decide every node; the hints of every container."""
+        shape, traits, count = self.shape, self.traits, len(self.counts)
+        masks = np.zeros((len(shape.containers), count), dtype=np.int32)
+        everything = np.ones(count, dtype=np.bool_)
+        if shape.by_pod_level:
+            self.decisions.defer(everything, "pod-level-managers")
+        elif traits.by_socket and any(request.cpus for request in shape.containers):
+            self.decisions.defer(everything, "align-by-socket")
+        elif traits.exact_shares:
+            self.decisions.defer(everything, "exact-shares")
+        if not self.decisions.undecided.any():
+            return masks
+        hint = np.zeros(count, dtype=np.uint8)
+        preferred = np.zeros(count, dtype=np.bool_)
+        by_pod = traits.policy != "none" and traits.scope == "pod"
+        if by_pod:
+            hint, preferred = self._decide(shape.total, shape.containers[0])
+        for number, request in enumerate(shape.containers):
+            if traits.policy != "none" and not by_pod:
+                hint, preferred = self._decide(request, request)
+            masks[number] = hint
+            self._allocate(number, hint, preferred)
+        if traits.predicates:
+            self._check_predicates()
+        return masks
+
+    def _decide(self, request: AlignedRequest, first: AlignedRequest) -> tuple[Masks, Flags]:
+        """The merged hints, 0 for no affinity, and whether they are preferred. Refuses and defers.
+
+        `first` is the container that is allocated with the hint first.
+        """
+        resources: list[ResourceHints | None] = [self.devices.hints(name, count) for name, count in request.devices]
+        cpus = self.cpus if request.cpus else None
+        if cpus is not None:
+            resources.append(cpus.hints(request.cpus))
+        if self.memory is not None and request.memory:
+            resources.append(self.memory.hints(request.memory))
+        found = [hints for hints in resources if hints is not None]
+        policy, undecided = self.traits.policy, self.decisions.undecided
+        if policy == "single-numa-node":
+            hint, preferred = topology_manager.merge_single(
+                found, self.traits.zones, len(undecided), lambda fits: self._pick(fits, asks_for_cpus=cpus is not None)
+            )
+        else:
+            if policy == "best-effort":
+                # Every hint is admitted, so what no hint helps need not wait for one.
+                self._check(first)
+                if self.memory is not None and first.memory:
+                    self.memory.check(first.memory)
+            hint, preferred = topology_manager.merge(found, self.order, undecided, policy == "best-effort")
+        if policy != "best-effort":
+            self.decisions.refuse(~preferred, AFFINITY)
+        if cpus is not None:
+            cpus.confirm(hint, preferred)
+        return hint, preferred
+
+    def _pick(self, fits: Masks, *, asks_for_cpus: bool) -> Masks:
+        """Policy single-numa-node: of the NUMA nodes that fit the lowest, or the one the vote leaves."""
+        if not self.traits.most_allocated:
+            return topology_manager.lowest(fits)
+        fits = fits & np.uint8((1 << self.traits.zones) - 1)
+        votes = []
+        if self.cpus is not None:
+            free = self.cpus.free(fits != topology_manager.lowest(fits), asks_for_cpus=asks_for_cpus)
+            allocatable = self.counts.allocatable(CPU)
+            votes.append(topology_manager.most_allocated(allocatable - free, allocatable))
+        if self.traits.memory:
+            memory = self.memory or MemoryManager(self.counts, self.decisions)
+            votes.append(topology_manager.most_allocated(*memory.reserved()))
+        return topology_manager.elect(fits, votes)
+
+    def _allocate(self, number: int, hint: Masks, preferred: Flags) -> None:
+        """Device, CPU and memory manager, in this order."""
+        shape = self.shape
+        request, kind, later = shape.containers[number], shape.kinds[number], shape.containers[number + 1 :]
+        self._check(request)
+        for name, count in request.devices:
+            more = any(name == other for one in later for other, _ in one.devices)
+            self.devices.allocate(name, count, kind, hint, more=more)
+        if self.cpus is not None and request.cpus:
+            # The vote counts CPUs for every later container, also one that shares its own.
+            voting = self.traits.most_allocated and self.traits.scope == "container" and bool(later)
+            self.cpus.allocate(request.cpus, kind, hint, more=voting or any(one.cpus for one in later))
+        if self.memory is not None:
+            if request.memory is None:
+                self.decisions.refuse(self.decisions.undecided, FAILED)
+            else:
+                more = any(one.memory is not None for one in later)
+                self.memory.allocate(request.memory, kind, hint, preferred, more=more)
+
+    def _check(self, request: AlignedRequest) -> None:
+        """What device and CPU manager refuse whatever the hint."""
+        for name, count in request.devices:
+            self.devices.check(name, count)
+        if self.cpus is not None and request.cpus:
+            self.cpus.check(request.cpus)
+
+    def _check_predicates(self) -> None:
+        """The sums of requests against node allocatable; the first resource that is short is the reason."""
+        amounts = dict(self.shape.requests)
+        for index, name in enumerate(checked(self.shape)):
+            short = self._short(name, 1 if name == "pods" else amounts[name])
+            if short is not None:
+                where = short & self.decisions.undecided
+                if where.any():
+                    self.decisions.short[where] = index
+                    self.decisions.refuse(where, SHORT)
+
+    def _short(self, name: str, amount: int) -> Flags | None:
+        if ("slack", name) in self.counts:
+            short: Flags = self.counts.section(("slack", name))[0] < amount
+            return short
+        if name.startswith("hugepages-"):
+            return np.ones(len(self.counts), dtype=np.bool_)
+        return self.devices.short(name, amount, self._holding())
+
+    def _holding(self) -> Flags:
+        """Whether the pod was given devices, whichever."""
+        holding = np.zeros(len(self.counts), dtype=np.bool_)
+        asked: set[str] = {name for request in self.shape.containers for name, count in request.devices if count > 0}
+        for name in asked:
+            registered = self.devices.registered(name)
+            if registered is not None:
+                holding |= registered
+        return holding

@@ -1,0 +1,89 @@
+"""Verdicts that still hold: a shape of pod is judged anew only on nodes that have changed since.
+
+Invariant: a verdict is used only as long as the version of its row is the one it was made of.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine.admission import checked
+from topowise_scheduler.shape import PodRequests, Shape
+
+_MAX_SHAPES = 1024
+_MAX_BYTES = 64 << 20
+
+
+class CachedVerdicts:
+    """The verdicts on one pod, by row; `versions` are those of the rows they were made of, 0 for none.
+
+    `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
+    `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
+    """
+
+    def __init__(self, shapes: tuple[Shape, ...], rows: int) -> None:
+        self.resources = tuple(dict.fromkeys([name for shape in shapes for name in checked(shape)]))
+        self.versions: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self.outcome: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
+        self.reason: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
+        self.short: NDArray[np.int16] = np.full(rows, -1, dtype=np.int16)
+        self.masks: NDArray[np.int32] = np.zeros((len(shapes[0].containers), rows), dtype=np.int32)
+        self.kinds: dict[int, tuple[NDArray[np.int64], NDArray[np.int8]]] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes + self.masks.nbytes
+
+    def numbers(self, shape: Shape) -> NDArray[np.int16]:
+        """From numbers in `checked(shape)` to those in `resources`; -1 stays -1."""
+        return np.array([*map(self.resources.index, checked(shape)), -1], dtype=np.int16)
+
+    def widen(self, rows: int) -> None:
+        """Make space for more rows."""
+        missing = rows - len(self.versions)
+        self.versions = np.pad(self.versions, (0, missing))
+        self.outcome = np.pad(self.outcome, (0, missing))
+        self.reason = np.pad(self.reason, (0, missing))
+        self.short = np.pad(self.short, (0, missing), constant_values=-1)
+        self.masks = np.pad(self.masks, ((0, 0), (0, missing)))
+
+    def of_kinds(self, group: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
+        """Versions and verdicts of the kinds of hardware in a group."""
+        versions, verdicts = self.kinds.get(group, (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int8)))
+        missing = count - len(versions)
+        if missing > 0:
+            versions, verdicts = np.pad(versions, (0, missing)), np.pad(verdicts, (0, missing))
+            self.kinds[group] = versions, verdicts
+        return versions, verdicts
+
+
+class VerdictCache:
+    """The shapes asked for last, at most 1,024 of them and 64 MiB."""
+
+    def __init__(self) -> None:
+        self._shapes: OrderedDict[tuple[Shape, ...], CachedVerdicts] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._shapes)
+
+    def of(self, pod: PodRequests, rows: int) -> CachedVerdicts:
+        """What is known of a pod, as kubelets with different feature gates see it; new if nothing is."""
+        shapes = tuple([form.shape for form in pod.forms])
+        found = self._shapes.get(shapes)
+        if found is None:
+            found = self._shapes[shapes] = CachedVerdicts(shapes, rows)
+            self._bytes += found.size
+        else:
+            self._shapes.move_to_end(shapes)
+            if len(found.versions) < rows:
+                self._bytes -= found.size
+                found.widen(rows)
+                self._bytes += found.size
+        while len(self._shapes) > 1 and (len(self._shapes) > _MAX_SHAPES or self._bytes > _MAX_BYTES):
+            self._bytes -= self._shapes.popitem(last=False)[1].size
+        return found

@@ -1,0 +1,109 @@
+"""What a placement is scored by: the zones of the nodes on which a pod fits, and where on them it would go.
+
+Invariant: all nodes of one `Candidates` have equally many NUMA nodes and the same traits, and every array has the nodes
+as its last axis, so that a strategy is a few numpy expressions over all of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise.pods import Amounts, Kind, Needs
+from topowise_scheduler.engine.counts import CPU, DISTANCES, Key
+from topowise_scheduler.engine.node_groups import NodeGroup
+from topowise_scheduler.shape import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedContainer:
+    """One container, and what its hint is about.
+
+    `requests` are named as in Kubernetes: "cpu" in whole exclusive CPUs, "memory" and "hugepages-*" in bytes, devices
+    counted. What the managers of these nodes do not align is left out, and so is what the container does not ask for.
+    A plain init container (`kind` "init") has ended before those after it run, and leaves them what it had.
+    """
+
+    name: str
+    kind: Kind
+    requests: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Nodes on which a pod fits, before it is there.
+
+    `rows` (nodes,) are rows of the engine. `distances` (zones, zones, nodes) is the SLIT, 10 and 20 where a node does
+    not tell. `allocatable` and `available` map a resource to (zones, nodes) int64 by position: what a zone can give to
+    pods, and what of it nobody holds; 0 where a node or a zone has none of it. `containers` are in the order of
+    admission, and `masks` (containers, nodes) their hints, bit z for position z, 0 for none.
+    """
+
+    rows: NDArray[np.int32]
+    zones: int
+    distances: NDArray[np.int32]
+    allocatable: Mapping[str, NDArray[np.int64]]
+    available: Mapping[str, NDArray[np.int64]]
+    containers: tuple[AlignedContainer, ...]
+    masks: NDArray[np.int32]
+
+
+def candidates_of(
+    group: NodeGroup,
+    shape: Shape,
+    needs: Needs,
+    columns: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    masks: NDArray[np.int32],
+) -> Candidates:
+    """Some columns of a group as candidates."""
+    zones, hardware = group.traits.zones, group.hardware[columns]
+    devices = group.counts.names("device")
+    allocatable: dict[str, NDArray[np.int64]] = {}
+    available: dict[str, NDArray[np.int64]] = {}
+    for name, key in _sections(group, devices):
+        allocatable[name] = _taken(group.kinds.empty.section(key)[:zones], hardware)
+        available[name] = _taken(group.counts.section(key)[:zones], columns)
+    containers = _containers(group, shape, needs, devices)
+    if zones == 1:
+        # With one NUMA node "no affinity" leads nowhere else.
+        masks = np.broadcast_to(np.array([[bool(one.requests)] for one in containers], np.int32), masks.shape)
+    distances = group.kinds.fixed.section(DISTANCES).take(hardware, axis=1).astype(np.int32)
+    return Candidates(
+        rows=rows,
+        zones=zones,
+        distances=distances.reshape(zones, zones, len(hardware)),
+        allocatable=allocatable,
+        available=available,
+        containers=containers,
+        masks=masks,
+    )
+
+
+def _taken(section: NDArray[np.int64], columns: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Some columns of a section; what a node does not have counts as nothing."""
+    taken = section.take(columns, axis=1)
+    return np.maximum(taken, 0, out=taken)
+
+
+def _sections(group: NodeGroup, devices: list[str]) -> list[tuple[str, Key]]:
+    found: list[tuple[str, Key]] = [("cpu", CPU)] if group.traits.cpu else []
+    found += [(name, ("memory", name)) for name in group.counts.names("memory")]
+    return found + [(name, ("device", name)) for name in devices]
+
+
+def _containers(group: NodeGroup, shape: Shape, needs: Needs, devices: list[str]) -> tuple[AlignedContainer, ...]:
+    """The containers, with what the managers of these nodes align."""
+    found = []
+    for container, request in zip(needs.containers, shape.containers, strict=True):
+        amounts: Amounts = {}
+        if group.traits.cpu and request.cpus:
+            amounts["cpu"] = request.cpus
+        if group.traits.memory and shape.pinned:
+            amounts |= {name: size for name, size in request.memory or () if size}
+        amounts |= {name: count for name, count in request.devices if count and name in devices}
+        found.append(AlignedContainer(container.name, container.kind, amounts))
+    return tuple(found)

@@ -1,0 +1,319 @@
+"""Thousands of nodes, and what their kubelets would do with a pod.
+
+Invariants: every answer is the one `Kubelet.admit_view` of that node would give; a row belongs to one node until that
+is dropped; and a row's version grows with every `put`, so that no cached verdict outlives the state it is of. What
+counts do not tell is asked of the model of the one node, and counted in `fallbacks`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise.attributes import POLICIES
+from topowise_scheduler.engine import admission
+from topowise_scheduler.engine.cache import CachedVerdicts, VerdictCache
+from topowise_scheduler.engine.candidates import Candidates, candidates_of
+from topowise_scheduler.engine.counts import Counts, Hardware, Traits, hardware_of, is_same, read, sources
+from topowise_scheduler.engine.node_groups import Columns, NodeGroup
+from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.shape import PodForm, PodRequests
+
+_NO, _YES, _UNSURE = 0, 1, 2
+
+
+class _Node(NamedTuple):
+    """`sources` are those of its hardware and traits (counts.sources), `column` is its own in the group."""
+
+    name: str
+    kubelet: Kubelet
+    sources: tuple[object, ...]
+    group: int
+    column: int
+
+
+class _RowsByName:
+    """Rows by name in a dict whose keys and values lie together in memory.
+
+    Names come from all over the heap, and looking one up touches the key that was put in: for 5,000 names these cache
+    misses cost more than everything else. So the dict is copied now and then, with new strings made one after another;
+    `changes` counts what comes and goes of names without a slash; those with one come and go all the time.
+    """
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._copied = 0
+        self._row_of: dict[str, int] = {}
+
+    def rows(self, names: Sequence[str], row_of: dict[str, int]) -> NDArray[np.int32]:
+        if self.changes - self._copied > 64 + len(row_of) // 8:
+            self._copied = self.changes
+            self._row_of = {name.encode().decode(): row for name, row in row_of.items() if "/" not in name}
+        # What changed since the copy is looked up where it is right.
+        found = row_of if self.changes != self._copied else self._row_of
+        return np.fromiter(map(found.get, names, repeat(-1)), dtype=np.int32, count=len(names))
+
+
+class Engine:
+    """The decisions of `Kubelet`, for all nodes in a few milliseconds.
+
+    `fallbacks` counts by cause (verdicts.CAUSES) how many decisions were asked of the one-node model, and as "empty"
+    how often only it knew whether a refused pod would fit without the others. `cache_hits` and `cache_misses` count
+    verdicts that were known, and that were not. `policies` (rows,) is the Topology Manager policy of each row, a number
+    of topowise.attributes.POLICIES. An engine is used by one thread.
+    """
+
+    reasons: ClassVar[tuple[str, ...]] = REASONS
+    """The reasons of the kubelet by their number in a judgement; "OutOf" lacks the resource (Judgement.reason_of)."""
+
+    def __init__(self) -> None:
+        self.fallbacks: Counter[str] = Counter()
+        self.cache_hits = 0
+        self.cache_misses = 0
+        self.policies: NDArray[np.int8] = np.zeros(16, dtype=np.int8)
+        self._row_of: dict[str, int] = {}
+        self._rows_by_name = _RowsByName()
+        self._nodes: list[_Node | None] = []
+        self._free: list[int] = []
+        self._groups: list[NodeGroup] = []
+        self._group_of: dict[Traits, int] = {}
+        self._version = 0
+        self._versions: NDArray[np.int64] = np.zeros(16, dtype=np.int64)
+        # (2, rows): the group of each row, and its column there.
+        self._where: NDArray[np.int32] = np.zeros((2, 16), dtype=np.int32)
+        self._cache = VerdictCache()
+        self._all: NDArray[np.int32] | None = None
+        # Of the node written last: its other possible states, which come after it, have the same.
+        self._last: tuple[tuple[object, ...], Hardware, Traits] | None = None
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    def put(self, name: str, kubelet: Kubelet) -> None:
+        """A node, new or changed. The kubelet is kept: it must not change until the next put of the node."""
+        now, its_sources = read(kubelet), sources(kubelet)
+        row = self._row_of.get(name, -1)
+        node = self._nodes[row] if row >= 0 else None
+        if node is not None and is_same(node.sources, its_sources):
+            self._groups[node.group].replace(node.column, None, now)
+            self._nodes[row] = node._replace(kubelet=kubelet)
+        else:
+            row = self._enter(name, row, kubelet, now, its_sources)
+        self._version += 1
+        self._versions[row] = self._version
+
+    def drop(self, name: str) -> None:
+        """The node is gone; an unknown one is no news."""
+        row = self._row_of.pop(name, -1)
+        node = self._nodes[row] if row >= 0 else None
+        if node is None:
+            return
+        self._rows_by_name.changes += "/" not in name
+        self._leave(node)
+        self._nodes[row] = None
+        self._free.append(row)
+        self._all = None
+
+    def rows(self, names: Sequence[str]) -> NDArray[np.int32]:
+        """The rows of these nodes, -1 for one that is not known. A row is its node's until that is dropped.
+
+        A name with a slash, which no Node has, is only found by `row`.
+        """
+        return self._rows_by_name.rows(names, self._row_of)
+
+    def row(self, name: str) -> int:
+        """The row of a node, -1 if it is not known."""
+        return self._row_of.get(name, -1)
+
+    def names(self, rows: NDArray[np.int32]) -> list[str]:
+        """The names of nodes; "" for a row without one."""
+        found = [self._nodes[row] if row >= 0 else None for row in rows.tolist()]
+        return ["" if node is None else node.name for node in found]
+
+    def judge(self, pod: PodRequests, rows: NDArray[np.int32] | None = None) -> Judgement:
+        """What the kubelets of these nodes, or of all, would do with a pod."""
+        cached = self._cache.of(pod, len(self._versions))
+        at: slice | NDArray[np.intp]
+        if rows is None:
+            rows = self._all_rows()
+            at = rows.astype(np.intp) if self._free else slice(0, len(rows))
+        else:
+            at = rows.astype(np.intp)
+            if len(at) and at.min() < 0:
+                return self._partly(pod, rows)
+        stale = rows[cached.versions[at] != self._versions[at]]
+        self.cache_misses += len(stale)
+        self.cache_hits += len(rows) - len(stale)
+        if len(stale):
+            self._renew(cached, pod, stale)
+        return Judgement(
+            rows=rows,
+            outcome=cached.outcome[at].copy(),
+            reason=cached.reason[at].copy(),
+            short=cached.short[at].copy(),
+            masks=cached.masks[:, at].copy(),
+            resources=cached.resources,
+        )
+
+    def candidates(
+        self, pod: PodRequests, rows: NDArray[np.int32] | None = None
+    ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
+        """The nodes on which the pod fits, those with the same traits together, each with its index in `rows`."""
+        judgement = self.judge(pod, rows)
+        fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
+        groups = self._where[0, judgement.rows[fits]]
+        for number in np.flatnonzero(np.bincount(groups)).tolist():
+            group = self._groups[number]
+            indices = fits[groups == number]
+            mine = judgement.rows[indices]
+            shape, columns = pod.form(group.traits).shape, self._where[1, mine]
+            yield indices, candidates_of(group, shape, pod.needs, columns, mine, judgement.masks[:, indices])
+
+    def _enter(self, name: str, row: int, kubelet: Kubelet, now: Counts, its_sources: tuple[object, ...]) -> int:
+        """Write a node that is new or has other hardware or settings; its row."""
+        if self._last is None or not is_same(self._last[0], its_sources):
+            self._last = its_sources, hardware_of(kubelet), Traits.of(kubelet)
+        _, hardware, traits = self._last
+        group = self._group_of.get(traits)
+        if group is None:
+            group = self._group_of[traits] = len(self._groups)
+            self._groups.append(NodeGroup(traits))
+        node = self._nodes[row] if row >= 0 else None
+        if node is not None and node.group == group:
+            column = node.column
+            self._groups[group].replace(column, hardware, now)
+        else:
+            if node is not None:
+                self._leave(node)
+            else:
+                row = self._new_row(name)
+            column = self._groups[group].append(row, hardware, now)
+            self._where[:, row] = group, column
+        self._nodes[row] = _Node(name, kubelet, its_sources, group, column)
+        self.policies[row] = POLICIES.index(traits.policy)
+        return row
+
+    def _all_rows(self) -> NDArray[np.int32]:
+        if self._all is None:
+            self._all = np.array(sorted(self._row_of.values()), dtype=np.int32)
+            self._all.flags.writeable = False
+        return self._all
+
+    def _new_row(self, name: str) -> int:
+        if self._free:
+            row = self._free.pop()
+        else:
+            row = len(self._nodes)
+            self._nodes.append(None)
+            if row >= len(self._versions):
+                self._versions = np.concatenate([self._versions, np.zeros_like(self._versions)])
+                self.policies = np.concatenate([self.policies, np.zeros_like(self.policies)])
+                self._where = np.concatenate([self._where, np.zeros_like(self._where)], axis=1)
+        self._row_of[name] = row
+        self._rows_by_name.changes += "/" not in name
+        self._all = None
+        return row
+
+    def _leave(self, node: _Node) -> None:
+        moved = self._groups[node.group].remove(node.column)
+        other = self._nodes[moved] if moved >= 0 else None
+        if other is not None:
+            self._nodes[moved] = other._replace(column=node.column)
+            self._where[1, moved] = node.column
+
+    def _partly(self, pod: PodRequests, rows: NDArray[np.int32]) -> Judgement:
+        """Some rows are of no node."""
+        known = np.flatnonzero(rows >= 0)
+        found = self.judge(pod, rows[known])
+        outcome, reason = np.zeros(len(rows), dtype=np.int8), np.zeros(len(rows), dtype=np.int8)
+        short = np.full(len(rows), -1, dtype=np.int16)
+        masks = np.zeros((len(found.masks), len(rows)), dtype=np.int32)
+        outcome[known], reason[known], short[known], masks[:, known] = (
+            found.outcome, found.reason, found.short, found.masks
+        )  # fmt: skip
+        return Judgement(rows, outcome, reason, short, masks, found.resources)
+
+    def _renew(self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]) -> None:
+        """Judge these rows anew."""
+        numbers = self._where[0, rows]
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
+            group = self._groups[number]
+            mine = rows[numbers == number]
+            columns: Columns = self._where[1, mine].astype(np.intp)
+            if len(mine) == group.count:
+                columns, mine = slice(0, group.count), group.rows[: group.count]
+            self._judge_group(cached, number, pod.form(group.traits), columns, mine)
+        cached.versions[rows] = self._versions[rows]
+
+    def _judge_group(
+        self, cached: CachedVerdicts, number: int, form: PodForm, columns: Columns, rows: NDArray[np.int32]
+    ) -> None:
+        group = self._groups[number]
+        cause = group.cause[columns]
+        refused = np.zeros(0, dtype=np.intp)
+        if not cause.all():
+            decisions, masks = admission.admit(form.shape, group.view(columns), group.traits)
+            cause = np.where(cause > 0, cause, decisions.cause)
+            cached.outcome[rows] = Outcome.FITS
+            cached.reason[rows] = decisions.reason
+            cached.short[rows] = cached.numbers(form.shape)[decisions.short]
+            cached.masks[:, rows] = masks
+            refused = np.flatnonzero(~decisions.undecided & (cause == 0))
+        if len(refused):
+            possible = self._ever_possible(cached, number, form, group.hardware[columns][refused])
+            cached.outcome[rows[refused]] = np.where(possible == _YES, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE)
+            for index in refused[possible == _UNSURE].tolist():
+                row = int(rows[index])
+                self.fallbacks["empty"] += 1
+                cached.outcome[row] = self._if_empty(self._kubelet(row), form)
+        for index in np.flatnonzero(cause).tolist():
+            self._ask_model(cached, int(rows[index]), form, CAUSES[cause[index]])
+
+    def _ever_possible(
+        self, cached: CachedVerdicts, number: int, form: PodForm, kinds: NDArray[np.int32]
+    ) -> NDArray[np.int8]:
+        """For nodes of these kinds of hardware, whether the pod fits with nothing held: _YES, _NO or _UNSURE."""
+        group = self._groups[number]
+        versions, verdicts = cached.of_kinds(number, group.kinds.count)
+        stale = np.unique(kinds)
+        stale = stale[versions[stale] != group.kinds.versions[stale]]
+        if len(stale):
+            decisions, _ = admission.admit(form.shape, group.empty_view(stale), group.traits)
+            verdicts[stale] = np.where(decisions.cause != 0, _UNSURE, decisions.undecided)
+            versions[stale] = group.kinds.versions[stale]
+        return verdicts[kinds]
+
+    def _kubelet(self, row: int) -> Kubelet:
+        node = self._nodes[row]
+        assert node is not None
+        return node.kubelet
+
+    def _ask_model(self, cached: CachedVerdicts, row: int, form: PodForm, cause: str) -> None:
+        """Let the model of the one node decide."""
+        self.fallbacks[cause] += 1
+        kubelet, view = self._kubelet(row), form.view
+        trial = kubelet.fork()
+        admitted = trial.admit_view(view)
+        cached.reason[row], cached.short[row] = 0, -1
+        if admitted.admitted:
+            hints = trial.active[view.uid].hints
+            cached.outcome[row] = Outcome.FITS
+            cached.masks[:, row] = [hints[container.name].mask or 0 for container in view.containers]
+            return
+        if admitted.shortages:
+            cached.reason[row] = SHORT
+            cached.short[row] = cached.resources.index(admitted.reason.removeprefix(OUT_OF))
+        else:
+            cached.reason[row] = NUMBER_OF[admitted.reason]
+        cached.outcome[row] = self._if_empty(kubelet, form)
+
+    def _if_empty(self, kubelet: Kubelet, form: PodForm) -> Outcome:
+        """What the refusal of a pod means, by the model."""
+        fits = kubelet.emptied().admit_view(form.view).admitted
+        return Outcome.UNSCHEDULABLE if fits else Outcome.UNRESOLVABLE

@@ -1,0 +1,314 @@
+"""The counts of all nodes as arrays: nodes whose kubelets count alike are one group, a column each.
+
+Invariants: the columns of a group are dense (the last one moves where one is removed), a column holds what
+`counts.read` said of its node last, and what never changes on a node is kept, and computed, once for all nodes with
+equal hardware: a cluster has many nodes and few kinds of hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine import masks
+from topowise_scheduler.engine.counts import CORES, Hardware, Key, Traits, absent
+from topowise_scheduler.engine.masks import Masks
+from topowise_scheduler.engine.verdicts import CAUSE
+from topowise_scheduler.shape import Amounts
+
+Columns = slice | NDArray[np.intp]
+Numbers = NDArray[np.int64]
+Counts = Mapping[Key, Sequence[int]]
+_HardwareKey = tuple[tuple[object, ...], ...]
+
+_FIRST_COLUMNS: Final = 16
+# More than any request, and eight of them do not overflow.
+_MOST: Final = 1 << 58
+# Requests whose preferred sizes are kept.
+_MAX_SIZES: Final = 1024
+
+
+class CountsArray:
+    """int64 (entries, columns): a section has its entries one after another, and each entry all nodes in one stretch.
+
+    So a comparison over all nodes reads memory in order, and a node is written by one assignment. A section comes
+    into being with the first node that has it; the others hold what `counts.absent` says.
+    """
+
+    def __init__(self, zones: int) -> None:
+        self._zones = zones
+        self._data: Numbers = np.zeros((0, _FIRST_COLUMNS), dtype=np.int64)
+        self._defaults: dict[Key, Sequence[int]] = {}
+        self._slices: dict[Key, slice] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._slices
+
+    def names(self, family: str) -> list[str]:
+        """The resources that have a section in a family."""
+        return [name for first, name in self._slices if first == family]
+
+    def section(self, key: Key) -> Numbers:
+        """(entries, columns), free columns too. Raises KeyError."""
+        return self._data[self._slices[key]]
+
+    def write(self, column: int, values: Counts) -> None:
+        """Fill a column."""
+        for key in values:
+            if key not in self._slices:
+                self._add(key)
+        if column >= self._data.shape[1]:
+            self._widen(column)
+        numbers: list[int] = []
+        for key, default in self._defaults.items():
+            numbers += values.get(key, default)
+        try:
+            self._data[:, column] = numbers
+        except OverflowError:
+            # Damage; no request is as large.
+            self._data[:, column] = [max(-_MOST, min(_MOST, number)) for number in numbers]
+
+    def move(self, source: int, target: int) -> None:
+        """Copy a column over another."""
+        self._data[:, target] = self._data[:, source]
+
+    def _add(self, key: Key) -> None:
+        height, width = self._data.shape
+        default = absent(key, self._zones)
+        self._defaults[key] = default
+        self._slices[key] = slice(height, height + len(default))
+        rows = np.repeat(np.array(default, dtype=np.int64)[:, None], width, axis=1)
+        self._data = np.concatenate([self._data, rows])
+
+    def _widen(self, column: int) -> None:
+        height, width = self._data.shape
+        wider = np.zeros((height, max(2 * width, column + 1)), dtype=np.int64)
+        wider[:, :width] = self._data
+        self._data = wider
+
+
+class HardwareKinds:
+    """The kinds of hardware in a group: `empty` has them with nothing held, `fixed` what never changes, a column each.
+
+    `versions` grows whenever a column is taken for another kind.
+    """
+
+    def __init__(self, zones: int) -> None:
+        self.zones = zones
+        self.empty = CountsArray(zones)
+        self.fixed = CountsArray(zones)
+        self.versions: Numbers = np.zeros(_FIRST_COLUMNS, dtype=np.int64)
+        self.count = 0
+        self._version = 0
+        self._known: dict[_HardwareKey, int] = {}
+        self._keys: list[_HardwareKey | None] = []
+        self._uses: list[int] = []
+        self._free: list[int] = []
+        self._sizes: dict[tuple[object, ...], Masks] = {}
+
+    def enter(self, hardware: Hardware) -> int:
+        """The column of a node's hardware, which has one node more now."""
+        key = (*_frozen(hardware.empty), *_frozen(hardware.fixed))
+        kind = self._known.get(key)
+        if kind is None:
+            kind = self._new(key, hardware)
+        self._uses[kind] += 1
+        return kind
+
+    def leave(self, kind: int) -> None:
+        """The kind has one node less; without any it is forgotten."""
+        self._uses[kind] -= 1
+        key = self._keys[kind]
+        if not self._uses[kind] and key is not None:
+            del self._known[key]
+            self._keys[kind] = None
+            self._free.append(kind)
+
+    def cpu_sizes(self, requested: int) -> Masks:
+        """(kinds,) the fewest NUMA nodes whose CPUs, busy ones too, reach the request (CpuTopology.smallest_mask)."""
+        return self._cached(
+            ("cpu", requested), lambda: _smallest(self.fixed.section(CORES)[: self.zones, : self.count], requested)
+        )
+
+    def device_sizes(self, resource: str, requested: int) -> Masks:
+        """(kinds,) the fewest NUMA nodes that have so many devices (DeviceTable.smallest_mask)."""
+        return self._cached(
+            ("device", resource, requested),
+            lambda: _smallest(self.fixed.section(("devices", resource))[:, : self.count], requested),
+        )
+
+    def memory_sizes(self, requested: Amounts) -> Masks:
+        """(kinds,) the fewest NUMA nodes that could hold all of it (MemoryPolicy.smallest_mask)."""
+        return self._cached(("memory", requested), lambda: self._memory_sizes(requested))
+
+    def _memory_sizes(self, requested: Amounts) -> Masks:
+        free = [self.empty.section(("memory", name))[: self.zones, : self.count] for name, _ in requested]
+        single = np.ones((self.zones, self.count), dtype=np.bool_)
+        for amounts, (_, size) in zip(free, requested, strict=True):
+            single &= amounts >= size
+        sizes = np.ones(self.count, dtype=np.uint8)
+        several = np.flatnonzero(~single.any(axis=0))
+        if len(several):
+            fits = np.ones((1 << self.zones, len(several)), dtype=np.bool_)
+            for amounts, (_, size) in zip(free, requested, strict=True):
+                fits &= masks.masks_reaching(amounts[:, several], size)
+            least = masks.where_fits(fits, masks.popcounts(self.zones)[:, None]).min(axis=0)
+            sizes[several] = np.minimum(least, self.zones)
+        return sizes
+
+    def _cached(self, key: tuple[object, ...], compute: Callable[[], Masks]) -> Masks:
+        found = self._sizes.get(key)
+        if found is None:
+            if len(self._sizes) >= _MAX_SIZES:
+                self._sizes.clear()
+            found = self._sizes[key] = compute()
+        return found
+
+    def _new(self, key: _HardwareKey, hardware: Hardware) -> int:
+        if self._free:
+            kind = self._free.pop()
+            self._keys[kind] = key
+        else:
+            kind = self.count
+            self.count += 1
+            self._keys.append(key)
+            self._uses.append(0)
+            if kind >= len(self.versions):
+                self.versions = np.concatenate([self.versions, np.zeros_like(self.versions)])
+        self._known[key] = kind
+        self.empty.write(kind, hardware.empty)
+        self.fixed.write(kind, hardware.fixed)
+        self._version += 1
+        self.versions[kind] = self._version
+        self._sizes.clear()
+        return kind
+
+
+class CountsView:
+    """The nodes one decision is about: some `columns` of an array; `hardware` (nodes,) is the kind of each.
+
+    Nobody writes to what it gives.
+    """
+
+    __slots__ = ("_array", "_columns", "_kinds", "_sections", "hardware", "zones")
+
+    def __init__(self, array: CountsArray, columns: Columns, kinds: HardwareKinds, hardware: NDArray[np.int32]) -> None:
+        self._array = array
+        self._columns = columns
+        self._kinds = kinds
+        self._sections: dict[Key, Numbers] = {}
+        self.hardware = hardware
+        self.zones = kinds.zones
+
+    def __len__(self) -> int:
+        return len(self.hardware)
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether any node of the array has the section."""
+        return key in self._array
+
+    def names(self, family: str) -> list[str]:
+        """The resources that have a section in a family."""
+        return self._array.names(family)
+
+    def section(self, key: Key) -> Numbers:
+        """(entries, nodes)."""
+        found = self._sections.get(key)
+        if found is None:
+            found = self._sections[key] = self._array.section(key)[:, self._columns]
+        return found
+
+    def allocatable(self, key: Key) -> Numbers:
+        """(zones, nodes) what the zones have of a resource with nothing held."""
+        return self._kinds.empty.section(key)[: self.zones, self.hardware]
+
+    def cores(self, entries: int | slice = slice(None)) -> Numbers:
+        """(entries, nodes) of the section `CORES`, or (nodes,) of one entry of it."""
+        return self._kinds.fixed.section(CORES)[entries, self.hardware]
+
+    def cpu_sizes(self, requested: int) -> Masks:
+        """(nodes,) the preferred size of a hint for so many CPUs."""
+        return self._kinds.cpu_sizes(requested)[self.hardware]
+
+    def device_sizes(self, resource: str, requested: int) -> Masks:
+        """(nodes,) the preferred size of a hint for so many devices."""
+        return self._kinds.device_sizes(resource, requested)[self.hardware]
+
+    def memory_sizes(self, requested: Amounts) -> Masks:
+        """(nodes,) the preferred size of a hint for so much memory."""
+        return self._kinds.memory_sizes(requested)[self.hardware]
+
+
+class NodeGroup:
+    """Nodes with the same traits. `rows` (columns,) says which row of the engine a column is, `hardware` which column
+    of `kinds` is the node's, and `cause` why it cannot be judged by counts, a number of verdicts.CAUSES.
+    """
+
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
+        self.kinds = HardwareKinds(traits.zones)
+        self.counts = CountsArray(traits.zones)
+        self.count = 0
+        self.rows: NDArray[np.int32] = np.zeros(_FIRST_COLUMNS, dtype=np.int32)
+        self.hardware: NDArray[np.int32] = np.zeros(_FIRST_COLUMNS, dtype=np.int32)
+        self.cause: NDArray[np.int8] = np.zeros(_FIRST_COLUMNS, dtype=np.int8)
+
+    def append(self, row: int, hardware: Hardware, now: Counts) -> int:
+        """A new node; its column."""
+        column = self.count
+        self.count += 1
+        if column >= len(self.rows):
+            self.rows, self.hardware, self.cause = (
+                np.concatenate([one, np.zeros_like(one)]) for one in (self.rows, self.hardware, self.cause)
+            )
+        self.rows[column] = row
+        self._enter(column, hardware)
+        self.counts.write(column, now)
+        return column
+
+    def replace(self, column: int, hardware: Hardware | None, now: Counts) -> None:
+        """The node has other counts; None: its hardware is as it was."""
+        if hardware is not None:
+            before = int(self.hardware[column])
+            self._enter(column, hardware)
+            self.kinds.leave(before)
+        self.counts.write(column, now)
+
+    def remove(self, column: int) -> int:
+        """The node is gone; the row whose column is this one now, -1 if none has moved."""
+        self.kinds.leave(int(self.hardware[column]))
+        self.count -= 1
+        last = self.count
+        if column == last:
+            return -1
+        self.counts.move(last, column)
+        for one in (self.rows, self.hardware, self.cause):
+            one[column] = one[last]
+        return int(self.rows[column])
+
+    def view(self, columns: Columns) -> CountsView:
+        """Some columns as they are now."""
+        return CountsView(self.counts, columns, self.kinds, self.hardware[columns])
+
+    def empty_view(self, kinds: NDArray[np.int32]) -> CountsView:
+        """Nodes of these kinds with nothing held."""
+        return CountsView(self.kinds.empty, kinds.astype(np.intp), self.kinds, kinds)
+
+    def _enter(self, column: int, hardware: Hardware) -> None:
+        self.hardware[column] = self.kinds.enter(hardware)
+        self.cause[column] = CAUSE[hardware.cause]
+
+
+def _frozen(counts: Counts) -> list[tuple[object, ...]]:
+    return [(key, *numbers) for key, numbers in counts.items()]
+
+
+def _smallest(capacity: Numbers, requested: int) -> Masks:
+    """From (zones, kinds) the least k whose k largest reach the request; all that have any if they do not."""
+    largest = np.cumsum(-np.sort(-capacity, axis=0), axis=0)
+    least = 1 + (largest < requested).sum(axis=0)
+    sizes: Masks = np.minimum(least, (capacity > 0).sum(axis=0)).astype(np.uint8)
+    return sizes

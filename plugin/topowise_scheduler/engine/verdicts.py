@@ -1,0 +1,105 @@
+"""What is said of a pod and many nodes: why a kubelet would refuse it, or why counts do not tell.
+
+Invariant: a node is decided once; what is found out about it later changes nothing (`Decisions`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine.masks import Flags
+from topowise_scheduler.kubelet.hints import EMPTY_POOL, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED
+
+OUT_OF: Final = "OutOf"
+
+# The reasons of the kubelet, by the number they have in arrays. "OutOf" goes on with the name of a resource.
+REASONS: Final = ("", TOPOLOGY_AFFINITY, UNEXPECTED, SMT_ALIGNMENT, EMPTY_POOL, OUT_OF)
+NUMBER_OF: Final = {reason: number for number, reason in enumerate(REASONS)}
+AFFINITY: Final = NUMBER_OF[TOPOLOGY_AFFINITY]
+FAILED: Final = NUMBER_OF[UNEXPECTED]
+NOT_WHOLE_CORES: Final = NUMBER_OF[SMT_ALIGNMENT]
+SHORT: Final = NUMBER_OF[OUT_OF]
+
+# Why counts do not tell and the model of the one node is asked.
+CAUSES: Final = (
+    "",
+    "zones",
+    "negative-memory",
+    "align-by-socket",
+    "pod-level-managers",
+    "exact-shares",
+    "devices-near-several-nodes",
+    "cpus-over-several-nodes",
+    "devices-over-several-nodes",
+    "cpus-of-init-containers",
+    "distributed-cpus",
+    "uneven-cores",
+)
+CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
+
+
+class Decisions:
+    """`undecided` (nodes,), and of the others `reason` why they refuse, or `cause` why counts do not tell.
+
+    `short` is the number of the missing resource among those the predicates check (admission.checked).
+    """
+
+    __slots__ = ("cause", "reason", "short", "undecided")
+
+    def __init__(self, count: int) -> None:
+        self.undecided: Flags = np.ones(count, dtype=np.bool_)
+        self.reason: NDArray[np.int8] = np.zeros(count, dtype=np.int8)
+        self.short: NDArray[np.int16] = np.full(count, -1, dtype=np.int16)
+        self.cause: NDArray[np.int8] = np.zeros(count, dtype=np.int8)
+
+    def refuse(self, where: Flags, reason: int) -> None:
+        """These nodes refuse the pod, unless they were decided before."""
+        where = where & self.undecided
+        self.reason[where] = reason
+        self.undecided &= ~where
+
+    def defer(self, where: Flags | None, cause: str) -> None:
+        """For these the model is to be asked, unless they were decided before."""
+        if where is not None:
+            where = where & self.undecided
+            self.cause[where] = CAUSE[cause]
+            self.undecided &= ~where
+
+
+class Outcome(IntEnum):
+    """Whether the node's kubelet would admit the pod.
+
+    UNSCHEDULABLE: not now, but it would with nothing held by pods. UNRESOLVABLE: not even then. UNKNOWN: no such row.
+    """
+
+    UNKNOWN = 0
+    FITS = 1
+    UNSCHEDULABLE = 2
+    UNRESOLVABLE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Arrays in the order of `rows` (nodes,); they are the caller's own.
+
+    `outcome` is of Outcome. `reason` is a number of REASONS, 0 where the pod fits, and `short` one of `resources` where
+    the reason is a shortage, else -1. `masks` (containers, nodes) has the hint of every container in the order
+    of admission, bit z for the NUMA node at position z and 0 for no affinity; it is right where the pod fits.
+    """
+
+    rows: NDArray[np.int32]
+    outcome: NDArray[np.int8]
+    reason: NDArray[np.int8]
+    short: NDArray[np.int16]
+    masks: NDArray[np.int32]
+    resources: tuple[str, ...]
+
+    def reason_of(self, index: int) -> str:
+        """The kubelet's reason for the node at an index of the arrays, "" if the pod fits."""
+        reason = int(self.reason[index])
+        return REASONS[reason] + self.resources[self.short[index]] if reason == SHORT else REASONS[reason]

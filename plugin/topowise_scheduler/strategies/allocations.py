@@ -1,0 +1,100 @@
+"""The containers of a pod one after the other, each with what those before it have left on the candidates.
+
+Upstream scores every container against the same zones; here a container finds the zones without what the containers
+before it keep. A plain init container gives all of it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise.pods import peak
+from topowise_scheduler.engine import AlignedContainer, Candidates
+from topowise_scheduler.strategies.hinted_zones import HintedZones, PerZone
+
+INIT: Final = "init"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What is placed at once: `requests` above 0, `available` (zones, nodes) of each of them by then."""
+
+    requests: Mapping[str, int]
+    available: Mapping[str, PerZone]
+    hinted: HintedZones
+
+
+class AllocationPlan(NamedTuple):
+    """How the pod is placed on some nodes: `where` (nodes,), and the allocations, computed for all nodes."""
+
+    where: NDArray[np.bool_]
+    allocations: Sequence[Allocation]
+
+
+def allocation_plans(candidates: Candidates, *, without_init: bool = False) -> Iterator[AllocationPlan]:
+    """The allocations on every node, `without_init` those that last; none if nothing is asked for.
+
+    Where all containers lie in the same zones they are one allocation, elsewhere one each. So a pod counts as one in
+    scope pod, and in scope container where it makes no difference to the zones.
+    """
+    chosen = [
+        index
+        for index, container in enumerate(candidates.containers)
+        if aligned_requests(candidates, container) and not (without_init and container.kind == INIT)
+    ]
+    if not chosen:
+        return
+    containers = [candidates.containers[index] for index in chosen]
+    masks = candidates.masks[chosen]
+    together = (masks == masks[0]).all(axis=0)
+    if together.any():
+        requests = peak_requests(candidates, containers)
+        available = {name: candidates.available[name] for name in requests}
+        yield AllocationPlan(together, [Allocation(requests, available, HintedZones.of(masks[0], candidates.zones))])
+    if not together.all():
+        yield AllocationPlan(~together, list(_one_by_one(candidates, containers, masks)))
+
+
+def _one_by_one(
+    candidates: Candidates, containers: Sequence[AlignedContainer], masks: NDArray[np.int32]
+) -> Iterator[Allocation]:
+    left = dict(candidates.available)
+    for index, (container, mask) in enumerate(zip(containers, masks, strict=True)):
+        requests = aligned_requests(candidates, container)
+        hinted = HintedZones.of(mask, candidates.zones)
+        yield Allocation(requests, {name: left[name] for name in requests}, hinted)
+        if container.kind != INIT and index + 1 < len(containers):
+            left |= {name: hinted.without(left[name], amount) for name, amount in requests.items()}
+
+
+def aligned_requests(candidates: Candidates, container: AlignedContainer) -> dict[str, int]:
+    """What a container asks for and any of the candidates has zones for."""
+    return {name: amount for name, amount in container.requests.items() if amount > 0 and name in candidates.available}
+
+
+def peak_requests(candidates: Candidates, containers: Sequence[AlignedContainer]) -> dict[str, int]:
+    """What these containers need together."""
+    amounts = [(container.kind, aligned_requests(candidates, container)) for container in containers]
+    names = dict.fromkeys(name for _, one in amounts for name in one)
+    return {name: peak([(kind, one.get(name, 0)) for kind, one in amounts]) for name in names}
+
+
+def has_resource(candidates: Candidates, name: str) -> NDArray[np.bool_] | None:
+    """(nodes,) whether any zone of a node can give a resource at all; None if so on all nodes. Where it cannot, the
+    kubelet does not align it."""
+    somewhere = np.asarray(candidates.allocatable[name].any(axis=0))
+    return None if somewhere.all() else somewhere
+
+
+def can_align(candidates: Candidates, names: Iterable[str], nodes: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """For these nodes, whether their zones can give any of the resources."""
+    found = np.zeros(nodes.size, np.bool_)
+    for name in names:
+        where = has_resource(candidates, name)
+        found |= True if where is None else where[nodes]
+    return found

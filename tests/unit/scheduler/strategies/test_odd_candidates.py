@@ -1,0 +1,111 @@
+"""What every strategy must bear: nothing to align, nothing to give, and neighbours that have nothing in common."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.engine import Candidates
+from topowise_scheduler.strategies import NAMES, Strategy, make, scale
+
+from .conftest import CandidatesOf, Node, Scores, _candidates
+
+EVERY = pytest.mark.parametrize("name", NAMES)
+
+
+def strategy_of(name: str) -> Strategy:
+    return make(name, {"cpu": 2}, Scoring())
+
+
+@EVERY
+def test_no_nodes_have_no_scores(candidates_of: CandidatesOf, name: str) -> None:
+    candidates = candidates_of([{"cpu": 4}], containers=[{"cpu": 1}], masks=[[1]])
+    nobody = replace(
+        candidates,
+        rows=candidates.rows[:0],
+        distances=candidates.distances[..., :0],
+        allocatable={"cpu": candidates.allocatable["cpu"][:, :0]},
+        available={"cpu": candidates.available["cpu"][:, :0]},
+        masks=candidates.masks[:, :0],
+    )
+    strategy = strategy_of(name)
+    assert strategy.finish(strategy.raw(nobody)).tolist() == []
+
+
+@EVERY
+@pytest.mark.parametrize("containers", [[], [{}], [{"cpu": 0}], [{"unknown": 3}]])
+def test_a_pod_that_aligns_nothing_makes_no_difference(
+    candidates_of: CandidatesOf, scores: Scores, name: str, containers: list[dict[str, int]]
+) -> None:
+    nodes: list[Node] = [[{"cpu": 4}], [{"cpu": 1}]]
+    assert len(set(scores(name, candidates_of(*nodes, containers=containers, masks=[[0, 0]] * len(containers))))) == 1
+
+
+@EVERY
+def test_an_aligned_node_is_better_than_one_that_promises_nothing(
+    candidates_of: CandidatesOf, scores: Scores, name: str
+) -> None:
+    node: Node = [{"cpu": 4, "memory": 8}, {"cpu": 4, "memory": 8}]
+    # Nobody knows where the pod will lie on the second node; LeastNUMANodes counts what it would need.
+    candidates = candidates_of(node, node, containers=[{"cpu": 2, "memory": 3}], masks=[[1, 0]])
+    aligned, unpromised = scores(name, candidates)
+    assert aligned >= unpromised if name == "LeastNUMANodes" else aligned > unpromised
+
+
+def test_an_unknown_strategy_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown scoring strategy 'Best', expected one of TightFit, "):
+        make("Best", {}, Scoring())
+
+
+amounts = st.sampled_from([0, 0, 1, 3, 8, 64])
+zone = st.dictionaries(st.sampled_from(["cpu", "memory", "gpu", "hugepages-1Gi"]), amounts)
+pod = st.lists(
+    st.dictionaries(st.sampled_from(["cpu", "memory", "gpu", "other"]), st.sampled_from([0, 1, 3, 9])), max_size=3
+)
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> Candidates:
+    """Anything: zones without CPUs or memory, more asked for than there is, any masks."""
+    zones, count = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    nodes = draw(st.lists(st.lists(zone, min_size=zones, max_size=zones), min_size=count, max_size=count))
+    extra = draw(amounts)
+    whole = [[{name: amount + extra for name, amount in one.items()} for one in node] for node in nodes]
+    containers = draw(pod)
+    masks = st.lists(st.integers(0, 2**zones - 1), min_size=count, max_size=count)
+    kinds = draw(
+        st.lists(st.sampled_from(["app", "init", "sidecar"]), min_size=len(containers), max_size=len(containers))
+    )
+    rows = draw(st.lists(masks, min_size=len(containers), max_size=len(containers)))
+    return _candidates(*nodes, containers=containers, masks=rows, kinds=kinds, whole=whole)
+
+
+def only(candidates: Candidates, node: int) -> Candidates:
+    return replace(
+        candidates,
+        rows=candidates.rows[node : node + 1],
+        distances=candidates.distances[..., node : node + 1],
+        allocatable={name: table[:, node : node + 1] for name, table in candidates.allocatable.items()},
+        available={name: table[:, node : node + 1] for name, table in candidates.available.items()},
+        masks=candidates.masks[:, node : node + 1],
+    )
+
+
+@EVERY
+@pytest.mark.filterwarnings("error")
+@settings(max_examples=150, deadline=None)
+@given(candidates=candidates())
+def test_a_node_scores_for_itself_and_in_range(name: str, candidates: Candidates) -> None:
+    strategy = strategy_of(name)
+    before = {key: table.copy() for key, table in candidates.available.items()}
+    raw = strategy.raw(candidates)
+    finished = strategy.finish(raw)
+    assert raw.dtype == finished.dtype == np.int64
+    assert ((finished >= 0) & (finished <= scale.RAW_MAX)).all()
+    assert raw.tolist() == [strategy.raw(only(candidates, node)).item() for node in range(len(candidates.rows))]
+    assert all((candidates.available[key] == table).all() for key, table in before.items())
