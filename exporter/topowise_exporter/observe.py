@@ -135,12 +135,12 @@ class Observer:
         files = self._read_files(kubelet)
         found = self._admissions.sort(pods, files.readable, directories, self._clock())
         self.withheld, self.due = found.withheld, found.due
-        said = self._answer(kubelet, allocatable, pods, files, directories, found.uids)
+        said = self._answer(kubelet, allocatable, pods, files, directories, found.listed)
         self.doubts = self._kubelet.doubts(said)
         absent = self._kubelet.absent(said)
         if not self.doubts:
             self._kubelet.believe(said, absent)
-        unlisted = {} if files.cpu is None else self._unlisted(files.cpu, found.pods, directories or _NONE)
+        unlisted = {} if files.cpu is None else self._unlisted(files.cpu, found, directories or _NONE)
         leftovers = self._unlisted_devices(files.devices, pods, found, directories or _NONE)
         devices = self._devices()
         changing = (unlisted, leftovers, absent)
@@ -246,19 +246,19 @@ class Observer:
     ) -> dict[str, tuple[Device, ...]]:
         if state is None:
             return {}
-        others = (directories & state.holders.keys()) - found.uids - self._seen_with_devices
-        self._seen_with_devices = (self._seen_with_devices | found.uids) & state.holders.keys()
-        live = found.uids | self._leftovers.living(others, pods)
+        self._seen_with_devices = (self._seen_with_devices | found.listed) & state.holders.keys()
+        others = (directories & state.holders.keys()) - self._seen_with_devices
+        live = found.whole | self._leftovers.living(others, pods)
         return holders.unlisted_devices(state, found.pods, live)
 
-    def _unlisted(
-        self, state: CpuState, pods: tuple[PodAllocation, ...], directories: frozenset[str]
-    ) -> dict[str, frozenset[int]]:
+    def _unlisted(self, state: CpuState, found: Sorted, directories: frozenset[str]) -> dict[str, frozenset[int]]:
+        pods = found.pods
         if self._matched is None or self._matched.state is not state or self._matched.pods is not pods:
             listed = holders.listed_uids(state, pods)
             self._matched = _Matched(state, pods, listed, holders.unlisted_cpus(state, pods, listed))
-            # A pod that was listed with CPUs once and is not any more is dead, even if its directory lingers.
-            self._seen_listed = (self._seen_listed | listed) & frozenset(state.holders)
+        # A pod that was listed with CPUs once and is not any more is dead, even if its directory lingers.
+        seen = (self._seen_listed | self._matched.listed | found.listed) & state.holders.keys()
+        self._seen_listed = frozenset(seen)
         if len(self._matched.listed) == len(state.holders):
             return self._matched.unlisted
         # Nothing of the others' is listed: whether they exist is told by their directories, which change by themselves.

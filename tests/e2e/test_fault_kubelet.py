@@ -171,14 +171,17 @@ async def test_a_state_file_that_is(
     server: ApiServer,
     exporting: Exporting,
     config: dict[str, Any],
+    kubelet: FakeKubelet,
     state_file: Path,
 ) -> None:
     exporter = await exporting("2")
     lines = len(exporter.log.splitlines())
     held = state_file.read_bytes()
     damage(state_file)
-    # What the socket tells is published all the same.
-    await assert_eventually(lambda: available(server) == "3", within=LONG_S)
+    # What the socket tells is published all the same, and what only the file had stays.
+    kubelet.give("q", 3)
+    await assert_eventually(lambda: available(server, "node-4") == "2", within=LONG_S)
+    assert available(server) == "2"
     assert len(exporter.lines("CPU manager state cannot be read")) == 1
     assert "not ok" not in await readiness(config)
     await asyncio.sleep(2)
@@ -198,8 +201,7 @@ async def test_a_state_file_that_is(
 async def test_a_state_file_with_a_wrong_checksum_is_believed(
     server: ApiServer, exporting: Exporting, state_file: Path
 ) -> None:
-    # The checksum is over a dump of Go's structs, which nobody else can make; a kubelet that finds it wrong does not
-    # start, so such a file is not there for long.
+    # A kubelet that finds it wrong does not start, so such a file is not there for long.
     exporter = await exporting("2")
     lines = len(exporter.log.splitlines())
     wrong = {**json.loads(state_file.read_bytes()), "checksum": 1}

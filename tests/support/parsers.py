@@ -25,7 +25,7 @@ from topowise.runtime import config
 from topowise.wire import podresources_pb2 as pb
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import slices
-from topowise_exporter.kubelet import podresources, state_files
+from topowise_exporter.kubelet import device_checkpoint, podresources, state_files
 from topowise_exporter.kubelet.settings import configz
 from topowise_scheduler import policies, report
 from topowise_scheduler.cluster.records import Records
@@ -192,6 +192,12 @@ _KUBECONFIG = (
     b"contexts: [{name: c, context: {cluster: k, user: u}}]\n"
 )
 _CPU_STATE = b'{"policyName":"static","defaultCpuSet":"0-1,8","entries":{"uid":{"c":"2-3"}},"checksum":1}'
+_DEVICE_CHECKPOINT = (
+    b'{"Data":{"PodDeviceEntries":[{"PodUID":"bf52b2cd-b611-4e79-86b1-280b283185c3","ContainerName":"check",'
+    b'"ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["tegra"]},'
+    b'"AllocResp":"Ch8KFk5WSURJQV9WSVNJQkxFX0RFVklDRVMSBXRlZ3Jh"}],'
+    b'"RegisteredDevices":{"nvidia.com/gpu":["tegra"]}},"Checksum":3660592824}'
+)
 _MEMORY_STATE = (
     b'{"policyName":"Static","machineState":{"0":{"numberOfAssignments":1,"memoryMap":{"memory":{"total":9,"free":5}},'
     b'"cells":[0,1]}},"entries":{"uid":{"c":[{"numaAffinity":[0],"type":"memory","size":4}]}},"checksum":1}'
@@ -269,6 +275,7 @@ def parsers() -> tuple[Parser, ...]:
         Parser("kubeconfig", _kubeconfig, (_KUBECONFIG,)),
         Parser("cpu state", lambda given: state_files.parse_cpu_state(given, "file"), (_CPU_STATE,)),
         Parser("memory state", lambda given: state_files.parse_memory_state(given, "file"), (_MEMORY_STATE,)),
+        Parser("device checkpoint", lambda given: device_checkpoint.parse(given, "file"), (_DEVICE_CHECKPOINT,)),
         Parser("podresources list", _pod_list, (_listed(),)),
         Parser("podresources allocatable", _allocatable, (_given(),)),
         Parser("report", _report, (topology, _FOREIGN_TOPOLOGY), _OBJECT),

@@ -44,13 +44,14 @@ class States(NamedTuple):
 
 class Sorted(NamedTuple):
     """`pods` are to be published, of which `admitting` may not be whole; `withheld` are not. After `due` seconds
-    something changes without an event. `uids` are of pods that are whole, as far as the files tell."""
+    something changes without an event. `whole` are uids of pods that are, `listed` those of all, as the files tell."""
 
     pods: tuple[PodAllocation, ...]
     admitting: frozenset[Name] = frozenset()
     withheld: frozenset[Name] = frozenset()
     due: float | None = None
-    uids: frozenset[str] = _NONE
+    whole: frozenset[str] = _NONE
+    listed: frozenset[str] = _NONE
 
 
 class _Wait(NamedTuple):
@@ -109,10 +110,12 @@ class Admissions:
         whole = {pod: self._whole[pod] for pod in pods if pod in self._whole}
         look.uids.take(whole.values())
         waiting: dict[Name, _Wait] = {}
+        listed = set(whole.values())
         # Of pods that hold alike the one with the most is matched first, as the others may be parts of such a one.
         for pod in sorted((pod for pod in pods if pod not in whole), key=_size, reverse=True):
             wait = self._wait(pod, look.now)
             uid = look.uids.of(pod)
+            listed.add(uid)
             if self._is_whole(pod, uid, wait, look):
                 whole[pod] = uid
             else:
@@ -124,7 +127,7 @@ class Admissions:
         # The same pods stay the same object, by which later stages know that there is nothing to do.
         shown = self._last.pods if shown == self._last.pods else shown
         due = min((waiting[name].due(look.now) for name in withheld), default=None)
-        return Sorted(shown, stuck, withheld, due, frozenset(whole.values()) - {""})
+        return Sorted(shown, stuck, withheld, due, frozenset(whole.values()) - {""}, frozenset(listed) - {""})
 
     def _wait(self, pod: PodAllocation, now: float) -> _Wait:
         wait = self._waiting.get(_name(pod))

@@ -301,3 +301,15 @@ async def test_a_node_without_managers_and_without_a_past_is_seen_at_once(tmp_pa
     node.allocated = Allocatable()
     await node.look()
     assert not node.observer.doubts
+
+
+async def test_a_pod_that_ends_before_its_directory_was_seen_is_dead(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.write({})
+    await node.look()
+    node.write({"u": {"c": "2"}})
+    node.listed = (holding("p", {2}),)
+    await node.look()
+    (tmp_path / "pods/u").mkdir()
+    node.listed = ()
+    assert (await node.look()).unlisted == {}
