@@ -62,9 +62,10 @@ async def run(settings: SchedulerConfiguration) -> int:
         strategy = _strategy(settings, settings.scoring.strategy)
         answers = answers_of(ledger, records, strategy, top_score=settings.extender.score_scale)
         view = ClusterView(ledger, answers, nodes)
+        explainer = Explainer(api, view, not_synced)
         dashboard = None
         if isinstance(answers, ui.Observed):
-            dashboard = ui.Dashboard(ledger, answers, view, not_synced, settings.ui.decisions)
+            dashboard = ui.Dashboard(ledger, answers, view, explainer.explanations, not_synced, settings.ui.decisions)
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         probes = health.Health()
@@ -73,7 +74,7 @@ async def run(settings: SchedulerConfiguration) -> int:
             # The dashboard tells what each call was about, so each call asks for itself.
             Verbs(answers, Evictions(ledger, answers, budgets), not_synced, prepares=dashboard is None),
             Binder(api, ledger, records, not_synced),
-            Explainer(api, view, not_synced),
+            explainer,
             http.Metrics(registry),
             settings.extender.max_body_bytes,
             dashboard,

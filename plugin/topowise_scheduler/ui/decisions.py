@@ -6,7 +6,7 @@ A request pays for a reference or two (`Observed`); counting and keeping happen 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -29,18 +29,17 @@ _MAX_TEXT: Final = 300
 Outcome = Literal["asked", "fits", "expected", "claimed", "no room", "bound", "bind refused", "error"]
 
 
-class Decision(msgspec.Struct, omit_defaults=True, rename="camel"):
+class Decision(msgspec.Struct):
     """One pod, one attempt. Times are in milliseconds, `at` in seconds since 1970.
 
     `outcome` is how far it came: asked about, fits somewhere, expected on a node (claimed: booked there), bound.
 
     `fits` is None until nodes were filtered. `reasons` counts the refused nodes by their words, `examples` names a few
     of each, those that fit under "". `expected` is the node that looked best. `bind_error` is None until the pod was to
-    be bound, "" if it is. `changed` grows with each change.
+    be bound, "" if it is.
     """
 
     number: int
-    changed: int
     pod: str
     at: float
     outcome: Outcome = "asked"
@@ -98,15 +97,17 @@ class Decisions:
         self._of: dict[str, Decision] = {}
         self._shapes: dict[bytes, None] = {}
         self._number = 0
-        self.changed = 0
-        """Grows with each change of any decision."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def since(self, changed: int) -> Iterator[Decision]:
-        """Those that have changed since, the newest first."""
-        return (one for one in reversed(self._kept) if one.changed > changed)
+    def all(self) -> tuple[Decision, ...]:
+        """The newest first."""
+        return tuple(reversed(self._kept))
+
+    def get(self, number: str) -> Decision | None:
+        """One of them by its number, None if it is not kept any more."""
+        return next((one for one in self._kept if str(one.number) == number), None)
 
     @property
     def shapes(self) -> list[bytes]:
@@ -134,14 +135,14 @@ class Decisions:
             if verb == "filter" and verdicts is not None:
                 self._keep_filter(asked, verdicts, ms)
             elif verb == "prioritize":
-                one = self._touched(asked)
+                one = self._about(asked)
                 one.score_ms = ms
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
 
     def expect(self, asked: Question, at: int) -> None:
         """The pod will most likely go to this node of the question."""
-        one = self._touched(asked)
+        one = self._about(asked)
         one.expected = asked.names[at]
         one.outcome = "expected" if asked.is_simulation else "claimed"
 
@@ -163,32 +164,24 @@ class Decisions:
         one = self._of.get(args.PodUID)
         if one is None:
             one = self._new(f"{args.PodNamespace}/{args.PodName}", args.PodUID, b"")
-        self._touch(one)
         one.bound, one.bind_ms = args.Node, ms
         one.bind_error = (problem or _bound(answer).Error)[:_MAX_TEXT]
         one.outcome = "bind refused" if one.bind_error else "bound"
 
     def _keep_preemption(self, pod: pods.Metadata, answer: bytes) -> None:
         one = self._of.get(pod.uid) or self._new(f"{pod.namespace}/{pod.name}", pod.uid, b"")
-        self._touch(one)
         one.victims_on = len(_evicted(answer).NodeNameToMetaVictims)
 
-    def _touched(self, asked: Question) -> Decision:
+    def _about(self, asked: Question) -> Decision:
         record = asked.record
         one = self._of.get(record.uid)
         if one is None:
             return self._new(f"{record.namespace}/{record.name}", record.uid, record.shape)
-        self._touch(one)
         return one
-
-    def _touch(self, one: Decision) -> None:
-        self.changed += 1
-        one.changed = self.changed
 
     def _new(self, pod: str, uid: str, shape: bytes) -> Decision:
         self._number += 1
-        self.changed += 1
-        one = Decision(self._number, self.changed, pod[:_MAX_TEXT], round(self._clock(), 3))
+        one = Decision(self._number, pod[:_MAX_TEXT], round(self._clock(), 3))
         if len(self._kept) == self._size:
             gone, of_uid = self._kept.popleft(), self._uids.popleft()
             if self._of.get(of_uid) is gone:
