@@ -62,9 +62,10 @@ async def run(settings: SchedulerConfiguration) -> int:
         strategy = _strategy(settings, settings.scoring.strategy)
         answers = Answers(ledger, records, strategy, top_score=settings.extender.score_scale)
         view = ClusterView(ledger, answers, nodes)
+        explainer = Explainer(api, view, not_synced)
         dashboard = None
         if settings.ui.enabled:
-            dashboard = ui.Dashboard(ledger, answers, view, not_synced, settings.ui.decisions)
+            dashboard = ui.Dashboard(ledger, answers, view, explainer.explanations, not_synced, settings.ui.decisions)
         observer = None if dashboard is None else dashboard.decisions
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
@@ -75,7 +76,7 @@ async def run(settings: SchedulerConfiguration) -> int:
             # The dashboard shows what each call took, so each call does its own work.
             Verbs(answers, evictions, not_synced, observer=observer, scores_ahead=observer is None),
             Binder(api, ledger, records, not_synced, observer=observer),
-            Explainer(api, view, not_synced),
+            explainer,
         )
         application = http.Application(
             served,

@@ -70,7 +70,7 @@ async def test_it_is_not_there_unless_it_is_asked_for(
 ) -> None:
     service = await started(server, api, tmp_path, start)
     async with aiohttp.ClientSession() as session:
-        for path in ("ui", "ui/state.json", "ui/app.js"):
+        for path in ("ui", "ui/parts", "ui/app.js"):
             async with session.get(f"http://127.0.0.1:{service.port}/{path}") as response:
                 assert response.status == 404
 
@@ -80,21 +80,17 @@ async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -
     await decide(service, server, "giant", "9")
     url = f"http://127.0.0.1:{service.port}/ui"
     async with aiohttp.ClientSession() as session:
-        async with session.get(f"{url}/state.json") as response:
-            told, tag = await response.json(), response.headers["ETag"]
-        assert [(one["pod"], one["outcome"], one.get("bound", "")) for one in told["decisions"]] == [
-            ("default/giant", "no room", ""),
-            ("default/trainer", "bound", "metal-1"),
-        ]
-        assert [node[0] for node in told["nodes"]] == ["metal-1", "metal-2"]
-        async with session.get(f"{url}/state.json", headers={"If-None-Match": tag}) as response:
-            assert response.status in (200, 304)
+        async with session.get(f"{url}/parts") as response:
+            parts = {name: text for name, (_, text) in (await response.json())["parts"].items()}
+        assert parts["decisions-list"].index("default/giant") < parts["decisions-list"].index("default/trainer")
+        for told in ("no room", "bound", "metal-1"):
+            assert told in parts["decisions-list"]
+        assert parts["map"].count("<bdi>metal-") == 2
         async with session.get(url) as response:
             text = await response.text()
         assert "default/trainer" in text
         async with session.post(f"{url}/fits", data=json.dumps(pod_of("x", "1"))) as response:
-            fits = await response.json()
-        assert {one["node"]: one["count"] for one in fits["nodes"]} == {"metal-1": 5, "metal-2": 1}
+            assert "<strong>6</strong> more of default/x fit on 2 of 2 nodes." in await response.text()
 
 
 class Page:
@@ -207,7 +203,12 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
         "document.querySelector('#filter [name=name]').value = 'metal-2';"
         "document.querySelector('#filter').dispatchEvent(new Event('input'))"
     )
-    assert "metal-1" not in await page.text("#map")
+
+    async def is_filtered() -> bool:
+        return "metal-1" not in await page.text("#map")
+
+    await assert_eventually(is_filtered)
+    await page.has("#map", "metal-2")
     picture = await page.picture()
     assert picture.startswith(b"\x89PNG")
     (tmp_path / "dashboard.png").write_bytes(picture)
@@ -222,6 +223,33 @@ async def test_it_fits_on_the_screen(service: Service, page: Page, width: int, s
     assert await page.run("document.documentElement.scrollWidth") <= width
     ground = await page.run("getComputedStyle(document.body).backgroundColor")
     assert ground == {"dark": "rgb(15, 20, 26)", "light": "rgb(244, 246, 248)"}[scheme]
+    assert page.complaints == []
+
+
+async def test_many_nodes_are_tiles_and_the_focus_stays_where_it_is(service: Service, api: Api, page: Page) -> None:
+    for number in range(118):
+        await publish(api, counts(f"node-{number:03}", ("8", "3"), included=()))
+    await page.open(f"http://127.0.0.1:{service.port}/ui", width=1280)
+    await page.has("#map", "NUMA nodes by free share of cpu", "Each tile is a node")
+    assert await page.run("document.querySelectorAll('.tile').length") == 120
+    arrow = "new KeyboardEvent('keydown', {key: 'ArrowRight', bubbles: true})"
+    focused = "document.activeElement.dataset.node"
+    await page.run("document.querySelector('.tile').focus()")
+    await page.run(f"document.activeElement.dispatchEvent({arrow})")
+    assert await page.run(focused) == "metal-2"
+    # Its block comes anew, and the other one does not.
+    await page.run("window.last = document.querySelector('#tiles-1 .tile')")
+    await publish(api, counts("metal-2", ("6", "6"), included=()))
+
+    async def has_come() -> bool:
+        return "6 of 8 free" in await page.run("document.querySelector('[data-node=metal-2]').title")
+
+    await assert_eventually(has_come)
+    assert await page.run(focused) == "metal-2"
+    assert await page.run("document.querySelector('#tiles-1 .tile') === window.last")
+    await page.run("document.activeElement.click()")
+    await page.has("#node", "metal-2")
+    assert await page.run("document.querySelector('.tile.chosen').dataset.node") == "metal-2"
     assert page.complaints == []
 
 

@@ -168,6 +168,13 @@ class _Exporter(Observer):
         super().__init__(settings, podresources, cast(Source, _Known(config)))
         self._known = machine
 
+    async def look(self) -> Observation:
+        """As the daemon does: what is not the truth is not published."""
+        seen = await super().look()
+        if self.doubts:
+            raise SourceError("kubelet", f"not to be believed yet: {', '.join(sorted(self.doubts))}")
+        return seen
+
     def _read_machine(self) -> Machine:
         return self._known
 

@@ -13,6 +13,7 @@ from topowise.kube.api import Api
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Query, Reply
 from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.view.explanation import NodeExplanation
 
 _TIMEOUT_S = 5.0
 
@@ -34,6 +35,14 @@ class Explainer:
 
     async def named(self, pod: str, nodes: Sequence[str]) -> bytes:
         """The explanation of a pod of the cluster, "namespace/name"; of these nodes, or of all."""
+        return msgspec.json.encode(await self.explanations(pod, nodes))
+
+    def manifest(self, body: bytes, nodes: Sequence[str]) -> bytes:
+        """The explanation of a pod as it is written in a manifest, YAML or JSON."""
+        return msgspec.json.encode(self._of(body, nodes))
+
+    async def explanations(self, pod: str, nodes: Sequence[str]) -> list[NodeExplanation]:
+        """As `named`, not yet written."""
         namespace, slash, name = pod.partition("/")
         if not (namespace and slash and name) or "/" in name:
             raise BadRequestError(f"pod is {pod!r}, expected namespace/name")
@@ -42,10 +51,9 @@ class Explainer:
             body = await self._api.request("GET", path, timeout=_TIMEOUT_S)
         except ApiError as exc:
             raise BadRequestError(f"pod {pod} cannot be read: {exc}") from exc
-        return self.manifest(body, nodes)
+        return self._of(body, nodes)
 
-    def manifest(self, body: bytes, nodes: Sequence[str]) -> bytes:
-        """The explanation of a pod as it is written in a manifest, YAML or JSON."""
+    def _of(self, body: bytes, nodes: Sequence[str]) -> list[NodeExplanation]:
         problem = self._not_ready()
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
@@ -53,8 +61,7 @@ class Explainer:
             pod = msgspec.convert(documents.load(body), kube_scheduler.Pod)
         except (msgspec.ValidationError, documents.DocumentError) as exc:
             raise BadRequestError(f"request is not a manifest of a pod: {exc}") from exc
-        told = self._view.explanations(kube_scheduler.unbound(pod), list(nodes) or self._view.names)
-        return msgspec.json.encode(told)
+        return self._view.explanations(kube_scheduler.unbound(pod), list(nodes) or self._view.names)
 
 
 def refuse(problem: str) -> Reply:

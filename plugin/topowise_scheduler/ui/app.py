@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -16,18 +16,22 @@ from urllib.parse import parse_qs
 import msgspec
 import xxhash
 
-from topowise import __version__, digits
-from topowise.errors import ParseError
+from topowise import __version__
+from topowise.errors import ParseError, TopowiseError
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.ui import fits, node, page
 from topowise_scheduler.ui.decisions import Decisions
-from topowise_scheduler.ui.state import Reader, Sightings, State, encode
+from topowise_scheduler.ui.markup import Query
+from topowise_scheduler.ui.state import Reader, Sightings, State
 from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.view.explanation import NodeExplanation
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+Explain = Callable[[str, Sequence[str]], Awaitable[list[NodeExplanation]]]
+"""Why nodes say yes or no to a pod of the cluster ("namespace/name"). Raises TopowiseError."""
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -52,6 +56,16 @@ _FRESH_S: Final = 1.0
 _FITS_S: Final = 3.0
 
 
+class _Parts(msgspec.Struct, frozen=True):
+    """What the script asks for every few seconds: `parts` are tag and HTML by the id of the element."""
+
+    now: float
+    problem: str
+    resource: str
+    nodes: int
+    parts: dict[str, tuple[str, str]]
+
+
 class Dashboard:
     """The page, and the `decisions` that the verbs tell it. `run` has to run beside it."""
 
@@ -60,6 +74,7 @@ class Dashboard:
         ledger: Ledger,
         answers: Answers,
         view: ClusterView,
+        explain: Explain,
         not_ready: Callable[[], str | None],
         size: int,
         *,
@@ -70,10 +85,11 @@ class Dashboard:
         self._ledger = ledger
         self._answers = answers
         self._view = view
+        self._explain = explain
         self._clock = clock
         self._monotonic = monotonic
         self._sightings = Sightings(ledger, clock)
-        self._reader = Reader(ledger, self.decisions, self._sightings, int(clock() * 1000), not_ready)
+        self._reader = Reader(ledger, self.decisions, self._sightings, not_ready)
         self._states: dict[str, tuple[float, State]] = {}
         self._reading = asyncio.Lock()
         self._counting = asyncio.Lock()
@@ -103,42 +119,46 @@ class Dashboard:
         elif method not in ("GET", "HEAD"):
             await reply(405, b"expected GET\n")
         elif path == "":
-            await reply(200, (await self._page(asked)).encode(), _HTML)
+            query = _query(asked, is_live=False)
+            state = await self._read(query.resource)
+            await reply(200, (await page.page(state, query, self._node(query.node), __version__)).encode(), _HTML)
         elif path == "/":
             # The links of the page are relative to /ui.
             await reply(308, b"", extra=[(b"location", b"../ui")])
-        elif path == "/state.json":
-            await self._state(asked, headers.get(b"if-none-match", b""), reply)
-        elif path == "/node":
-            found = self._node(asked.get("name", ""))
-            if found is None:
-                await reply(404, b"no exporter has reported this node\n")
-            else:
-                await reply(200, page.node_part(found, page.Query()).encode(), _HTML)
+        elif path == "/parts":
+            have = set(asked.get("have", "").split("."))
+            await reply(200, await self._parts(_query(asked, is_live=True), have), _JSON)
+        elif path == "/decision":
+            await reply(200, (await self._decision(asked.get("number", ""), asked)).encode(), _HTML)
         elif path in self._files:
             await reply(200, *self._files[path])
         else:
             await reply(404, b"there is no such page\n")
 
-    async def _page(self, asked: dict[str, str]) -> str:
-        query = page.Query(
-            resource=asked.get("resource", "cpu"),
-            name=asked.get("name", ""),
-            policy=asked.get("policy", ""),
-            node=asked.get("node", ""),
-        )
-        return page.page(await self._read(query.resource), query, self._node(query.node), __version__)
+    async def _parts(self, query: Query, have: set[str]) -> bytes:
+        """The parts of the page that the browser does not have yet, by their tags; a new map brings all its parts."""
+        state = await self._read(query.resource)
+        found = await page.parts(state, query, self._node(query.node))
+        tags = {name: xxhash.xxh32_hexdigest(f"{name} {part}".encode()) for name, part in found.items()}
+        if tags["map"] not in have:
+            have -= {tag for name, tag in tags.items() if name == "spread" or name.startswith("tiles-")}
+        changed = {name: (tags[name], part) for name, part in found.items() if tags[name] not in have}
+        return msgspec.json.encode(_Parts(self._clock(), state.problem, state.resource, len(state.nodes), changed))
 
-    async def _state(self, asked: dict[str, str], known: bytes, reply: _Reply) -> None:
-        since = asked.get("since", "")
-        state = await self._read(asked.get("resource", "cpu"))
-        body = encode(state, digits.natural(since, _SINCE_DIGITS) or 0)
-        tag = f'"{xxhash.xxh3_64_hexdigest(body)}"'.encode()
-        extra = [(b"etag", tag), (b"topowise-now", f"{self._clock():.3f}".encode())]
-        if tag == known.removeprefix(b"W/"):
-            await reply(304, b"", extra=extra)
-        else:
-            await reply(200, body, _JSON, extra)
+    async def _decision(self, number: str, asked: dict[str, str]) -> str:
+        """Why its node, and a few nodes of each reason, say yes or no as things are now."""
+        one = self.decisions.get(number)
+        if one is None:
+            return page.problem_part("this decision is not kept any more")
+        names = [name for examples in one.examples.values() for name in examples]
+        names = list(dict.fromkeys(name for name in (one.bound, one.expected, *names) if name))
+        if not names:
+            return page.problem_part("no node was asked about")
+        try:
+            told = await self._explain(one.pod, names)
+        except TopowiseError as exc:
+            return page.problem_part(f"cannot be explained now: {exc}")
+        return page.explained_part(one, told, _query(asked, is_live=True))
 
     async def _read(self, resource: str) -> State:
         async with self._reading:
@@ -164,16 +184,16 @@ class Dashboard:
             return
         body = await _body(receive)
         if body is None:
-            await reply(200, _problem(f"the manifest is larger than {_MAX_MANIFEST} bytes"), _JSON)
+            await reply(200, page.problem_part(f"the manifest is larger than {_MAX_MANIFEST} bytes").encode(), _HTML)
             return
         try:
             pod = fits.pod_of(body)
             async with self._counting:
                 found = await fits.fits(self._view, pod, within_s=_FITS_S)
         except ParseError as exc:
-            await reply(200, _problem(str(exc)), _JSON)
+            await reply(200, page.problem_part(str(exc)).encode(), _HTML)
             return
-        await reply(200, msgspec.json.encode(found), _JSON)
+        await reply(200, page.fits_part(found, Query()).encode(), _HTML)
 
 
 class _Reply:
@@ -214,5 +234,12 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(parts) if size <= _MAX_MANIFEST else None
 
 
-def _problem(text: str) -> bytes:
-    return msgspec.json.encode({"error": text})
+def _query(asked: dict[str, str], *, is_live: bool) -> Query:
+    return Query(
+        resource=asked.get("resource", "cpu"),
+        name=asked.get("name", ""),
+        policy=asked.get("policy", ""),
+        node=asked.get("node", ""),
+        is_live=is_live,
+        shows_all=asked.get("decisions") == "all",
+    )

@@ -6,7 +6,7 @@ The verbs tell it (extender/replies.py, Observer) once an answer was sent, so th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, Literal
 
 import msgspec
@@ -25,18 +25,17 @@ _MAX_TEXT: Final = 300
 Outcome = Literal["asked", "fits", "expected", "claimed", "no room", "bound", "bind refused", "error"]
 
 
-class Decision(msgspec.Struct, omit_defaults=True, rename="camel"):
+class Decision(msgspec.Struct):
     """One pod, one attempt. Times are in milliseconds, `at` in seconds since 1970.
 
     `outcome` is how far it came: asked about, fits somewhere, expected on a node (claimed: booked there), bound.
 
     `fits` is None until nodes were filtered. `reasons` counts the refused nodes by their words, `examples` names a few
     of each, those that fit under "". `expected` is the node that looked best. `bind_error` is None until the pod was to
-    be bound, "" if it is. `changed` grows with each change.
+    be bound, "" if it is.
     """
 
     number: int
-    changed: int
     pod: str
     at: float
     outcome: Outcome = "asked"
@@ -65,15 +64,17 @@ class Decisions:
         self._of: dict[str, Decision] = {}
         self._shapes: dict[bytes, None] = {}
         self._number = 0
-        self.changed = 0
-        """Grows with each change of any decision."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def since(self, changed: int) -> Iterator[Decision]:
-        """Those that have changed since, the newest first."""
-        return (one for one in reversed(self._kept) if one.changed > changed)
+    def all(self) -> tuple[Decision, ...]:
+        """The newest first."""
+        return tuple(reversed(self._kept))
+
+    def get(self, number: str) -> Decision | None:
+        """One of them by its number, None if it is not kept any more."""
+        return next((one for one in self._kept if str(one.number) == number), None)
 
     @property
     def shapes(self) -> list[bytes]:
@@ -96,24 +97,23 @@ class Decisions:
 
     def scored(self, asked: Question, seconds: float) -> None:
         """Nodes were scored."""
-        self._touched(asked).score_ms = _ms(seconds)
+        self._about(asked).score_ms = _ms(seconds)
 
     def expected(self, asked: Question, at: int) -> None:
         """The pod will most likely go to this node of the question."""
-        one = self._touched(asked)
+        one = self._about(asked)
         one.expected = asked.names[at]
         one.outcome = "expected" if asked.is_simulation else "claimed"
 
     def preempted(self, asked: Question, nodes: int) -> None:
         """Victims were named on so many nodes."""
-        self._touched(asked).victims_on = nodes
+        self._about(asked).victims_on = nodes
 
     def bound(self, pod: str, uid: str, node: str, error: str, seconds: float) -> None:
         """A pod was bound, or with an error was not."""
         one = self._of.get(uid)
         if one is None:
             one = self._new(pod, uid, b"")
-        self._touch(one)
         one.bound, one.bind_ms, one.bind_error = node, _ms(seconds), error[:_MAX_TEXT]
         one.outcome = "bind refused" if one.bind_error else "bound"
 
@@ -122,22 +122,16 @@ class Decisions:
         one = self._new("", "", b"")
         one.problem, one.outcome = problem[:_MAX_TEXT], "error"
 
-    def _touched(self, asked: Question) -> Decision:
+    def _about(self, asked: Question) -> Decision:
         record = asked.record
         one = self._of.get(record.uid)
         if one is None:
             return self._new(f"{record.namespace}/{record.name}", record.uid, record.shape)
-        self._touch(one)
         return one
-
-    def _touch(self, one: Decision) -> None:
-        self.changed += 1
-        one.changed = self.changed
 
     def _new(self, pod: str, uid: str, shape: bytes) -> Decision:
         self._number += 1
-        self.changed += 1
-        one = Decision(self._number, self.changed, pod[:_MAX_TEXT], round(self._clock(), 3))
+        one = Decision(self._number, pod[:_MAX_TEXT], round(self._clock(), 3))
         if len(self._kept) == self._size:
             gone, of_uid = self._kept.popleft(), self._uids.popleft()
             if self._of.get(of_uid) is gone:

@@ -1,31 +1,29 @@
-"""HTML of the page and of its parts, as it is without JavaScript. Every name and message in it is somebody else's text.
+"""HTML of the page and of its parts. Every name and message in it is somebody else's text.
 
-app.js draws the same with the same classes from state.json; style.css has both.
+It is made nowhere else: app.js fetches the parts that have changed and puts them in their places. Without JavaScript
+the page has all of them as of when it was loaded, and the nodes as a table.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import urlencode
 
-import msgspec
-
-from topowise import quantity
 from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.ui.decisions import Decision
+from topowise_scheduler.ui.fits import Fits
+from topowise_scheduler.ui.map import BINS, map_parts
+from topowise_scheduler.ui.markup import Query, badge, escaped, node_link, since, time_of
 from topowise_scheduler.ui.node import CERTAINTIES, NodePage
-from topowise_scheduler.ui.state import MARKS, Node, State, Zone
-from topowise_scheduler.view.picture.text import safe
+from topowise_scheduler.ui.state import MARKS, State
+from topowise_scheduler.view.explanation import NodeExplanation
 from topowise_scheduler.view.picture.words import counted
 
-BINS: Final = ("none", "1–25 %", "26–50 %", "51–75 %", "over 75 %")
-_MOST_ROWS: Final = 100
+_FEW_DECISIONS: Final = 15
+_MOST_ROOMS: Final = 200
 _MOST_DECISIONS: Final = 200
 _MOST_REASONS: Final = 2
-_BADGES: Final = {"u": "unsettled", "q": "quarantine", "p": "damaged report"}
 _COUNTERS: Final = (
     ("waiting", "pods wait", "refused here, pending"),
     ("predictionHits", "predicted right", "placements that a report has confirmed"),
@@ -38,30 +36,23 @@ _COUNTERS: Final = (
 )
 
 
-class Query(msgspec.Struct, frozen=True):
-    """What the page was asked to show."""
-
-    resource: str = "cpu"
-    name: str = ""
-    policy: str = ""
-    node: str = ""
-
-    def link(self, **changed: str) -> str:
-        """The address of the page with something else asked for."""
-        asked = {**msgspec.structs.asdict(self), **changed}
-        given = {key: text for key, text in asked.items() if text and (key, text) != ("resource", "cpu")}
-        return f"ui?{urlencode(given)}" if given else "ui"
-
-    def accepts(self, node: Node, policies: Sequence[str]) -> bool:
-        """Whether the filters let a node through."""
-        return self.name.lower() in node.name.lower() and self.policy in ("", policies[node.policy])
-
-
-def page(state: State, query: Query, node: NodePage | None, version: str) -> str:
-    """The whole document."""
-    about = "" if node is None else node_part(node, query)
+async def parts(state: State, query: Query, node: NodePage | None) -> dict[str, str]:
+    """The inner HTML of the page's elements, by their ids: what the script swaps. Nodes are drawn in slices."""
+    found = {
+        "summary": summary_part(state),
+        "resource": _options(((one, one) for one in state.resources), state.resource),
+        "decisions-list": decisions_part(state.decisions, query),
+        "waiting-list": waiting_part(state),
+        "node": node_part(node, query) if node is not None else "",
+    }
     if query.node and node is None:
-        about = f'<p class="note">No exporter has reported a node {_text(query.node)}.</p>'
+        found["node"] = f'<p class="note">No exporter has reported a node {escaped(query.node)}.</p>'
+    return found | await map_parts(state, query)
+
+
+async def page(state: State, query: Query, node: NodePage | None, version: str) -> str:
+    """The whole document."""
+    made = await parts(state, query, node)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -73,28 +64,28 @@ def page(state: State, query: Query, node: NodePage | None, version: str) -> str
 <link rel="stylesheet" href="ui/style.css">
 <script src="ui/app.js" defer></script>
 </head>
-<body data-resource="{_text(state.resource)}">
+<body data-resource="{escaped(state.resource)}">
 <a class="skip" href="#room">Skip to the nodes</a>
 <header>
-<h1>topowise <small>{_text(version)}</small></h1>
-<p id="live" role="status">as of {_time(datetime.now(UTC))}; reload for newer</p>
+<h1>topowise <small>{escaped(version)}</small></h1>
+<p id="live" role="status">as of {time_of(datetime.now(UTC))}; reload for newer</p>
 </header>
 <main>
-<section id="summary" aria-label="Summary">{summary_part(state)}</section>
+<section id="summary" aria-label="Summary">{made["summary"]}</section>
 <section id="room" aria-labelledby="room-title">
 <h2 id="room-title">Free room by NUMA node</h2>
-{_form(state, query)}
+{_form(state, query, made["resource"])}
 {legend_part()}
-<div id="map">{map_part(state, query)}</div>
+<div id="map">{made["map"]}</div>
 </section>
-<section id="node" aria-label="Node"{"" if about else " hidden"} tabindex="-1">{about}</section>
+<section id="node" aria-label="Node"{"" if made["node"] else " hidden"} tabindex="-1">{made["node"]}</section>
 <section id="decisions" aria-labelledby="decisions-title">
 <h2 id="decisions-title">Last decisions</h2>
-<div id="decisions-list">{decisions_part(state.decisions)}</div>
+<div id="decisions-list">{made["decisions-list"]}</div>
 </section>
 <section id="waiting" aria-labelledby="waiting-title">
 <h2 id="waiting-title">Waiting pods</h2>
-<div id="waiting-list">{waiting_part(state)}</div>
+<div id="waiting-list">{made["waiting-list"]}</div>
 </section>
 <section id="fits" aria-labelledby="fits-title">
 <h2 id="fits-title">What fits</h2>
@@ -114,7 +105,7 @@ def page(state: State, query: Query, node: NodePage | None, version: str) -> str
 
 def summary_part(state: State) -> str:
     """The figures."""
-    problem = f'<p class="problem" role="alert">Not ready: {_text(state.problem)}</p>' if state.problem else ""
+    problem = f'<p class="problem" role="alert">Not ready: {escaped(state.problem)}</p>' if state.problem else ""
     figures = dict(state.counters)
     figures["waiting"] = state.waiting_count
     figures["refusals"] = sum(count for name, count in state.counters.items() if name.endswith("Error"))
@@ -124,7 +115,7 @@ def summary_part(state: State) -> str:
     missing = ""
     if state.unreported:
         rest = state.unreported_count - len(state.unreported)
-        names = ", ".join(map(_text, state.unreported)) + (f" and {rest} more" if rest else "")
+        names = ", ".join(map(escaped, state.unreported)) + (f" and {rest} more" if rest else "")
         missing = f'<p class="note">No exporter has reported {names}.</p>'
     return f"{problem}<dl>{''.join(cells)}</dl>{missing}"
 
@@ -135,50 +126,68 @@ def legend_part() -> str:
     return f'<ul class="legend" aria-label="Free share of a NUMA node">{keys}<li>free for exclusive use</li></ul>'
 
 
-def map_part(state: State, query: Query) -> str:
-    """The nodes as a table; of many how they are distributed, and the first."""
-    nodes = [node for node in state.nodes if query.accepts(node, state.policies)]
-    if not nodes:
-        words = "No node matches." if state.nodes else "No node has been reported yet."
-        return f'<p class="note">{words}</p>'
-    more = len(nodes) - _MOST_ROWS
-    rows = "".join(_row(node, state, query) for node in nodes[:_MOST_ROWS])
-    return (
-        f"{distribution_part(nodes, state)}"
-        f'<table class="nodes"><thead><tr><th scope="col">Node</th><th scope="col">Policy</th>'
-        f'<th scope="col">NUMA nodes: free/all {_text(state.resource)}</th><th scope="col" class="number">Pods</th>'
-        f'<th scope="col">State</th></tr></thead><tbody>{rows}</tbody></table>'
-        + (f'<p class="note">and {more} more: filter by name or policy.</p>' if more > 0 else "")
-    )
-
-
-def distribution_part(nodes: Sequence[Node], state: State) -> str:
-    """How many NUMA nodes have how much free, by policy; nothing for a handful."""
-    if len(nodes) <= 8:
-        return ""
-    rows = []
-    for number, policy in reversed(list(enumerate(state.policies))):
-        mine = [zone for node in nodes if node.policy == number for zone in node.zones]
-        if mine:
-            rows.append(_distribution(policy, mine))
-    if len(rows) > 1:
-        rows.append(_distribution("all", [zone for node in nodes for zone in node.zones]))
-    heads = "".join(f'<th scope="col" class="number">{words}</th>' for words in BINS)
-    return (
-        f'<table class="distribution"><caption>NUMA nodes by free share of {_text(state.resource)}</caption>'
-        f'<thead><tr><th scope="col">Policy</th>{heads}<th scope="col" class="number">not counted</th></tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table>"
-    )
-
-
-def decisions_part(decisions: Sequence[Decision]) -> str:
+def decisions_part(decisions: Sequence[Decision], query: Query) -> str:
     """The table of the last decisions, the newest first."""
     if not decisions:
         return '<p class="note">No pod was asked about since the service started.</p>'
     heads = ("When", "Pod", "Outcome", "Node", "Fit", "Why not", "Time")
     head = "".join(f'<th scope="col">{words}</th>' for words in heads)
-    rows = "".join(map(_decision, decisions[:_MOST_DECISIONS]))
-    return f'<table class="decisions"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
+    is_short = query.is_live and not query.shows_all
+    shown = decisions[: _FEW_DECISIONS if is_short else _MOST_DECISIONS]
+    rows = "".join(_decision(one, query) for one in shown)
+    rest = is_short and len(decisions) > len(shown)
+    button = f'<button type="button" class="more">Show all {len(decisions)}</button>' if rest else ""
+    return f'<table class="decisions"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{button}'
+
+
+def explained_part(one: Decision, told: Sequence[NodeExplanation], query: Query) -> str:
+    """Why some nodes of a decision say yes or no, as things are now."""
+    rows = "".join(
+        f'<tr><th scope="row">{node_link(why.node, query)}</th>'
+        f'<td><span class="outcome {"bound" if why.verdict == "fits" else "no-room"}">{why.verdict}</span></td>'
+        f"<td>{escaped(why.text)}</td></tr>"
+        for why in told
+    )
+    some = f"a few of the {one.asked} nodes, some for each reason" if one.asked > len(told) else "all nodes asked about"
+    note = f'<p class="note">As things are now; {some}.</p>'
+    return f"{note}<table><tbody>{rows}</tbody></table>{_not_looked_at(told[0].not_looked_at if told else ())}"
+
+
+def fits_part(told: Fits, query: Query) -> str:
+    """How many more fit where, and why not on the other nodes."""
+    rows = "".join(
+        f'<tr><th scope="row">{node_link(room.node, query)}</th>'
+        f'<td class="number">{"≥ " if room.is_least else ""}{room.count}</td><td>{escaped(room.first)}</td>'
+        f"<td>{escaped(room.limit)}</td></tr>"
+        for room in told.nodes[:_MOST_ROOMS]
+    )
+    head = (
+        '<tr><th scope="col">Node</th><th scope="col" class="number">Fit</th><th scope="col">First on NUMA</th>'
+        '<th scope="col">Then</th></tr>'
+    )
+    table = f'<table class="rooms"><thead>{head}</thead><tbody>{rows}</tbody></table>' if rows else ""
+    rest = len(told.nodes) - _MOST_ROOMS
+    reasons = "".join(
+        f"<li>{counted(count, 'node')}: {escaped(words.removeprefix(PREFIX))}</li>"
+        for words, count in told.reasons.items()
+    )
+    least = "At least " if told.is_least else ""
+    return (
+        f'<p class="total"><strong>{least}{told.total}</strong> more of {escaped(told.pod)} '
+        f"fit on {len(told.nodes)} of {counted(told.asked, 'node')}.</p>{table}"
+        + (f'<p class="note">and {rest} more nodes</p>' if rest > 0 else "")
+        + (f"<ul>{reasons}</ul>" if reasons else "")
+        + _not_looked_at(told.not_looked_at)
+    )
+
+
+def problem_part(text: str) -> str:
+    """Something cannot be told."""
+    return f'<p class="problem" role="alert">{escaped(text)}</p>'
+
+
+def _not_looked_at(words: Sequence[str]) -> str:
+    return f'<p class="note">Not looked at: {", ".join(words)}.</p>' if words else ""
 
 
 def waiting_part(state: State) -> str:
@@ -186,8 +195,8 @@ def waiting_part(state: State) -> str:
     if not state.waiting:
         return '<p class="note">No pod waits for a NUMA node.</p>'
     items = "".join(
-        f"<li><bdi>{_text(one.pod)}</bdi> <small>priority {one.priority}"
-        f"{f', since {_text(one.since)}' if one.since else ''}</small></li>"
+        f"<li><bdi>{escaped(one.pod)}</bdi> <small>priority {one.priority}"
+        f"{f', since {since(one.since)}' if one.since else ''}</small></li>"
         for one in state.waiting
     )
     rest = state.waiting_count - len(state.waiting)
@@ -197,7 +206,7 @@ def waiting_part(state: State) -> str:
 def node_part(node: NodePage, query: Query) -> str:
     """A node with its picture."""
     seen = (
-        f"reported {_time(datetime.fromtimestamp(node.seen, UTC))}"
+        f"reported {time_of(datetime.fromtimestamp(node.seen, UTC))}"
         if node.seen
         else "no new report since the service started"
     )
@@ -209,12 +218,12 @@ def node_part(node: NodePage, query: Query) -> str:
         f"version {node.version}" if node.version else "",
     ]
     marks = "".join(
-        f"<li>{_badge(mark)} {_text(MARKS[mark].partition(': ')[2])}</li>" for mark in node.marks if mark != "p"
+        f"<li>{badge(mark)} {escaped(MARKS[mark].partition(': ')[2])}</li>" for mark in node.marks if mark != "p"
     )
-    problems = "".join(f"<li>{_badge('p')} {_text(problem)}</li>" for problem in node.problems)
+    problems = "".join(f"<li>{badge('p')} {escaped(problem)}</li>" for problem in node.problems)
     rows = "".join(
-        f'<tr><th scope="row"><bdi>{_text(pod.name)}</bdi></th><td>{_text(pod.numa)}</td>'
-        f'<td title="{_text(CERTAINTIES[pod.certainty])}">{_text(pod.certainty)}</td>'
+        f'<tr><th scope="row"><bdi>{escaped(pod.name)}</bdi></th><td>{escaped(pod.numa)}</td>'
+        f'<td title="{escaped(CERTAINTIES[pod.certainty])}">{escaped(pod.certainty)}</td>'
         f'<td class="number">{pod.priority}</td></tr>'
         for pod in node.pods
     )
@@ -226,21 +235,20 @@ def node_part(node: NodePage, query: Query) -> str:
         else '<p class="note">No pods.</p>'
     )
     return (
-        f'<div class="title"><h2><bdi>{_text(node.name)}</bdi></h2>'
-        f'<a class="close" href="{_text(query.link(node=""))}" aria-label="Close the node">Close</a></div>'
-        f'<p class="facts">{" · ".join(_text(fact) for fact in facts if fact)}</p>'
+        f'<div class="title"><h2><bdi>{escaped(node.name)}</bdi></h2>'
+        f'<a class="close" href="{escaped(query.link(node=""))}" aria-label="Close the node">Close</a></div>'
+        f'<p class="facts">{" · ".join(escaped(fact) for fact in facts if fact)}</p>'
         f"{f'<ul class=marks>{marks}{problems}</ul>' if marks or problems else ''}"
         f'<div class="picture" tabindex="0" role="group" aria-label="Picture of the machine">{node.svg}</div>{table}'
     )
 
 
-def _form(state: State, query: Query) -> str:
-    resources = _options(((one, one) for one in state.resources), state.resource)
+def _form(state: State, query: Query, resources: str) -> str:
     policies = _options([("", "all"), *((one, one) for one in reversed(state.policies))], query.policy)
     return (
         '<form id="filter" action="ui" method="get" role="search">'
-        f'<label>Resource <select name="resource">{resources}</select></label>'
-        f'<label>Name <input name="name" type="search" value="{_text(query.name)}" autocomplete="off"></label>'
+        f'<label>Resource <select id="resource" name="resource">{resources}</select></label>'
+        f'<label>Name <input name="name" type="search" value="{escaped(query.name)}" autocomplete="off"></label>'
         f'<label>Policy <select name="policy">{policies}</select></label>'
         '<button type="submit">Show</button></form>'
     )
@@ -248,57 +256,12 @@ def _form(state: State, query: Query) -> str:
 
 def _options(choices: Iterable[tuple[str, str]], chosen: str) -> str:
     return "".join(
-        f'<option value="{_text(one)}"{" selected" if one == chosen else ""}>{_text(words)}</option>'
+        f'<option value="{escaped(one)}"{" selected" if one == chosen else ""}>{escaped(words)}</option>'
         for one, words in choices
     )
 
 
-def _row(node: Node, state: State, query: Query) -> str:
-    cells = "".join(_zone(zone, state.unit) for zone in node.zones) or '<span class="note">has none</span>'
-    badges = "".join(_badge(mark) for mark in node.marks)
-    precision = "" if node.is_exact else '<span class="badge quiet">counts</span>'
-    return (
-        f'<tr><th scope="row"><a href="{_text(query.link(node=node.name))}"><bdi>{_text(node.name)}</bdi></a></th>'
-        f"<td>{_text(state.policies[node.policy])}</td>"
-        f'<td><div class="zones">{cells}</div></td><td class="number">{node.pods}</td><td>{precision}{badges}</td></tr>'
-    )
-
-
-def _zone(zone: Zone, unit: str) -> str:
-    if zone.free is None:
-        told, words = "–", f"{_amount(zone.total, unit)}, nobody counts"
-    else:
-        told = f"{_amount(zone.free, unit)}<small>/{_amount(zone.total, unit)}</small>"
-        words = f"{_amount(zone.free, unit)} of {_amount(zone.total, unit)} free"
-    return (
-        f'<span class="zone b{bin_of(zone)} w{tenths(zone)}" title="NUMA node {zone.id}: {words}">'
-        f'<i>{zone.id}</i><span class="hidden">:</span> {told}</span>'
-    )
-
-
-def bin_of(zone: Zone) -> str:
-    """The class of a share: a place in BINS, "x" where nobody counts."""
-    if zone.free is None or not zone.total:
-        return "x"
-    return str(min(4, -(-4 * zone.free // zone.total)))
-
-
-def tenths(zone: Zone) -> int:
-    """The share in tenths; 0 for nothing alone."""
-    return 0 if not zone.free or not zone.total else max(1, 10 * zone.free // zone.total)
-
-
-def _distribution(policy: str, zones: Sequence[Zone]) -> str:
-    counts = dict.fromkeys(("0", "1", "2", "3", "4", "x"), 0)
-    for zone in zones:
-        counts[bin_of(zone)] += 1
-    cells = "".join(
-        f'<td class="number{f" b{number}" if count else ""}">{count or "·"}</td>' for number, count in counts.items()
-    )
-    return f'<tr><th scope="row">{_text(policy)}</th>{cells}</tr>'
-
-
-def _decision(one: Decision) -> str:
+def _decision(one: Decision, query: Query) -> str:
     told = [f"{count}× {words.removeprefix(PREFIX)}" for words, count in _most(one.reasons)]
     if one.victims_on is not None:
         told.insert(0, f"evictions would help on {counted(one.victims_on, 'node')}")
@@ -308,12 +271,15 @@ def _decision(one: Decision) -> str:
     times = [f"{ms:.1f}" for ms in (one.filter_ms, one.score_ms, one.bind_ms) if ms is not None]
     node = one.bound or one.expected
     fit = "" if one.fits is None else f"{one.fits} of {one.asked}"
+    pod = f"<bdi>{escaped(one.pod or '(unreadable request)')}</bdi>"
+    if query.is_live and one.pod:
+        pod = f'<button type="button" aria-expanded="false" data-number="{one.number}">{pod}</button>'
     return (
-        f"<tr><td>{_time(datetime.fromtimestamp(one.at, UTC))}</td>"
-        f'<th scope="row"><bdi>{_text(one.pod or "(unreadable request)")}</bdi></th>'
-        f'<td><span class="outcome {one.outcome.replace(" ", "-")}">{_text(one.outcome)}</span></td>'
-        f"<td><bdi>{_text(node)}</bdi></td><td>{fit}</td><td>{_text(more or reasons)}</td>"
-        f'<td class="number">{" + ".join(times)}{" ms" if times else ""}</td></tr>'
+        f"<tr><td>{time_of(datetime.fromtimestamp(one.at, UTC))}</td>"
+        f'<th scope="row">{pod}</th>'
+        f'<td><span class="outcome {one.outcome.replace(" ", "-")}">{escaped(one.outcome)}</span></td>'
+        f"<td><bdi>{escaped(node)}</bdi></td><td>{fit}</td><td>{escaped(more or reasons)}</td>"
+        f'<td class="number" title="filter + score + bind">{" + ".join(times)}{" ms" if times else ""}</td></tr>'
     )
 
 
@@ -322,22 +288,5 @@ def _most(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def _figure(key: str, figure: str, words: str, more: str) -> str:
-    return f'<div data-key="{key}" title="{more}"><dt>{words}</dt><dd>{figure}</dd></div>'
-
-
-def _badge(mark: str) -> str:
-    return f'<span class="badge {mark}" title="{_text(MARKS[mark])}">{_text(_BADGES[mark])}</span>'
-
-
-def _amount(amount: int, unit: str) -> str:
-    return quantity.human_bytes(amount << 20) if unit == "MiB" else str(amount)
-
-
-def _time(when: datetime) -> str:
-    told = when.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return f'<time datetime="{told}">{when:%H:%M:%S} UTC</time>'
-
-
-def _text(text: str) -> str:
-    """Somebody's text, for a place between tags or between double quotes."""
-    return html.escape(safe(text), quote=True)
+    zero = ' class="zero"' if figure == "0" else ""
+    return f'<div data-key="{key}" title="{more}"{zero}><dt>{words}</dt><dd>{figure}</dd></div>'

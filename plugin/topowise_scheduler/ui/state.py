@@ -1,4 +1,4 @@
-"""What the ledger knows, as the page shows it: plain values, and their JSON.
+"""What the ledger knows, as the page shows it: plain values.
 
 Reading thousands of nodes takes some milliseconds, which kube-scheduler would have to wait for: it is done in slices.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -67,9 +67,8 @@ class Waiting(msgspec.Struct, frozen=True, gc=False):
 
 
 class State(msgspec.Struct, frozen=True, rename="camel"):
-    """All that the page shows without being asked for more. `decisions` are those that are new to the reader."""
+    """All that the page shows without being asked for more."""
 
-    boot: int
     problem: str
     resource: str
     unit: str
@@ -82,7 +81,6 @@ class State(msgspec.Struct, frozen=True, rename="camel"):
     counters: dict[str, int]
     waiting: tuple[Waiting, ...]
     waiting_count: int
-    changed: int
     decisions: tuple[Decision, ...]
 
 
@@ -119,12 +117,11 @@ class Reader:
     """Reads states of one service."""
 
     def __init__(
-        self, ledger: Ledger, decisions: Decisions, sightings: Sightings, boot: int, problem: Callable[[], str | None]
+        self, ledger: Ledger, decisions: Decisions, sightings: Sightings, problem: Callable[[], str | None]
     ) -> None:
         self._ledger = ledger
         self._decisions = decisions
         self._sightings = sightings
-        self._boot = boot
         self._problem = problem
 
     async def read(self, resource: str) -> State:
@@ -141,11 +138,10 @@ class Reader:
             books = ledger.books(name)
             if books is not None and books.report is not None and books.kubelet is not None:
                 nodes.append(self._node(name, books, books.kubelet, resource, marked))
-            begun = await _breathe(begun)
+            begun = await let_others_go_first(begun)
         unreported = sorted(ledger.known - set(names))
         waiting = sorted(ledger.waiting.values(), key=lambda one: (-one.priority, one.started, one.uid))
         return State(
-            boot=self._boot,
             problem=self._problem() or "",
             resource=resource,
             unit=unit_of(resource),
@@ -160,8 +156,7 @@ class Reader:
                 [Waiting(f"{one.namespace}/{one.name}", one.priority, one.started) for one in waiting[:_WAITING_TOLD]]
             ),
             waiting_count=len(waiting),
-            changed=self._decisions.changed,
-            decisions=tuple(self._decisions.since(0)),
+            decisions=self._decisions.all(),
         )
 
     def quarantined(self) -> set[str]:
@@ -186,7 +181,7 @@ class Reader:
                 if books.kubelet.memory is not None:
                     tables = books.kubelet.memory.policy.allocatable
                     found |= {kind for kind, sizes in tables.items() if kind == "memory" or any(sizes)}
-            begun = await _breathe(begun)
+            begun = await let_others_go_first(begun)
         return tuple(sorted(found, key=_order))
 
     def _node(self, name: str, books: Books, kubelet: Kubelet, resource: str, quarantined: set[str]) -> Node:
@@ -248,16 +243,7 @@ def counters(ledger: Ledger) -> dict[str, int]:
     }
 
 
-def encode(state: State, since: int) -> bytes:
-    """The JSON, with the decisions that have changed since."""
-    told = tuple([one for one in state.decisions if one.changed > since])
-    return _encode(msgspec.structs.replace(state, decisions=told))
-
-
-_encode: Final[Callable[[Any], bytes]] = msgspec.json.Encoder().encode
-
-
-async def _breathe(begun: float) -> float:
+async def let_others_go_first(begun: float) -> float:
     """Let others go first if this has taken long enough; when the present slice began."""
     if time.perf_counter() - begun < _SLICE_S:
         return begun

@@ -7,18 +7,21 @@ import gzip
 import json
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, counts, kubelet, machine, pod
+from scheduling import NoApi, Service, configuration, counts, kubelet, machine, pod
 from topowise import pods
-from topowise_scheduler import report
+from topowise_scheduler import kube_scheduler, report
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.extender import http
-from topowise_scheduler.ui import Dashboard, page
+from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.ui import Dashboard, fits, markup, page
+from topowise_scheduler.ui import map as drawn
 from topowise_scheduler.ui import state as states
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\u0007'
@@ -45,10 +48,13 @@ class Site:
     def __init__(self, *, enabled: bool = True) -> None:
         self.service = Service()
         self.now = 1_700_000_000.0
+        self.view = self.service.view
+        explainer = Explainer(NoApi(), self.view, lambda: None)
         self.dashboard = Dashboard(
             self.service.ledger,
             self.service.answers,
-            self.service.view,
+            self.view,
+            explainer.explanations,
             lambda: None,
             200,
             clock=lambda: self.now,
@@ -80,9 +86,17 @@ class Site:
         given = {name.decode(): text.decode() for name, text in start["headers"]}
         return Reply(start["status"], given, content["body"])
 
-    def state(self, query: str = "") -> Any:
+    def state(self, resource: str = "cpu") -> Any:
+        """What the parts of the page are made from."""
         self.service.clock.now += 10
-        return self.call(f"/ui/state.json{query}").json
+        return json.loads(msgspec.json.encode(asyncio.run(self.dashboard._read(resource))))
+
+    def parts(self, **asked: str) -> Any:
+        return self.call(f"/ui/parts?{urlencode(asked)}").json["parts"]
+
+    def fits(self, document: Any) -> fits.Fits:
+        """What the answer is made from."""
+        return asyncio.run(fits.fits(self.view, fits.pod_of(msgspec.yaml.encode(document)), within_s=3))
 
     def exact(self, name: str) -> None:
         topology = exported(machine(), configuration(), kubelet())
@@ -123,7 +137,7 @@ def assert_harmless(text: str) -> None:
 def test_off_by_default() -> None:
     assert SchedulerConfiguration(apiVersion="topowise.io/v1alpha1").ui.enabled is False
     site = Site(enabled=False)
-    for path in ("/ui", "/ui/", "/ui/state.json", "/ui/app.js", "/ui/fits"):
+    for path in ("/ui", "/ui/", "/ui/parts", "/ui/app.js", "/ui/fits"):
         assert site.call(path).status == 404
 
 
@@ -137,7 +151,7 @@ def test_the_page_needs_no_script(site: Site) -> None:
 
 
 def test_headers_keep_everything_out(site: Site) -> None:
-    for path in ("/ui", "/ui/state.json", "/ui/app.js", "/ui/style.css", "/ui/nothing", "/ui/node?name=n1"):
+    for path in ("/ui", "/ui/parts", "/ui/app.js", "/ui/style.css", "/ui/nothing", "/ui/decision"):
         headers = site.call(path).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -153,7 +167,7 @@ def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
     assert "innerHTML" not in whole
 
 
-def test_state_json(site: Site) -> None:
+def test_what_the_ledger_knows(site: Site) -> None:
     site.dashboard._sightings.look()
     told = site.state()
     assert told["resources"] == ["cpu", "memory"]
@@ -162,9 +176,9 @@ def test_state_json(site: Site) -> None:
         ["n1", 3, True, "", 0, 0, [[0, 3, 3], [1, 4, 4]]],
         ["n2", 2, False, "", 0, 0, [[0, 3, 8], [1, 0, 8]]],
     ]
-    memory = site.state("?resource=memory")
+    memory = site.state("memory")
     assert [node[6] for node in memory["nodes"]] == [[[0, 15360, 15360], [1, 16384, 16384]], []]
-    assert site.state("?resource=nobody/has-it")["resource"] == "cpu"
+    assert site.state("nobody/has-it")["resource"] == "cpu"
 
 
 def test_when_a_report_came_is_remembered(site: Site) -> None:
@@ -173,36 +187,70 @@ def test_when_a_report_came_is_remembered(site: Site) -> None:
     site.service.report(counts("n2", ("2", "0"), included=(), policy="restricted", version="8"))
     site.dashboard._sightings.look()
     assert [node[5] for node in site.state()["nodes"]] == [0, 1_700_000_060]
-    assert "22:14:20 UTC" in site.call("/ui/node?name=n2").text
+    assert "22:14:20 UTC" in site.parts(node="n2")["node"][1]
 
 
-def test_an_unchanged_state_is_not_sent_again(site: Site) -> None:
-    first = site.call("/ui/state.json")
-    tag = first.headers["etag"]
+def test_only_the_parts_that_have_changed_are_sent(site: Site) -> None:
+    first = site.parts()
+    assert {"summary", "resource", "map", "decisions-list", "waiting-list", "node"} == first.keys()
+    have = ".".join(tag for tag, _ in first.values())
     site.now += 3
     site.service.clock.now += 3
-    again = site.call("/ui/state.json", if_none_match=tag)
-    assert (again.status, again.body) == (304, b"")
-    assert again.headers["topowise-now"] == "1700000003.000"
+    reply = site.call(f"/ui/parts?have={have}").json
+    assert (reply["parts"], reply["now"], reply["nodes"]) == ({}, 1_700_000_003.0, 2)
     site.service.put(pod("a", "2", node="n1"))
     # Read once a second, however many look.
-    assert site.call("/ui/state.json", if_none_match=tag).status == 304
+    assert site.parts(have=have) == {}
     site.service.clock.now += 1
-    changed = site.call("/ui/state.json", if_none_match=tag)
-    assert (changed.status, changed.json["nodes"][0][3:5]) == (200, ["u", 1])
+    changed = site.parts(have=have)
+    assert changed.keys() == {"map", "summary"}
+    assert "unsettled" in changed["map"][1]
 
 
-def test_decisions_are_sent_once(site: Site) -> None:
+def test_many_nodes_are_tiles_in_blocks_that_are_sent_when_they_change() -> None:
+    site = Site()
+    for number in range(250):
+        site.service.report(counts(f"node-{number:03}", ("3", "8"), included=()))
+    first = site.parts()
+    assert [name for name in first if name.startswith("tiles-")] == ["tiles-0", "tiles-1", "tiles-2"]
+    assert first["tiles-2"][1].count('class="tile"') == 50
+    assert first["map"][1].count('class="block"') == 3
+    assert "node-249; single-numa-node; NUMA node 0: 3 of 8 free" in first["tiles-2"][1]
+    site.service.put(pod("a", "2", node="node-120"))
+    site.service.clock.now += 1
+    have = {name: tag for name, (tag, _) in first.items()}
+    assert site.parts(have=".".join(have.values())).keys() == {"summary", "spread", "tiles-1"}
+    # Who comes back from something else needs all of it again.
+    del have["map"]
+    assert {"map", "spread", "tiles-0", "tiles-1", "tiles-2"} <= site.parts(have=".".join(have.values())).keys()
+
+
+def test_a_decision_and_why(site: Site) -> None:
     body = {"Pod": pod("a", "3"), "NodeNames": ["n1", "n2", "virtual"]}
     site.call("/filter", json.dumps(body).encode())
     site.call("/prioritize", json.dumps(body).encode())
-    told = site.state()
-    (one,) = told["decisions"]
+    (one,) = site.state()["decisions"]
     assert (one["pod"], one["fits"], one["asked"], one["outcome"]) == ("default/a", 3, 3, "claimed")
-    assert one["filterMs"] > 0
-    assert site.state(f"?since={told['changed']}")["decisions"] == []
-    assert site.state("?since=nonsense")["decisions"] == told["decisions"]
+    assert one["filter_ms"] > 0
     assert "claimed" in site.call("/ui").text
+    assert f'data-number="{one["number"]}"' in site.parts()["decisions-list"][1]
+    assert "not kept any more" in site.call("/ui/decision?number=99").text
+    assert "not kept any more" in site.call("/ui/decision").text
+    told = site.view.explanations(kube_scheduler.decode(json.dumps(pod("a", "9")).encode()), ["n1", "n2"])
+    part = page.explained_part(site.dashboard.decisions.all()[0], told, markup.Query())
+    assert "a few of the 3 nodes" in part
+    assert part.count('<span class="outcome no-room">') == 2
+    assert "container c needs cpu 9 together; node 0 has only cpu 3" in part
+
+
+def test_few_decisions_are_sent_until_all_are_asked_for(site: Site) -> None:
+    for number in range(20):
+        site.call("/filter", json.dumps({"Pod": pod(f"p{number}", "1"), "NodeNames": ["n1"]}).encode())
+    assert site.parts()["decisions-list"][1].count("data-number") == 15
+    assert "Show all 20" in site.parts()["decisions-list"][1]
+    everything = site.parts(decisions="all")["decisions-list"][1]
+    assert everything.count("data-number") == 20
+    assert "Show all" not in everything
 
 
 def test_explaining_and_counting_are_no_decisions(site: Site) -> None:
@@ -234,28 +282,33 @@ def test_hostile_text_stays_text(site: Site) -> None:
     site.call("/filter", json.dumps({"Pod": wanted, "NodeNames": [HOSTILE, "n2"]}).encode())
     site.dashboard.decisions.bound(f"{HOSTILE}/{HOSTILE}", f"uid-{HOSTILE}", HOSTILE, HOSTILE, 0.0)
     service.clock.now += 10
-    shown = page.Query(resource=HOSTILE, name="", policy="", node=HOSTILE)
+    shown = markup.Query(resource=HOSTILE, name="", policy="", node=HOSTILE)
     for target in ("ui", shown.link(), shown.link(name=HOSTILE, policy=HOSTILE)):
         reply = site.call(f"/{target}")
         assert reply.status == 200
         assert_harmless(reply.text)
     assert reply.text.count("&lt;script&gt;") > 3
-    fragment = site.call(f"/{shown.link().replace('ui?', 'ui/node?').replace('node=', 'name=')}")
-    assert fragment.status == 200
-    assert_harmless(fragment.text)
+    for _, part in site.parts(resource=HOSTILE, node=HOSTILE, name="").values():
+        assert_harmless(part)
+    fitting = site.call("/ui/fits", json.dumps(wanted).encode()).text
+    assert "&lt;script&gt;" in fitting
+    assert_harmless(fitting)
+    told = site.view.explanations(kube_scheduler.decode(json.dumps(wanted).encode()), [HOSTILE])
+    assert_harmless(page.explained_part(site.dashboard.decisions.all()[0], told, shown))
     assert site.state()["nodes"][0][0] == HOSTILE
 
 
 def test_a_node_with_its_picture(site: Site) -> None:
     site.service.put(pod("a", "2", node="n1"))
-    reply = site.call("/ui/node?name=n1")
-    assert_harmless(reply.text)
-    assert '<svg xmlns="http://www.w3.org/2000/svg" class="topowise"' in reply.text
-    assert "default/a" in reply.text
-    assert "unsettled" in reply.text
+    _, part = site.parts(node="n1")["node"]
+    assert_harmless(part)
+    assert '<svg xmlns="http://www.w3.org/2000/svg" class="topowise"' in part
+    assert "default/a" in part
+    assert "unsettled" in part
     assert ".topowise" in site.call("/ui/style.css").text
     assert "<svg" in site.call("/ui?node=n1").text
-    assert site.call("/ui/node?name=nobody").status == 404
+    assert "No exporter has reported a node nobody." in site.parts(node="nobody")["node"][1]
+    assert site.parts()["node"][1] == ""
     assert "No exporter has reported a node nobody." in site.call("/ui?node=nobody").text
 
 
@@ -270,19 +323,23 @@ def test_quarantine_is_marked(site: Site) -> None:
 
 
 def test_what_fits(site: Site) -> None:
-    told = site.call("/ui/fits", json.dumps(pod("a", "2")).encode()).json
-    assert told["pod"] == "default/a"
+    told = site.fits(pod("a", "2"))
+    assert told.pod == "default/a"
     # n1 has 3 and 4 CPUs free, n2 (counts) 3 and 0.
-    assert [(one["node"], one["count"], one["first"]) for one in told["nodes"]] == [("n1", 3, "0"), ("n2", 1, "0")]
-    assert (told["total"], told["isLeast"], told["reasons"]) == (4, False, {})
+    assert [(one.node, one.count, one.first) for one in told.nodes] == [("n1", 3, "0"), ("n2", 1, "0")]
+    assert (told.total, told.is_least, told.reasons) == (4, False, {})
+    reply = site.call("/ui/fits", json.dumps(pod("a", "2")).encode())
+    assert "<strong>4</strong> more of default/a fit on 2 of 2 nodes." in reply.text
+    assert "container c needs cpu 2" in reply.text
     limits = {"resources": {"limits": {"cpu": "9", "memory": "1Gi"}}}
     deployment = {
         "kind": "Deployment",
         "metadata": {"name": "web", "namespace": "shop"},
         "spec": {"template": {"spec": {"containers": [{"name": "c", **limits}]}}},
     }
-    told = site.call("/ui/fits", msgspec.yaml.encode(deployment)).json
-    assert (told["pod"], told["total"], sum(told["reasons"].values())) == ("shop/web", 0, 2)
+    told = site.fits(deployment)
+    assert (told.pod, told.total, sum(told.reasons.values())) == ("shop/web", 0, 2)
+    assert "<strong>0</strong> more of shop/web" in site.call("/ui/fits", msgspec.yaml.encode(deployment)).text
     assert site.service.free("n1") == [3, 4]
 
 
@@ -293,22 +350,26 @@ def test_what_kube_scheduler_would_not_take_does_not_fit(site: Site) -> None:
     amounts = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
     container = {"name": "c", "resources": {"requests": amounts, "limits": amounts}}
     wanted = pod("a", containers=[container], volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}])
-    told = site.call("/ui/fits", json.dumps(wanted).encode()).json
-    assert [(one["node"], one["count"]) for one in told["nodes"]] == [("n1", 2)]
-    assert (told["total"], told["reasons"], told["notLookedAt"]) == (2, {"Insufficient nvidia.com/gpu": 1}, ["volumes"])
+    told = site.fits(wanted)
+    assert [(one.node, one.count) for one in told.nodes] == [("n1", 2)]
+    assert (told.total, told.reasons, told.not_looked_at) == (2, {"Insufficient nvidia.com/gpu": 1}, ("volumes",))
+    text = site.call("/ui/fits", json.dumps(wanted).encode()).text
+    assert "<strong>2</strong> more of default/a fit on 1 of 2 nodes." in text
+    assert "<li>1 node: Insufficient nvidia.com/gpu</li>" in text
+    assert "Not looked at: volumes." in text
     (one, other) = site.call("/explain", json.dumps(wanted).encode()).json
     assert (one["verdict"], other["verdict"]) == ("fits", "never")
     assert other["text"] == "Insufficient nvidia.com/gpu: asks for 1, the node has none"
     site.service.put_node("n1", {"unschedulable": True})
-    told = site.call("/ui/fits", json.dumps(pod("a")).encode()).json
-    assert told["reasons"] == {"node(s) were unschedulable": 1}
+    assert site.fits(pod("a")).reasons == {"node(s) were unschedulable": 1}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"kind: Pod", b"[1]", b"\xff", b"a: &a [*a]", b"x" * 300_000])
 def test_what_is_no_manifest(site: Site, body: bytes) -> None:
     reply = site.call("/ui/fits", body)
     assert reply.status == 200
-    assert reply.json["error"]
+    assert reply.text.startswith('<p class="problem" role="alert">')
+    assert_harmless(reply.text)
 
 
 def test_methods_and_sites(site: Site) -> None:
@@ -333,15 +394,15 @@ def test_many_nodes_are_summed_up() -> None:
     assert len(reply.body) < 100_000
     assert int(reply.headers["content-length"]) < 10_000
     found = site.call("/ui?name=NODE-29&policy=single-numa-node").text
-    assert found.count('<th scope="row"><a href') == 10
+    assert found.count("data-node=") == 10
     assert "No node matches." in site.call("/ui?policy=none").text
 
 
 def test_shares() -> None:
     zones = [states.Zone(0, free, 8) for free in (0, 1, 2, 3, 4, 6, 7, 8)]
-    assert "".join(map(page.bin_of, zones)) == "01122344"
-    assert [page.tenths(zone) for zone in zones] == [0, 1, 2, 3, 5, 7, 8, 10]
-    assert page.bin_of(states.Zone(0, None, 8)) == page.bin_of(states.Zone(0, 0, 0)) == "x"
+    assert "".join(map(drawn.bin_of, zones)) == "01122344"
+    assert [drawn.tenths(zone) for zone in zones] == [0, 1, 2, 3, 5, 7, 8, 10]
+    assert drawn.bin_of(states.Zone(0, None, 8)) == drawn.bin_of(states.Zone(0, 0, 0)) == "x"
 
 
 def test_a_node_without_managers() -> None:
@@ -354,12 +415,10 @@ def test_a_node_without_managers() -> None:
     site.service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="bare")))
     assert site.state()["nodes"][0][6] == [[0, None, 4], [1, None, 4]]
     assert "nobody counts" in site.call("/ui").text
-    assert site.call("/ui/node?name=bare").status == 200
+    assert "bare" in site.parts(node="bare")["node"][1]
 
 
 def test_needs_of_a_manifest_are_read_as_kube_scheduler_does(site: Site) -> None:
-    from topowise_scheduler.ui import fits
-
     made = fits.pod_of(json.dumps(pod("a", node="n1", uid="u")).encode())
     assert (made.metadata.uid, made.spec.nodeName) == ("", "")
     assert pods.needs(made).qos == "Guaranteed"

@@ -34,7 +34,7 @@ class Watched:
 
     @property
     def last(self) -> Decision:
-        return next(self.decisions.since(0))
+        return self.decisions.all()[0]
 
 
 @pytest.fixture
@@ -73,25 +73,28 @@ def test_a_second_attempt_is_another_decision(watched: Watched) -> None:
     watched.ask("filter", pod("a", "9"))
     watched.ask("filter", pod("a", "4"))
     watched.bind("a", "n1")
-    assert [one.outcome for one in watched.decisions.since(0)] == ["bound", "no room"]
+    assert [one.outcome for one in watched.decisions.all()] == ["bound", "no room"]
 
 
 def test_only_the_last_are_kept(watched: Watched) -> None:
     for number in range(10):
         watched.ask("filter", pod(f"p{number}", "1"))
-    assert [one.pod for one in watched.decisions.since(0)] == ["default/p9", "default/p8", "default/p7"]
+    assert [one.pod for one in watched.decisions.all()] == ["default/p9", "default/p8", "default/p7"]
     # A bind of one that is forgotten is a line of its own.
     watched.bind("p0", "n1")
     assert (watched.last.pod, watched.last.outcome, watched.last.fits) == ("default/p0", "bound", None)
 
 
-def test_since_gives_what_changed(watched: Watched) -> None:
-    watched.ask("filter", pod("a", "1"))
-    watched.ask("filter", pod("b", "1"))
-    before = watched.decisions.changed
-    assert list(watched.decisions.since(before)) == []
-    watched.bind("a", "n1")
-    assert [one.pod for one in watched.decisions.since(before)] == ["default/a"]
+def test_one_is_found_by_its_number_while_it_is_kept(watched: Watched) -> None:
+    watched.ask("filter", pod("a", "2"))
+    number = watched.last.number
+    found = watched.decisions.get(str(number))
+    assert found is not None
+    assert found.pod == "default/a"
+    for name in "bcd":
+        watched.ask("filter", pod(name, "2"))
+    assert watched.decisions.get(str(number)) is None
+    assert watched.decisions.get("nonsense") is None
 
 
 def test_a_simulation_claims_nothing(watched: Watched) -> None:
