@@ -20,11 +20,10 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import Amounts, Kind
 from topowise_scheduler.kubelet import hints as reasons
 from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
-from topowise_scheduler.kubelet.configuration import Settings, settle
+from topowise_scheduler.kubelet.configuration import Evidence, Settings, settle
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.device_manager import DeviceManager
-from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints, Refused
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
@@ -32,8 +31,9 @@ from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
 from topowise_scheduler.kubelet.most_allocated import MostAllocated
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, finished, view
-from topowise_scheduler.kubelet.predicates import Shortage, node_allocatable, shortages
+from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN, Shortage, node_allocatable, shortages
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
 _NOT_ALIGNED = "Resources cannot be allocated with Topology locality"
 _NOT_ALIGNED_POD = "Pod Scope pod with pod-level resources failed admission "
@@ -69,6 +69,9 @@ class Kubelet:
     and ParseError for a malformed quantity. `Settings` instead of a configuration are taken as they are: for a node of
     which only a part is known, and no configuration that a kubelet starts with.
 
+    `version` is the kubelet's (versions.version_of), `evidence` what is known of it besides its configuration; both
+    count for a configuration alone, `Settings` have a behaviour already.
+
     `predicates` False leaves the predicates out; `integer_scores` is the arithmetic of KEP-6007 (most_allocated.py).
     `allocatable` is what the predicates compare with, instead of what follows from machine and settings; a resource
     that is neither in it nor a device's is then unknown, and not checked.
@@ -95,13 +98,16 @@ class Kubelet:
         machine: Machine,
         configuration: KubeletConfiguration | Settings,
         *,
+        version: KubeletVersion = NEWEST_RECORDED,
+        evidence: Evidence = "runs",
         predicates: bool = True,
         integer_scores: bool = True,
         allocatable: Amounts | None = None,
     ) -> None:
         self.settings: Settings = (
-            configuration if isinstance(configuration, Settings) else settle(configuration, machine)
+            configuration if isinstance(configuration, Settings) else settle(configuration, machine, version, evidence)
         )
+        behaviour = self.settings.behaviour
         nodes = machine.nodes()
         self.node_ids = tuple(node.id for node in nodes)
         if len(nodes) > MAX_NODES and (self.settings.topology.policy != "none" or self.settings.reserved_memory):
@@ -110,13 +116,13 @@ class Kubelet:
         self.integer_scores = integer_scores
         self.topology = CpuTopology(machine)
         self.topology_manager = TopologyManager(self.settings.topology, nodes)
-        self.devices = DeviceManager(machine)
+        self.devices = DeviceManager(machine, behaviour)
         self.cpu: CpuManager | None = None
         if self.settings.cpu is not None:
-            self.cpu = CpuManager(CpuPolicy(self.topology, self.settings.cpu, len(nodes)))
+            self.cpu = CpuManager(CpuPolicy(self.topology, self.settings.cpu, len(nodes), behaviour))
         self.memory: MemoryManager | None = None
         if self.settings.reserved_memory is not None:
-            self.memory = MemoryManager(MemoryPolicy(nodes, self.settings.reserved_memory))
+            self.memory = MemoryManager(MemoryPolicy(nodes, self.settings.reserved_memory, behaviour))
         self.active: dict[str, _Active] = {}
         self._used: Amounts = {}
         self._knows_all = allocatable is None
@@ -149,8 +155,13 @@ class Kubelet:
         return self.admit_view(self.view(pod.metadata.uid, needs))
 
     def view(self, uid: str, needs: pods.Needs) -> PodView:
-        """The pod under the feature gates of this kubelet; it may be kept for all nodes whose gates are the same."""
-        return view(uid, needs, pod_level_resource_managers=self.settings.pod_level_resource_managers)
+        """The pod as this kubelet sees it; the same for all nodes of one behaviour with the same feature gates."""
+        return view(
+            uid,
+            needs,
+            pod_level_resource_managers=self.settings.pod_level_resource_managers,
+            behaviour=self.settings.behaviour,
+        )
 
     def admit_view(self, seen: PodView, observe: Observer | None = None) -> Admission:
         """Decide a pod that was looked at before; `observe` is told of every merge on the way.
@@ -164,29 +175,11 @@ class Kubelet:
         try:
             hints = self._allocate(seen, observe)
         except _Rejected as rejected:
-            self._release(seen.uid)
-            return Admission(
-                uid=seen.uid,
-                qos=seen.qos,
-                admitted=False,
-                stage="topology",
-                reason=rejected.reason,
-                message=rejected.message,
-                rejection=rejected.rejection,
-            )
+            return self._refused(seen, "topology", rejected.reason, rejected.message, rejection=rejected.rejection)
         if self.predicates:
-            missing = self._shortages(seen)
-            if missing:
-                self._release(seen.uid)
-                return Admission(
-                    uid=seen.uid,
-                    qos=seen.qos,
-                    admitted=False,
-                    stage="predicate",
-                    reason=missing[0].reason,
-                    message=missing[0].message,
-                    shortages=tuple(missing),
-                )
+            refused = self._refused_by_predicates(seen)
+            if refused is not None:
+                return refused
         self._activate(seen.uid, _Active(seen.requests, seen, hints))
         return Admission(uid=seen.uid, qos=seen.qos, admitted=True, placements=self.placements(seen.uid))
 
@@ -195,12 +188,15 @@ class Kubelet:
         active = self.active.get(uid)
         if active is None:
             return False
-        done = [] if active.pod is None else finished(active.pod, None if containers is None else frozenset(containers))
+        if active.pod is None:
+            return True
+        done = finished(active.pod, None if containers is None else frozenset(containers))
         if done:
             if self.memory is not None:
                 self.memory.remove(uid, done)
+            kept = {container.name for container in active.pod.containers if container.declared != "init"}
             self.active[uid] = msgspec.structs.replace(
-                active, hints={name: hint for name, hint in active.hints.items() if name not in done}
+                active, hints={name: hint for name, hint in active.hints.items() if name in kept or name not in done}
             )
         return True
 
@@ -214,7 +210,7 @@ class Kubelet:
 
     def report_devices(self, resource: str, devices: Iterable[Device]) -> None:
         """A device plugin reports its list, for the first time or anew."""
-        self.devices.report(resource, DeviceTable(devices, self.devices.positions))
+        self.devices.report(resource, self.devices.table(devices))
 
     def hold(self, uid: str, requests: Mapping[str, int], placements: Mapping[str, Placement]) -> None:
         """Book a pod that runs already, as the node reports it, without deciding anything.
@@ -240,7 +236,7 @@ class Kubelet:
         kinds: dict[str, Kind] = (
             dict.fromkeys((*cpus, *memory, *devices), "app")
             if active.pod is None
-            else {container.name: container.kind for container in active.pod.containers}
+            else {container.name: container.declared for container in active.pod.containers}
         )
         found = {}
         for name, kind in kinds.items():
@@ -266,6 +262,40 @@ class Kubelet:
         """Node allocatable as the kubelet reports it: milli-CPU, bytes, healthy devices, pods."""
         healthy = {name: table.healthy.bit_count() for name, table in self.devices.tables.items()}
         return {**self._fixed, **healthy}
+
+    def _refused_by_predicates(self, pod: PodView) -> Admission | None:
+        if not self.settings.sidecars:
+            for container in pod.containers:
+                if container.declared == "sidecar":
+                    message = f'Init container "{container.name}" may not have a non-default restartPolicy'
+                    return self._refused(pod, "predicate", SIDECARS_FORBIDDEN, message)
+        missing = self._shortages(pod)
+        if not missing:
+            return None
+        return self._refused(pod, "predicate", missing[0].reason, missing[0].message, shortages=tuple(missing))
+
+    def _refused(
+        self,
+        pod: PodView,
+        stage: str,
+        reason: str,
+        message: str,
+        *,
+        rejection: Rejection | None = None,
+        shortages: tuple[Shortage, ...] = (),
+    ) -> Admission:
+        """A refusal; whatever the pod had been given by then is free again."""
+        self._release(pod.uid)
+        return Admission(
+            uid=pod.uid,
+            qos=pod.qos,
+            admitted=False,
+            stage=stage,
+            reason=reason,
+            message=message,
+            rejection=rejection,
+            shortages=shortages,
+        )
 
     def _allocate(self, pod: PodView, observe: Observer | None) -> dict[str, Hint]:
         """scope_none.go, scope_container.go and scope_pod.go: the hint of every container, all of them allocated."""
@@ -360,7 +390,7 @@ class Kubelet:
             requests = {
                 name: amount for name, amount in requests.items() if name in self._fixed or name in self.devices.tables
             }
-        return shortages(requests, self._used, len(self.active), self._fixed, devices)
+        return shortages(requests, self._used, len(self.active), self._fixed, devices, pod.init_requests)
 
     def _hold(self, uid: str, name: str, placement: Placement) -> None:
         positions = self.devices.positions

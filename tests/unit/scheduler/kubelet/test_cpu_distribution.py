@@ -9,7 +9,8 @@ import pytest
 
 from topowise import cpuset
 from topowise_scheduler.kubelet import Machine
-from topowise_scheduler.kubelet.cpu_distribution import combinations, deviation, take_distributed
+from topowise_scheduler.kubelet.cpu_distribution import Distribution, combinations, deviation
+from topowise_scheduler.kubelet.cpu_packing import PLAIN
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.hints import Refused
 from topowise_scheduler.kubelet.masks import mask_of, members
@@ -42,7 +43,12 @@ def test_deviation_is_rounded_to_three_decimals_twice() -> None:
 def _spelled(machine: Machine, count: int, busy: str = "", group: int = 1) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.spell(members(take_distributed(topology, available, count, group, False)))
+    return cpuset.spell(members(_distribution(topology, group).take(available, count)))
+
+
+def _distribution(topology: CpuTopology, group: int, **changed: bool) -> Distribution:
+    settings = dict.fromkeys(("in_one_socket", "by_hint", "whole_groups", "copies"), False)
+    return Distribution(topology, PLAIN, group=group, **(settings | changed))
 
 
 # cpu_assignment.go, takeByTopologyNUMADistributed. Two nodes of four cores: 0-3,8-11 and 4-7,12-15, c and c+8 one core.

@@ -72,7 +72,7 @@ def test_a_kubelet_that_does_not_start_says_why() -> None:
         {
             "id": "one",
             "events": [],
-            "configError": 'new static policy error: unsupported cpumanager option: "fast" (true)',
+            "configError": 'new static policy error: unknown CPU Manager Policy option: "fast"',
         }
     ]
 
