@@ -101,7 +101,7 @@ class _Start(NamedTuple):
     evidence: Evidence
 
     def gate(self, name: str) -> bool:
-        return feature_gates.is_on(name, self.version.minor, self.config.featureGates or {})
+        return feature_gates.is_on(name, dict(self.version.gates), self.config.featureGates or {})
 
     def option_gate(self, name: str) -> bool:
         if self.evidence == "none":
@@ -155,7 +155,7 @@ def _check_gates(start: _Start) -> None:
     config = start.config
     if start.evidence == "runs":
         return
-    problem = feature_gates.problem(config.featureGates or {}, start.version.minor)
+    problem = feature_gates.problem(dict(start.version.gates), config.featureGates or {})
     if problem:
         raise KubeletStartError(f"failed to set feature gates from initial flags-based config: {problem}")
     if config.cpuManagerPolicyOptions is not None and not start.gate("CPUManagerPolicyOptions"):

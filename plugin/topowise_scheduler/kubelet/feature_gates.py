@@ -8,6 +8,7 @@ k8s.io/component-base/featuregate).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 Life = Literal["absent", "alpha", "beta", "stable", "locked", "deprecated", "gone"]
@@ -53,32 +54,32 @@ GATES: Final[Mapping[str, Gate]] = {
 }
 
 
-def life(name: str, minor: int) -> Life:
-    """The life of a listed gate in a minor."""
-    found: Life = "absent"
-    for since, stage in GATES[name].lives.items():
-        if minor >= since:
-            found = stage
+@lru_cache(maxsize=64)
+def lives(minor: int) -> dict[str, Life]:
+    """The life of every listed gate in a minor."""
+    found: dict[str, Life] = dict.fromkeys(GATES, "absent")
+    for name, gate in GATES.items():
+        for since, life in gate.lives.items():
+            if minor >= since:
+                found[name] = life
     return found
 
 
-def is_on(name: str, minor: int, given: Mapping[str, bool]) -> bool:
+def is_on(name: str, lives: Mapping[str, Life], given: Mapping[str, bool]) -> bool:
     """Whether a listed gate is on. What is given for it counts first, then AllAlpha and AllBeta, then the default."""
     value = given.get(name)
     if value is not None:
         return value
-    stage = life(name, minor)
-    return given.get(_FOR_ALL.get(stage, ""), stage not in _OFF)
+    life = lives[name]
+    return given.get(_FOR_ALL.get(life, ""), life not in _OFF)
 
 
-def problem(given: Mapping[str, bool], minor: int) -> str:
-    """Why a kubelet of this minor does not start with these gates, "" if it does."""
+def problem(lives: Mapping[str, Life], given: Mapping[str, bool]) -> str:
+    """Why a kubelet does not start with these gates, "" if it does."""
     for name, value in given.items():
-        if name not in GATES:
-            continue
-        stage = life(name, minor)
-        if stage in _UNKNOWN:
+        life = lives.get(name)
+        if life in _UNKNOWN:
             return f"unrecognized feature gate: {name}"
-        if stage == "locked" and not value:
+        if life == "locked" and not value:
             return f"cannot set feature gate {name} to false, feature is locked to true"
     return ""

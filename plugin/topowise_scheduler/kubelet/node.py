@@ -72,6 +72,9 @@ class Kubelet:
     `version` is the kubelet's (versions.version_of), `evidence` what is known of it besides its configuration; both
     count for a configuration alone, `Settings` have a behaviour already.
 
+    `node_ids` are the NUMA nodes by position in a mask, `all_node_ids` those that were left out as well
+    (Machine.modelled).
+
     `predicates` False leaves the predicates out; `integer_scores` is the arithmetic of KEP-6007 (most_allocated.py).
     `allocatable` is what the predicates compare with, instead of what follows from machine and settings; a resource
     that is neither in it nor a device's is then unknown, and not checked.
@@ -82,6 +85,7 @@ class Kubelet:
         "_knows_all",
         "_used",
         "active",
+        "all_node_ids",
         "cpu",
         "devices",
         "integer_scores",
@@ -108,21 +112,29 @@ class Kubelet:
             configuration if isinstance(configuration, Settings) else settle(configuration, machine, version, evidence)
         )
         behaviour = self.settings.behaviour
-        nodes = machine.nodes()
+        with_memory = self.settings.reserved_memory is not None
+        modelled, self.all_node_ids = machine, tuple(node.id for node in machine.nodes())
+        if self.settings.topology.policy != "none" or with_memory:
+            modelled = machine.modelled(with_memory=with_memory)
+            if len(modelled.numa) > MAX_NODES:
+                raise ConfigError(
+                    "machine", f"has {len(modelled.numa)} NUMA nodes, masks are modelled up to {MAX_NODES}"
+                )
+        nodes = modelled.nodes()
         self.node_ids = tuple(node.id for node in nodes)
-        if len(nodes) > MAX_NODES and (self.settings.topology.policy != "none" or self.settings.reserved_memory):
-            raise ConfigError("machine", f"has {len(nodes)} NUMA nodes, masks are modelled up to {MAX_NODES}")
         self.predicates = predicates
         self.integer_scores = integer_scores
-        self.topology = CpuTopology(machine)
+        self.topology = CpuTopology(modelled)
         self.topology_manager = TopologyManager(self.settings.topology, nodes)
-        self.devices = DeviceManager(machine, behaviour)
+        self.devices = DeviceManager(modelled, behaviour)
         self.cpu: CpuManager | None = None
         if self.settings.cpu is not None:
             self.cpu = CpuManager(CpuPolicy(self.topology, self.settings.cpu, len(nodes), behaviour))
         self.memory: MemoryManager | None = None
         if self.settings.reserved_memory is not None:
-            self.memory = MemoryManager(MemoryPolicy(nodes, self.settings.reserved_memory, behaviour))
+            positions = {node_id: place for place, node_id in enumerate(self.all_node_ids)}
+            reserved = [self.settings.reserved_memory[positions[node_id]] for node_id in self.node_ids]
+            self.memory = MemoryManager(MemoryPolicy(nodes, reserved, behaviour))
         self.active: dict[str, _Active] = {}
         self._used: Amounts = {}
         self._knows_all = allocatable is None
@@ -135,6 +147,7 @@ class Kubelet:
         """An independent copy: pods can be tried on it without a trace here."""
         copy = Kubelet.__new__(Kubelet)
         copy.settings = self.settings
+        copy.all_node_ids = self.all_node_ids
         copy.node_ids = self.node_ids
         copy.predicates = self.predicates
         copy.integer_scores = self.integer_scores
@@ -209,7 +222,14 @@ class Kubelet:
         return True
 
     def report_devices(self, resource: str, devices: Iterable[Device]) -> None:
-        """A device plugin reports its list, for the first time or anew."""
+        """A device plugin reports its list, for the first time or anew.
+
+        Raises ConfigError for a device near a NUMA node that had nothing and was left out (Machine.modelled).
+        """
+        devices = tuple(devices)
+        left_out = {*self.all_node_ids} - {*self.node_ids}
+        if left_out and any(left_out.intersection(device.numa or ()) for device in devices):
+            raise ConfigError("devices", f"{resource} is now near NUMA nodes that had none, and that are not modelled")
         self.devices.report(resource, self.devices.table(devices))
 
     def hold(self, uid: str, requests: Mapping[str, int], placements: Mapping[str, Placement]) -> None:
@@ -256,6 +276,8 @@ class Kubelet:
 
     def ids(self, mask: int) -> tuple[int, ...]:
         """The NUMA node ids of a mask."""
+        if mask == (1 << len(self.node_ids)) - 1:
+            return self.all_node_ids
         return tuple([self.node_ids[position] for position in members(mask)])
 
     def allocatable(self) -> Amounts:
@@ -398,7 +420,7 @@ class Kubelet:
             self.cpu.hold(uid, name, placement.cpus)
         if self.memory is not None and placement.memory:
             blocks = [
-                Block(block.type, mask_of([positions[node] for node in block.numa]), block.size)
+                Block(block.type, mask_of([positions[node] for node in block.numa if node in positions]), block.size)
                 for block in placement.memory
             ]
             self.memory.hold(uid, name, tuple(blocks))

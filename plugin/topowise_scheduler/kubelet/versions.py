@@ -14,8 +14,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from topowise_scheduler.kubelet import policy_options
+from topowise_scheduler.kubelet import feature_gates, policy_options
 from topowise_scheduler.kubelet.behaviour import DISTRIBUTIONS, ROWS, Behaviour, Distribution, Stage
+from topowise_scheduler.kubelet.feature_gates import Life
 
 Certainty = Literal["recorded", "reconstructed", "assumed"]
 
@@ -30,7 +31,8 @@ class KubeletVersion(msgspec.Struct, frozen=True, gc=False):
 
     `minor` is the row that is used. `certainty`: "recorded" where code of this minor was run, "reconstructed" where its
     changes were read, "assumed" where the version is not one that the table has; `remark` says in a sentence why it is
-    less than recorded, and is empty otherwise. `options` are the policy options with their stage, drafts included.
+    less than recorded, and is empty otherwise. `options` are the policy options with their stage, drafts included, and
+    `gates` the feature gates with their life.
     """
 
     name: str
@@ -39,6 +41,7 @@ class KubeletVersion(msgspec.Struct, frozen=True, gc=False):
     certainty: Certainty
     remark: str = ""
     options: tuple[tuple[str, Stage], ...] = ()
+    gates: tuple[tuple[str, Life], ...] = ()
 
 
 def behaviour_of(minor: int, distribution: Distribution | None = None) -> Behaviour:
@@ -86,8 +89,15 @@ def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersi
     remark = ""
     if row.proof == "reconstructed":
         remark = f"kubelet {name} was not run: its changes were read, and applied to the code of {row.source}"
-    behaviour = behaviour_of(minor, distribution)
-    return KubeletVersion(name, minor, behaviour, row.proof, remark, tuple(options.items()))
+    return KubeletVersion(
+        name=name,
+        minor=minor,
+        behaviour=behaviour_of(minor, distribution),
+        certainty=row.proof,
+        remark=remark,
+        options=tuple(options.items()),
+        gates=tuple(feature_gates.lives(minor).items()),
+    )
 
 
 _FIRST: Final = ROWS[0].minor
