@@ -2,8 +2,8 @@
 
 The managers try every mask of NUMA nodes, and the topology manager every combination of one hint of each resource:
 255^4 with CPUs, memory, hugepages and a device on eight nodes. The model needs none of that (topology_manager.py), so
-it can say beforehand what a kubelet would be in for. The times are orders of magnitude: 255^4 combinations were reported
-to take 21 minutes (kubernetes#131738), and 2^34 masks not to end (kubernetes#135541).
+it can say beforehand what a kubelet would be in for. The times are orders of magnitude: 255^4 combinations were
+reported to take 21 minutes (kubernetes#131738), and 2^34 masks not to end (kubernetes#135541).
 """
 
 from __future__ import annotations
