@@ -23,6 +23,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import HUGEPAGES, Amounts, amount_of
 from topowise_scheduler.kubelet import feature_gates
 from topowise_scheduler.kubelet.behaviour import Behaviour, Stage
+from topowise_scheduler.kubelet.feature_gates import Life
 from topowise_scheduler.kubelet.machine import Machine
 from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.policy_options import DRAFTS, OPTIONS, Manager
@@ -99,9 +100,10 @@ class _Start(NamedTuple):
     config: KubeletConfiguration
     version: KubeletVersion
     evidence: Evidence
+    lives: Mapping[str, Life]
 
     def gate(self, name: str) -> bool:
-        return feature_gates.is_on(name, dict(self.version.gates), self.config.featureGates or {})
+        return feature_gates.is_on(name, self.lives, self.config.featureGates or {})
 
     def option_gate(self, name: str) -> bool:
         if self.evidence == "none":
@@ -129,7 +131,7 @@ def settle(
     evidence: Evidence = "runs",
 ) -> Settings:
     """The configuration as the managers use it. Raises KubeletStartError, and ParseError for a malformed quantity."""
-    start = _Start(config, version, evidence)
+    start = _Start(config, version, evidence, dict(version.gates))
     _check_gates(start)
     topology = _topology(start, machine)
     reserved = _reserved(config, machine)
@@ -155,7 +157,7 @@ def _check_gates(start: _Start) -> None:
     config = start.config
     if start.evidence == "runs":
         return
-    problem = feature_gates.problem(dict(start.version.gates), config.featureGates or {})
+    problem = feature_gates.problem(start.lives, config.featureGates or {})
     if problem:
         raise KubeletStartError(f"failed to set feature gates from initial flags-based config: {problem}")
     if config.cpuManagerPolicyOptions is not None and not start.gate("CPUManagerPolicyOptions"):
