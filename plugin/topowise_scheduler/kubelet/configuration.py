@@ -185,8 +185,9 @@ def _topology(start: _Start, machine: Machine) -> TopologySettings:
         return TopologySettings(policy, scope)
     closest = most_allocated = False
     allowable = MIN_ALLOWABLE_NUMA_NODES
-    stages = start.stages("topology")
-    for name, value in (config.topologyManagerPolicyOptions or {}).items():
+    given = config.topologyManagerPolicyOptions or {}
+    stages = start.stages("topology") if given else {}
+    for name, value in given.items():
         _check_topology_option(start, name, stages.get(name))
         match name:
             case "prefer-closest-numa-nodes":
@@ -287,7 +288,7 @@ def _cpu(start: _Start, machine: Machine, reserved: Amounts, topology_policy: st
 def _cpu_options(start: _Start, given: Mapping[str, str]) -> frozenset[str]:
     """The options that are on (NewStaticPolicyOptions)."""
     on = set()
-    stages = start.stages("cpu")
+    stages = start.stages("cpu") if given else {}
     for name, value in given.items():
         stage = stages.get(name)
         if stage is None:
