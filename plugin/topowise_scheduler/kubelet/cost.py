@@ -37,9 +37,9 @@ class Cost(NamedTuple):
 def combinations(groups: Iterable[Hints], *, policy: str, nodes: int, beyond: Sequence[int] = ()) -> int:
     """How many combinations a merge tries: one hint of each resource (mergeHints, iterateAllProviderTopologyHints).
 
-    `nodes` is the number of NUMA nodes in the masks. Of those that are left out of them, each doubles the hints of a
-    resource whose masks go over all nodes; `beyond` is how many those are, for each group. A resource without a hint
-    takes part with one, "impossible". Policy single-numa-node keeps preferred hints of one node, before it merges.
+    `nodes` is the number of NUMA nodes in the masks. Of those that are left out of them, each nearly doubles the hints
+    of a resource whose masks go over all nodes; `beyond` is how many those are, for each group. A resource without a
+    hint takes part with one, "impossible". Policy single-numa-node keeps preferred hints of one node, before it merges.
     """
     singles = by_size(nodes)[1]
     counts = []

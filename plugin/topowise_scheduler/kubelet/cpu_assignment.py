@@ -40,8 +40,6 @@ class Assignment:
 
     def take(self, available: CpuSet, count: int, width: int = 0) -> CpuSet:
         """`count` of the available CPUs; `width` is the number of NUMA nodes in the hint. Raises Refused."""
-        if count <= 0:
-            return 0
         if self._distribution is not None:
             return self._distribution.take(available, count, width)
         return take_packed(self._topology, available, count, self._packing)

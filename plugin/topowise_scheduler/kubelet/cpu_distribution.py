@@ -63,7 +63,7 @@ class Distribution:
         self._whole_groups = whole_groups
         self._copies = copies
 
-    def take(self, available: CpuSet, count: int, width: int = 0) -> CpuSet:
+    def take(self, available: CpuSet, count: int, width: int) -> CpuSet:
         """`count` CPUs in groups, evenly over at least `width` NUMA nodes if so many can have some. Raises Refused."""
         topology, group = self._topology, self._group
         if group < 1 or count % group:

@@ -209,6 +209,25 @@ def test_34_nodes_are_walked_by_an_old_kubelet_and_not_by_a_new_one(pod_of: PodO
     assert hours["v1.36.2"] < 1e-6
 
 
+@pytest.mark.parametrize("version", ["v1.35.6", "v1.36.2"])
+@pytest.mark.parametrize("memory", [{}, MEMORY], ids=["cpus-and-devices", "memory-too"])
+def test_nodes_that_are_left_out_cost_the_kubelet_the_same(
+    pod_of: PodOf, monkeypatch: pytest.MonkeyPatch, version: str, memory: dict[str, object]
+) -> None:
+    needs = pods.needs(pod_of("p", {"cpu": "4", "memory": "1Gi", GPUS: "1"}, {"cpu": "80", "memory": "1Gi"}))
+
+    def spent() -> cost.Cost:
+        kubelet = Kubelet(_grace(9), _config("restricted", **memory), version=version_of(version))
+        return cost.estimate(kubelet, kubelet.view("p", needs))
+
+    shortened = spent()
+    monkeypatch.setattr(Machine, "modelled", lambda self, *, with_memory: self)
+    full = spent()
+    assert shortened.masks == full.masks
+    # A node that is in use alone is not joined with others, which the doubling does not see.
+    assert shortened.combinations == pytest.approx(full.combinations, rel=0.001)
+
+
 def test_policy_none_costs_nothing(pod_of: PodOf) -> None:
     kubelet = Kubelet(_machine(8), _config("none"))
     needs = pods.needs(pod_of("p", {"cpu": "4", "memory": "1Gi"}))
