@@ -25,8 +25,12 @@ from topowise_scheduler.kubelet import (
     Machine,
     Placement,
     Rejection,
+    version_of,
 )
+from topowise_scheduler.kubelet.configuration import Evidence
+from topowise_scheduler.kubelet.hints import NEVER_ENDS
 from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -49,10 +53,18 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Scenario(msgspec.Struct, frozen=True, gc=False):
+    """`kubeletVersion` as a Node tells it; without one, the newest version whose code was run, and drafts are allowed.
+
+    The gates of alpha and beta options count as on unless `featureGates` sets them to false; with `gateDefaults` they
+    are what the version has them at, as for a kubelet that is to start.
+    """
+
     machine: Machine
     config: Configuration
     id: Any = None
     events: tuple[Event, ...] = ()
+    kubeletVersion: str | None = None
+    gateDefaults: bool = False
 
 
 class _Line(msgspec.Struct, frozen=True, gc=False):
@@ -82,11 +94,42 @@ def read_scenario(line: bytes | str) -> Scenario:
 
 def replay_scenario(scenario: Scenario) -> dict[str, Any]:
     """The result of one scenario. Raises ParseError for a malformed quantity or CPU list."""
+    result: dict[str, Any] = {"id": scenario.id, "events": []}
+    if scenario.kubeletVersion is not None:
+        result["kubelet"] = _version_of(scenario)
     try:
-        kubelet = Kubelet(scenario.machine, scenario.config, predicates=scenario.config.predicates)
+        kubelet = kubelet_of(scenario)
     except KubeletStartError as exc:
-        return {"id": scenario.id, "events": [], "configError": str(exc)}
-    return {"id": scenario.id, "events": [apply(kubelet, event) for event in scenario.events]}
+        return {**result, "configError": str(exc)}
+    if kubelet.settings.drafts:
+        result["drafts"] = kubelet.settings.drafts
+    for event in scenario.events:
+        said = apply(kubelet, event)
+        if said.get("reason") == NEVER_ENDS:
+            # A kubelet that never answers does not see the next event either.
+            result["hang"] = said["message"]
+            break
+        result["events"].append(said)
+    return result
+
+
+def kubelet_of(scenario: Scenario) -> Kubelet:
+    """The kubelet of a scenario, before its first event. Raises KubeletStartError and ParseError."""
+    version = NEWEST_RECORDED if scenario.kubeletVersion is None else version_of(scenario.kubeletVersion)
+    evidence: Evidence = "runs" if scenario.kubeletVersion is None else "options"
+    return Kubelet(
+        scenario.machine,
+        scenario.config,
+        version=version,
+        evidence="none" if scenario.gateDefaults else evidence,
+        predicates=scenario.config.predicates,
+    )
+
+
+def _version_of(scenario: Scenario) -> dict[str, str]:
+    version = version_of(scenario.kubeletVersion or "")
+    told = {"version": version.name, "certainty": version.certainty}
+    return {**told, "remark": version.remark} if version.remark else told
 
 
 def apply(kubelet: Kubelet, event: Event) -> dict[str, Any]:

@@ -5,8 +5,8 @@ cpu_assignment), memory_manager, device_manager, predicates. One who does not ma
 order in which the kubelet asks them. Everything is a function of values: no I/O, no clock, no randomness. Where the
 kubelet takes "any" device of a set, the lowest id is taken.
 
-Checked against 2,500 recorded scenarios of Kubernetes 1.36.2
-(tests/unit/scheduler/kubelet/test_recorded_decisions.py).
+Kubelets differ by version, and how is data: behaviour.py. Each version is checked against recorded decisions of its own
+code (tests/unit/scheduler/kubelet/test_recorded_decisions.py, test_recorded_versions.py).
 """
 
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
@@ -14,6 +14,7 @@ from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placeme
 from topowise_scheduler.kubelet.configuration import KubeletStartError
 from topowise_scheduler.kubelet.machine import Core, Device, DevicePlugin, Machine, NumaNode
 from topowise_scheduler.kubelet.node import Kubelet
+from topowise_scheduler.kubelet.versions import KubeletVersion, version_of
 
 __all__ = [
     "Admission",
@@ -23,10 +24,12 @@ __all__ = [
     "Kubelet",
     "KubeletConfiguration",
     "KubeletStartError",
+    "KubeletVersion",
     "Machine",
     "MemoryBlock",
     "MemoryReservation",
     "NumaNode",
     "Placement",
     "Rejection",
+    "version_of",
 ]

@@ -6,15 +6,15 @@ which the kubelet builds its managers, and returns it in the form they use. The 
 Upstream: pkg/kubelet/apis/config, cm/topologymanager/policy_options.go, cm/cpumanager/policy_options.go,
 cm/memorymanager/memory_manager.go, cm/node_container_manager_linux.go (getNodeAllocatableAbsolute).
 
-Alpha options need a feature gate that is off by default. A kubelet that runs with such an option has it on, so here
-a gate counts as on unless it is set to false.
+What a kubelet starts with depends on its version (behaviour.py, policy_options.py, feature_gates.py), and what can be
+known of it besides its configuration is `Evidence`: a report is one of a kubelet that runs.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -22,8 +22,13 @@ from topowise import cpuset
 from topowise.errors import TopowiseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import HUGEPAGES, Amounts, amount_of
+from topowise_scheduler.kubelet import feature_gates
+from topowise_scheduler.kubelet.behaviour import Behaviour, Stage
+from topowise_scheduler.kubelet.feature_gates import Life
 from topowise_scheduler.kubelet.machine import Machine
 from topowise_scheduler.kubelet.masks import mask_of
+from topowise_scheduler.kubelet.policy_options import DRAFTS, OPTIONS, Manager
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
 TOPOLOGY_POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-node")
 TOPOLOGY_SCOPES: Final = ("container", "pod")
@@ -32,20 +37,20 @@ MIN_ALLOWABLE_NUMA_NODES: Final = 8
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _FALSE: Final = frozenset(("0", "f", "F", "FALSE", "false", "False"))
-_CPU_OPTIONS: Final = {
-    "full-pcpus-only": "",
-    "strict-cpu-reservation": "",
-    "prefer-align-cpus-by-uncorecache": "",
-    "distribute-cpus-across-numa": "CPUManagerPolicyBetaOptions",
-    "align-by-socket": "CPUManagerPolicyAlphaOptions",
-    "distribute-cpus-across-cores": "CPUManagerPolicyAlphaOptions",
-}
 _EXCLUSIVE_CPU_OPTIONS: Final = (
     ("full-pcpus-only", "distribute-cpus-across-cores"),
     ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
     ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
     ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
 )
+
+Evidence = Literal["runs", "options", "none"]
+"""What is known besides the configuration.
+
+"runs": a kubelet runs with it. So its gates exist, those of its options are on unless they are set to false, and it has
+every option that any version or draft has. "options": the gates of its options count as on unless they are set to
+false; a scenario is written so. "none": what is not in the configuration is the version's default.
+"""
 
 
 class KubeletStartError(TopowiseError):
@@ -76,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, gc=False):
     """A configuration the kubelet starts with. `cpu` and `reserved_memory` are None with policy none.
 
     `reserved` is what is kept from pods, per resource; `reserved_memory` the share of each NUMA node by position.
+    `sidecars` False refuses pods that have some. `drafts` names the options in use that are in no release.
     """
 
     topology: TopologySettings
@@ -85,15 +91,55 @@ class Settings(msgspec.Struct, frozen=True, gc=False):
     max_pods: int
     pod_level_resources: bool
     pod_level_resource_managers: bool
+    sidecars: bool = True
+    behaviour: Behaviour = NEWEST_RECORDED.behaviour
+    drafts: tuple[str, ...] = ()
 
 
-def settle(config: KubeletConfiguration, machine: Machine) -> Settings:
+class _Start(NamedTuple):
+    """A kubelet that is to start: what it is given, and what its version makes of that."""
+
+    config: KubeletConfiguration
+    version: KubeletVersion
+    evidence: Evidence
+    lives: Mapping[str, Life]
+
+    def gate(self, name: str) -> bool:
+        return feature_gates.is_on(name, self.lives, self.config.featureGates or {})
+
+    def option_gate(self, name: str) -> bool:
+        if self.evidence == "none":
+            return self.gate(name)
+        return self.config.gate(name, True)
+
+    def stages(self, manager: Manager) -> dict[str, Stage]:
+        """The options that count as known. A kubelet that runs with one of a later version has it from there."""
+        stages = dict(self.version.options)
+        known: dict[str, Stage] = {}
+        for option in OPTIONS:
+            if option.manager == manager:
+                stage = stages.get(option.name)
+                if self.evidence == "runs" and stage is None:
+                    stage = "alpha"
+                if stage is not None and (stage != "draft" or self.evidence == "runs"):
+                    known[option.name] = stage
+        return known
+
+
+def settle(
+    config: KubeletConfiguration,
+    machine: Machine,
+    version: KubeletVersion = NEWEST_RECORDED,
+    evidence: Evidence = "runs",
+) -> Settings:
     """The configuration as the managers use it. Raises KubeletStartError, and ParseError for a malformed quantity."""
-    topology = _topology(config, machine)
+    start = _Start(config, version, evidence, dict(version.gates))
+    _check_gates(start)
+    topology = _topology(start, machine)
     reserved = _reserved(config, machine)
-    cpu = _cpu(config, machine, reserved, topology.policy)
-    reserved_memory = _memory(config, machine, reserved)
-    pod_level = config.gate("PodLevelResources", True)
+    cpu = _cpu(start, machine, reserved, topology.policy)
+    reserved_memory = _memory(start, machine, reserved)
+    pod_level = start.gate("PodLevelResources")
     return Settings(
         topology=topology,
         cpu=cpu,
@@ -101,31 +147,57 @@ def settle(config: KubeletConfiguration, machine: Machine) -> Settings:
         reserved=reserved,
         max_pods=config.maxPods,
         pod_level_resources=pod_level,
-        pod_level_resource_managers=pod_level and config.gate("PodLevelResourceManagers", False),
+        pod_level_resource_managers=pod_level and start.gate("PodLevelResourceManagers"),
+        sidecars=start.gate("SidecarContainers"),
+        behaviour=version.behaviour,
+        drafts=_drafts(config, topology.policy),
     )
 
 
-def _topology(config: KubeletConfiguration, machine: Machine) -> TopologySettings:
+def _check_gates(start: _Start) -> None:
+    """cmd/kubelet/app/server.go: the gates are the first thing that is read, and options as a whole have one too."""
+    config = start.config
+    if start.evidence == "runs":
+        return
+    problem = feature_gates.problem(start.lives, config.featureGates or {})
+    if problem:
+        raise KubeletStartError(f"failed to set feature gates from initial flags-based config: {problem}")
+    if config.cpuManagerPolicyOptions is not None and not start.gate("CPUManagerPolicyOptions"):
+        raise KubeletStartError(
+            f"CPU Manager policy options {_go_map(config.cpuManagerPolicyOptions)} require feature gates "
+            '"CPUManager", "CPUManagerPolicyOptions" enabled'
+        )
+    if config.topologyManagerPolicyOptions is not None and not start.gate("TopologyManagerPolicyOptions"):
+        raise KubeletStartError(
+            f"topology manager policy options {_go_map(config.topologyManagerPolicyOptions)} require feature gates "
+            '"TopologyManagerPolicyOptions" enabled'
+        )
+
+
+def _drafts(config: KubeletConfiguration, topology_policy: str) -> tuple[str, ...]:
+    given = config.topologyManagerPolicyOptions or {} if topology_policy != "none" else {}
+    return tuple(name for name in given if name in DRAFTS)
+
+
+def _topology(start: _Start, machine: Machine) -> TopologySettings:
     """topology_manager.go, NewManager: policy none looks at nothing else."""
+    config = start.config
     policy, scope = config.topologyManagerPolicy or "none", config.topologyManagerScope or "container"
     if policy == "none":
         return TopologySettings(policy, scope)
     closest = most_allocated = False
     allowable = MIN_ALLOWABLE_NUMA_NODES
-    for name, value in (config.topologyManagerPolicyOptions or {}).items():
+    given = config.topologyManagerPolicyOptions or {}
+    stages = start.stages("topology") if given else {}
+    for name, value in given.items():
+        _check_topology_option(start, name, stages.get(name))
         match name:
             case "prefer-closest-numa-nodes":
                 closest = _boolean(name, value)
             case "max-allowable-numa-nodes":
                 allowable = _allowable(name, value)
-            case "prefer-most-allocated-numa-node" if config.gate("TopologyManagerPolicyAlphaOptions", True):
-                most_allocated = _boolean(name, value)
             case "prefer-most-allocated-numa-node":
-                raise KubeletStartError(
-                    f'Topology Manager Policy Alpha-level Options not enabled, but option "{name}" provided'
-                )
-            case _:
-                raise KubeletStartError(f'unknown Topology Manager Policy option: "{name}"')
+                most_allocated = _boolean(name, value)
     if closest and any(not node.distances for node in machine.numa):
         raise KubeletStartError("error getting NUMA distances from cadvisor")
     if len(machine.numa) > allowable:
@@ -135,6 +207,26 @@ def _topology(config: KubeletConfiguration, machine: Machine) -> TopologySetting
     if scope not in TOPOLOGY_SCOPES:
         raise KubeletStartError(f'unknown scope: "{scope}"')
     return TopologySettings(policy, scope, closest, most_allocated)
+
+
+def _check_topology_option(start: _Start, name: str, stage: Stage | None) -> None:
+    """CheckPolicyOptionAvailable of the topology manager."""
+    if stage is None:
+        raise KubeletStartError(f'unknown Topology Manager Policy option: "{name}"')
+    level = _missing_gate(start, "TopologyManagerPolicy", stage)
+    if level:
+        refusal = f'Topology Manager Policy {level}-level Options not enabled, but option "{name}" provided'
+        if start.version.behaviour.topology_option_errors_are_lower_case:
+            refusal = f'topology manager policy {level.lower()}-level options not enabled, but option "{name}" provided'
+        raise KubeletStartError(refusal)
+
+
+def _missing_gate(start: _Start, prefix: str, stage: Stage) -> str:
+    """ "Alpha" or "Beta" where an option of this stage lacks its gate, "" where it may be used."""
+    if stage == "stable":
+        return ""
+    level = "Beta" if stage == "beta" else "Alpha"
+    return "" if start.option_gate(f"{prefix}{level}Options") else level
 
 
 def _allowable(name: str, value: str) -> int:
@@ -161,13 +253,14 @@ def _reserved(config: KubeletConfiguration, machine: Machine) -> Amounts:
     return config.reserved(capacities)
 
 
-def _cpu(config: KubeletConfiguration, machine: Machine, reserved: Amounts, topology_policy: str) -> CpuSettings | None:
+def _cpu(start: _Start, machine: Machine, reserved: Amounts, topology_policy: str) -> CpuSettings | None:
     """cpu_manager.go, NewManager, with policy_options.go."""
+    config = start.config
     given = config.cpuManagerPolicyOptions or {}
     if (config.cpuManagerPolicy or "none") == "none":
         if given:
-            shown = " ".join(f"{name}:{value}" for name, value in sorted(given.items()))
-            raise KubeletStartError(f"new none policy error: None policy: received unsupported options=map[{shown}]")
+            shown = _go_map(given)
+            raise KubeletStartError(f"new none policy error: None policy: received unsupported options={shown}")
         return None
     if config.cpuManagerPolicy != "static":
         raise KubeletStartError(f'unknown policy: "{config.cpuManagerPolicy}"')
@@ -178,7 +271,7 @@ def _cpu(config: KubeletConfiguration, machine: Machine, reserved: Amounts, topo
             "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
         )
     try:
-        on = _cpu_options(config, given)
+        on = _cpu_options(start, given)
         _check_align_by_socket(on, machine, topology_policy)
     except KubeletStartError as exc:
         raise KubeletStartError(f"new static policy error: {exc}") from exc
@@ -194,15 +287,16 @@ def _cpu(config: KubeletConfiguration, machine: Machine, reserved: Amounts, topo
     )
 
 
-def _cpu_options(config: KubeletConfiguration, given: Mapping[str, str]) -> frozenset[str]:
+def _cpu_options(start: _Start, given: Mapping[str, str]) -> frozenset[str]:
     """The options that are on (NewStaticPolicyOptions)."""
     on = set()
+    stages = start.stages("cpu") if given else {}
     for name, value in given.items():
-        gate = _CPU_OPTIONS.get(name)
-        if gate is None:
-            raise KubeletStartError(f'unsupported cpumanager option: "{name}" ({value})')
-        if gate and not config.gate(gate, True):
-            level = "Alpha" if "Alpha" in gate else "Beta"
+        stage = stages.get(name)
+        if stage is None:
+            raise KubeletStartError(f'unknown CPU Manager Policy option: "{name}"')
+        level = _missing_gate(start, "CPUManagerPolicy", stage)
+        if level:
             raise KubeletStartError(
                 f'CPU Manager Policy {level}-level Options not enabled, but option "{name}" provided'
             )
@@ -219,7 +313,7 @@ def _check_align_by_socket(on: frozenset[str], machine: Machine, topology_policy
         return
     if topology_policy == "single-numa-node":
         raise KubeletStartError(
-            "Topology manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option"
+            "Topolgy manager single-numa-node policy is incompatible with CPUManager align-by-socket policy option"
         )
     if machine.sockets() > sum(1 for node in machine.numa if node.cores):
         raise KubeletStartError(
@@ -227,11 +321,15 @@ def _check_align_by_socket(on: frozenset[str], machine: Machine, topology_policy
         )
 
 
-def _memory(config: KubeletConfiguration, machine: Machine, reserved: Amounts) -> tuple[Amounts, ...] | None:
+def _memory(start: _Start, machine: Machine, reserved: Amounts) -> tuple[Amounts, ...] | None:
     """memory_manager.go, NewManager: what is reserved on the nodes must be what is reserved on the machine."""
+    config = start.config
     policy = config.memoryManagerPolicy or "None"
-    if policy == "None":
+    # While the gate could be switched off, there was no memory manager without it, whatever its policy.
+    if policy == "None" or not start.gate("MemoryManager"):
         return None
+    if policy == "BestEffort" and start.version.behaviour.memory_policies_are_by_platform:
+        raise KubeletStartError('policy "BestEffort" is not available for platform "linux"')
     if policy != "Static":
         raise KubeletStartError(f'unknown policy: "{policy}"')
     per_node: dict[int, Amounts] = {node.id: {} for node in machine.nodes()}
@@ -255,6 +353,11 @@ def _memory(config: KubeletConfiguration, machine: Machine, reserved: Amounts) -
     if total.get("memory", 0) <= 0:
         raise KubeletStartError("[memorymanager] you should specify the system reserved memory")
     return tuple(per_node.values())
+
+
+def _go_map(given: Mapping[str, str]) -> str:
+    """A map as Go prints it."""
+    return f"map[{' '.join(f'{name}:{value}' for name, value in sorted(given.items()))}]"
 
 
 def _decimal(amount: int) -> str:

@@ -5,21 +5,41 @@ Packed by default (cpu_packing.py), even over NUMA nodes with distribute-cpus-ac
 
 from __future__ import annotations
 
+from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.configuration import CpuSettings
-from topowise_scheduler.kubelet.cpu_distribution import take_distributed
-from topowise_scheduler.kubelet.cpu_packing import take_packed
+from topowise_scheduler.kubelet.cpu_distribution import Distribution
+from topowise_scheduler.kubelet.cpu_packing import Packing, take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 
 
-def take_by_topology(topology: CpuTopology, available: CpuSet, count: int, options: CpuSettings) -> CpuSet:
-    """`count` of the available CPUs under the policy options. Raises Refused."""
-    if options.distribute_across_numa:
-        group = topology.cpus_per_core if options.full_pcpus_only else 1
-        return take_distributed(topology, available, count, group, options.distribute_across_cores)
-    return take_packed(
-        topology,
-        available,
-        count,
-        spread=options.distribute_across_cores,
-        by_uncore=options.align_by_uncore,
-    )
+class Assignment:
+    """How CPUs are taken on one machine under its policy options."""
+
+    __slots__ = ("_distribution", "_packing", "_topology")
+
+    def __init__(self, topology: CpuTopology, options: CpuSettings, behaviour: Behaviour) -> None:
+        self._topology = topology
+        self._packing = Packing(
+            spread=options.distribute_across_cores,
+            core_by_core=behaviour.spread_goes_core_by_core,
+            by_uncore=options.align_by_uncore and not options.distribute_across_numa,
+            rounds_up=behaviour.uncore_rounds_cores_up,
+            tells_amounts=behaviour.cpu_refusals_tell_amounts,
+        )
+        self._distribution: Distribution | None = None
+        if options.distribute_across_numa:
+            self._distribution = Distribution(
+                topology,
+                self._packing,
+                group=topology.cpus_per_core if options.full_pcpus_only else 1,
+                in_one_socket=options.align_by_socket and behaviour.distribution_prefers_one_socket,
+                by_hint=behaviour.hint_width_is_least,
+                whole_groups=behaviour.remainder_counts_whole_groups,
+                copies=behaviour.combinations_are_copied,
+            )
+
+    def take(self, available: CpuSet, count: int, width: int = 0) -> CpuSet:
+        """`count` of the available CPUs; `width` is the number of NUMA nodes in the hint. Raises Refused."""
+        if self._distribution is not None:
+            return self._distribution.take(available, count, width)
+        return take_packed(self._topology, available, count, self._packing)

@@ -3,20 +3,20 @@
 Upstream: takeByTopologyNUMADistributed in pkg/kubelet/cm/cpumanager/cpu_assignment.go.
 
 The search goes over all combinations of k nodes, takes an equal part from each, gives the remainder to some of them,
-and keeps what leaves the free CPUs of the machine most even. One thing is reproduced that is a mistake upstream:
-Go's `append` lets combinations share memory, so a remembered combination of four nodes or more can change
-afterwards, see `combinations`.
+and keeps what leaves the free CPUs of the machine most even. Two things are reproduced that were mistakes upstream:
+Go's `append` lets combinations share memory, so a remembered combination of four nodes or more can change afterwards,
+see `combinations`; and a remainder that no node can take in whole groups is dealt out for ever (`NeverEnds`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from topowise_scheduler.kubelet.cpu_packing import sorted_numas, take_packed
+from topowise_scheduler.kubelet.cpu_packing import Packing, sorted_numas, take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology, Domain
-from topowise_scheduler.kubelet.hints import Refused
+from topowise_scheduler.kubelet.hints import NEVER_ENDS, Refused
 
 
 class Slice(NamedTuple):
@@ -30,30 +30,181 @@ class Slice(NamedTuple):
         return self.array[: self.length]
 
 
-class _Balanced(NamedTuple):
-    deviation: float
-    nodes: Slice | None
-    remainder: Slice | None
+class _Best(NamedTuple):
+    """The best distribution so far: which nodes give an equal part, and which of them the remainder."""
+
+    deviation: float = math.inf
+    in_one_socket: bool = False
+    nodes: Slice | None = None
+    remainder: Slice | None = None
 
 
-def take_distributed(topology: CpuTopology, available: CpuSet, count: int, group: int, spread: bool) -> CpuSet:
-    """`count` CPUs in groups of `group`, evenly over NUMA nodes. Raises Refused."""
-    if group < 1 or count % group:
-        return take_packed(topology, available, count, spread=spread)
-    if count == 0:
-        return 0
-    free = available.bit_count()
-    if count > free:
-        raise Refused(f"not enough cpus available to satisfy request: requested={count}, available={free}")
-    numas = {numa.id: numa for numa in sorted_numas(topology, available)}
-    groups_total = (topology.cpus.bit_count() - 1) // group + 1
-    per_numa = (groups_total - 1) // len(topology.numas) + 1
-    groups_needed = (count - 1) // group + 1
-    for size in range((groups_needed - 1) // per_numa + 1, min(groups_needed, len(numas)) + 1):
-        best = _most_balanced(numas, available, count, group, size)
-        if best.nodes is not None:
-            return _take(topology, numas, available, count, group, spread, best)
-    return take_packed(topology, available, count, spread=spread)
+class Distribution:
+    """takeByTopologyNUMADistributed on one machine: `group` CPUs at a time, the other settings are behaviours."""
+
+    __slots__ = ("_by_hint", "_copies", "_group", "_in_one_socket", "_packing", "_topology", "_whole_groups")
+
+    def __init__(
+        self,
+        topology: CpuTopology,
+        packing: Packing,
+        *,
+        group: int,
+        in_one_socket: bool,
+        by_hint: bool,
+        whole_groups: bool,
+        copies: bool,
+    ) -> None:
+        self._topology = topology
+        self._packing = packing
+        self._group = group
+        self._in_one_socket = in_one_socket
+        self._by_hint = by_hint
+        self._whole_groups = whole_groups
+        self._copies = copies
+
+    def take(self, available: CpuSet, count: int, width: int) -> CpuSet:
+        """`count` CPUs in groups, evenly over at least `width` NUMA nodes if so many can have some. Raises Refused."""
+        topology, group = self._topology, self._group
+        if group < 1 or count % group:
+            return take_packed(topology, available, count, self._packing)
+        if count == 0:
+            return 0
+        if count > available.bit_count():
+            raise self._packing.shortage(count, available.bit_count())
+        numas = {numa.id: numa for numa in sorted_numas(topology, available)}
+        least, most = self._sizes(count, len(numas))
+        if self._by_hint and least < width <= most:
+            least = width
+        free = {node: (numa.cpus & available).bit_count() for node, numa in numas.items()}
+        for size in range(least, most + 1):
+            best = self._most_balanced(free, count, size)
+            if best.nodes is not None:
+                return self._dealt(numas, available, count, best)
+        return take_packed(topology, available, count, self._packing)
+
+    def _sizes(self, count: int, numas: int) -> tuple[int, int]:
+        """rangeNUMANodesNeededToSatisfy, in groups."""
+        groups_total = (self._topology.cpus.bit_count() - 1) // self._group + 1
+        per_numa = (groups_total - 1) // len(self._topology.numas) + 1
+        groups_needed = (count - 1) // self._group + 1
+        return (groups_needed - 1) // per_numa + 1, min(groups_needed, numas)
+
+    def _part(self, free: Mapping[int, int], nodes: Sequence[int], count: int) -> int:
+        """How many CPUs each node gives first."""
+        part = (count // len(nodes) // self._group) * self._group
+        if self._in_one_socket:
+            part = min(part, *[free[node] // self._group * self._group for node in nodes])
+        return part
+
+    def _most_balanced(self, free: Mapping[int, int], count: int, size: int) -> _Best:
+        """The combination of `size` NUMA nodes that leaves the most even rest; nodes None if none can hold all."""
+        best = _Best()
+        for combination in combinations(list(free), size):
+            if best.deviation == 0 and (best.in_one_socket or not self._in_one_socket):
+                break
+            nodes = combination.read()
+            if sum(free[node] for node in nodes) < count:
+                continue
+            if sum(free[node] // self._group for node in nodes) * self._group < count:
+                continue
+            part = self._part(free, nodes, count)
+            if any(free[node] < part for node in nodes):
+                continue
+            after = dict(free)
+            for node in nodes:
+                after[node] -= part
+            spread, remainder = self._best_remainder(after, nodes, count - part * size)
+            together = self._in_one_socket and self._are_in_one_socket(nodes)
+            # Nodes of one socket are better than others however even those are.
+            if spread < math.inf and (not together, spread) < (not best.in_one_socket, best.deviation):
+                best = _Best(spread, together, self._remembered(combination), remainder)
+        return best
+
+    def _best_remainder(self, after: Mapping[int, int], nodes: Sequence[int], rest: int) -> tuple[float, Slice | None]:
+        if rest == 0:
+            return deviation(list(after.values())), None
+        group = self._group
+        able = [node for node in nodes if after[node] >= group]
+        best, chosen = math.inf, None
+        for size in range(len(able), 0, -1):
+            for subset in combinations(able, size):
+                takers = subset.read()
+                if self._whole_groups:
+                    room = sum(after[node] // group for node in takers) * group
+                else:
+                    room = sum(after[node] for node in takers)
+                if room < rest:
+                    continue
+                trial = dict(after)
+                self._deal(trial, takers, rest)
+                spread = deviation(list(trial.values()))
+                if spread < best:
+                    best, chosen = spread, self._remembered(subset)
+        return best, chosen
+
+    def _deal(self, free: dict[int, int], takers: Sequence[int], rest: int) -> None:
+        """Take the rest in rounds of one group a node. Raises Refused where the kubelet's loop does not end."""
+        group = self._group
+        while rest > 0:
+            before = rest
+            for node in takers:
+                if rest == 0:
+                    break
+                if free[node] >= group:
+                    free[node] -= group
+                    rest -= group
+            if rest == before:
+                raise never_ends()
+
+    def _remembered(self, combination: Slice) -> Slice:
+        return Slice(combination.read(), combination.length) if self._copies else combination
+
+    def _are_in_one_socket(self, nodes: Sequence[int]) -> bool:
+        topology = self._topology
+        return topology.sockets_in(sum(topology.numa_cpus[node] for node in nodes)) == 1
+
+    def _dealt(self, numas: Mapping[int, Domain], available: CpuSet, count: int, best: _Best) -> CpuSet:
+        nodes = best.nodes.read() if best.nodes is not None else []
+        free = {node: (numas[node].cpus & available).bit_count() for node in nodes}
+        part = self._part(free, nodes, count)
+        rest = count - part * len(nodes)
+        taken: CpuSet = 0
+
+        def take(node: int, wanted: int) -> CpuSet:
+            try:
+                return take_packed(self._topology, numas[node].cpus & available & ~taken, wanted, self._packing)
+            except Refused:
+                return 0
+
+        for node in nodes:
+            taken |= take(node, part)
+        takers = best.remainder.read() if best.remainder is not None else []
+        while rest > 0:
+            before = rest
+            for node in takers:
+                if rest == 0:
+                    break
+                if (numas[node].cpus & available & ~taken).bit_count() >= self._group:
+                    taken |= take(node, self._group)
+                    rest -= self._group
+            if rest == before:
+                raise never_ends()
+        missing = count - taken.bit_count()
+        if missing > 0:
+            raise Refused(f"accounting error, not enough CPUs allocated, remaining: {missing}")
+        if missing < 0:
+            raise Refused(f"accounting error, too many CPUs allocated, remaining: {missing}")
+        return taken
+
+
+def never_ends() -> Refused:
+    """What we say where the kubelet would say nothing, and hold the lock of the CPU manager for ever."""
+    return Refused(
+        "the kubelet would never answer: full-pcpus-only with distribute-cpus-across-numa looks for whole cores "
+        "that the remaining CPUs do not make up (kubernetes#140730)",
+        NEVER_ENDS,
+    )
 
 
 def combinations(items: Sequence[int], size: int) -> Iterator[Slice]:
@@ -90,103 +241,3 @@ def deviation(values: Sequence[int]) -> float:
 
 def _rounded(number: float) -> float:
     return math.floor(number * 1000 + 0.5) / 1000
-
-
-def _most_balanced(numas: dict[int, Domain], available: CpuSet, count: int, group: int, size: int) -> _Balanced:
-    """The combination of `size` NUMA nodes that leaves the most even rest; nodes None if none can hold the request."""
-    free = {node: (numa.cpus & available).bit_count() for node, numa in numas.items()}
-    part = (count // size // group) * group
-    rest = count - part * size
-    best = _Balanced(math.inf, None, None)
-    for combination in combinations(list(numas), size):
-        if best.deviation == 0:
-            break
-        nodes = combination.read()
-        if sum(free[node] for node in nodes) < count:
-            continue
-        if group * sum(free[node] // group for node in nodes) < count:
-            continue
-        if any(free[node] < part for node in nodes):
-            continue
-        after = dict(free)
-        for node in nodes:
-            after[node] -= part
-        spread, remainder = _best_remainder(after, nodes, rest, group)
-        if spread < best.deviation:
-            best = _Balanced(spread, combination, remainder)
-    return best
-
-
-def _best_remainder(after: dict[int, int], nodes: Sequence[int], rest: int, group: int) -> tuple[float, Slice | None]:
-    if rest == 0:
-        return deviation(list(after.values())), None
-    able = [node for node in nodes if after[node] >= group]
-    best, chosen = math.inf, None
-    for size in range(len(able), 0, -1):
-        for subset in combinations(able, size):
-            takers = subset.read()
-            if sum(after[node] for node in takers) < rest:
-                continue
-            trial = dict(after)
-            if not _deal(trial, takers, rest, group):
-                continue
-            spread = deviation(list(trial.values()))
-            if spread < best:
-                best, chosen = spread, subset
-    return best, chosen
-
-
-def _deal(free: dict[int, int], takers: Sequence[int], rest: int, group: int) -> bool:
-    """Take the rest in rounds of one group a node; False where the kubelet's loop would never end."""
-    while rest > 0:
-        before = rest
-        for node in takers:
-            if rest == 0:
-                break
-            if free[node] >= group:
-                free[node] -= group
-                rest -= group
-        if rest == before:
-            return False
-    return True
-
-
-def _take(
-    topology: CpuTopology,
-    numas: dict[int, Domain],
-    available: CpuSet,
-    count: int,
-    group: int,
-    spread: bool,
-    best: _Balanced,
-) -> CpuSet:
-    nodes = best.nodes.read() if best.nodes is not None else []
-    part = (count // len(nodes) // group) * group
-    rest = count - part * len(nodes)
-    taken: CpuSet = 0
-
-    def take(node: int, wanted: int) -> CpuSet:
-        try:
-            return take_packed(topology, numas[node].cpus & available & ~taken, wanted, spread=spread)
-        except Refused:
-            return 0
-
-    for node in nodes:
-        taken |= take(node, part)
-    takers = best.remainder.read() if best.remainder is not None else []
-    while rest > 0:
-        before = rest
-        for node in takers:
-            if rest == 0:
-                break
-            if (numas[node].cpus & available & ~taken).bit_count() >= group:
-                taken |= take(node, group)
-                rest -= group
-        if rest == before:
-            break
-    missing = count - taken.bit_count()
-    if missing > 0:
-        raise Refused(f"accounting error, not enough CPUs allocated, remaining: {missing}")
-    if missing < 0:
-        raise Refused(f"accounting error, too many CPUs allocated, remaining: {missing}")
-    return taken

@@ -6,8 +6,10 @@ policy none there is no `CpuManager` at all; it gives no hints and allocates not
 
 from __future__ import annotations
 
+from topowise import cpuset
+from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.configuration import CpuSettings, KubeletStartError
-from topowise_scheduler.kubelet.cpu_assignment import take_by_topology
+from topowise_scheduler.kubelet.cpu_assignment import Assignment
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 from topowise_scheduler.kubelet.hints import (
     EMPTY_POOL,
@@ -18,8 +20,9 @@ from topowise_scheduler.kubelet.hints import (
     ProviderHints,
     Refused,
 )
-from topowise_scheduler.kubelet.masks import by_size, mask_of, masks_in, reaching, subsets, supersets
+from topowise_scheduler.kubelet.masks import by_size, mask_of, masks_in, members, reaching, subsets, supersets
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 EMPTY_POOL_FOR_INIT = "pod rejected, pod has shared init containers but no cpus available for them"
 EMPTY_POOL_FOR_SHARED = (
@@ -30,32 +33,37 @@ EMPTY_POOL_FOR_SHARED = (
 class CpuPolicy:
     """Policy static on one machine (NewStaticPolicy). Raises KubeletStartError."""
 
-    __slots__ = ("node_count", "options", "reserved", "reserved_physical", "topology")
+    __slots__ = ("behaviour", "node_count", "options", "reserved", "reserved_physical", "take", "topology")
 
-    def __init__(self, topology: CpuTopology, options: CpuSettings, node_count: int) -> None:
+    def __init__(
+        self,
+        topology: CpuTopology,
+        options: CpuSettings,
+        node_count: int,
+        behaviour: Behaviour = NEWEST_RECORDED.behaviour,
+    ) -> None:
         self.topology = topology
         self.options = options
         self.node_count = node_count
+        self.behaviour = behaviour
+        # Which CPUs, of these so many, for a hint of so many NUMA nodes. Raises Refused.
+        self.take = Assignment(topology, options, behaviour).take
         wanted = -(-options.reserved_milli // 1000)
         self.reserved: CpuSet = options.reserved_cpus
         if not self.reserved:
             try:
-                self.reserved = take_by_topology(topology, topology.cpus, wanted, options)
+                self.reserved = self.take(topology.cpus, wanted)
             except Refused:
                 self.reserved = 0
         if self.reserved.bit_count() != wanted:
             raise KubeletStartError(
                 "new static policy error: [cpumanager] unable to reserve the required amount of CPUs "
-                f"(size of {self.reserved.bit_count()} did not equal {wanted})"
+                f"(size of {cpuset.spell(members(self.reserved))} did not equal {wanted})"
             )
         self.reserved_physical: CpuSet = 0
         for core in topology.cores:
             if core.cpus & self.reserved:
                 self.reserved_physical |= core.cpus
-
-    def take(self, available: CpuSet, count: int) -> CpuSet:
-        """`count` of these CPUs. Raises Refused."""
-        return take_by_topology(self.topology, available, count, self.options) if count > 0 else 0
 
 
 class CpuManager:
@@ -223,12 +231,14 @@ class CpuManager:
         if not self.policy.options.full_pcpus_only:
             return
         per_core = self.policy.topology.cpus_per_core
-        if count % per_core:
+        physical = (self.default & ~self.policy.reserved_physical).bit_count()
+        too_many = count > physical
+        tells_free = physical or self.policy.behaviour.smt_refusal_counts_free_cores
+        if count % per_core or (too_many and not tells_free):
             raise Refused(
                 f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {per_core}", SMT_ALIGNMENT
             )
-        physical = (self.default & ~self.policy.reserved_physical).bit_count()
-        if count > physical:
+        if too_many:
             raise Refused(
                 f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {physical}, "
                 f"requested CPUs = {count}, CPUs per core = {per_core}",
@@ -245,7 +255,7 @@ class CpuManager:
             if self.policy.options.align_by_socket:
                 wished = topology.cpus_of_sockets_in(wished)
             aligned = pool & wished
-            taken = self.policy.take(aligned, min(count, aligned.bit_count()))
+            taken = self.policy.take(aligned, min(count, aligned.bit_count()), hint.mask.bit_count())
         taken |= self.policy.take(pool & ~taken, count - taken.bit_count())
         self.default &= ~taken
         return taken

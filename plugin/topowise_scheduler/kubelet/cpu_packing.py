@@ -7,29 +7,47 @@ the fullest first, so that large free places stay whole.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
 
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology, Domain
 from topowise_scheduler.kubelet.hints import Refused
 from topowise_scheduler.kubelet.masks import members
 
 
-def take_packed(
-    topology: CpuTopology, available: CpuSet, count: int, *, spread: bool = False, by_uncore: bool = False
-) -> CpuSet:
-    """takeByTopologyNUMAPacked; `spread` takes single CPUs round the cores, `by_uncore` prefers whole L3 caches."""
+class Packing(NamedTuple):
+    """`spread` takes single CPUs round the cores, `by_uncore` prefers whole L3 caches; the others are behaviours."""
+
+    spread: bool = False
+    core_by_core: bool = False
+    by_uncore: bool = False
+    rounds_up: bool = True
+    tells_amounts: bool = True
+
+    def shortage(self, count: int, free: int) -> Refused:
+        """What is said where there are too few CPUs."""
+        amounts = f": requested={count}, available={free}" if self.tells_amounts else ""
+        return Refused(f"not enough cpus available to satisfy request{amounts}")
+
+
+PLAIN = Packing()
+
+
+def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: Packing = PLAIN) -> CpuSet:
+    """takeByTopologyNUMAPacked. Raises Refused."""
     if count < 1:
         return 0
     free = available.bit_count()
     if count > free:
-        raise Refused(f"not enough cpus available to satisfy request: requested={count}, available={free}")
+        raise packing.shortage(count, free)
     taking = Accumulator(topology, available, count)
     taking.take_full_numas_and_sockets()
-    if by_uncore and taking.needed > 0:
-        taking.take_uncores()
-    if not spread and taking.needed > 0:
+    if packing.by_uncore and taking.needed > 0:
+        taking.take_uncores(packing.rounds_up)
+    if not packing.spread and taking.needed > 0:
         taking.take_full_cores()
     if taking.needed > 0:
-        taking.take_single_cpus(spread)
+        taking.take_single_cpus(packing)
     if taking.needed > 0:
         raise Refused("failed to allocate cpus")
     return taking.result
@@ -82,16 +100,17 @@ class Accumulator:
         if self.needed >= per_core:
             self._take_whole([core for core in self._sorted_cores() if (core.cpus & self.free).bit_count() == per_core])
 
-    def take_single_cpus(self, spread: bool) -> None:
-        """Step 5: in the order of the cores, or with `spread` by CPU id within the sockets."""
-        domains = self._sorted_sockets() if spread else self._sorted_cores()
+    def take_single_cpus(self, packing: Packing) -> None:
+        """Step 5: in the order of the cores, or with `spread` by CPU id, or core by core, within the sockets."""
+        domains = self._sorted_sockets() if packing.spread else self._sorted_cores()
+        core_by_core = packing.spread and packing.core_by_core
         for domain in domains:
-            for cpu in members(domain.cpus & self.free):
+            for cpu in self._round_the_cores(domain) if core_by_core else members(domain.cpus & self.free):
                 self._take(1 << cpu)
                 if self.needed < 1:
                     return
 
-    def take_uncores(self) -> None:
+    def take_uncores(self, rounds_up: bool) -> None:
         """Step 3: whole caches while the request covers one, then one that can give exactly the rest."""
         per_uncore = self.topology.cpus_per_uncore
         for uncore in self._sorted_uncores():
@@ -100,7 +119,7 @@ class Accumulator:
                 self._take_whole([one for one in self._sorted_uncores() if one.cpus & self.free == one.cpus])
             if self.needed < 1:
                 return
-            self._take_part_of(uncore)
+            self._take_part_of(uncore, rounds_up)
             if self.needed < 1:
                 return
 
@@ -127,17 +146,23 @@ class Accumulator:
         free = self.free
         self._take_whole([one for one in self._sorted_sockets() if (one.cpus & free).bit_count() == per_socket])
 
-    def _take_part_of(self, uncore: Domain) -> None:
+    def _take_part_of(self, uncore: Domain, rounds_up: bool) -> None:
         per_core = self.topology.cpus_per_core
         free = self.free & uncore.cpus
-        count = -(-self.needed // per_core)
+        count = -(-self.needed // per_core) if rounds_up else self.needed // per_core
         part = 0
         for core in [core for core in self.topology.cores if core.cpus & free][:count]:
             part |= core.cpus & free
-        if self.needed % 2 and per_core > 1 and part.bit_count() > self.needed:
+        if rounds_up and self.needed % 2 and per_core > 1 and part.bit_count() > self.needed:
             part ^= 1 << (part.bit_length() - 1)
         if part.bit_count() == self.needed:
             self._take(part)
+
+    def _round_the_cores(self, socket: Domain) -> list[int]:
+        """The free CPUs of a socket, one of each core in turn; cores with fewer free ones lead."""
+        cores = _by_free_within(self.topology.cores_of[socket], socket, self.free)
+        turns = [tuple(members(core.cpus & self.free)) for core in cores]
+        return [cpu for turn in zip_longest(*turns) for cpu in turn if cpu is not None]
 
     def _sorted_sockets(self) -> list[Domain]:
         topology, free = self.topology, self.free

@@ -6,11 +6,15 @@ Where the kubelet takes any device of a set (Go's map order) the lowest id is ta
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable
 from topowise_scheduler.kubelet.hints import IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
-from topowise_scheduler.kubelet.machine import Machine
+from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import lowest
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 Holding = dict[str, DeviceSet]
 
@@ -18,12 +22,13 @@ Holding = dict[str, DeviceSet]
 class DeviceManager:
     """The state: a table per resource, and the devices of every container by pod uid and name."""
 
-    __slots__ = ("_reusable", "allocated", "held", "positions", "preferred", "tables")
+    __slots__ = ("_everywhere", "_reusable", "allocated", "held", "positions", "preferred", "tables")
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, behaviour: Behaviour = NEWEST_RECORDED.behaviour) -> None:
+        self._everywhere = not behaviour.device_hints_are_near_devices
         self.positions = {node.id: position for position, node in enumerate(machine.nodes())}
         self.preferred = {plugin.resource: plugin.preferred for plugin in machine.devices}
-        self.tables = {plugin.resource: DeviceTable(plugin.devices, self.positions) for plugin in machine.devices}
+        self.tables = {plugin.resource: self.table(plugin.devices) for plugin in machine.devices}
         self.allocated: dict[str, DeviceSet] = dict.fromkeys(self.tables, 0)
         self.held: dict[str, dict[str, Holding]] = {}
         self._reusable: Holding = {}
@@ -31,6 +36,7 @@ class DeviceManager:
     def fork(self) -> DeviceManager:
         """An independent copy of the state."""
         copy = DeviceManager.__new__(DeviceManager)
+        copy._everywhere = self._everywhere
         copy.positions = self.positions
         copy.preferred = self.preferred
         copy.tables = self.tables.copy()
@@ -38,6 +44,10 @@ class DeviceManager:
         copy.held = self.held.copy()
         copy._reusable = {}
         return copy
+
+    def table(self, devices: Iterable[Device]) -> DeviceTable:
+        """The devices of one resource, as this kubelet looks at them."""
+        return DeviceTable(devices, self.positions, everywhere=self._everywhere)
 
     def report(self, resource: str, table: DeviceTable) -> None:
         """The plugin reports a new list; devices that containers hold stay theirs, whatever the list says."""
@@ -134,7 +144,7 @@ class DeviceManager:
 
     def hold(self, uid: str, container: str, resource: str, ids: tuple[str, ...]) -> None:
         """Book devices that a container is known to have, on the plugin's list or not."""
-        table = self.tables.get(resource) or DeviceTable((), self.positions)
+        table = self.tables.get(resource) or self.table(())
         known = table.with_ids(ids)
         if known is not self.tables.get(resource):
             self.report(resource, known)
@@ -195,7 +205,7 @@ class DeviceManager:
 
 
 def _fitting(table: DeviceTable, available: DeviceSet, reusable: DeviceSet, requested: int) -> Hints:
-    """generateDeviceTopologyHints: the masks over the nodes of the resource that touch enough devices."""
+    """generateDeviceTopologyHints: the masks over the nodes of the table that touch enough devices."""
     if (available | reusable).bit_count() < requested:
         return IMPOSSIBLE
     # A device to reuse must be near the mask; one without topology at all is not looked at.

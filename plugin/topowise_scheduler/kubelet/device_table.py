@@ -12,9 +12,19 @@ DeviceSet = int
 
 
 class DeviceTable:
-    """Immutable. Devices are numbered in the order of their ids; `others` are ids that are held but not reported."""
+    """Immutable. Devices are numbered in the order of their ids; `others` are ids that are held but not reported.
 
-    def __init__(self, devices: Iterable[Device], positions: Mapping[int, int], others: Iterable[str] = ()) -> None:
+    `nodes` are those that hints are made of: the ones with devices, or with `everywhere` all.
+    """
+
+    def __init__(
+        self,
+        devices: Iterable[Device],
+        positions: Mapping[int, int],
+        others: Iterable[str] = (),
+        *,
+        everywhere: bool = False,
+    ) -> None:
         self._devices = {device.id: device for device in devices}
         self._positions = positions
         self.ids = tuple(sorted({*self._devices, *others}))
@@ -32,12 +42,13 @@ class DeviceTable:
                 if node in positions:
                     near[positions[node]] = near.get(positions[node], 0) | 1 << number
         self._near = near
-        self.nodes: Mask = mask_of(near)
+        self._everywhere = everywhere
+        self.nodes: Mask = mask_of(positions.values() if everywhere else near)
         self._of_one_node = sum(held.bit_count() for held in near.values()) == self.touching(self.nodes).bit_count()
 
     @cached_property
     def _masks(self) -> tuple[tuple[Mask, DeviceSet], ...]:
-        """Every mask over the nodes of the resource, with the devices it touches."""
+        """Every mask over `nodes`, with the devices it touches."""
         return tuple([(mask, self.touching(mask)) for mask in submasks(self.nodes)])
 
     @cached_property
@@ -68,18 +79,18 @@ class DeviceTable:
         """The devices with a node in the mask."""
         found = 0
         for position in members(mask & self.nodes):
-            found |= self._near[position]
+            found |= self._near.get(position, 0)
         return found
 
     def touched_by(self, available: DeviceSet, wanted: int) -> MaskSet:
-        """The masks over the nodes of the resource that touch `wanted` of these devices."""
+        """The masks over `nodes` that touch `wanted` of these devices."""
         if self._of_one_node:
             counts = [(self._near.get(position, 0) & available).bit_count() for position in range(len(self._positions))]
             return reaching(tuple(counts), wanted) & subsets(self.nodes)
         return mask_of(mask for mask, near in self._masks if (available & near).bit_count() >= wanted)
 
     def touching_all(self, devices: DeviceSet) -> MaskSet:
-        """The masks over the nodes of the resource that touch each of these devices."""
+        """The masks over `nodes` that touch each of these devices."""
         return mask_of(mask for mask, near in self._masks if not devices & ~near)
 
     def smallest_mask(self, requested: int) -> int:
@@ -102,4 +113,4 @@ class DeviceTable:
         missing = [device_id for device_id in ids if device_id not in self.index]
         if not missing:
             return self
-        return DeviceTable(self._devices.values(), self._positions, (*self.ids, *missing))
+        return DeviceTable(self._devices.values(), self._positions, (*self.ids, *missing), everywhere=self._everywhere)

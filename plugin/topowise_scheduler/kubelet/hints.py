@@ -10,6 +10,8 @@ TOPOLOGY_AFFINITY: Final = "TopologyAffinityError"
 UNEXPECTED: Final = "UnexpectedAdmissionError"
 SMT_ALIGNMENT: Final = "SMTAlignmentError"
 EMPTY_POOL: Final = "EmptyPodSharedPoolError"
+# Not the kubelet's: it would go on for ever, and answer no other pod meanwhile.
+NEVER_ENDS: Final = "KubeletWouldHang"
 
 
 class Hint(NamedTuple):

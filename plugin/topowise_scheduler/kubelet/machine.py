@@ -7,13 +7,16 @@ which is all the kubelet's comparisons look at.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 # Ids become bit numbers; a larger one is damage, not a machine.
 Id = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Amount = Annotated[int, msgspec.Meta(ge=0)]
+
+# As many NUMA nodes as a kubelet accepts without max-allowable-numa-nodes; all their masks cost next to nothing.
+_WIDE: Final = 8
 
 
 class Core(msgspec.Struct, frozen=True, gc=False):
@@ -83,6 +86,37 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         """The NUMA nodes by ascending id: the order that gives a node its position in a mask."""
         return tuple(sorted(self.numa, key=lambda node: node.id))
 
+    def modelled(self, *, with_memory: bool) -> Machine:
+        """The machine with the NUMA nodes that decide anything.
+
+        GPUs bring their memory as NUMA nodes, 32 of them on some machines, and masks double with every node. A bare one
+        (no CPUs, no devices, and where memory is managed none of that) makes no mask fit that does not fit without it,
+        so of those beyond `_WIDE` nodes one is enough: the mask of all nodes has to differ from that of all others.
+        """
+        nodes = self.nodes()
+        if len(nodes) <= _WIDE:
+            return self
+        near = {node for plugin in self.devices for device in plugin.devices for node in device.numa or ()}
+        bare = [
+            node.id
+            for node in nodes
+            if not node.cores
+            and node.id not in near
+            and not (with_memory and (node.memory or any(node.hugepages.values())))
+        ]
+        kept = max(1, _WIDE - (len(nodes) - len(bare)))
+        dropped = frozenset(bare[kept:])
+        if not dropped:
+            return self
+        places = [place for place, node in enumerate(nodes) if node.id not in dropped]
+        return Machine(
+            numa=tuple(_among(nodes, place, places) for place in places),
+            devices=self.devices,
+            num_sockets=self.sockets(),
+            memory_capacity=self.memory(),
+            ephemeral_storage=self.ephemeral_storage,
+        )
+
     def sockets(self) -> int:
         """The number of sockets cadvisor reports for the machine."""
         if self.num_sockets is not None:
@@ -105,6 +139,17 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
                 name = hugepages_resource(size_kib)
                 total[name] = total.get(name, 0) + pages * size_kib * 1024
         return total
+
+
+def _among(nodes: tuple[NumaNode, ...], place: int, places: list[int]) -> NumaNode:
+    """The node at a place, with its distances to these places alone."""
+    node = nodes[place]
+    row = node.distances
+    if not row:
+        return node
+    # A row is indexed by node id, or on machines with gaps by place (topology_manager.py).
+    by_id = len(row) > nodes[-1].id
+    return msgspec.structs.replace(node, distances=tuple([row[nodes[at].id if by_id else at] for at in places]))
 
 
 def hugepages_resource(size_kib: int) -> str:

@@ -181,7 +181,7 @@ class MemoryManager:
             mask, found_preferred = self._best(requested, mask, NO_EXTENSION)
             if preferred and not found_preferred:
                 raise Refused(NO_EXTENSION_PREFERRED)
-        if not self.tables.respects_groups(mask):
+        if self.policy.behaviour.memory_groups_are_checked and not self.tables.respects_groups(mask):
             raise Refused(VIOLATES_GROUP)
         return mask
 

@@ -6,15 +6,23 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from topowise.pods import Amounts
+from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.hints import Refused
 from topowise_scheduler.kubelet.machine import NumaNode, hugepages_resource
 from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, members, sized_submasks, subsets, sums
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 
 class MemoryPolicy:
     """What never changes: per type and node position the total, the system's share and the allocatable rest."""
 
-    def __init__(self, nodes: Sequence[NumaNode], reserved: Sequence[Amounts]) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[NumaNode],
+        reserved: Sequence[Amounts],
+        behaviour: Behaviour = NEWEST_RECORDED.behaviour,
+    ) -> None:
+        self.behaviour = behaviour
         self.count = len(nodes)
         self.system_reserved = tuple(reserved)
         hugepages = [

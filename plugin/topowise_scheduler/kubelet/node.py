@@ -20,11 +20,10 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import Amounts, Kind
 from topowise_scheduler.kubelet import hints as reasons
 from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
-from topowise_scheduler.kubelet.configuration import Settings, settle
+from topowise_scheduler.kubelet.configuration import Evidence, Settings, settle
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.device_manager import DeviceManager
-from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints, Refused
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
@@ -32,8 +31,9 @@ from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
 from topowise_scheduler.kubelet.most_allocated import MostAllocated
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, finished, view
-from topowise_scheduler.kubelet.predicates import Shortage, node_allocatable, shortages
+from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN, Shortage, node_allocatable, shortages
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
 _NOT_ALIGNED = "Resources cannot be allocated with Topology locality"
 _NOT_ALIGNED_POD = "Pod Scope pod with pod-level resources failed admission "
@@ -69,6 +69,12 @@ class Kubelet:
     and ParseError for a malformed quantity. `Settings` instead of a configuration are taken as they are: for a node of
     which only a part is known, and no configuration that a kubelet starts with.
 
+    `version` is the kubelet's (versions.version_of), `evidence` what is known of it besides its configuration; both
+    count for a configuration alone, `Settings` have a behaviour already.
+
+    `node_ids` are the NUMA nodes by position in a mask, `all_node_ids` those that were left out as well
+    (Machine.modelled).
+
     `predicates` False leaves the predicates out; `integer_scores` is the arithmetic of KEP-6007 (most_allocated.py).
     `allocatable` is what the predicates compare with, instead of what follows from machine and settings; a resource
     that is neither in it nor a device's is then unknown, and not checked.
@@ -79,6 +85,7 @@ class Kubelet:
         "_knows_all",
         "_used",
         "active",
+        "all_node_ids",
         "cpu",
         "devices",
         "integer_scores",
@@ -95,28 +102,39 @@ class Kubelet:
         machine: Machine,
         configuration: KubeletConfiguration | Settings,
         *,
+        version: KubeletVersion = NEWEST_RECORDED,
+        evidence: Evidence = "runs",
         predicates: bool = True,
         integer_scores: bool = True,
         allocatable: Amounts | None = None,
     ) -> None:
         self.settings: Settings = (
-            configuration if isinstance(configuration, Settings) else settle(configuration, machine)
+            configuration if isinstance(configuration, Settings) else settle(configuration, machine, version, evidence)
         )
-        nodes = machine.nodes()
+        behaviour = self.settings.behaviour
+        with_memory = self.settings.reserved_memory is not None
+        modelled, self.all_node_ids = machine, tuple(node.id for node in machine.nodes())
+        if self.settings.topology.policy != "none" or with_memory:
+            modelled = machine.modelled(with_memory=with_memory)
+            if len(modelled.numa) > MAX_NODES:
+                raise ConfigError(
+                    "machine", f"has {len(modelled.numa)} NUMA nodes, masks are modelled up to {MAX_NODES}"
+                )
+        nodes = modelled.nodes()
         self.node_ids = tuple(node.id for node in nodes)
-        if len(nodes) > MAX_NODES and (self.settings.topology.policy != "none" or self.settings.reserved_memory):
-            raise ConfigError("machine", f"has {len(nodes)} NUMA nodes, masks are modelled up to {MAX_NODES}")
         self.predicates = predicates
         self.integer_scores = integer_scores
-        self.topology = CpuTopology(machine)
+        self.topology = CpuTopology(modelled)
         self.topology_manager = TopologyManager(self.settings.topology, nodes)
-        self.devices = DeviceManager(machine)
+        self.devices = DeviceManager(modelled, behaviour)
         self.cpu: CpuManager | None = None
         if self.settings.cpu is not None:
-            self.cpu = CpuManager(CpuPolicy(self.topology, self.settings.cpu, len(nodes)))
+            self.cpu = CpuManager(CpuPolicy(self.topology, self.settings.cpu, len(nodes), behaviour))
         self.memory: MemoryManager | None = None
         if self.settings.reserved_memory is not None:
-            self.memory = MemoryManager(MemoryPolicy(nodes, self.settings.reserved_memory))
+            positions = {node_id: place for place, node_id in enumerate(self.all_node_ids)}
+            reserved = [self.settings.reserved_memory[positions[node_id]] for node_id in self.node_ids]
+            self.memory = MemoryManager(MemoryPolicy(nodes, reserved, behaviour))
         self.active: dict[str, _Active] = {}
         self._used: Amounts = {}
         self._knows_all = allocatable is None
@@ -129,6 +147,7 @@ class Kubelet:
         """An independent copy: pods can be tried on it without a trace here."""
         copy = Kubelet.__new__(Kubelet)
         copy.settings = self.settings
+        copy.all_node_ids = self.all_node_ids
         copy.node_ids = self.node_ids
         copy.predicates = self.predicates
         copy.integer_scores = self.integer_scores
@@ -170,8 +189,13 @@ class Kubelet:
         return self.admit_view(self.view(pod.metadata.uid, needs))
 
     def view(self, uid: str, needs: pods.Needs) -> PodView:
-        """The pod under the feature gates of this kubelet; it may be kept for all nodes whose gates are the same."""
-        return view(uid, needs, pod_level_resource_managers=self.settings.pod_level_resource_managers)
+        """The pod as this kubelet sees it; the same for all nodes of one behaviour with the same feature gates."""
+        return view(
+            uid,
+            needs,
+            pod_level_resource_managers=self.settings.pod_level_resource_managers,
+            behaviour=self.settings.behaviour,
+        )
 
     def admit_view(self, seen: PodView, observe: Observer | None = None) -> Admission:
         """Decide a pod that was looked at before; `observe` is told of every merge on the way.
@@ -185,29 +209,11 @@ class Kubelet:
         try:
             hints = self._allocate(seen, observe)
         except _Rejected as rejected:
-            self._release(seen.uid)
-            return Admission(
-                uid=seen.uid,
-                qos=seen.qos,
-                admitted=False,
-                stage="topology",
-                reason=rejected.reason,
-                message=rejected.message,
-                rejection=rejected.rejection,
-            )
+            return self._refused(seen, "topology", rejected.reason, rejected.message, rejection=rejected.rejection)
         if self.predicates:
-            missing = self._shortages(seen)
-            if missing:
-                self._release(seen.uid)
-                return Admission(
-                    uid=seen.uid,
-                    qos=seen.qos,
-                    admitted=False,
-                    stage="predicate",
-                    reason=missing[0].reason,
-                    message=missing[0].message,
-                    shortages=tuple(missing),
-                )
+            refused = self._refused_by_predicates(seen)
+            if refused is not None:
+                return refused
         self._activate(seen.uid, _Active(seen.requests, seen, hints))
         return Admission(uid=seen.uid, qos=seen.qos, admitted=True, placements=self.placements(seen.uid))
 
@@ -216,12 +222,15 @@ class Kubelet:
         active = self.active.get(uid)
         if active is None:
             return False
-        done = [] if active.pod is None else finished(active.pod, None if containers is None else frozenset(containers))
+        if active.pod is None:
+            return True
+        done = finished(active.pod, None if containers is None else frozenset(containers))
         if done:
             if self.memory is not None:
                 self.memory.remove(uid, done)
+            kept = {container.name for container in active.pod.containers if container.declared != "init"}
             self.active[uid] = msgspec.structs.replace(
-                active, hints={name: hint for name, hint in active.hints.items() if name not in done}
+                active, hints={name: hint for name, hint in active.hints.items() if name in kept or name not in done}
             )
         return True
 
@@ -234,8 +243,15 @@ class Kubelet:
         return True
 
     def report_devices(self, resource: str, devices: Iterable[Device]) -> None:
-        """A device plugin reports its list, for the first time or anew."""
-        self.devices.report(resource, DeviceTable(devices, self.devices.positions))
+        """A device plugin reports its list, for the first time or anew.
+
+        Raises ConfigError for a device near a NUMA node that had nothing and was left out (Machine.modelled).
+        """
+        devices = tuple(devices)
+        left_out = {*self.all_node_ids} - {*self.node_ids}
+        if left_out and any(left_out.intersection(device.numa or ()) for device in devices):
+            raise ConfigError("devices", f"{resource} is now near NUMA nodes that had none, and that are not modelled")
+        self.devices.report(resource, self.devices.table(devices))
 
     def hold(self, uid: str, requests: Mapping[str, int], placements: Mapping[str, Placement]) -> None:
         """Book a pod that runs already, as the node reports it, without deciding anything.
@@ -261,7 +277,7 @@ class Kubelet:
         kinds: dict[str, Kind] = (
             dict.fromkeys((*cpus, *memory, *devices), "app")
             if active.pod is None
-            else {container.name: container.kind for container in active.pod.containers}
+            else {container.name: container.declared for container in active.pod.containers}
         )
         found = {}
         for name, kind in kinds.items():
@@ -281,12 +297,48 @@ class Kubelet:
 
     def ids(self, mask: int) -> tuple[int, ...]:
         """The NUMA node ids of a mask."""
+        if mask == (1 << len(self.node_ids)) - 1:
+            return self.all_node_ids
         return tuple([self.node_ids[position] for position in members(mask)])
 
     def allocatable(self) -> Amounts:
         """Node allocatable as the kubelet reports it: milli-CPU, bytes, healthy devices, pods."""
         healthy = {name: table.healthy.bit_count() for name, table in self.devices.tables.items()}
         return {**self._fixed, **healthy}
+
+    def _refused_by_predicates(self, pod: PodView) -> Admission | None:
+        if not self.settings.sidecars:
+            for container in pod.containers:
+                if container.declared == "sidecar":
+                    message = f'Init container "{container.name}" may not have a non-default restartPolicy'
+                    return self._refused(pod, "predicate", SIDECARS_FORBIDDEN, message)
+        missing = self._shortages(pod)
+        if not missing:
+            return None
+        return self._refused(pod, "predicate", missing[0].reason, missing[0].message, shortages=tuple(missing))
+
+    def _refused(
+        self,
+        pod: PodView,
+        stage: str,
+        reason: str,
+        message: str,
+        *,
+        rejection: Rejection | None = None,
+        shortages: tuple[Shortage, ...] = (),
+    ) -> Admission:
+        """A refusal; whatever the pod had been given by then is free again."""
+        self._release(pod.uid)
+        return Admission(
+            uid=pod.uid,
+            qos=pod.qos,
+            admitted=False,
+            stage=stage,
+            reason=reason,
+            message=message,
+            rejection=rejection,
+            shortages=shortages,
+        )
 
     def _allocate(self, pod: PodView, observe: Observer | None) -> dict[str, Hint]:
         """scope_none.go, scope_container.go and scope_pod.go: the hint of every container, all of them allocated."""
@@ -381,7 +433,7 @@ class Kubelet:
             requests = {
                 name: amount for name, amount in requests.items() if name in self._fixed or name in self.devices.tables
             }
-        return shortages(requests, self._used, len(self.active), self._fixed, devices)
+        return shortages(requests, self._used, len(self.active), self._fixed, devices, pod.init_requests)
 
     def _hold(self, uid: str, name: str, placement: Placement) -> None:
         positions = self.devices.positions
@@ -389,7 +441,7 @@ class Kubelet:
             self.cpu.hold(uid, name, placement.cpus)
         if self.memory is not None and placement.memory:
             blocks = [
-                Block(block.type, mask_of([positions[node] for node in block.numa]), block.size)
+                Block(block.type, mask_of([positions[node] for node in block.numa if node in positions]), block.size)
                 for block in placement.memory
             ]
             self.memory.hold(uid, name, tuple(blocks))

@@ -8,6 +8,7 @@ modelled.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from topowise.pods import HUGEPAGES, Amounts
@@ -15,6 +16,8 @@ from topowise_scheduler.kubelet.configuration import Settings
 from topowise_scheduler.kubelet.machine import Machine
 
 _FIRST = ("cpu", "memory", "ephemeral-storage")
+
+SIDECARS_FORBIDDEN = "InitContainerRestartPolicyForbidden"
 
 
 class Shortage(NamedTuple):
@@ -59,11 +62,13 @@ def shortages(
     pods: int,
     fixed: Mapping[str, int],
     devices: Mapping[str, int],
+    init_requests: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Shortage]:
     """What is not enough for a pod beside `pods` others that request `used`, in the kubelet's order (fitsRequest).
 
     `fixed` is `node_allocatable`, `devices` the number per registered resource. A resource the node does not know is
-    not checked, except for hugepages: a device whose plugin is not registered does not keep a pod out.
+    not checked, except for hugepages: a device whose plugin is not registered does not keep a pod out. Of
+    `init_requests` it does (removeMissingExtendedResources, while it looked at app containers only).
     """
     found = []
     if pods + 1 > fixed["pods"]:
@@ -77,7 +82,9 @@ def shortages(
         if capacity is None:
             capacity = devices.get(name, 0 if name.startswith(HUGEPAGES) else None)
             if capacity is None:
-                continue
+                requested, capacity = init_requests.get(name, 0), 0
+                if requested <= 0:
+                    continue
         if requested > capacity - used.get(name, 0):
             found.append(Shortage(name, requested, used.get(name, 0), capacity))
     return found

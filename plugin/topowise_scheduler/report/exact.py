@@ -43,7 +43,8 @@ def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]]) -> Exact:
             f"attribute {attributes.DERIVED}: {resource}, expected none whose manager is on by "
             f"{attributes.KUBELET_CONFIGURATION}"
         )
-    told = books.books_of(empty, [(zone, of_zones[numa_id]) for numa_id, zone in zones])
+    modelled = [(zone, of_zones[numa_id]) for numa_id, zone in zones if numa_id in empty.node_ids]
+    told = books.books_of(empty, modelled)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     known = Known(empty.topology.cpus, empty.node_ids, types)
     return Exact(empty, held_by(holdings, known), told, problems)

@@ -240,9 +240,12 @@ def _odd_counts(kubelet: Kubelet, facts: Facts, amounts: list[dict[str, tuple[in
         return []
     found = []
     usable = kubelet.topology.cpus & ~kubelet.cpu.policy.reserved
-    for position, zone in enumerate(facts.zones):
+    for zone, zone_amounts in zip(facts.zones, amounts, strict=True):
+        position = kubelet.devices.positions.get(zone.id)
+        if position is None:
+            continue
         expected = 1000 * (kubelet.topology.numa_cpus[position] & usable).bit_count()
-        _, told = amounts[position].get("cpu", (expected, expected))
+        _, told = zone_amounts.get("cpu", (expected, expected))
         if told != expected:
             found.append(
                 f"zone {nrt.zone_name(zone.id)}: {quantity.from_milli(told)} CPUs are allocatable, expected "

@@ -64,7 +64,7 @@ PodOf = Callable[..., pods.Pod]
                 "topologyManagerPolicyOptions": {"prefer-most-allocated-numa-node": "true"},
                 "featureGates": {"TopologyManagerPolicyAlphaOptions": False},
             },
-            "Topology Manager Policy Alpha-level Options not enabled, "
+            "topology manager policy alpha-level options not enabled, "
             'but option "prefer-most-allocated-numa-node" provided',
         ),
         (
@@ -90,7 +90,7 @@ PodOf = Callable[..., pods.Pod]
         ),
         (
             {"cpuManagerPolicyOptions": {"align-by-socket": "true"}, "topologyManagerPolicy": "single-numa-node"},
-            "new static policy error: Topology manager single-numa-node policy is incompatible with CPUManager "
+            "new static policy error: Topolgy manager single-numa-node policy is incompatible with CPUManager "
             "align-by-socket policy option",
         ),
         (

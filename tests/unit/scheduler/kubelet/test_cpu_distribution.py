@@ -9,7 +9,8 @@ import pytest
 
 from topowise import cpuset
 from topowise_scheduler.kubelet import Machine
-from topowise_scheduler.kubelet.cpu_distribution import combinations, deviation, take_distributed
+from topowise_scheduler.kubelet.cpu_distribution import Distribution, combinations, deviation
+from topowise_scheduler.kubelet.cpu_packing import PLAIN
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.hints import Refused
 from topowise_scheduler.kubelet.masks import mask_of, members
@@ -42,7 +43,12 @@ def test_deviation_is_rounded_to_three_decimals_twice() -> None:
 def _spelled(machine: Machine, count: int, busy: str = "", group: int = 1) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.spell(members(take_distributed(topology, available, count, group, False)))
+    return cpuset.spell(members(_distribution(topology, group).take(available, count, 0)))
+
+
+def _distribution(topology: CpuTopology, group: int, **changed: bool) -> Distribution:
+    settings = dict.fromkeys(("in_one_socket", "by_hint", "whole_groups", "copies"), False)
+    return Distribution(topology, PLAIN, group=group, **(settings | changed))
 
 
 # cpu_assignment.go, takeByTopologyNUMADistributed. Two nodes of four cores: 0-3,8-11 and 4-7,12-15, c and c+8 one core.
@@ -75,6 +81,35 @@ def test_the_fewest_nodes_are_counted_by_the_average_of_the_machine(machine_of: 
 def test_nodes_that_cannot_give_an_even_share_are_left_out(machine_of: MachineOf) -> None:
     # Two of three nodes have to give five each; node 0 has only four left.
     assert _spelled(machine_of(4, 4, 4), 10, "0-1,12-13") == "4-6,8-10,16-17,20-21"
+
+
+def _of(machine: Machine, count: int, *, busy: str = "", width: int = 0, **changed: bool) -> str:
+    topology = CpuTopology(machine)
+    available = topology.cpus & ~mask_of(cpuset.parse(busy))
+    return cpuset.spell(members(_distribution(topology, 1, **changed).take(available, count, width)))
+
+
+def test_nodes_of_one_socket_are_better_than_even_ones_of_two(machine_of: MachineOf) -> None:
+    # kubernetes#139778. Nodes of 2, 4 | 4, 2 CPUs, the first one busy: two CPUs of each middle node leave all even.
+    machine = machine_of(2, 4, 4, 2, threads=1, nodes_per_socket=2)
+    assert _of(machine, 4, busy="0-1") == "2-3,6-7"
+    assert _of(machine, 4, busy="0-1", in_one_socket=True) == "6-7,10-11"
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        pytest.param(0, "0-3", id="no hint"),
+        pytest.param(2, "0-1,4-5", id="as many nodes as the hint has"),
+        pytest.param(4, "0,4,8,12", id="as many as there are"),
+        pytest.param(5, "0-3", id="more than there are"),
+    ],
+)
+def test_the_hint_says_how_many_nodes_at_least(machine_of: MachineOf, width: int, expected: str) -> None:
+    # kubernetes#139456
+    machine = machine_of(4, 4, 4, 4, threads=1)
+    assert _of(machine, 4, width=width, by_hint=True) == expected
+    assert _of(machine, 4, width=width) == "0-3"
 
 
 def test_too_few_cpus_are_refused_before_anything_is_shared(machine_of: MachineOf) -> None:

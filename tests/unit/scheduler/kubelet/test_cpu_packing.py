@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from topowise import cpuset
 from topowise_scheduler.kubelet import Core, Machine, NumaNode
-from topowise_scheduler.kubelet.cpu_packing import take_packed
+from topowise_scheduler.kubelet.cpu_packing import Packing, take_packed
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.masks import mask_of, members
 
@@ -16,7 +16,7 @@ MachineOf = Callable[..., Machine]
 def _taken(machine: Machine, count: int, *, busy: str = "", by_uncore: bool = False) -> str:
     topology = CpuTopology(machine)
     available = topology.cpus & ~mask_of(cpuset.parse(busy))
-    return cpuset.spell(members(take_packed(topology, available, count, by_uncore=by_uncore)))
+    return cpuset.spell(members(take_packed(topology, available, count, Packing(by_uncore=by_uncore))))
 
 
 def test_nodes_lead_where_there_is_one_on_each_socket(machine_of: MachineOf) -> None:

@@ -169,7 +169,7 @@ def test_in_pod_scope_a_sidecar_runs_beside_the_init_containers_after_it(
     # resourcehelper.PodLimits: a sidecar counts for later init containers, not for earlier ones.
     def asked(*kinds: tuple[str, int]) -> int | None:
         containers = tuple(
-            ContainerView(f"c{number}", kind, 0, {}, {"x.io/gpu": count})  # type: ignore[arg-type]
+            ContainerView(f"c{number}", kind, 0, {}, {"x.io/gpu": count}, kind)  # type: ignore[arg-type]
             for number, (kind, count) in enumerate(kinds)
         )
         return device_requests(PodView("p", "BestEffort", containers, {}, False, False, 0, None), "x.io/gpu")

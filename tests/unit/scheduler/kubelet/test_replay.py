@@ -72,9 +72,77 @@ def test_a_kubelet_that_does_not_start_says_why() -> None:
         {
             "id": "one",
             "events": [],
-            "configError": 'new static policy error: unsupported cpumanager option: "fast" (true)',
+            "configError": 'new static policy error: unknown CPU Manager Policy option: "fast"',
         }
     ]
+
+
+def _replayed(**changed: Any) -> dict[str, Any]:
+    (result,) = replay(_lines(SCENARIO | changed))
+    return json.loads(json.dumps(result))  # type: ignore[no-any-return]
+
+
+def test_a_scenario_names_the_kubelet_that_decides() -> None:
+    devices = [{"resource": "x.io/gpu", "devices": [{"id": "g0", "numa": [0]}]}]
+    cores = [{"socket": 1, "threads": [4, 6]}, {"socket": 1, "threads": [5, 7]}]
+    other = {"id": 1, "memory": 1 << 33, "distances": [21, 10], "cores": cores}
+    first = SCENARIO["machine"]["numa"][0] | {"distances": [10, 21], "hugepages": {}}
+    limits = {"cpu": "6", "memory": "1Gi", "x.io/gpu": "1"}
+    pod = {"metadata": {"uid": "p"}, "spec": {"containers": [{"name": "c0", "resources": {"limits": limits}}]}}
+    scenario = {
+        "machine": {"numa": [first, other], "devices": devices},
+        "config": SCENARIO["config"] | {"topologyManagerPolicy": "best-effort"},
+        "events": [{"op": "admit", "uid": "p", "pod": pod}],
+    }
+    hints = {}
+    for version in (None, "v1.35.6", "v1.36.2", "v1.35.6+7cf4c05"):
+        result = _replayed(**scenario, kubeletVersion=version)
+        hints[version] = result["events"][0]["containers"]["c0"]["hint"]["numa"]
+        named = version or ""
+        expected = {"v1.35.6": "1.35", "v1.36.2": "1.36", "v1.35.6+7cf4c05": "1.35 (OpenShift 4.22)"}.get(named)
+        assert result.get("kubelet", {}).get("version") == expected
+    assert hints == {None: [0], "v1.35.6": [0, 1], "v1.36.2": [0], "v1.35.6+7cf4c05": [0]}
+
+
+def test_a_version_that_is_not_proven_is_remarked() -> None:
+    assert _replayed(kubeletVersion="v1.99.0")["kubelet"] == {
+        "version": "1.38",
+        "certainty": "assumed",
+        "remark": "kubelet 1.99 is newer than what is proven here (1.28 to 1.36); judged as 1.38",
+    }
+
+
+def test_gates_of_options_count_as_on_unless_defaults_are_asked_for() -> None:
+    changed = {"config": SCENARIO["config"] | {"cpuManagerPolicyOptions": {"align-by-socket": "true"}}}
+    assert "configError" not in _replayed(**changed)
+    assert "configError" not in _replayed(**changed, kubeletVersion="v1.33.0")
+    refused = _replayed(**changed, kubeletVersion="v1.33.0", gateDefaults=True)
+    assert refused["configError"].endswith('Alpha-level Options not enabled, but option "align-by-socket" provided')
+
+
+def test_a_draft_is_named_and_no_released_kubelet_has_it() -> None:
+    options = {"topologyManagerPolicyOptions": {"prefer-most-allocated-numa-node": "true"}}
+    changed = {"config": SCENARIO["config"] | options}
+    assert _replayed(**changed)["drafts"] == ["prefer-most-allocated-numa-node"]
+    assert "unknown Topology Manager Policy option" in _replayed(**changed, kubeletVersion="v1.36.2")["configError"]
+
+
+def test_a_kubelet_that_never_answers_ends_the_scenario() -> None:
+    cores = [
+        {"socket": node, "threads": [3 * node + core, 3 * node + core + 12]} for node in range(4) for core in range(3)
+    ]
+    numa = [{"id": node, "memory": 1 << 33, "cores": cores[3 * node : 3 * node + 3]} for node in range(4)]
+    limits = {"cpu": "14", "memory": "1Gi"}
+    pod = {"metadata": {"uid": "p"}, "spec": {"containers": [{"name": "c0", "resources": {"limits": limits}}]}}
+    options = {"full-pcpus-only": "true", "distribute-cpus-across-numa": "true"}
+    config = {"cpuManagerPolicy": "static", "cpuManagerPolicyOptions": options, "systemReserved": {"memory": "1Gi"}}
+    result = _replayed(
+        machine={"numa": numa},
+        config=config | {"reservedSystemCPUs": "0,3,6,9-10,18,21"},
+        events=[{"op": "remove", "uid": "x"}, {"op": "admit", "uid": "p", "pod": pod}, {"op": "remove", "uid": "p"}],
+    )
+    assert [event["op"] for event in result["events"]] == ["remove"]
+    assert result["hang"].startswith("the kubelet would never answer")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +156,7 @@ def test_a_kubelet_that_does_not_start_says_why() -> None:
         (json.dumps(SCENARIO | {"events": [{"op": "explode"}]}).encode(), "explode"),
         (json.dumps(SCENARIO | {"config": {"systemReserved": {"cpu": "much"}}}).encode(), "'much'"),
         (json.dumps(SCENARIO | {"machine": {"numa": []}}).encode(), "length >= 1"),
+        (json.dumps(SCENARIO | {"kubeletVersion": 1.33}).encode(), "kubeletVersion"),
     ],
 )
 def test_a_malformed_line_is_named_and_the_next_one_replayed(

@@ -288,6 +288,32 @@ def test_more_nodes_than_masks_are_modelled_for_leave_sums(pod_of: PodOf) -> Non
     assert not report.kubelet_of(found, unknown).admit(pod_of("a", {"cpu": "161", "memory": "1Gi"})).admitted
 
 
+@pytest.mark.parametrize("memory", [{}, {"memoryManagerPolicy": "None", "reservedMemory": None}])
+@pytest.mark.parametrize("before", [0, 12])
+def test_nodes_of_gpu_memory_are_left_out_and_nothing_is_moved(
+    pod_of: PodOf, memory: dict[str, Any], before: int
+) -> None:
+    # 32 NUMA nodes without CPUs or memory, some of which come before those that have.
+    full = machine(before, before + 1).numa
+    others = (number for number in range(34) if number not in (before, before + 1))
+    bare = tuple(NumaNode(number, 0, (), {2048: 0}) for number in others)
+    numa = tuple(msgspec.structs.replace(node, distances=None) for node in (*full, *bare))
+    gpus = DevicePlugin("gpu", (Device("g0", (before + 1,)),))
+    wide = Machine(numa=numa, devices=(gpus,))
+    fields = {"topologyManagerPolicyOptions": {"max-allowable-numa-nodes": "64"}, **memory}
+    reserved = (MemoryReservation(before, {"memory": "1Gi"}),)
+    config = msgspec.structs.replace(CONFIG, **({"reservedMemory": reserved} | fields))
+    kubelet = Kubelet(wide, config)
+    assert kubelet.admit(pod_of("there", {"cpu": "5", "memory": "1Gi", "gpu": "1"})).admitted
+    found = read(exported(wide, config, kubelet))
+    assert (found.precision, found.problems) == ("exact", ())
+    again = report.kubelet_of(found, unknown)
+    assert again.node_ids == kubelet.node_ids
+    for limits in ({"cpu": "4", "memory": "1Gi"}, {"cpu": "4", "memory": "1Gi"}, {"cpu": "4", "memory": "6Gi"}):
+        pod = pod_of("next", limits)
+        assert again.fork().admit(pod) == kubelet.fork().admit(pod)
+
+
 def test_what_is_told_of_the_report_itself() -> None:
     found = read(exported(machine(0, 1), CONFIG, Kubelet(machine(0, 1), CONFIG)))
     assert (found.name, found.version, found.fingerprint_method) == ("n1", "", "with-exclusive-resources")

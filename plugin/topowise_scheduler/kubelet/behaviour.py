@@ -1,0 +1,164 @@
+"""In which ways kubelets decide differently: one field per change, and the version that brought it.
+
+Every field is False for a kubelet from before the change and True after it, so that a version is the set of changes it
+has. The managers read fields and never a version; which version has what is in `ROWS`, and nowhere else. A new minor
+is one row with its differences (docs/development/kubelet-versions.md tells how one is added and proven).
+
+1.28 to 1.36 are recorded: code of that patch release decided the scenarios in tests/unit/scheduler/kubelet/recorded.
+1.37 and 1.38 are reconstructed: the changes were read, and applied to the code of 1.36.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+import msgspec
+
+Stage = Literal["alpha", "beta", "stable", "draft"]
+Proof = Literal["recorded", "reconstructed"]
+
+
+class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a kubelet does, each as a change that it has or has not. Equal behaviours decide equally."""
+
+    sidecars_are_kept: bool = False
+    """CPUs, memory and devices of a sidecar stay its own. Before, they were left to the containers after it, as those
+    of an init container are."""
+
+    cpu_refusals_tell_amounts: bool = False
+    """"not enough cpus available to satisfy request" goes on with how many were asked for (the text alone)."""
+
+    unknown_resources_of_init_containers_are_dropped: bool = False
+    """An extended resource that the node does not have keeps no pod out. Before, one of an init container did."""
+
+    memory_groups_are_checked: bool = False
+    """The memory manager refuses a hint that joins nodes which are in use alone or in another group."""
+
+    smt_refusal_counts_free_cores: bool = False
+    """A refusal by full-pcpus-only tells of free cores even if there are none (the text alone)."""
+
+    memory_policies_are_by_platform: bool = False
+    """memoryManagerPolicy BestEffort is known, and not for Linux (the text alone)."""
+
+    topology_option_errors_are_lower_case: bool = False
+    """How a topology option without its gate is refused begins with a lower-case letter (the text alone)."""
+
+    pod_level_pods_are_not_aligned: bool = False
+    """CPU and memory manager leave a pod with pod-level resources alone. Before, they saw its containers only."""
+
+    uncore_rounds_cores_up: bool = False
+    """An odd rest of CPUs may come from one L3 cache, with half a core. Before, only whole cores were counted."""
+
+    device_hints_are_near_devices: bool = False
+    """Device hints are masks over the NUMA nodes that have devices of the resource. Before, over all nodes."""
+
+    distribution_prefers_one_socket: bool = False
+    """With align-by-socket, distribute-cpus-across-numa looks for NUMA nodes of one socket."""
+
+    hint_width_is_least: bool = False
+    """distribute-cpus-across-numa takes at least as many NUMA nodes as the hint has."""
+
+    remainder_counts_whole_groups: bool = False
+    """distribute-cpus-across-numa offers a remainder to nodes with enough whole groups. Before, to nodes with enough
+    CPUs, and if those lie in parts of groups the search never ends."""
+
+    combinations_are_copied: bool = False
+    """A remembered combination of NUMA nodes stays what it was. Before, a later one could overwrite it."""
+
+    spread_goes_core_by_core: bool = False
+    """distribute-cpus-across-cores takes one CPU of each core in turn. Before, CPUs by ascending id."""
+
+
+CHANGES: Final = Behaviour.__struct_fields__
+
+
+class Row(NamedTuple):
+    """What one minor changed. `source` is the release whose code was run, `changes` has the change for each field."""
+
+    minor: int
+    proof: Proof
+    source: str
+    changes: Mapping[str, str] = {}
+
+
+class Distribution(NamedTuple):
+    """A build with changes of its own, on top of its minor's row; `options` are policy options it has besides."""
+
+    name: str
+    minor: int
+    source: str
+    changes: Mapping[str, str] = {}
+    options: Mapping[str, Stage] = {}
+
+
+ROWS: Final = (
+    Row(28, "recorded", "1.28.15"),
+    Row(
+        29,
+        "recorded",
+        "1.29.14",
+        {
+            "sidecars_are_kept": "kubernetes#119447, kubernetes#120715, kubernetes#120461",
+            "cpu_refusals_tell_amounts": "text of 1.29.14 against 1.28.15",
+        },
+    ),
+    Row(30, "recorded", "1.30.14"),
+    Row(
+        31,
+        "recorded",
+        "1.31.14",
+        {"unknown_resources_of_init_containers_are_dropped": "kubernetes#124273"},
+    ),
+    Row(
+        32,
+        "recorded",
+        "1.32.13",
+        {
+            "memory_groups_are_checked": "kubernetes#123443",
+            "smt_refusal_counts_free_cores": "kubernetes#127959",
+            "memory_policies_are_by_platform": "kubernetes#128560",
+        },
+    ),
+    Row(33, "recorded", "1.33.13", {"topology_option_errors_are_lower_case": "text of 1.33.13 against 1.32.13"}),
+    Row(
+        34,
+        "recorded",
+        "1.34.9",
+        {
+            "pod_level_pods_are_not_aligned": "kubernetes#132999, kubernetes#133279",
+            "uncore_rounds_cores_up": "kubernetes#131850",
+        },
+    ),
+    Row(35, "recorded", "1.35.6"),
+    Row(36, "recorded", "1.36.2", {"device_hints_are_near_devices": "kubernetes#138244"}),
+    Row(37, "reconstructed", "1.36.2", {"distribution_prefers_one_socket": "kubernetes#139778"}),
+    Row(
+        38,
+        "reconstructed",
+        "1.36.2",
+        {
+            "hint_width_is_least": "kubernetes#139456",
+            "remainder_counts_whole_groups": "kubernetes#140730",
+            "combinations_are_copied": "kubernetes#141238",
+            "spread_goes_core_by_core": "kubernetes#140766",
+        },
+    ),
+)
+
+DISTRIBUTIONS: Final = (
+    Distribution(
+        "OpenShift 4.18",
+        31,
+        "its option table",
+        options={"prefer-align-cpus-by-uncorecache": "alpha"},
+    ),
+    Distribution("OpenShift 4.20", 33, "its code", {"uncore_rounds_cores_up": "kubernetes#131850"}),
+    Distribution(
+        "OpenShift 4.22",
+        35,
+        "1.35.6, equal to 1.36.2 in 24,000 of 24,000 scenarios",
+        {"device_hints_are_near_devices": "kubernetes#138244"},
+    ),
+    Distribution("OpenShift 4.23", 36, "the build of 1.36.2 that was run"),
+)

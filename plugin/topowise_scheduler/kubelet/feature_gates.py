@@ -1,0 +1,85 @@
+"""Feature gates that bear on admissions or on what a node reports: default and life by minor.
+
+A kubelet does not start with a gate it does not know, or with another value for one that is locked. A gate that is not
+listed here is none of our business and never judged: a kubelet has hundreds (pkg/features/kube_features.go,
+k8s.io/component-base/featuregate).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final, Literal, NamedTuple
+
+Life = Literal["absent", "alpha", "beta", "stable", "locked", "deprecated", "gone"]
+
+_UNKNOWN: Final = frozenset(("absent", "gone"))
+_OFF: Final = frozenset(("absent", "alpha"))
+_FOR_ALL: Final[Mapping[Life, str]] = {"alpha": "AllAlpha", "beta": "AllBeta"}
+
+
+class Gate(NamedTuple):
+    """One gate: `lives` by the minor they begin with. Alpha is off, all others are on.
+
+    "gone": the gate is unknown again, and what it was for is always there.
+    """
+
+    source: str
+    lives: Mapping[int, Life]
+
+
+GATES: Final[Mapping[str, Gate]] = {
+    "CPUManager": Gate("KEP-3570", {28: "stable", 32: "locked", 33: "gone"}),
+    "CPUManagerPolicyOptions": Gate("KEP-2625", {28: "beta", 33: "locked"}),
+    "CPUManagerPolicyAlphaOptions": Gate("KEP-2625", {28: "alpha"}),
+    "CPUManagerPolicyBetaOptions": Gate("KEP-2625", {28: "beta"}),
+    "TopologyManager": Gate("KEP-693", {28: "stable", 29: "gone"}),
+    "TopologyManagerPolicyOptions": Gate("KEP-3545", {28: "beta", 32: "stable", 36: "locked"}),
+    "TopologyManagerPolicyAlphaOptions": Gate("KEP-3545", {28: "alpha"}),
+    "TopologyManagerPolicyBetaOptions": Gate("KEP-3545", {28: "beta"}),
+    "MemoryManager": Gate("KEP-1769", {28: "beta", 32: "locked", 36: "gone"}),
+    "PodLevelResources": Gate("KEP-2837", {32: "alpha", 34: "beta"}),
+    "PodLevelResourceManagers": Gate("KEP-5526", {36: "alpha"}),
+    "InPlacePodVerticalScaling": Gate("KEP-1287", {28: "alpha", 33: "beta", 35: "locked"}),
+    "InPlacePodVerticalScalingExclusiveCPUs": Gate("KEP-1287", {32: "alpha"}),
+    "InPlacePodVerticalScalingExclusiveMemory": Gate("KEP-1287", {34: "alpha"}),
+    "InPlacePodLevelResourcesVerticalScaling": Gate("KEP-5419", {35: "alpha", 36: "beta"}),
+    "SidecarContainers": Gate("KEP-753", {28: "alpha", 29: "beta", 33: "locked"}),
+    "ResourceHealthStatus": Gate("KEP-4680", {31: "alpha", 36: "beta"}),
+    "DRAExtendedResource": Gate("KEP-5004", {34: "alpha", 36: "beta"}),
+    "KubeletPodResourcesGet": Gate("KEP-3695", {28: "alpha", 34: "beta", 36: "locked"}),
+    "KubeletPodResourcesDynamicResources": Gate("KEP-3695", {28: "alpha", 34: "beta", 36: "locked"}),
+    "KubeletPodResourcesListUseActivePods": Gate("kubernetes#132028", {34: "deprecated"}),
+    "DisableCPUQuotaWithExclusiveCPUs": Gate("kubernetes#127525", {33: "beta", 36: "deprecated"}),
+}
+
+
+@lru_cache(maxsize=64)
+def lives(minor: int) -> dict[str, Life]:
+    """The life of every listed gate in a minor."""
+    found: dict[str, Life] = dict.fromkeys(GATES, "absent")
+    for name, gate in GATES.items():
+        for since, life in gate.lives.items():
+            if minor >= since:
+                found[name] = life
+    return found
+
+
+def is_on(name: str, lives: Mapping[str, Life], given: Mapping[str, bool]) -> bool:
+    """Whether a listed gate is on. What is given for it counts first, then AllAlpha and AllBeta, then the default."""
+    value = given.get(name)
+    if value is not None:
+        return value
+    life = lives[name]
+    return given.get(_FOR_ALL.get(life, ""), life not in _OFF)
+
+
+def problem(lives: Mapping[str, Life], given: Mapping[str, bool]) -> str:
+    """Why a kubelet does not start with these gates, "" if it does."""
+    for name, value in given.items():
+        life = lives.get(name)
+        if life in _UNKNOWN:
+            return f"unrecognized feature gate: {name}"
+        if life == "locked" and not value:
+            return f"cannot set feature gate {name} to false, feature is locked to true"
+    return ""

@@ -1,0 +1,108 @@
+"""Which kubelet a version string means: its behaviour, and how sure that is.
+
+`status.nodeInfo.kubeletVersion` is a Git tag with what a distribution adds: "v1.33.5+k3s1", "v1.29.14-eks-3abbec1",
+"v1.31.6+7cf4c05". OpenShift's builds have an abbreviated commit there and carry changes of their own; all others are
+their upstream minor. A minor that is newer than the table decides as the newest row, a text that is no version as the
+newest recorded one, and both say so (`remark`), so that nobody takes the answer for proven.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final, Literal
+
+import msgspec
+
+from topowise_scheduler.kubelet import feature_gates, policy_options
+from topowise_scheduler.kubelet.behaviour import DISTRIBUTIONS, ROWS, Behaviour, Distribution, Stage
+from topowise_scheduler.kubelet.feature_gates import Life
+
+Certainty = Literal["recorded", "reconstructed", "assumed"]
+
+_VERSION: Final = re.compile(r"v?(\d{1,3})\.(\d{1,4})(?:\.(\d{1,6}))?([-+][0-9A-Za-z.+~_-]+)?", re.ASCII)
+_PRE_RELEASE: Final = re.compile(r"-(?:alpha|beta|rc)\.\d+", re.ASCII)
+_OPENSHIFT: Final = re.compile(r"\+[0-9a-f]{7,12}", re.ASCII)
+_LONGEST: Final = 256
+
+
+class KubeletVersion(msgspec.Struct, frozen=True, gc=False):
+    """A kubelet as the model knows it.
+
+    `minor` is the row that is used. `certainty`: "recorded" where code of this minor was run, "reconstructed" where its
+    changes were read, "assumed" where the version is not one that the table has; `remark` says in a sentence why it is
+    less than recorded, and is empty otherwise. `options` are the policy options with their stage, drafts included, and
+    `gates` the feature gates with their life.
+    """
+
+    name: str
+    minor: int
+    behaviour: Behaviour
+    certainty: Certainty
+    remark: str = ""
+    options: tuple[tuple[str, Stage], ...] = ()
+    gates: tuple[tuple[str, Life], ...] = ()
+
+
+def behaviour_of(minor: int, distribution: Distribution | None = None) -> Behaviour:
+    """The changes of all rows up to a minor, and those of a distribution."""
+    names = [name for row in ROWS if row.minor <= minor for name in row.changes]
+    if distribution is not None:
+        names += distribution.changes
+    return Behaviour(**dict.fromkeys(names, True))
+
+
+@lru_cache(maxsize=1024)
+def version_of(text: str) -> KubeletVersion:
+    """The kubelet of a version string, whatever it says; never raises."""
+    found = _VERSION.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    if found is None or int(found[1]) == 0:
+        # A kubelet that was built outside of a release calls itself v0.0.0.
+        said = f"kubelet version {text[:80]!r} is not one of a release, expected one as v1.33.5"
+        return _assumed(NEWEST_RECORDED.minor, said)
+    major, minor, suffix = int(found[1]), int(found[2]), found[4] or ""
+    if (major, minor) > (1, _LAST):
+        return _assumed(_LAST, f"kubelet {major}.{minor} is newer than what is proven here ({_PROVEN})")
+    if minor < _FIRST:
+        return _assumed(_FIRST, f"kubelet {major}.{minor} is older than what is proven here ({_PROVEN})")
+    if _PRE_RELEASE.match(suffix):
+        return _assumed(minor, f"kubelet 1.{minor} is a pre-release ({suffix[1:]})")
+    if not _OPENSHIFT.fullmatch(suffix):
+        return _known(minor)
+    distribution = next((one for one in DISTRIBUTIONS if one.minor == minor), None)
+    if distribution is None:
+        return _assumed(minor, f"kubelet 1.{minor} ({suffix[1:]}) is OpenShift's, whose own changes are not known here")
+    return _known(minor, distribution)
+
+
+def _assumed(minor: int, why: str) -> KubeletVersion:
+    return msgspec.structs.replace(_known(minor), certainty="assumed", remark=f"{why}; judged as 1.{minor}")
+
+
+def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersion:
+    row = ROWS[minor - _FIRST]
+    options = dict(policy_options.stages(minor))
+    name = f"1.{minor}"
+    if distribution is not None:
+        options |= distribution.options
+        name += f" ({distribution.name})"
+    remark = ""
+    if row.proof == "reconstructed":
+        remark = f"kubelet {name} was not run: its changes were read, and applied to the code of {row.source}"
+    return KubeletVersion(
+        name=name,
+        minor=minor,
+        behaviour=behaviour_of(minor, distribution),
+        certainty=row.proof,
+        remark=remark,
+        options=tuple(options.items()),
+        gates=tuple(feature_gates.lives(minor).items()),
+    )
+
+
+_FIRST: Final = ROWS[0].minor
+_LAST: Final = ROWS[-1].minor
+_RECORDED: Final = max(row.minor for row in ROWS if row.proof == "recorded")
+_PROVEN: Final = f"1.{_FIRST} to 1.{_RECORDED}"
+
+NEWEST_RECORDED: Final = _known(_RECORDED)
