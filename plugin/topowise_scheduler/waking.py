@@ -105,8 +105,7 @@ class Waker:
         """The pods to wake now, the most important first."""
         self._round += 1
         ledger, now = self._ledger, self._clock()
-        self._open.update(dict.fromkeys(ledger.improved, self._round))
-        ledger.improved.clear()
+        self._open.update(dict.fromkeys(ledger.take_improved(), self._round))
         self._woken = {uid: woken for uid, woken in self._woken.items() if uid in ledger.waiting}
         if not ledger.waiting:
             self._open.clear()
@@ -167,9 +166,9 @@ class Waker:
             if exc.status not in (404, 409) and not has_other_uid:
                 raise
             # It is gone, or another one of its name is there.
-            self._ledger.waiting.pop(record.uid, None)
+            self._ledger.stop_waiting(record.uid)
             return
-        self._ledger.events["woken"] += 1
+        self._ledger.count("woken")
         log.log(V2, "Woke a pod", extra=kv(pod=f"{record.namespace}/{record.name}"))
 
     def _complain(self, record: PodRecord, exc: ApiError) -> None:

@@ -39,6 +39,27 @@ class Books:
         # Pods by uid that the numbers of a counts report are known to be of; where they lie may be told.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
 
+    def __repr__(self) -> str:
+        pods = ", ".join(
+            f"{uid} {one.standing.name.lower()}{' reported' if one.reported else ' placed' if one.placed else ''}"
+            for uid, one in self.bookings.items()
+        )
+        return f"{'unreported' if self.report is None else self.report.version or 'reported'} ({pods})"
+
+    def standings(self) -> dict[str, Standing]:
+        """What the pods here are, by uid."""
+        return {uid: booking.standing for uid, booking in self.bookings.items()}
+
+    def check(self) -> None:
+        """Raises AssertionError if anything here contradicts itself; for tests."""
+        assert (self.report is None) == (self.kubelet is None), self
+        active = () if self.kubelet is None else self.kubelet.active
+        for uid, booking in self.bookings.items():
+            assert uid == booking.uid, f"{uid} is {booking.uid}"
+            assert not (booking.reported and booking.standing is not Standing.ASSIGNED), f"{uid} is reported, of {self}"
+            assert not booking.placed or uid in active, f"{uid} is placed, of {self}"
+            assert booking.placed or booking.reported or uid not in active, f"{uid} is not placed, of {self}"
+
     def put_report(self, report: Report, now: float) -> Comparison:
         """A new report; `now` is in seconds, monotonic."""
         self.forget_past(now)
@@ -246,7 +267,7 @@ class Books:
             kubelet.remove(uid)
         for booking in self._assigned():
             # Room that only pods to be left out have taken is the room of those that are bound.
-            if not booking.placed and not booking.reported and booking.uid not in uids:
+            if not booking.placed and not booking.reported and not booking.whole and booking.uid not in uids:
                 kubelet.admit_view(self._view(booking))
         return kubelet
 
@@ -412,7 +433,7 @@ class Books:
     def _place_the_rest(self) -> None:
         """What found no room may find some now: a pod is often seen before the end of the one it follows."""
         for other in sorted(self.bookings.values(), key=lambda one: -one.standing):
-            if not other.placed and not other.reported:
+            if not other.placed and not other.reported and not other.whole:
                 self._place(other)
 
     def _place(self, booking: Booking) -> None:

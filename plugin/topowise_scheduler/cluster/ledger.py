@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Final
+
+import msgspec
 
 from topowise import pods
 from topowise.runtime.log import V2, kv
@@ -18,6 +20,7 @@ from topowise.runtime.told import Told
 from topowise_scheduler.cluster.bookings import Booking, Standing
 from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.cluster.caution import worlds
+from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
@@ -51,35 +54,84 @@ class Ledger:
         self._clock = clock
         self._claim_s = claim_s
         self._nodes: dict[str, Books] = {}
-        self._assigned: dict[str, str] = {}
-        # Those of them that we only know of by a bind of our own.
-        self._assumed: set[str] = set()
-        # When a list of all pods came without them: seconds, monotonic.
-        self._unlisted: dict[str, float] = {}
-        self._claims: dict[str, tuple[str, float]] = {}
-        self._nominated: dict[str, str] = {}
+        self._pods = PodStates()
         self._others_bound_at = float("-inf")
         self._quarantine = Quarantine()
         self._seen_refusals: set[str] = set()
         self._asked: dict[str, PodRecord] = {}
-        self.waiting: dict[str, PodRecord] = {}
-        """Pending pods that were refused here, by uid."""
-        self.known: set[str] = set()
-        """Names of the Node objects."""
+        self._waiting: dict[str, PodRecord] = {}
+        self._known: set[str] = set()
         self.unconfirmed = UnconfirmedNodes(engine)
         """Nodes of which the report is the last true one, and not what their kubelet says now."""
         self._with_past: set[str] = set()
-        self.changes = 0
-        """Counts what has become of nodes."""
+        self._changes = 0
         self._changed: dict[str, int] = {}
         # What was said of reports, by node: with two exporters at odds its problems come and go.
         self._told: dict[str, Told] = {}
         self.worlds = WorldRows(engine)
         """What nodes may be whose pods may lie elsewhere than predicted."""
-        self.improved: set[str] = set()
-        """Nodes that may have more room than before; whoever wakes pods takes them out."""
-        self.events: Counter[str] = Counter()
-        """What happened, for the metrics: see `metrics`."""
+        self._improved: set[str] = set()
+        self._events: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._pods}; {'; '.join(f'{name}: {state}' for name, state in self._nodes.items())})"
+
+    # What others read, and the few things they tell
+
+    @property
+    def waiting(self) -> Mapping[str, PodRecord]:
+        """Pending pods that were refused here, by uid."""
+        return self._waiting
+
+    @property
+    def known(self) -> Set[str]:
+        """Names of the Node objects."""
+        return self._known
+
+    @property
+    def changes(self) -> int:
+        """Counts what has become of nodes."""
+        return self._changes
+
+    @property
+    def events(self) -> Mapping[str, int]:
+        """How often what has happened, for the metrics; 0 for what has not."""
+        return self._events
+
+    def count(self, event: str) -> None:
+        """Something has happened that `events` tells of."""
+        self._events[event] += 1
+
+    def stop_waiting(self, uid: str) -> None:
+        """The pod does not wait any more; its next event may say otherwise."""
+        self._waiting.pop(uid, None)
+
+    def note_improved(self, name: str) -> None:
+        """A node may take pods that it has refused."""
+        self._improved.add(name)
+
+    def take_improved(self) -> set[str]:
+        """The nodes that may have more room than when this was asked last."""
+        taken, self._improved = self._improved, set()
+        return taken
+
+    def pod_states(self) -> Iterator[tuple[str, PodState]]:
+        """Where each pod is or is expected, by uid; those that are nowhere are left out."""
+        return iter(self._pods)
+
+    def check(self) -> None:
+        """Raises AssertionError if what is known of pods and of nodes contradicts itself; for tests, it costs time."""
+        self._pods.check()
+        expected: dict[str, dict[str, Standing]] = {}
+        for uid, pod in self._pods:
+            assert not (pod.state is State.BOUND and uid in self._waiting), f"{uid} waits and is bound"
+            for name, standing in pod.standings().items():
+                expected.setdefault(name, {})[uid] = standing
+        there = {name: state.standings() for name, state in self._nodes.items() if state.bookings}
+        assert there == expected, f"the nodes have {there}, the pods say {expected}"
+        for name, state in self._nodes.items():
+            state.check()
+            assert (state.kubelet is not None) == (self.engine.row(name) >= 0), f"{name} in the engine"
 
     # Reports
 
@@ -97,27 +149,37 @@ class Ledger:
             self._quarantine.release(report.name)
         self.unconfirmed.put(report.name, report.unconfirmed)
         comparison = books.put_report(report, self._clock())
-        self.events["prediction_hit"] += comparison.hits
-        self.events["prediction_miss"] += len(comparison.misses)
+        self._events["prediction_hit"] += comparison.hits
+        self._events["prediction_miss"] += len(comparison.misses)
         for namespace, name in comparison.misses:
             log.info(
                 "Pod lies on other NUMA nodes than predicted", extra=kv(node=report.name, pod=f"{namespace}/{name}")
             )
-        self.events[f"report_{report.precision}"] += 1
+        self._events[f"report_{report.precision}"] += 1
         self._publish(report.name, books)
 
     def lose_report(self, name: str) -> None:
         """The node's object was deleted. As long as there is the node, its kubelet holds what it held: the exporter
         will write again, and until then the last report goes on, with what is booked since."""
         books = self._nodes.get(name)
-        if name not in self.known or books is None or books.report is None:
+        if name not in self._known or books is None or books.report is None:
             self.drop_report(name)
         elif not self.unconfirmed.why(name):
             self.unconfirmed.put(name, (OBJECT_DELETED,))
 
+    def put_node(self, name: str) -> None:
+        """There is a Node object."""
+        self._known.add(name)
+
+    def replace_nodes(self, names: Collection[str]) -> None:
+        """These are all Node objects there are."""
+        for name in self._known.difference(names):
+            self.drop_node(name)
+        self._known = set(names)
+
     def drop_node(self, name: str) -> None:
         """The Node object is gone, and with it what a deleted report left behind."""
-        self.known.discard(name)
+        self._known.discard(name)
         if OBJECT_DELETED in self.unconfirmed.why(name):
             self.drop_report(name)
 
@@ -132,7 +194,7 @@ class Ledger:
             self.worlds.put(name, [], 0)
             self._changed.pop(name, None)
             self.engine.drop(name)
-            self.improved.discard(name)
+            self._improved.discard(name)
             self._forget_if_empty(name, books)
 
     def reported(self) -> list[str]:
@@ -151,12 +213,12 @@ class Ledger:
         `is_news` is False for pods that were there before us.
         """
         uid = record.uid
-        self._unlisted.pop(uid, None)
+        self._pods.note_told(uid)
         if record.stage == "pending":
             self._put_pending(record)
             return
-        self.waiting.pop(uid, None)
-        self._nominate(uid, "", record)
+        self._waiting.pop(uid, None)
+        self._nominate(record, "")
         if record.stage == "ended":
             if record.refusal and uid not in self._seen_refusals:
                 self._seen_refusals.add(uid)
@@ -165,43 +227,42 @@ class Ledger:
                     self._put_refusal(record)
             self.drop_pod(uid, keep_refusal=True)
             return
-        self._assumed.discard(uid)
-        if self._assigned.get(uid, record.node) != record.node:
+        pod = self._pods.of(uid)
+        if pod.is_assigned and pod.node != record.node:
             self.drop_pod(uid)
+        elif pod.is_assigned:
+            self._move(record, msgspec.structs.replace(pod, state=State.BOUND))
+            self._update(record)
+            return
         if record.needs is None:
-            if uid not in self._assigned:
-                log.warning(
-                    "Pod cannot be booked",
-                    extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, why=record.problem),
-                )
+            log.warning(
+                "Pod cannot be booked",
+                extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, why=record.problem),
+            )
             return
-        if self._assigned.get(uid) == record.node:
-            books = self._nodes[record.node]
-            if books.update(record, self._clock()):
-                if books.remembers:
-                    self._with_past.add(record.node)
-                self._publish(record.node, books)
-            return
-        if is_news and self._claims.get(uid, ("",))[0] != record.node:
+        if is_news and (pod.state is not State.RESERVED or pod.node != record.node):
             self._others_bound_at = self._clock()
-        self._assign(record, record.node, record.needs, is_news=is_news)
+        self._assign(record, record.node, State.BOUND, is_news=is_news)
+
+    def _update(self, record: PodRecord) -> None:
+        books = self._nodes[record.node]
+        if record.needs is not None and books.update(record, self._clock()):
+            if books.remembers:
+                self._with_past.add(record.node)
+            self._publish(record.node, books)
 
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
-        self.waiting.pop(uid, None)
+        self._waiting.pop(uid, None)
         self._asked.pop(uid, None)
         if not keep_refusal:
             self._seen_refusals.discard(uid)
         self.unclaim(uid)
-        self._assumed.discard(uid)
-        where = {self._assigned.pop(uid, ""), self._nominated.pop(uid, "")} - {""}
-        for name in where:
-            self._drop_booking(uid, name)
+        self._leave(uid, NOWHERE, ended=True)
 
     def note_listed(self, uids: Collection[str]) -> None:
         """These are all pods there are. One that we have bound and that is not told of soon was deleted unseen."""
-        now = self._clock()
-        self._unlisted = {uid: now for uid in self._assumed if uid not in uids}
+        self._pods.note_listed(uids, self._clock())
 
     def pods_on(self, name: str) -> list[PodRecord]:
         """The pods assigned to a node."""
@@ -218,7 +279,7 @@ class Ledger:
 
     def remembered(self, uid: str) -> PodRecord | None:
         """A pod that is waiting, or was asked about lately."""
-        return self._asked.get(uid) or self.waiting.get(uid)
+        return self._asked.get(uid) or self._waiting.get(uid)
 
     # Pods we expect
 
@@ -229,30 +290,20 @@ class Ledger:
         """
         self.unclaim(record.uid)
         books = self._nodes.get(name)
-        if (
-            not self._claim_s
-            or not record.uid
-            or record.uid in self._assigned
-            or books is None
-            or books.kubelet is None
-        ):
+        pod = self._pods.of(record.uid)
+        if not self._claim_s or not record.uid or pod.is_assigned or books is None or books.kubelet is None:
             return
-        self._claims[record.uid] = (name, self._clock() + self._claim_s)
         is_as_judged = judged_at >= self._changed.get(name, 0)
-        books.put(self._booking(record, needs, Standing.CLAIMED))
-        self._publish(name, books, better=False)
+        until = self._clock() + self._claim_s
+        self._move(record, msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until), needs=needs)
         if is_as_judged:
             books.note_judged(record.uid)
 
     def unclaim(self, uid: str) -> None:
         """The pod is not expected any more where it was claimed."""
-        claim = self._claims.pop(uid, None)
-        if claim is None or self._assigned.get(uid) == claim[0]:
-            return
-        if self._nominated.get(uid) == claim[0]:
-            self._nodes[claim[0]].lower(uid, Standing.NOMINATED)
-        else:
-            self._drop_booking(uid, claim[0], ended=False)
+        pod = self._pods.of(uid)
+        if pod.state is State.RESERVED:
+            self._leave(uid, pod.left())
 
     def reserve(
         self, record: PodRecord, needs: pods.Needs, name: str, keep_s: float, leaving: Collection[str] = ()
@@ -262,9 +313,9 @@ class Ledger:
         Why not, "" if it is claimed, or assigned to the node already. If these pods have to leave first, only what they
         hold there is counted on. Of a node that nobody has reported we know nothing, so nothing is against it.
         """
-        if record.uid in self._assigned:
-            where = self._assigned[record.uid]
-            return "" if where == name else f"it is bound to {where} already"
+        pod = self._pods.of(record.uid)
+        if pod.is_assigned:
+            return "" if pod.node == name else f"it is bound to {pod.node} already"
         refusal = self._refusal(record, name, leaving)
         if not refusal and not self.survive_any_order(record, name, leaving):
             refusal = "a pod that is on its way there would be refused if they came in another order"
@@ -272,9 +323,9 @@ class Ledger:
         if refusal or books is None or books.kubelet is None or not record.uid:
             return refusal
         self.unclaim(record.uid)
-        self._claims[record.uid] = (name, self._clock() + keep_s)
-        books.put(self._booking(record, needs, Standing.NOMINATED if leaving else Standing.CLAIMED))
-        self._publish(name, books, better=False)
+        until = self._clock() + keep_s
+        reserved = PodState(name, State.RESERVED, pod.nominated, until, pipelined=bool(leaving))
+        self._move(record, reserved, needs=needs)
         return ""
 
     def survive_any_order(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
@@ -291,7 +342,7 @@ class Ledger:
         claimed = [
             booking
             for uid, booking in books.bookings.items()
-            if uid in self._claims and uid not in gone and booking.standing is Standing.NOMINATED
+            if uid not in gone and (pod := self._pods.of(uid)).pipelined and pod.node == name
         ]
         for state in self.states(name, gone):
             for booking in claimed:
@@ -317,11 +368,9 @@ class Ledger:
         """What time alone changes; to be called about every second."""
         self.expire()
         now = self._clock()
-        for uid in [uid for uid, at in self._unlisted.items() if uid not in self._assumed or now - at >= _UNLISTED_S]:
-            del self._unlisted[uid]
-            if uid in self._assumed:
-                self.drop_pod(uid)
-        self.improved |= self._quarantine.expire(now)
+        for uid in self._pods.unlisted(now - _UNLISTED_S):
+            self.drop_pod(uid)
+        self._improved |= self._quarantine.expire(now)
         for name in list(self._with_past):
             books = self._nodes.get(name)
             if books is None:
@@ -339,45 +388,39 @@ class Ledger:
     def expire(self) -> int:
         """Drop claims that nobody has fulfilled in time; how many they were."""
         now = self._clock()
-        late = [uid for uid, (_, until) in self._claims.items() if until <= now]
+        late = self._pods.expired(now)
         for uid in late:
             self.unclaim(uid)
-        self.events["claim_expired"] += len(late)
+        self._events["claim_expired"] += len(late)
         return len(late)
 
     @property
     def open_claims(self) -> int:
         """Pods that are expected somewhere by an answer of ours."""
-        return len(self._claims)
+        return self._pods.reserved
 
     def assume(self, record: PodRecord, needs: pods.Needs, name: str) -> str:
         """Assign a pod that is about to be bound, if its kubelet will take it. Why not, "" if it is booked."""
-        if record.uid in self._assigned and record.uid not in self._assumed:
-            return f"it is bound to {self._assigned[record.uid]} already"
-        if self._claims.get(record.uid, (name,))[0] != name:
+        pod = self._pods.of(record.uid)
+        if pod.state is State.BOUND:
+            return f"it is bound to {pod.node} already"
+        if pod.state is State.RESERVED and pod.node != name:
             self.unclaim(record.uid)
         # An earlier bind of this pod was given up by who asked for it.
         self.forget(record.uid)
         refusal = self._refusal(record, name)
         if refusal:
-            self.events["bind_conflict"] += 1
+            self._events["bind_conflict"] += 1
             self.unclaim(record.uid)
             return refusal
-        self._assumed.add(record.uid)
-        self._unlisted.pop(record.uid, None)
-        self._assign(record, name, needs)
+        self._assign(record, name, State.ASSUMED, needs=needs)
         return ""
 
     def forget(self, uid: str, name: str = "") -> None:
         """The bind of an assumed pod (to this node) has failed; no news if it is somewhere else by now."""
-        if uid not in self._assumed or (name and self._assigned[uid] != name):
-            return
-        self._assumed.discard(uid)
-        where = self._assigned.pop(uid)
-        if self._nominated.get(uid) == where:
-            self._nodes[where].lower(uid, Standing.NOMINATED)
-        else:
-            self._drop_booking(uid, where, ended=False)
+        pod = self._pods.of(uid)
+        if pod.state is State.ASSUMED and (not name or pod.node == name):
+            self._leave(uid, pod.left())
 
     # What a question has to know beside the engine
 
@@ -388,11 +431,10 @@ class Ledger:
         their way.
         """
         found: dict[str, set[str]] = {}
-        if uid in self._claims:
-            found[self._claims[uid][0]] = {uid}
-        if uid in self._assigned:
-            found[self._assigned[uid]] = {uid}
-        for other, name in self._nominated.items():
+        pod = self._pods.of(uid)
+        if pod.node:
+            found[pod.node] = {uid}
+        for other, name in self._pods.nominated.items():
             if other == uid or self._is_lesser(name, other, priority):
                 found.setdefault(name, set()).add(other)
         return found
@@ -432,42 +474,50 @@ class Ledger:
         return ""
 
     def _put_pending(self, record: PodRecord) -> None:
-        if record.uid in self._assigned:
+        if self._pods.of(record.uid).is_assigned:
             # Our own bind, which this event does not know of yet.
             return
         if record.waits and record.needs is not None:
-            self.waiting[record.uid] = record
+            self._waiting[record.uid] = record
         else:
-            self.waiting.pop(record.uid, None)
-        self._nominate(record.uid, record.nominated, record)
+            self._waiting.pop(record.uid, None)
+        self._nominate(record, record.nominated if record.needs is not None else "")
 
-    def _nominate(self, uid: str, name: str, record: PodRecord) -> None:
-        before = self._nominated.get(uid, "")
-        if before == name:
-            return
-        if before:
-            del self._nominated[uid]
-            if self._claims.get(uid, ("",))[0] != before and self._assigned.get(uid) != before:
-                self._drop_booking(uid, before, ended=False)
-        if name and record.needs is not None:
-            self._nominated[uid] = name
-            books = self._nodes.setdefault(name, Books())
-            books.put(self._booking(record, record.needs, Standing.NOMINATED))
-            self._publish(name, books, better=False)
+    def _nominate(self, record: PodRecord, name: str) -> None:
+        pod = self._pods.of(record.uid)
+        if pod.nominated != name:
+            self._move(record, msgspec.structs.replace(pod, nominated=name))
 
-    def _assign(self, record: PodRecord, name: str, needs: pods.Needs, *, is_news: bool = True) -> None:
-        claim = self._claims.get(record.uid)
-        if claim is not None and claim[0] != name:
-            self.unclaim(record.uid)
-        self._claims.pop(record.uid, None)
+    def _assign(
+        self, record: PodRecord, name: str, state: State, *, needs: pods.Needs | None = None, is_news: bool = True
+    ) -> None:
         self._asked.pop(record.uid, None)
-        self._assigned[record.uid] = name
-        books = self._nodes.setdefault(name, Books())
-        if books.put(self._booking(record, needs, Standing.ASSIGNED, was_there=not is_news), is_news=is_news):
-            self._publish(name, books, better=False)
+        assigned = PodState(name, state, self._pods.of(record.uid).nominated)
+        self._move(record, assigned, needs=needs, is_news=is_news)
+
+    def _move(
+        self, record: PodRecord, state: PodState, *, needs: pods.Needs | None = None, is_news: bool = True
+    ) -> None:
+        """Move a pod, and let the nodes know that this concerns. Where it comes, its needs must be readable."""
+        for name, _, after in self._pods.move(record.uid, state):
+            if after is None:
+                self._drop_booking(record.uid, name, ended=False)
+                continue
+            books = self._nodes.setdefault(name, Books())
+            booking = self._booking(record, needs or record.needs, after, was_there=not is_news)
+            if books.put(booking, is_news=is_news) or after is not Standing.ASSIGNED:
+                self._publish(name, books, better=False)
+
+    def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
+        """Move a pod off its node; `ended`: for good."""
+        for name, _, after in self._pods.move(uid, state):
+            if after is None:
+                self._drop_booking(uid, name, ended=ended)
+            else:
+                self._nodes[name].lower(uid, after)
 
     def _put_refusal(self, record: PodRecord) -> None:
-        self.events[f"refusal_{record.refusal}"] += 1
+        self._events[f"refusal_{record.refusal}"] += 1
         books = self._nodes.get(record.node)
         log.warning(
             "Kubelet refused a pod",
@@ -493,22 +543,23 @@ class Ledger:
     def _publish(self, name: str, books: Books, *, better: bool = True) -> None:
         if books.kubelet is None:
             return
-        self.changes += 1
-        self._changed[name] = self.changes
+        self._changes += 1
+        self._changed[name] = self._changes
         self.engine.put(name, books.kubelet)
         now = self._clock()
         unsure = books.unsure(now)
         if unsure or name in self.worlds:
             self.worlds.put(name, worlds(books.kubelet, unsure, self._highest(books, now)), len(unsure))
         if better:
-            self.improved.add(name)
+            self._improved.add(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=len(books.bookings)))
 
     def _highest(self, books: Books, now: float) -> Mapping[str, int]:
         """See `worlds`. Somebody else's pods come unforeseen, so that anything may come in between."""
         return books.highest() if now - self._others_bound_at >= _ALONE_S else {}
 
-    def _booking(self, record: PodRecord, needs: pods.Needs, standing: Standing, *, was_there: bool = False) -> Booking:
+    def _booking(self, record: PodRecord, needs: pods.Needs | None, standing: Standing, *, was_there: bool = False) -> Booking:
+        assert needs is not None, f"{record.namespace}/{record.name} cannot be booked"
         now = self._clock()
         return Booking(
             record, needs, standing, since=now, acknowledged=now if record.acknowledged else None, was_there=was_there

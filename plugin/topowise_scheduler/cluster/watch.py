@@ -83,17 +83,14 @@ class _Nodes:
 
     def replace(self, items: list[Node]) -> None:
         self._nodes.replace(items)
-        listed = set(self._nodes)
-        for name in self._ledger.known - listed:
-            self._ledger.drop_node(name)
-        self._ledger.known = listed
+        self._ledger.replace_nodes(set(self._nodes))
 
     def apply(self, event: EventType, item: Node) -> None:
         self._nodes.apply(event, item)
         if event == "DELETED":
             self._ledger.drop_node(item.name)
         else:
-            self._ledger.known.add(item.name)
+            self._ledger.put_node(item.name)
 
 
 class _Pods:

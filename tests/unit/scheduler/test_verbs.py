@@ -57,7 +57,7 @@ def test_filter_keeps_the_order_and_names_every_node(answering: Verbs) -> None:
 def test_a_node_that_the_cluster_does_not_have_is_logged_once(
     answering: Verbs, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service.ledger.known = {"new"}
+    service.ledger.put_node("new")
     for verb in (answering.filter, answering.filter, answering.prioritize):
         sent(verb(body(pod("p"), ["empty", "new", "stranger"])))
     assert [one.__dict__["kv"]["node"] for one in caplog.records] == ["stranger"]

@@ -229,10 +229,10 @@ class TestTime:
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "4", node="n1"))
         service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
-        service.ledger.improved.clear()
+        service.ledger.take_improved()
         service.clock.now += 301
         service.ledger.tick()
-        assert service.ledger.improved == {"n1"}
+        assert service.ledger.take_improved() == {"n1"}
 
 
 class TestGates:

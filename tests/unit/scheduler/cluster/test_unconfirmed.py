@@ -20,7 +20,7 @@ def unconfirmed(version: str, *reasons: str) -> nrt.NodeResourceTopology:
 @pytest.fixture
 def service() -> Service:
     made = Service()
-    made.ledger.known = {"n1"}
+    made.ledger.put_node("n1")
     made.report(exact(kubelet(), "1"))
     return made
 
@@ -86,7 +86,7 @@ class TestADeletedObject:
 
     def test_numbers_of_another_producer_go_on_too(self) -> None:
         service = Service()
-        service.ledger.known = {"n1"}
+        service.ledger.put_node("n1")
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "6", node="n1"))
         service.ledger.lose_report("n1")

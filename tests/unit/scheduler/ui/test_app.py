@@ -107,7 +107,7 @@ class Site:
 @pytest.fixture
 def site() -> Site:
     made = Site()
-    made.service.ledger.known = {"n1", "n2", "virtual"}
+    made.service.ledger.replace_nodes({"n1", "n2", "virtual"})
     made.exact("n1")
     made.service.report(counts("n2", ("3", "0"), included=(), policy="restricted"))
     return made
@@ -271,7 +271,7 @@ def test_a_bad_request_is_shown(site: Site) -> None:
 def test_hostile_text_stays_text(site: Site) -> None:
     service = site.service
     service.report(counts(HOSTILE, ("3", "0"), included=()))
-    service.ledger.known.add(HOSTILE + "2")
+    service.ledger.put_node(HOSTILE + "2")
     document = pod("a", "2", node=HOSTILE)
     document["metadata"]["name"] = document["metadata"]["namespace"] = HOSTILE
     service.put(document)

@@ -1,0 +1,291 @@
+"""Whatever the API tells in whatever order: what the ledger has of pods and of nodes agrees, and is what a plain model of
+five lines a rule says.
+
+The model knows for each pod where it is reserved, assumed or bound and for which node it is nominated; the ledger's
+`check` compares nodes with pods. `TOPOWISE_SOAK` multiplies the examples. Planted faults show that this can fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from scheduling import Service, exact, kubelet, pod
+from topowise import pods
+from topowise_scheduler.cluster.bookings import Standing
+from topowise_scheduler.cluster.books import Books
+from topowise_scheduler.cluster.pod_states import PodState, PodStates, State
+from topowise_scheduler.kubelet import Kubelet
+
+NODES = ("n1", "n2")
+NAMES = ("a", "b", "c", "d")
+RESERVED_S = 30.0
+UNLISTED_S = 120.0
+SOAK = int(os.environ.get("TOPOWISE_SOAK", "1"))
+SETTINGS = settings(
+    max_examples=60 * SOAK,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=SOAK == 1,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
+nodes = st.sampled_from(NODES)
+names = st.sampled_from(NAMES)
+
+
+class Expected(msgspec.Struct):
+    """What the plain model has of a pod; `until` of a reservation, `unlisted` since when a list lacks an assumed one."""
+
+    name: str
+    cpus: str
+    node: str = ""
+    state: str = ""
+    nominated: str = ""
+    until: float = 0.0
+    unlisted: float | None = None
+
+    def leave(self) -> None:
+        self.node, self.state, self.unlisted = "", "", None
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.service = Service()
+        self.truth: dict[str, Kubelet] = {name: kubelet() for name in NODES}
+        self.pods: dict[str, Expected] = {}
+        self.made = 0
+        self.version = 0
+
+    # Pods as the API server has them
+
+    def uid(self, name: str) -> str | None:
+        return next((uid for uid, one in self.pods.items() if one.name == name), None)
+
+    def document(self, uid: str, **fields: Any) -> dict[str, Any]:
+        one = self.pods[uid]
+        return pod(one.name, one.cpus, uid=uid, **fields)
+
+    @rule(name=names, cpus=st.sampled_from("1234"))
+    def create(self, name: str, cpus: str) -> None:
+        if self.uid(name) is None:
+            self.made += 1
+            uid = f"uid-{self.made}"
+            self.pods[uid] = Expected(name, cpus)
+            self.service.put(self.document(uid))
+
+    @rule(name=names, node=nodes)
+    def answer(self, name: str, node: str) -> None:
+        """The pod is asked about, and expected on a node."""
+        uid = self.uid(name)
+        if uid is None:
+            return
+        one, service = self.pods[uid], self.service
+        asked = service.answers.question(pods.decode(msgspec.json.encode(self.document(uid))), NODES)
+        if one.state == "reserved":
+            one.leave()
+        service.answers.expect(asked, NODES.index(node))
+        if not one.state and self.is_reported(node):
+            one.node, one.state, one.until = node, "reserved", service.clock.now + RESERVED_S
+
+    @rule(name=names, node=nodes)
+    def begin_to_bind(self, name: str, node: str) -> None:
+        uid = self.uid(name)
+        if uid is None:
+            return
+        one = self.pods[uid]
+        record = self.service.records.decode(msgspec.json.encode(self.document(uid)))
+        assert record.needs is not None
+        refusal = self.service.ledger.assume(record, record.needs, node)
+        if one.state == "bound":
+            assert refusal
+            return
+        one.leave()
+        if not refusal:
+            one.node, one.state = node, "assumed"
+
+    @rule(name=names, node=nodes)
+    def bind_fails(self, name: str, node: str) -> None:
+        uid = self.uid(name)
+        if uid is None:
+            return
+        self.service.ledger.forget(uid, node)
+        if self.pods[uid].state == "assumed" and self.pods[uid].node == node:
+            self.pods[uid].leave()
+
+    @rule(name=names, node=nodes, runs=st.booleans())
+    def is_bound(self, name: str, node: str, *, runs: bool) -> None:
+        """An event says so, of ours or of somebody else's Binding; a pod never changes its node then."""
+        uid = self.uid(name)
+        if uid is None or (self.pods[uid].state == "bound" and self.pods[uid].node != node):
+            return
+        one = self.pods[uid]
+        status = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"} if runs else {}
+        self.service.put(self.document(uid, node=node, **status))
+        one.node, one.state, one.nominated, one.unlisted = node, "bound", "", None
+
+    @rule(name=names, node=st.sampled_from(("", *NODES)))
+    def nominate(self, name: str, node: str) -> None:
+        uid = self.uid(name)
+        if uid is None or self.pods[uid].state == "bound":
+            return
+        self.service.put(self.document(uid, nominatedNodeName=node))
+        self.pods[uid].unlisted = None
+        if self.pods[uid].state != "assumed":
+            self.pods[uid].nominated = node
+
+    @rule(name=names, refused=st.booleans())
+    def end(self, name: str, *, refused: bool) -> None:
+        uid = self.uid(name)
+        if uid is None or self.pods[uid].state != "bound":
+            return
+        node = self.pods[uid].node
+        self.truth[node].remove(uid)
+        reason = {"reason": "TopologyAffinityError"} if refused else {}
+        self.service.put(self.document(uid, node=node, phase="Failed", **reason))
+        self.pods[uid].leave()
+        del self.pods[uid]
+
+    @rule(name=names)
+    def delete(self, name: str) -> None:
+        uid = self.uid(name)
+        if uid is None:
+            return
+        if self.pods[uid].node:
+            self.truth[self.pods[uid].node].remove(uid)
+        self.service.ledger.drop_pod(uid)
+        del self.pods[uid]
+
+    @rule(lacking=st.sets(names))
+    def list_anew(self, lacking: set[str]) -> None:
+        """All pods are listed; those that the list lacks were deleted unseen, or we have only just bound them."""
+        listed = {uid for uid, one in self.pods.items() if one.name not in lacking}
+        for uid in list(self.pods.keys() - listed):
+            if self.pods[uid].state != "assumed":
+                if self.pods[uid].node:
+                    self.truth[self.pods[uid].node].remove(uid)
+                self.service.ledger.drop_pod(uid)
+                del self.pods[uid]
+        for uid in listed:
+            one = self.pods[uid]
+            if one.state == "bound":
+                self.service.put(self.document(uid, node=one.node), is_news=False)
+        self.service.ledger.note_listed(listed)
+        for uid, one in self.pods.items():
+            one.unlisted = self.service.clock.now if one.state == "assumed" and uid not in listed else None
+
+    # Kubelets, exporters, time
+
+    @rule(name=names)
+    def kubelet_admits(self, name: str) -> None:
+        uid = self.uid(name)
+        if uid is not None and self.pods[uid].state == "bound":
+            self.truth[self.pods[uid].node].admit(pods.decode(msgspec.json.encode(self.document(uid))))
+
+    @rule(node=nodes)
+    def report(self, node: str) -> None:
+        self.version += 1
+        by_uid = {uid: one.name for uid, one in self.pods.items()}
+        truth = self.truth[node].fork()
+        for uid in truth.active.keys() - by_uid.keys():
+            truth.remove(uid)
+        made = exact(truth, str(self.version), node, lambda uid: ("default", by_uid[uid]))
+        self.service.report(made)
+
+    @rule(node=nodes)
+    def lose_report(self, node: str) -> None:
+        self.service.ledger.drop_report(node)
+
+    @rule(seconds=st.sampled_from((0.5, 10.0, 31.0, 130.0)))
+    def time_passes(self, seconds: float) -> None:
+        clock = self.service.clock
+        clock.now += seconds
+        self.service.ledger.tick()
+        for uid, one in list(self.pods.items()):
+            if one.state == "reserved" and one.until <= clock.now:
+                one.leave()
+            if one.unlisted is not None and one.unlisted <= clock.now - UNLISTED_S:
+                self.truth[one.node].remove(uid)
+                del self.pods[uid]
+
+    def is_reported(self, node: str) -> bool:
+        return node in self.service.ledger.reported()
+
+    # What must hold
+
+    @invariant()
+    def nodes_and_pods_agree(self) -> None:
+        self.service.ledger.check()
+
+    @invariant()
+    def pods_are_where_the_model_has_them(self) -> None:
+        found = {
+            uid: ("" if one.state is None else one.state.name.lower(), one.node, one.nominated)
+            for uid, one in self.service.ledger.pod_states()
+        }
+        expected = {
+            uid: (one.state, one.node, one.nominated) for uid, one in self.pods.items() if one.state or one.nominated
+        }
+        assert found == expected
+
+    @precondition(lambda self: not any(one.state or one.nominated for one in self.pods.values()))
+    @invariant()
+    def nothing_is_left_of_pods_that_are_gone(self) -> None:
+        assert self.service.ledger.open_claims == 0
+        for node in NODES:
+            state = self.service.ledger.books(node)
+            assert state is None or not state.bookings
+
+
+def test_any_order_of_events() -> None:
+    run_state_machine_as_test(LedgerMachine, settings=SETTINGS)
+
+
+def _keeps_the_old_node(self: PodStates, uid: str, state: PodState) -> list[Any]:
+    """A pod that goes from one node to another stays on the first as well."""
+    return [one for one in _MOVE(self, uid, state) if one.after is not None or state.node == ""]
+
+
+def _forgets_nominations(self: PodState) -> PodState:
+    return PodState()
+
+
+def _reservations_never_end(self: PodStates, now: float) -> list[str]:
+    return []
+
+
+def _lowers_nothing(self: Books, uid: str, standing: Standing) -> None:
+    return
+
+
+def _assumed_is_bound(self: PodState) -> bool:
+    return self.state is State.BOUND
+
+
+_MOVE = PodStates.move
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "fault"),
+    [
+        (PodStates, "move", _keeps_the_old_node),
+        (PodState, "left", _forgets_nominations),
+        (PodStates, "expired", _reservations_never_end),
+        (Books, "lower", _lowers_nothing),
+        (PodState, "is_assigned", property(_assumed_is_bound)),
+    ],
+)
+def test_planted_faults_are_found(
+    where: type, name: str, fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, fault)
+    with pytest.raises((AssertionError, KeyError)):
+        run_state_machine_as_test(LedgerMachine, settings=settings(SETTINGS, print_blob=False, max_examples=300))
