@@ -126,6 +126,10 @@ async def _look(settings: ExporterConfiguration) -> Observation:
             seen = Observation(machine.scan(settings.sysfs_root, settings.procfs_root), kubelet, Allocations())
         for about, problem in observer.problems.items():
             print(f"warning: {about}: {problem}", file=sys.stderr)
+        if observer.doubts:
+            print(f"warning: the kubelet is not ready: {', '.join(sorted(observer.doubts))}", file=sys.stderr)
+        for namespace, name in sorted(observer.withheld):
+            print(f"warning: pod {namespace}/{name} is being admitted; left out", file=sys.stderr)
     for problem in seen.machine.problems:
         print(f"warning: {problem}", file=sys.stderr)
     for node in zones.high_nodes(seen.machine):

@@ -17,7 +17,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.kubelet.holdings import Block, ContainerHoldings, PodHoldings
 from sandbox.kubelet.pods_api import PodsApi
 from sandbox.kubelet.state_files import StateFiles
-from topowise import fingerprint, nrt
+from topowise import fingerprint
 
 
 async def test_it_publishes_at_once_and_says_everything(
@@ -476,25 +476,6 @@ async def delete(server: ApiServer, path: str) -> None:
         assert answer.status == 200
 
 
-async def test_a_deleted_object_is_back_within_a_second_however_long_the_interval(
-    server: ApiServer, start: Start, config: dict[str, Any]
-) -> None:
-    server.create("nodes", {"metadata": {"name": "n1"}})
-    exporter = await start("topowise_exporter", "run", config={**config, "interval": "1h"})
-    await assert_eventually(lambda: published(server))
-    # Its first comparison may be a second after its start at the earliest.
-    await asyncio.sleep(1)
-    server.journal.clear()
-    await asyncio.sleep(1)
-    # Its own write was an event too, and asks for nothing.
-    assert not server.requests()
-    before = published(server)
-    await delete(server, f"{nrt.PATH}/n1")
-    await assert_eventually(lambda: published(server), within=1.5)
-    assert (published(server) or {})["zones"] == (before or {})["zones"]
-    assert len(exporter.lines("it was deleted")) == 1
-
-
 async def test_an_object_that_went_with_its_node_comes_back_with_the_next_one(
     server: ApiServer, start: Start, config: dict[str, Any]
 ) -> None:
@@ -511,54 +492,3 @@ async def test_an_object_that_went_with_its_node_comes_back_with_the_next_one(
     node = server.create("nodes", {"metadata": {"name": "n1"}})
     await assert_eventually(lambda: published(server), within=10)
     assert (published(server) or {})["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
-
-
-async def test_a_starting_kubelet_is_not_published_as_an_empty_node(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
-) -> None:
-    root = tmp_path / "root"
-    files = StateFiles(root)
-    kubelet.give("p", 1, 4)
-    files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
-    (root / "pods/p").mkdir(parents=True)
-    exporter = await start("topowise_exporter", "run", config={**config, "kubeletRoot": str(root)})
-    await assert_eventually(lambda: available(server) == "1")
-    held, kubelet.pods = kubelet.pods, ()
-    await kubelet.stop()
-    await kubelet.start()
-    await asyncio.sleep(2)
-    assert available(server) == "1"
-    # That long a start is told to whoever reads the object.
-    await assert_eventually(lambda: marked(server) == "pods", within=8)
-    assert available(server) == "1"
-    kubelet.pods = held
-    await assert_eventually(lambda: marked(server) is None, within=3)
-    assert available(server) == "1"
-    assert len(exporter.lines("the last true object stays")) == 2
-
-
-def marked(server: ApiServer) -> str | None:
-    topology = published(server) or {}
-    named = {one["name"]: one["value"] for one in topology.get("attributes", [])}
-    return named.get("topowise.io/unconfirmed")
-
-
-async def test_a_pod_that_is_being_admitted_is_published_once_and_whole(
-    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
-) -> None:
-    root = tmp_path / "root"
-    (root / "pods").mkdir(parents=True)
-    files = StateFiles(root)
-    files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
-    await start("topowise_exporter", "run", config={**config, "interval": "1h", "kubeletRoot": str(root)})
-    await assert_eventually(lambda: available(server) == "3")
-    server.journal.clear()
-    for count in range(1, 4):
-        containers = tuple(ContainerHoldings(f"c{cpu}", "app", frozenset({cpu})) for cpu in (1, 4, 5)[:count])
-        kubelet.pods = (PodHoldings("u1", "default", "p", containers),)
-        files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
-        await asyncio.sleep(0.5)
-        assert available(server) == "3"
-    (root / "pods/u1").mkdir()
-    await assert_eventually(lambda: available(server) == "0", within=1.0)
-    assert server.writes(resource="noderesourcetopologies*") == 1

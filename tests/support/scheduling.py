@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -125,9 +125,14 @@ def kubelet(**changed: Any) -> Kubelet:
     return Kubelet(machine(), configuration(**changed))
 
 
-def exact(node: Kubelet, version: str = "1", name: str = "n1") -> nrt.NodeResourceTopology:
-    """What our exporter publishes of a node whose pods have uids "uid-<name>"."""
-    made = exported(machine(), configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
+def exact(
+    node: Kubelet,
+    version: str = "1",
+    name: str = "n1",
+    name_of: Callable[[str], tuple[str, str]] = lambda uid: ("default", uid.removeprefix("uid-")),
+) -> nrt.NodeResourceTopology:
+    """What our exporter publishes of a node; its pods have uids "uid-<name>" if nothing else is said."""
+    made = exported(machine(), configuration(), node, name_of)
     return msgspec.structs.replace(
         made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
     )

@@ -32,6 +32,7 @@ class Kubelet:
 
     def __init__(self, root: Path, pods: int) -> None:
         self._files = StateFiles(root)
+        self._root = root
         self._free = {node: list(cpus[2:]) for node, cpus in CPUS.items()}
         self._pods: dict[str, PodHoldings] = {}
         for number in range(pods):
@@ -57,7 +58,7 @@ class Kubelet:
         )
 
     def admit(self, name: str, node: int) -> float:
-        """A pod takes CPUs and memory: state files are written. Returns when they were begun."""
+        """A pod takes CPUs and memory: state files are written, then its directory. Returns when it was begun."""
         self._put(name, node, exclusive=True)
         self._change()
         begun = time.perf_counter()
@@ -85,3 +86,6 @@ class Kubelet:
 
     def _write(self, *, admitted: bool) -> None:
         self._files.write(self.holdings(), cpu_policy="static", memory_policy="None", admitted=admitted)
+        # What tells that an admission is over; directories of pods that have ended linger.
+        for pod in self._pods:
+            (self._root / "pods" / pod).mkdir(parents=True, exist_ok=True)
