@@ -558,7 +558,9 @@ class Ledger:
         """See `worlds`. Somebody else's pods come unforeseen, so that anything may come in between."""
         return books.highest() if now - self._others_bound_at >= _ALONE_S else {}
 
-    def _booking(self, record: PodRecord, needs: pods.Needs | None, standing: Standing, *, was_there: bool = False) -> Booking:
+    def _booking(
+        self, record: PodRecord, needs: pods.Needs | None, standing: Standing, *, was_there: bool = False
+    ) -> Booking:
         assert needs is not None, f"{record.namespace}/{record.name} cannot be booked"
         now = self._clock()
         return Booking(
