@@ -1,9 +1,9 @@
 """Where each pod is, or is expected: one map, and one function that moves a pod in it.
 
 Invariant: a pod is reserved, assumed or bound on one node at the most, and nominated for one at the most
-(kube-scheduler keeps the two apart in the same way: cache.podStates and the nominator). What the state of a node has of a pod follows
-from these two and from nothing else, so every change of either goes through `PodStates.move`, which tells what it means
-for which node.
+(kube-scheduler keeps the two apart in the same way: cache.podStates and the nominator). What the state of a node has
+of a pod follows from these two and from nothing else, so every change of either goes through `PodStates.move`, which
+tells what it means for which node.
 """
 
 from __future__ import annotations

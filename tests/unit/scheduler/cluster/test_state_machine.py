@@ -50,7 +50,7 @@ names = st.sampled_from(NAMES)
 
 
 class Expected(msgspec.Struct):
-    """What the plain model has of a pod. `until` ends a reservation; an assumed pod is `unlisted` since a list lacked it."""
+    """What the plain model has of a pod. `until` ends a reservation; `unlisted`: since when a list lacks it."""
 
     name: str
     cpus: str
