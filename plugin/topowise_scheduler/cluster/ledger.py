@@ -1,6 +1,6 @@
 """The ledger: what every node can still give, now and not only at its exporter's last report.
 
-It knows reports, assigned pods of any scheduler, pods we expect (claimed by an answer of ours, or nominated by
+It knows reports, assigned pods of any scheduler, pods we expect (reserved by an answer of ours, or nominated by
 kube-scheduler while it evicts others), and refusals of kubelets. Each change of a node goes into the engine at once, so
 that a question costs no bookkeeping. Everything comes from the API; a new process builds the same ledger again.
 """
@@ -16,15 +16,15 @@ import msgspec
 
 from topowise import pods
 from topowise.runtime.log import V2, kv
-from topowise.runtime.told import Told
-from topowise_scheduler.cluster.bookings import Booking, Standing
-from topowise_scheduler.cluster.books import Books
-from topowise_scheduler.cluster.caution import worlds
+from topowise.runtime.once import OncePerChange
+from topowise_scheduler.cluster.bookings import Booking, BookingState
+from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State
+from topowise_scheduler.cluster.possible_placements import possible_placements
+from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
-from topowise_scheduler.cluster.worlds import WorldRows
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import Report
@@ -45,15 +45,15 @@ _MAX_ORDERS: Final = 64
 class Ledger:
     """All nodes. Not thread-safe: it lives in the event loop, and every call returns at once.
 
-    `clock` gives seconds, monotonic. `claim_s` is for how long a pod is expected on the node it was claimed for, 0 for
-    not at all.
+    `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
+    0 for not at all.
     """
 
-    def __init__(self, engine: Engine, clock: Callable[[], float], *, claim_s: float = 30.0) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], float], *, reservation_s: float = 30.0) -> None:
         self.engine = engine
         self._clock = clock
-        self._claim_s = claim_s
-        self._nodes: dict[str, Books] = {}
+        self._reservation_s = reservation_s
+        self._nodes: dict[str, NodeState] = {}
         self._pods = PodStates()
         self._others_bound_at = float("-inf")
         self._quarantine = Quarantine()
@@ -67,8 +67,8 @@ class Ledger:
         self._changes = 0
         self._changed: dict[str, int] = {}
         # What was said of reports, by node: with two exporters at odds its problems come and go.
-        self._told: dict[str, Told] = {}
-        self.worlds = WorldRows(engine)
+        self._logged: dict[str, OncePerChange] = {}
+        self.possible = PossibleRows(engine)
         """What nodes may be whose pods may lie elsewhere than predicted."""
         self._improved: set[str] = set()
         self._events: Counter[str] = Counter()
@@ -122,11 +122,11 @@ class Ledger:
     def check(self) -> None:
         """Raises AssertionError if what is known of pods and of nodes contradicts itself; for tests, it costs time."""
         self._pods.check()
-        expected: dict[str, dict[str, Standing]] = {}
+        expected: dict[str, dict[str, BookingState]] = {}
         for uid, pod in self._pods:
             assert not (pod.state is State.BOUND and uid in self._waiting), f"{uid} waits and is bound"
-            for name, standing in pod.standings().items():
-                expected.setdefault(name, {})[uid] = standing
+            for name, state in pod.standings().items():
+                expected.setdefault(name, {})[uid] = state
         there = {name: state.standings() for name, state in self._nodes.items() if state.bookings}
         assert there == expected, f"the nodes have {there}, the pods say {expected}"
         for name, state in self._nodes.items():
@@ -137,18 +137,18 @@ class Ledger:
 
     def put_report(self, report: Report) -> None:
         """A new report of a node."""
-        books = self._nodes.setdefault(report.name, Books())
-        problems = () if books.report is None else books.report.problems
+        node_state = self._nodes.setdefault(report.name, NodeState())
+        problems = () if node_state.report is None else node_state.report.problems
         if report.problems != problems:
-            told = self._told.setdefault(report.name, Told(self._clock))
+            logged = self._logged.setdefault(report.name, OncePerChange(self._clock))
             if not report.problems:
-                told.over()
-            for problem in filter(told.is_news, report.problems):
+                logged.over()
+            for problem in filter(logged.is_change, report.problems):
                 log.warning("Parts of an NRT cannot be used", extra=kv(node=report.name, why=problem))
-        if books.report is None or books.report.version != report.version:
+        if node_state.report is None or node_state.report.version != report.version:
             self._quarantine.release(report.name)
         self.unconfirmed.put(report.name, report.unconfirmed)
-        comparison = books.put_report(report, self._clock())
+        comparison = node_state.put_report(report, self._clock())
         self._events["prediction_hit"] += comparison.hits
         self._events["prediction_miss"] += len(comparison.misses)
         for namespace, name in comparison.misses:
@@ -156,13 +156,13 @@ class Ledger:
                 "Pod lies on other NUMA nodes than predicted", extra=kv(node=report.name, pod=f"{namespace}/{name}")
             )
         self._events[f"report_{report.precision}"] += 1
-        self._publish(report.name, books)
+        self._publish(report.name, node_state)
 
     def lose_report(self, name: str) -> None:
         """The node's object was deleted. As long as there is the node, its kubelet holds what it held: the exporter
         will write again, and until then the last report goes on, with what is booked since."""
-        books = self._nodes.get(name)
-        if name not in self._known or books is None or books.report is None:
+        node_state = self._nodes.get(name)
+        if name not in self._known or node_state is None or node_state.report is None:
             self.drop_report(name)
         elif not self.unconfirmed.why(name):
             self.unconfirmed.put(name, (OBJECT_DELETED,))
@@ -186,23 +186,23 @@ class Ledger:
     def drop_report(self, name: str) -> None:
         """Nobody reports the node any more."""
         self.unconfirmed.put(name, ())
-        books = self._nodes.get(name)
-        if books is not None and books.report is not None:
-            books.drop_report()
-            self._told.pop(name, None)
+        node_state = self._nodes.get(name)
+        if node_state is not None and node_state.report is not None:
+            node_state.drop_report()
+            self._logged.pop(name, None)
             self._quarantine.release(name)
-            self.worlds.put(name, [], 0)
+            self.possible.put(name, [], 0)
             self._changed.pop(name, None)
             self.engine.drop(name)
             self._improved.discard(name)
-            self._forget_if_empty(name, books)
+            self._forget_if_empty(name, node_state)
 
     def reported(self) -> list[str]:
         """Names of all nodes that have been reported, sorted."""
-        return sorted(name for name, books in self._nodes.items() if books.report is not None)
+        return sorted(name for name, node_state in self._nodes.items() if node_state.report is not None)
 
-    def books(self, name: str) -> Books | None:
-        """The books of a node, None if neither a report nor a pod has named it."""
+    def node_state(self, name: str) -> NodeState | None:
+        """The state of a node, None if neither a report nor a pod has named it."""
         return self._nodes.get(name)
 
     # Pods
@@ -245,11 +245,11 @@ class Ledger:
         self._assign(record, record.node, State.BOUND, is_news=is_news)
 
     def _update(self, record: PodRecord) -> None:
-        books = self._nodes[record.node]
-        if record.needs is not None and books.update(record, self._clock()):
-            if books.remembers:
+        node_state = self._nodes[record.node]
+        if record.needs is not None and node_state.update(record, self._clock()):
+            if node_state.remembers:
                 self._with_past.add(record.node)
-            self._publish(record.node, books)
+            self._publish(record.node, node_state)
 
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
@@ -257,7 +257,7 @@ class Ledger:
         self._asked.pop(uid, None)
         if not keep_refusal:
             self._seen_refusals.discard(uid)
-        self.unclaim(uid)
+        self.unreserve(uid)
         self._leave(uid, NOWHERE, ended=True)
 
     def note_listed(self, uids: Collection[str]) -> None:
@@ -266,10 +266,10 @@ class Ledger:
 
     def pods_on(self, name: str) -> list[PodRecord]:
         """The pods assigned to a node."""
-        books = self._nodes.get(name)
-        if books is None:
+        node_state = self._nodes.get(name)
+        if node_state is None:
             return []
-        return [one.record for one in books.bookings.values() if one.standing is Standing.ASSIGNED]
+        return [one.record for one in node_state.bookings.values() if one.state is BookingState.ASSIGNED]
 
     def remember(self, record: PodRecord) -> None:
         """A pod that a question was about: its bind will only name it."""
@@ -283,35 +283,41 @@ class Ledger:
 
     # Pods we expect
 
-    def claim(self, record: PodRecord, needs: pods.Needs, name: str, *, judged_at: int = -1) -> None:
-        """Expect a pod on a node, and on no other, until it is bound, claimed anew, or `claim_s` are over.
+    def reserve(self, record: PodRecord, needs: pods.Needs, name: str, *, judged_at: int = -1) -> None:
+        """Expect a pod on a node, and on no other, until it is bound, reserved anew, or `reservation_s` are over.
 
         `judged_at`: what `changes` counted when the pod was found to fit there.
         """
-        self.unclaim(record.uid)
-        books = self._nodes.get(name)
+        self.unreserve(record.uid)
+        node_state = self._nodes.get(name)
         pod = self._pods.of(record.uid)
-        if not self._claim_s or not record.uid or pod.is_assigned or books is None or books.kubelet is None:
+        if (
+            not self._reservation_s
+            or not record.uid
+            or pod.is_assigned
+            or node_state is None
+            or node_state.kubelet is None
+        ):
             return
         is_as_judged = judged_at >= self._changed.get(name, 0)
-        until = self._clock() + self._claim_s
+        until = self._clock() + self._reservation_s
         self._move(record, msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until), needs=needs)
         if is_as_judged:
-            books.note_judged(record.uid)
+            node_state.note_judged(record.uid)
 
-    def unclaim(self, uid: str) -> None:
-        """The pod is not expected any more where it was claimed."""
+    def unreserve(self, uid: str) -> None:
+        """The pod is not expected any more where it was reserved."""
         pod = self._pods.of(uid)
         if pod.state is State.RESERVED:
             self._leave(uid, pod.left())
 
-    def reserve(
+    def reserve_for_other_binder(
         self, record: PodRecord, needs: pods.Needs, name: str, keep_s: float, leaving: Collection[str] = ()
     ) -> str:
-        """Claim a node for `keep_s` seconds for a pod that somebody else will bind, if its kubelet will take it.
+        """Reserve a node for `keep_s` seconds for a pod that somebody else will bind, if its kubelet will take it.
 
-        Why not, "" if it is claimed, or assigned to the node already. If these pods have to leave first, only what they
-        hold there is counted on. Of a node that nobody has reported we know nothing, so nothing is against it.
+        Why not, "" if it is reserved, or assigned to the node already. If these pods have to leave first, only what
+        they hold there is counted on. Of a node that nobody has reported we know nothing, so nothing is against it.
         """
         pod = self._pods.of(record.uid)
         if pod.is_assigned:
@@ -319,50 +325,51 @@ class Ledger:
         refusal = self._refusal(record, name, leaving)
         if not refusal and not self.survive_any_order(record, name, leaving):
             refusal = "a pod that is on its way there would be refused if they came in another order"
-        books = self._nodes.get(name)
-        if refusal or books is None or books.kubelet is None or not record.uid:
+        node_state = self._nodes.get(name)
+        if refusal or node_state is None or node_state.kubelet is None or not record.uid:
             return refusal
-        self.unclaim(record.uid)
+        self.unreserve(record.uid)
         until = self._clock() + keep_s
         reserved = PodState(name, State.RESERVED, pod.nominated, until, pipelined=bool(leaving))
         self._move(record, reserved, needs=needs)
         return ""
 
     def survive_any_order(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
-        """Whether those on their way to a node would all find room beside this pod, in whatever order they came: who
-        binds by himself binds side by side."""
-        books = self._nodes.get(name)
-        others = {*self.rivals(record.uid, record.priority, name), *leaving}
-        return books is None or books.survive_any_order(record, others, _MAX_ORDERS)
+        """Whether those on their way to a node would all find room beside this pod, in whatever order they came: a
+        scheduler that binds by itself binds side by side."""
+        node_state = self._nodes.get(name)
+        others = {*self.disregarded(record.uid, record.priority, name), *leaving}
+        return node_state is None or node_state.survive_any_order(record, others, _MAX_ORDERS)
 
     def states_without(self, record: PodRecord, name: str, leaving: Collection[str]) -> Iterator[Kubelet]:
         """Copies of a node's state for a pod (`states`) once these have left, and those who wait for it have come."""
-        gone = {record.uid, *self.rivals(record.uid, record.priority, name), *leaving}
-        books = self._nodes.get(name, Books())
-        claimed = [
+        gone = {record.uid, *self.disregarded(record.uid, record.priority, name), *leaving}
+        node_state = self._nodes.get(name, NodeState())
+        reserved = [
             booking
-            for uid, booking in books.bookings.items()
+            for uid, booking in node_state.bookings.items()
             if uid not in gone and (pod := self._pods.of(uid)).pipelined and pod.node == name
         ]
         for state in self.states(name, gone):
-            for booking in claimed:
+            for booking in reserved:
                 if booking.uid not in state.active:
                     state.admit_view(booking.record.view(state))
             yield state
 
     def states(self, name: str, without: Collection[str]) -> Iterator[Kubelet]:
-        """Copies of a node's state without these pods: as predicted, then its other worlds (caution.py).
+        """Copies of a node's state without these pods: as predicted, then its other possible placements
+        (possible_placements.py).
 
         None if nobody has reported the node. Each is yours to change.
         """
-        books = self._nodes.get(name)
-        state = None if books is None else books.without(without)
-        if books is None or state is None:
+        node_state = self._nodes.get(name)
+        state = None if node_state is None else node_state.without(without)
+        if node_state is None or state is None:
             return
         yield state.fork()
         now = self._clock()
-        unsure = [one for one in books.unsure(now) if one.uid not in without]
-        yield from worlds(state, unsure, self._highest(books, now))
+        uncertain = [one for one in node_state.uncertain(now) if one.uid not in without]
+        yield from possible_placements(state, uncertain, self._highest(node_state, now))
 
     def tick(self) -> None:
         """What time alone changes; to be called about every second."""
@@ -372,30 +379,30 @@ class Ledger:
             self.drop_pod(uid)
         self._improved |= self._quarantine.expire(now)
         for name in list(self._with_past):
-            books = self._nodes.get(name)
-            if books is None:
+            node_state = self._nodes.get(name)
+            if node_state is None:
                 self._with_past.discard(name)
                 continue
-            if books.forget_past(now):
-                self._publish(name, books, better=False)
-            if not books.remembers:
+            if node_state.forget_past(now):
+                self._publish(name, node_state, better=False)
+            if not node_state.remembers:
                 self._with_past.discard(name)
-        for name, unsure in self.worlds.counts():
-            books = self._nodes[name]
-            if len(books.unsure(now)) != unsure:
-                self._publish(name, books)
+        for name, uncertain in self.possible.counts():
+            node_state = self._nodes[name]
+            if len(node_state.uncertain(now)) != uncertain:
+                self._publish(name, node_state)
 
     def expire(self) -> int:
-        """Drop claims that nobody has fulfilled in time; how many they were."""
+        """Drop reservations that nobody has fulfilled in time; how many they were."""
         now = self._clock()
         late = self._pods.expired(now)
         for uid in late:
-            self.unclaim(uid)
-        self._events["claim_expired"] += len(late)
+            self.unreserve(uid)
+        self._events["reservation_expired"] += len(late)
         return len(late)
 
     @property
-    def open_claims(self) -> int:
+    def open_reservations(self) -> int:
         """Pods that are expected somewhere by an answer of ours."""
         return self._pods.reserved
 
@@ -405,13 +412,13 @@ class Ledger:
         if pod.state is State.BOUND:
             return f"it is bound to {pod.node} already"
         if pod.state is State.RESERVED and pod.node != name:
-            self.unclaim(record.uid)
+            self.unreserve(record.uid)
         # An earlier bind of this pod was given up by who asked for it.
         self.forget(record.uid)
         refusal = self._refusal(record, name)
         if refusal:
             self._events["bind_conflict"] += 1
-            self.unclaim(record.uid)
+            self.unreserve(record.uid)
             return refusal
         self._assign(record, name, State.ASSUMED, needs=needs)
         return ""
@@ -439,7 +446,7 @@ class Ledger:
                 found.setdefault(name, set()).add(other)
         return found
 
-    def rivals(self, uid: str, priority: int, name: str) -> set[str]:
+    def disregarded(self, uid: str, priority: int, name: str) -> set[str]:
         """Pods expected on a node that do not stand in the way of this one: itself, and lesser nominated ones."""
         return self.exceptions(uid, priority).get(name, set())
 
@@ -456,20 +463,20 @@ class Ledger:
 
     def _refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """Why a kubelet would refuse a pod now, or once these pods have left."""
-        books = self._nodes.get(name)
-        if books is None:
+        node_state = self._nodes.get(name)
+        if node_state is None:
             return ""
         if self.unconfirmed.is_closed(name, record):
             return f"the report of {name} is not confirmed by its kubelet ({', '.join(self.unconfirmed.why(name))})"
         # It must fit where the pods before it are predicted, and wherever else they may be.
-        states = () if books.is_as_judged(record.uid) else self.states_without(record, name, leaving)
+        states = () if node_state.is_as_judged(record.uid) else self.states_without(record, name, leaving)
         for state in states:
             admission = state.admit_view(record.view(state))
             if not admission.admitted:
                 return admission.reason
-        others = {*self.rivals(record.uid, record.priority, name), *leaving}
-        free = books.without({record.uid, *others})
-        if free is not None and not books.survive(free, record, others, _MAX_SWAPPED):
+        others = {*self.disregarded(record.uid, record.priority, name), *leaving}
+        free = node_state.without({record.uid, *others})
+        if free is not None and not node_state.survive(free, record, others, _MAX_SWAPPED):
             return "a pod that is on its way there would be refused if this one came first"
         return ""
 
@@ -503,10 +510,10 @@ class Ledger:
             if after is None:
                 self._drop_booking(record.uid, name, ended=False)
                 continue
-            books = self._nodes.setdefault(name, Books())
+            node_state = self._nodes.setdefault(name, NodeState())
             booking = self._booking(record, needs or record.needs, after, was_there=not is_news)
-            if books.put(booking, is_news=is_news) or after is not Standing.ASSIGNED:
-                self._publish(name, books, better=False)
+            if node_state.put(booking, is_news=is_news) or after is not BookingState.ASSIGNED:
+                self._publish(name, node_state, better=False)
 
     def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
         """Move a pod off its node; `ended`: for good."""
@@ -518,56 +525,58 @@ class Ledger:
 
     def _put_refusal(self, record: PodRecord) -> None:
         self._events[f"refusal_{record.refusal}"] += 1
-        books = self._nodes.get(record.node)
+        node_state = self._nodes.get(record.node)
         log.warning(
             "Kubelet refused a pod",
             extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, reason=record.refusal),
         )
-        if books is not None and books.report is not None and record.shape:
+        if node_state is not None and node_state.report is not None and record.shape:
             self._quarantine.put(record.shape, record.node, self._clock())
 
     def _drop_booking(self, uid: str, name: str, *, ended: bool = True) -> None:
-        books = self._nodes.get(name)
-        if books is None:
+        node_state = self._nodes.get(name)
+        if node_state is None:
             return
-        books.drop(uid, self._clock() if ended else None)
-        if books.remembers:
+        node_state.drop(uid, self._clock() if ended else None)
+        if node_state.remembers:
             self._with_past.add(name)
-        self._publish(name, books)
-        self._forget_if_empty(name, books)
+        self._publish(name, node_state)
+        self._forget_if_empty(name, node_state)
 
-    def _forget_if_empty(self, name: str, books: Books) -> None:
-        if books.report is None and not books.bookings:
+    def _forget_if_empty(self, name: str, node_state: NodeState) -> None:
+        if node_state.report is None and not node_state.bookings:
             self._nodes.pop(name, None)
 
-    def _publish(self, name: str, books: Books, *, better: bool = True) -> None:
-        if books.kubelet is None:
+    def _publish(self, name: str, node_state: NodeState, *, better: bool = True) -> None:
+        if node_state.kubelet is None:
             return
         self._changes += 1
         self._changed[name] = self._changes
-        self.engine.put(name, books.kubelet)
+        self.engine.put(name, node_state.kubelet)
         now = self._clock()
-        unsure = books.unsure(now)
-        if unsure or name in self.worlds:
-            self.worlds.put(name, worlds(books.kubelet, unsure, self._highest(books, now)), len(unsure))
+        uncertain = node_state.uncertain(now)
+        if uncertain or name in self.possible:
+            self.possible.put(
+                name, possible_placements(node_state.kubelet, uncertain, self._highest(node_state, now)), len(uncertain)
+            )
         if better:
             self._improved.add(name)
-        log.log(V2, "Node changed", extra=kv(node=name, pods=len(books.bookings)))
+        log.log(V2, "Node changed", extra=kv(node=name, pods=len(node_state.bookings)))
 
-    def _highest(self, books: Books, now: float) -> Mapping[str, int]:
-        """See `worlds`. Somebody else's pods come unforeseen, so that anything may come in between."""
-        return books.highest() if now - self._others_bound_at >= _ALONE_S else {}
+    def _highest(self, node_state: NodeState, now: float) -> Mapping[str, int]:
+        """See `possible_placements`. Somebody else's pods come unforeseen, so that anything may come in between."""
+        return node_state.highest() if now - self._others_bound_at >= _ALONE_S else {}
 
     def _booking(
-        self, record: PodRecord, needs: pods.Needs | None, standing: Standing, *, was_there: bool = False
+        self, record: PodRecord, needs: pods.Needs | None, state: BookingState, *, was_there: bool = False
     ) -> Booking:
         assert needs is not None, f"{record.namespace}/{record.name} cannot be booked"
         now = self._clock()
         return Booking(
-            record, needs, standing, since=now, acknowledged=now if record.acknowledged else None, was_there=was_there
+            record, needs, state, since=now, acknowledged=now if record.acknowledged else None, was_there=was_there
         )
 
     def _is_lesser(self, name: str, uid: str, priority: int) -> bool:
         """Whether a pod that is nominated there does not stand in the way of one of this priority."""
         booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None
-        return booking is not None and booking.standing is Standing.NOMINATED and booking.record.priority < priority
+        return booking is not None and booking.state is BookingState.NOMINATED and booking.record.priority < priority

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from topowise_scheduler.cluster.bookings import Standing
+from topowise_scheduler.cluster.bookings import BookingState
 
 
 class State(IntEnum):
@@ -42,13 +42,13 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
         """Whether it counts as bound."""
         return self.state is State.ASSUMED or self.state is State.BOUND
 
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, BookingState]:
         """What it is for the nodes that know of it."""
-        found = {self.nominated: Standing.NOMINATED} if self.nominated else {}
+        found = {self.nominated: BookingState.NOMINATED} if self.nominated else {}
         if self.is_assigned:
-            found[self.node] = Standing.ASSIGNED
+            found[self.node] = BookingState.ASSIGNED
         elif self.state is State.RESERVED:
-            found[self.node] = Standing.NOMINATED if self.pipelined else Standing.CLAIMED
+            found[self.node] = BookingState.NOMINATED if self.pipelined else BookingState.RESERVED
         return found
 
     def left(self) -> PodState:
@@ -63,8 +63,8 @@ class Change(NamedTuple):
     """What a move means for a node; None is not to be there."""
 
     node: str
-    before: Standing | None
-    after: Standing | None
+    before: BookingState | None
+    after: BookingState | None
 
 
 class PodStates:

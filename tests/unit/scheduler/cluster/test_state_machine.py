@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 
 from scheduling import Service, exact, kubelet, pod
 from topowise import pods
-from topowise_scheduler.cluster.bookings import Standing
-from topowise_scheduler.cluster.books import Books
+from topowise_scheduler.cluster.bookings import BookingState
+from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.cluster.pod_states import PodState, PodStates, State
 from topowise_scheduler.kubelet import Kubelet
 
@@ -252,9 +252,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not any(one.state or one.nominated for one in self.pods.values()))
     @invariant()
     def nothing_is_left_of_pods_that_are_gone(self) -> None:
-        assert self.service.ledger.open_claims == 0
+        assert self.service.ledger.open_reservations == 0
         for node in NODES:
-            state = self.service.ledger.books(node)
+            state = self.service.ledger.node_state(node)
             assert state is None or not state.bookings
 
 
@@ -275,7 +275,7 @@ def _reservations_never_end(self: PodStates, now: float) -> list[str]:
     return []
 
 
-def _lowers_nothing(self: Books, uid: str, standing: Standing) -> None:
+def _lowers_nothing(self: NodeState, uid: str, state: BookingState) -> None:
     return
 
 
@@ -292,7 +292,7 @@ _MOVE = PodStates.move
         (PodStates, "move", _keeps_the_old_node),
         (PodState, "left", _forgets_nominations),
         (PodStates, "expired", _reservations_never_end),
-        (Books, "lower", _lowers_nothing),
+        (NodeState, "lower", _lowers_nothing),
         (PodState, "is_assigned", property(_assumed_is_bound)),
     ],
 )
