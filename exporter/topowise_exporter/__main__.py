@@ -70,7 +70,7 @@ def _once(options: argparse.Namespace) -> int:
     from topowise_exporter.publish.topology import build
 
     settings = _settings_of_once(options)
-    made = build(settings.resolved_node_name(), asyncio.run(_look(settings)), settings.publish, settings.exclude)
+    made = build(settings.resolved_node_name(), asyncio.run(_observe(settings)), settings.publish, settings.exclude)
     for problem in made.problems:
         print(f"warning: {problem}", file=sys.stderr)
     _print(msgspec.to_builtins(made.topology), options.output)
@@ -107,7 +107,7 @@ def _kubelet_root(socket: str) -> str:
     return ""
 
 
-async def _look(settings: ExporterConfiguration) -> Observation:
+async def _observe(settings: ExporterConfiguration) -> Observation:
     from topowise_exporter import machine, zones
     from topowise_exporter.kubelet.model import Allocations
     from topowise_exporter.kubelet.podresources import PodResources
@@ -120,7 +120,7 @@ async def _look(settings: ExporterConfiguration) -> Observation:
     async with PodResources(settings.podresources_socket) as podresources:
         observer = Observer(settings, podresources, source)
         try:
-            seen = await observer.look()
+            seen = await observer.observe()
         except SourceError as exc:
             print(f"warning: {exc}; printing the node without allocations", file=sys.stderr)
             seen = Observation(machine.scan(settings.sysfs_root, settings.procfs_root), kubelet, Allocations())

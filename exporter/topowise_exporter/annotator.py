@@ -22,7 +22,7 @@ from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise_exporter import exclusions
-from topowise_exporter.complaints import Complaints
+from topowise_exporter.conditions import Conditions
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.model import PodAllocation
 from topowise_exporter.metrics import Metrics
@@ -70,7 +70,7 @@ class Annotator:
         api: Api,
         node_name: str,
         metrics: Metrics,
-        complaints: Complaints,
+        conditions: Conditions,
         resync: float,
         excluded: Exclusions | None = None,
         *,
@@ -82,7 +82,7 @@ class Annotator:
         self._api = api
         self._node_name = node_name
         self._metrics = metrics
-        self._complaints = complaints
+        self._conditions = conditions
         self._resync = resync
         self._excluded = excluded or Exclusions()
         self._pause = 1.0 / per_second
@@ -122,12 +122,12 @@ class Annotator:
                 self._news.clear()
                 await self._write_all()
             except ApiError as exc:
-                self._complaints.raise_(_NO_PLACEMENT, str(exc))
+                self._conditions.set(_NO_PLACEMENT, str(exc))
                 self._metrics.writes.labels(_KIND, "failed").inc()
                 self._news.set()
                 await asyncio.sleep(self._backoff.next_delay(at_least=exc.retry_after))
             else:
-                self._complaints.settle(_NO_PLACEMENT)
+                self._conditions.clear(_NO_PLACEMENT)
                 self._backoff.reset()
 
     def _next_resync(self) -> float:

@@ -35,7 +35,7 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     notify_file: str = ""
     """A file that is touched when something changed, such as by a hook of the container runtime; empty: none."""
     interval: Duration = Duration(1)
-    """Between two looks if nothing hints at a change. A look is two local calls, and writes only what is new."""
+    """Between two syncs if no event comes. A sync is two local calls, and writes only what is new."""
     machine_interval: Duration = Duration(60)
     """Between two readings of /sys, if no kernel event asks for one."""
     drift_interval: Duration = Duration(300)

@@ -1,4 +1,4 @@
-"""The exporter as a daemon: wait for a hint or the interval, look, publish what is new; nothing that fails ends it.
+"""The exporter as a daemon: wait for an event or the interval, sync, publish what is new; nothing that fails ends it.
 
 A kubelet that cannot be asked means that nothing is published: a consumer is better off with the last true object than
 with a guess. Every failure is logged when it begins or changes, counted always, and logged once more when it is over.
@@ -24,7 +24,7 @@ from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
 from topowise_exporter import triggers
 from topowise_exporter.annotator import Annotator
-from topowise_exporter.complaints import Complaints
+from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.watch import ResourceSlices
 from topowise_exporter.kubelet import pods_api, state_files
@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 
 _NO_KUBELET = "Cannot read the node, publishing nothing until it can be read"
 _NO_WRITE = "Cannot publish, trying again"
-# Complaints about single sources begin so; they come and go together.
+# Conditions of single sources begin so; they come and go together.
 _SOURCE = "Source: "
 
 # A burst of the kubelet's writes for one admission is over within this; it is most of our own delay.
 _QUIET_S = 0.001
 # Of the hundred podresources calls a second that all clients of a kubelet share, at most twenty are ours.
-_LOOKS_PER_SECOND = 10.0
-_LOOKS_AT_ONCE = 5
+_SYNCS_PER_SECOND = 10.0
+_SYNCS_AT_ONCE = 5
 # A wait that was asked for is no silence.
 _BEAT_S = 10.0
 # A kubelet that starts registers its node, which is another one if somebody had deleted it: then ours has gone with it.
@@ -67,14 +67,15 @@ _SLICES_AT_MOST_S = 2.0
 
 
 class Pause(NamedTuple):
-    """What follows a round: seconds to wait, and whether a hint ends the wait (not one that an API server asks for)."""
+    """What follows a sync: seconds to wait, and whether an event ends the wait (not one that an API server asks
+    for)."""
 
     seconds: float
-    ends_with_hint: bool
+    ends_with_event: bool
 
 
 class Exporter:
-    """The loop. `run` is its task; `round` is one turn of it."""
+    """The loop. `run` is its task; `sync` is one turn of it."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class Exporter:
         publisher: Publisher,
         source: Source,
         metrics: Metrics,
-        complaints: Complaints,
+        conditions: Conditions,
         trigger: Trigger,
         *,
         annotator: Annotator | None = None,
@@ -96,7 +97,7 @@ class Exporter:
         self._publisher = publisher
         self._source = source
         self._metrics = metrics
-        self._complaints = complaints
+        self._conditions = conditions
         self._trigger = trigger
         self._annotator = annotator
         self._own_version = own_version
@@ -105,12 +106,12 @@ class Exporter:
         self._backoff = backoff or Backoff()
         # Asking the kubelet costs nobody but this node anything.
         self._source_backoff = Backoff(0.2, 5.0)
-        self._limit = RateLimit(_LOOKS_PER_SECOND, _LOOKS_AT_ONCE, time.monotonic)
-        self._looked_at = time.monotonic()
+        self._limit = RateLimit(_SYNCS_PER_SECOND, _SYNCS_AT_ONCE, time.monotonic)
+        self._synced_at = time.monotonic()
         self._stale_after = 3 * settings.interval + 30
         self._checked_at, self._check_spread = time.monotonic(), random.uniform(0.8, 1.2)
         self._check_by = float("inf")
-        # The longest round: two calls to the kubelet and two to its configz, the owner, the drift of two objects and
+        # The longest sync: two calls to the kubelet and two to its configz, the owner, the drift of two objects and
         # two writes; the rest is for a machine that is busy.
         longest = 2 * 10 + 2 * settings.kubelet.configz.timeout + 5 * settings.client.timeout
         self.heartbeat = health.Heartbeat(settings.interval + longest + 60)
@@ -119,17 +120,17 @@ class Exporter:
         """For readiness: None once the object is published and as long as it can be kept true."""
         if not self._publisher.has_published:
             return "nothing published yet"
-        age = time.monotonic() - self._looked_at
+        age = time.monotonic() - self._synced_at
         if age > self._stale_after:
             return f"the node was last seen {age:.0f}s ago, at most {self._stale_after:.0f}s expected"
-        return next((about for about in (_NO_KUBELET, _NO_WRITE) if about in self._complaints), None)
+        return next((about for about in (_NO_KUBELET, _NO_WRITE) if about in self._conditions), None)
 
     async def run(self) -> None:
-        """Rounds until cancelled."""
+        """Syncs until cancelled."""
         while True:
-            pause = await self.round()
+            pause = await self.sync()
             self.heartbeat.beat()
-            if pause.ends_with_hint:
+            if pause.ends_with_event:
                 await self._wait(pause.seconds)
             else:
                 await self._sit_out(pause.seconds)
@@ -141,24 +142,24 @@ class Exporter:
             await asyncio.sleep(min(left, _BEAT_S))
             self.heartbeat.beat()
 
-    async def round(self) -> Pause:
-        """One look and, if it shows something new, one write; what to do until the next."""
+    async def sync(self) -> Pause:
+        """One reading and, if it shows something new, one write; what to do until the next."""
         try:
             await self._recall()
-            with self._metrics.scan_seconds.time():
-                seen = await self._observer.look()
+            with self._metrics.sync_seconds.time():
+                seen = await self._observer.observe()
         except SourceError as exc:
             self._metrics.source_errors.labels(self._kind_of(exc.source)).inc()
-            self._complaints.raise_(_NO_KUBELET, str(exc))
-            # A kubelet that comes back makes its socket anew, which is a hint.
-            return Pause(self._source_backoff.next_delay(), ends_with_hint=True)
+            self._conditions.set(_NO_KUBELET, str(exc))
+            # A kubelet that comes back makes its socket anew, which is an event.
+            return Pause(self._source_backoff.next_delay(), ends_with_event=True)
         except ApiError as exc:
             return self._failed(exc)
         self._source_backoff.reset()
-        self._complaints.settle(_NO_KUBELET)
-        self._complaints.replace(_SOURCE, self._odd_sources())
-        self._looked_at = time.monotonic()
-        self._metrics.last_look.set_to_current_time()
+        self._conditions.clear(_NO_KUBELET)
+        self._conditions.replace(_SOURCE, self._odd_sources())
+        self._synced_at = time.monotonic()
+        self._metrics.last_sync.set_to_current_time()
         self._metrics.show_source(self._source.name)
         self._metrics.show_admissions(self._observer.withheld, seen.allocations.admitting)
         if self._annotator is not None and not self._observer.doubts:
@@ -169,12 +170,12 @@ class Exporter:
             self._observer.kubelet_version = self._publisher.kubelet_version
         except ApiError as exc:
             return self._failed(exc)
-        self._complaints.settle(_NO_WRITE)
+        self._conditions.clear(_NO_WRITE)
         self._backoff.reset()
-        return Pause(self._until_next(), ends_with_hint=True)
+        return Pause(self._until_next(), ends_with_event=True)
 
     async def _recall(self) -> None:
-        """Before the first look: what the node was, in case the kubelet does not know yet."""
+        """Before the first sync: what the node was, in case the kubelet does not know yet."""
         if self._has_recalled:
             return
         before = await self._publisher.recall()
@@ -193,11 +194,11 @@ class Exporter:
         await self._publisher.keep(doubts, is_long=now - self._doubted_since >= _UNCONFIRMED_AFTER_S)
 
     def _failed(self, exc: ApiError) -> Pause:
-        self._complaints.raise_(_NO_WRITE, str(exc))
-        return Pause(self._backoff.next_delay(at_least=exc.retry_after), ends_with_hint=False)
+        self._conditions.set(_NO_WRITE, str(exc))
+        return Pause(self._backoff.next_delay(at_least=exc.retry_after), ends_with_event=False)
 
     def _until_next(self) -> float:
-        """Seconds to the next look if nothing happens."""
+        """Seconds to the next sync if nothing happens."""
         interval = self._settings.interval * random.uniform(0.95, 1.05)
         due = float("inf") if self._observer.due is None else self._observer.due
         return min(interval, due, self._own_is_due_in(), _DOUBTFUL_S if self._observer.doubts else interval)
@@ -224,7 +225,7 @@ class Exporter:
     async def _wait(self, seconds: float) -> None:
         reasons = await self._trigger.wait(seconds, quiet=_QUIET_S)
         for reason in reasons or ("interval",):
-            self._metrics.hints.labels(reason.partition(":")[0]).inc()
+            self._metrics.events.labels(reason.partition(":")[0]).inc()
         if any(reason.startswith(triggers.MACHINE) for reason in reasons):
             self._observer.forget_machine()
         if Path(self._settings.podresources_socket).name in reasons:
@@ -266,34 +267,34 @@ async def run(settings: ExporterConfiguration) -> int:
     log.info("Effective configuration", extra=kv(configuration=config.effective(settings)))
     client = settings.client
     access = await credentials.load(client.kubeconfig, client.context)
-    metrics, complaints, trigger = Metrics(), Complaints(), Trigger()
+    metrics, conditions, trigger = Metrics(), Conditions(), Trigger()
     triggers.on_sighup(trigger)
     async with (
         PodResources(settings.podresources_socket) as podresources,
         Api(access, "topowise-exporter", timeout=client.timeout) as api,
     ):
         source = Source(settings.kubelet)
-        slices = ResourceSlices(api, settings.resolved_node_name(), lambda: trigger.hint("resourceslices"))
+        slices = ResourceSlices(api, settings.resolved_node_name(), lambda: trigger.notify("resourceslices"))
         observer = Observer(settings, podresources, source, devices=lambda: slices.devices)
-        publisher = Publisher(settings, api, metrics, complaints)
-        annotator = _annotator(settings, api, metrics, complaints)
-        own = OwnObject(api, settings.resolved_node_name(), lambda: trigger.hint("own-object"))
+        publisher = Publisher(settings, api, metrics, conditions)
+        annotator = _annotator(settings, api, metrics, conditions)
+        own = OwnObject(api, settings.resolved_node_name(), lambda: trigger.notify("own-object"))
         exporter = Exporter(
             settings,
             observer,
             publisher,
             source,
             metrics,
-            complaints,
+            conditions,
             trigger,
             annotator=annotator,
             own_version=lambda: own.version,
         )
-        # What the imports made never dies; without it a full collection does not cost 20 ms in the middle of a look.
+        # What the imports made never dies; without it a full collection does not cost 20 ms in the middle of a sync.
         gc.collect()
         gc.freeze()
         probes = health.Health()
-        probes.live["rounds"] = exporter.heartbeat.silence
+        probes.live["syncs"] = exporter.heartbeat.silence
         probes.ready["published"] = exporter.problem
         work = {
             "file watch": FileWatch(trigger, watched_files(settings)).run(),
@@ -314,11 +315,11 @@ async def run(settings: ExporterConfiguration) -> int:
         return await tasks.run_until_stopped(work)
 
 
-def _annotator(settings: ExporterConfiguration, api: Api, metrics: Metrics, complaints: Complaints) -> Annotator | None:
+def _annotator(settings: ExporterConfiguration, api: Api, metrics: Metrics, conditions: Conditions) -> Annotator | None:
     if not settings.pod_placements:
         return None
     name = settings.resolved_node_name()
-    return Annotator(api, name, metrics, complaints, settings.drift_interval, settings.exclude)
+    return Annotator(api, name, metrics, conditions, settings.drift_interval, settings.exclude)
 
 
 async def _rounds(exporter: Exporter, slices: ResourceSlices | None) -> None:

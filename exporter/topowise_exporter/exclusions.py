@@ -58,11 +58,11 @@ def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
         return allocations
     whole = allocations.allocatable
     kept = [pod for pod in allocations.pods if not exclusions.has_pod(pod.namespace, pod.name)]
-    # The books have the memory of every pod in them; once one is left out only List can tell what the others hold.
-    books = allocations.books if len(kept) == len(allocations.pods) else None
-    if books is not None:
-        free = {key: size for key, size in books.free.items() if not exclusions.has_resource(key[1])}
-        books = msgspec.structs.replace(books, free=free)
+    # The memory manager counts the memory of every pod; once one is left out only List can tell what the others hold.
+    free_memory = allocations.free_memory if len(kept) == len(allocations.pods) else None
+    if free_memory is not None:
+        free = {key: size for key, size in free_memory.free.items() if not exclusions.has_resource(key[1])}
+        free_memory = msgspec.structs.replace(free_memory, free=free)
     return Allocations(
         allocatable=Allocatable(
             cpus=frozenset() if exclusions.has_resource("cpu") else whole.cpus,
@@ -71,7 +71,7 @@ def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
         ),
         pods=tuple(_pod(exclusions, pod) for pod in kept),
         unlisted={} if exclusions.has_resource("cpu") else allocations.unlisted,
-        books=books,
+        free_memory=free_memory,
         unlisted_devices={
             uid: left
             for uid, devices in allocations.unlisted_devices.items()

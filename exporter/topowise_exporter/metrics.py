@@ -24,16 +24,18 @@ class Metrics:
         PlatformCollector(registry=self.registry)
         build = Gauge(_NAME + "build_info", "1, labelled with the version.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)
-        self.scan_seconds = self._histogram("scan", "Time of one look: kubelet, state files, /sys if due.")
+        self.sync_seconds = self._histogram(
+            "sync", "Time of one reading of the node: kubelet, state files, /sys if due."
+        )
         self.publish_seconds = self._histogram("publish", "Time of one write to the API server.")
         self.writes = self._counter(
             "writes", "Writes of an object, or none as it is unchanged or held back.", "kind", "outcome"
         )
-        self.source_errors = self._counter("source_errors", "Looks that failed, by what could not be read.", "source")
-        self.hints = self._counter("hints", "Looks by what asked for them.", "reason")
-        self.clamped = self._counter("clamped_amounts", "Looks at which the kubelet's numbers did not add up.")
+        self.source_errors = self._counter("source_errors", "Syncs that failed, by what could not be read.", "source")
+        self.events = self._counter("events", "Events, by what made the exporter sync.", "reason")
+        self.clamped = self._counter("clamped_amounts", "Syncs at which the kubelet's numbers did not add up.")
         self.drifts = self._counter("drifts", "Objects found changed or deleted on the API server.", "kind")
-        self.last_look = self._gauge("last_look_timestamp_seconds", "When the node was last seen.")
+        self.last_sync = self._gauge("last_sync_timestamp_seconds", "When the node was last seen.")
         self.last_publish = self._gauge(
             "last_publish_timestamp_seconds", "When the published object last agreed with what was seen."
         )

@@ -1,4 +1,4 @@
-"""One look at the node: every source is asked anew, and what has not changed is not read twice.
+"""One reading of the node: every source is asked anew, and what has not changed is not read twice.
 
 The kubelet is asked each time, as its answer is what changes. The hardware changes with a uevent and is otherwise
 read at its interval; the state files are read after List, because they are compared with it.
@@ -23,7 +23,7 @@ from topowise_exporter.dra.slices import Devices
 from topowise_exporter.kubelet import device_checkpoint, holders, state_files
 from topowise_exporter.kubelet.admission import Admissions, Sorted, States
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
-from topowise_exporter.kubelet.model import Allocatable, Allocations, Device, MemoryBlock, MemoryBooks, PodAllocation
+from topowise_exporter.kubelet.model import Allocatable, Allocations, Device, FreeMemory, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.kubelet.settled import Answer, Before, Kubelet
@@ -65,7 +65,7 @@ class _Files(NamedTuple):
 
 
 class Observer:
-    """Looks at one node. What the last look found besides is in `problems`, by what each is about, and in `doubts`,
+    """Reads one node. What the last sync found besides is in `problems`, by what each is about, and in `doubts`,
     `withheld` and `due`."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Observer:
         self.withheld: frozenset[tuple[str, str]] = frozenset()
         """Pods that are left out because they are being admitted."""
         self.due: float | None = None
-        """Seconds until the next look finds something new although nothing may happen."""
+        """Seconds until the next sync finds something new although nothing may happen."""
         self.kubelet_version: str | None = None
         """The Node's, on which the kubelet's defaults depend; None: the newest."""
 
@@ -120,7 +120,7 @@ class Observer:
         self._kubelet.before = Before(devices=devices, unlisted=unlisted)
         self._leftovers = holders.Leftovers(unlisted)
 
-    async def look(self) -> Observation:
+    async def observe(self) -> Observation:
         """The same object as the last time if nothing at all has changed.
 
         Raises SourceError if the kubelet cannot be asked or its configuration was never readable.
@@ -147,8 +147,8 @@ class Observer:
         inputs = (read, allocatable, found.pods, found.admitting, devices, files.cpu, files.memory, files.devices)
         if self._last is not None and self._is_same(self._last, kubelet, inputs, changing):
             return self._last
-        books = self._books(files, found.pods)
-        allocations = Allocations(allocatable, found.pods, unlisted, books, leftovers, found.admitting, absent)
+        free_memory = self._free_memory(files, found.pods)
+        allocations = Allocations(allocatable, found.pods, unlisted, free_memory, leftovers, found.admitting, absent)
         made = Observation(read, kubelet, allocations, devices)
         if made != self._last:
             self._last = made
@@ -205,14 +205,14 @@ class Observer:
             self.problems[f"{what} cannot be read, going by what it had last, if anything, and by List"] = str(exc)
             return file.state
 
-    def _books(self, files: _Files, pods: tuple[PodAllocation, ...]) -> MemoryBooks | None:
-        """As long as the file cannot be read the last books hold, if the memory is still that of the same pods."""
+    def _free_memory(self, files: _Files, pods: tuple[PodAllocation, ...]) -> FreeMemory | None:
+        """As long as the file cannot be read the last numbers hold, if the memory is still that of the same pods."""
         if files.memory is None:
             return None
         last = None if self._last is None else self._last.allocations
         if files.readable.memory is None:
             is_same = last is not None and _memory_of(last.pods) == _memory_of(pods)
-            return last.books if last is not None and is_same else None
+            return last.free_memory if last is not None and is_same else None
         return holders.exact_memory(files.memory, holders.live_memory_holders(files.memory, pods))
 
     def _answer(

@@ -14,19 +14,19 @@ from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise_exporter import zones
-from topowise_exporter.complaints import Complaints
+from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
-from topowise_exporter.dra.amounts import held_by_place
+from topowise_exporter.dra.device_counts import held_by_node
 from topowise_exporter.metrics import Metrics
 from topowise_exporter.publish import numatopology as volcano
 from topowise_exporter.publish import size, topology
-from topowise_exporter.publish.rivals import PAUSE_S, product
+from topowise_exporter.publish.other_writers import PAUSE_S, product
 from topowise_exporter.publish.topology import Observation
 from topowise_exporter.publish.writer import (
-    Outcome,
     OwnNode,
     TooLargeError,
     Writer,
+    WriteResult,
     is_newer,
     read_own_node,
     topology_writer,
@@ -52,7 +52,7 @@ class Publisher:
         settings: ExporterConfiguration,
         api: Api,
         metrics: Metrics,
-        complaints: Complaints,
+        conditions: Conditions,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -60,7 +60,7 @@ class Publisher:
         self._settings = settings
         self._api = api
         self._metrics = metrics
-        self._complaints = complaints
+        self._conditions = conditions
         self._clock = clock
         self._monotonic = monotonic
         self._node_name = settings.resolved_node_name()
@@ -90,17 +90,17 @@ class Publisher:
             # The observer gives the same object for the same facts: there is nothing to build or to compare.
             self._metrics.last_publish.set_to_current_time()
             return
-        self._complaints.note(_ODD_MACHINE, seen.machine.problems)
+        self._conditions.note(_ODD_MACHINE, seen.machine.problems)
         owner = await self._own_node()
         if self._is_orphan():
             return
         made = topology.build(self._node_name, seen, self._settings.publish, self._settings.exclude, owner)
-        self._complaints.note(_ODD_NUMBERS, made.problems)
-        self._complaints.note(_HIGH_NODES, zones.high_nodes(seen.machine))
+        self._conditions.note(_ODD_NUMBERS, made.problems)
+        self._conditions.note(_HIGH_NODES, zones.high_nodes(seen.machine))
         if made.problems:
             self._metrics.clamped.inc()
         self._metrics.pods.set(len(seen.allocations.pods))
-        self._metrics.show_claims(held_by_place(seen.devices, seen.machine, seen.allocations.pods))
+        self._metrics.show_claims(held_by_node(seen.devices, seen.machine, seen.allocations.pods))
         self._true = made.topology
         self.show_doubts(frozenset())
         outcome = await self._write_topology(made.topology)
@@ -146,7 +146,7 @@ class Publisher:
     def show_doubts(self, reasons: frozenset[str]) -> None:
         """In metrics and the log."""
         self._metrics.show_doubts(reasons)
-        self._complaints.note(_NOT_TRUE_YET, (", ".join(sorted(reasons)),) if reasons else ())
+        self._conditions.note(_NOT_TRUE_YET, (", ".join(sorted(reasons)),) if reasons else ())
 
     def _is_orphan(self) -> bool:
         """Whether the object went with its Node: it comes back with the Node, and would be collected at once before."""
@@ -166,19 +166,19 @@ class Publisher:
         try:
             outcome = await self._write(numatopology.KIND, writer, numatopology.stamped(wanted, int(self._clock())))
         except ApiError as exc:
-            self._complaints.raise_(_NO_NUMATOPOLOGY, str(exc))
+            self._conditions.set(_NO_NUMATOPOLOGY, str(exc))
             self._volcano_not_before = self._monotonic() + self._volcano_backoff.next_delay(at_least=exc.retry_after)
             return False
-        self._complaints.settle(_NO_NUMATOPOLOGY)
+        self._conditions.clear(_NO_NUMATOPOLOGY)
         self._volcano_backoff.reset()
         return outcome != "held-back"
 
-    async def _write_topology(self, wanted: nrt.NodeResourceTopology) -> Outcome:
+    async def _write_topology(self, wanted: nrt.NodeResourceTopology) -> WriteResult:
         fitted = size.fit(wanted, self._size_limit)
         if fitted.bytes > self._size_limit:
-            message = f"the object is too large: {size.complaint(fitted, self._size_limit)}"
+            message = f"the object is too large: {size.warning(fitted, self._size_limit)}"
             raise ApiError(413, "TooLarge", message, request=f"PATCH {nrt.PATH}/{self._node_name}")
-        self._complaints.note(_LARGE, (size.complaint(fitted, self._size_limit),) if fitted.left_out else ())
+        self._conditions.note(_LARGE, (size.warning(fitted, self._size_limit),) if fitted.left_out else ())
         try:
             return await self._write(nrt.KIND, self._topology, fitted.topology)
         except TooLargeError as exc:
@@ -200,7 +200,7 @@ class Publisher:
         return not version or is_newer(version, self._topology.version)
 
     async def check_drift(self) -> None:
-        """Compares the objects on the server with what was written; what differs is written anew with the next look.
+        """Compares the objects on the server with what was written; what differs is written anew with the next sync.
 
         The own Node is read anew as well: a node that was deleted and came back has another uid.
         """
@@ -213,19 +213,19 @@ class Publisher:
                 # Nobody may be allowed to read, and the second object must not hold up the first.
                 if exc.status != 403 and writer is self._topology:
                     raise
-                self._complaints.raise_(about, str(exc))
+                self._conditions.set(about, str(exc))
                 continue
-            self._complaints.settle(about)
+            self._conditions.clear(about)
             if drift is not None:
                 self._metrics.drifts.labels(kind).inc()
-                # Who writes again and again is told once, by the complaint.
+                # Who writes again and again is logged once, by the condition.
                 level = V2 if writer.foreign_writers else logging.WARNING
                 about = "Published object is not as it was left, writing it anew"
                 log.log(level, about, extra=kv(kind=kind, why=drift))
             self._note_foreign(kind, writer)
         self._has_checked = True
 
-    async def _write(self, kind: str, writer: Writer[Any], wanted: object) -> Outcome:
+    async def _write(self, kind: str, writer: Writer[Any], wanted: object) -> WriteResult:
         started = time.perf_counter()
         try:
             outcome = await writer.publish(wanted)
@@ -257,7 +257,7 @@ class Publisher:
             for kind, managers in self._foreign.items()
             if managers
         )
-        self._complaints.note(_OTHER_WRITER, named)
+        self._conditions.note(_OTHER_WRITER, named)
 
     async def _own_node(self) -> nrt.OwnerReference | None:
         """The owner reference; a Node that is not there (yet), or that we may not read, is asked for now and then.
@@ -268,13 +268,13 @@ class Publisher:
             try:
                 self._own = await read_own_node(self._api, self._node_name)
                 self._own_is_due = self._node_is_gone = False
-                self._complaints.settle(_NO_OWNER)
+                self._conditions.clear(_NO_OWNER)
                 self._owner_backoff.reset()
             except ApiError as exc:
                 if exc.status not in (403, 404):
                     raise
                 self._node_is_gone = exc.status == 404 and self._own is not None
-                self._complaints.raise_(_NO_OWNER, str(exc))
+                self._conditions.set(_NO_OWNER, str(exc))
                 self._owner_not_before = self._monotonic() + self._owner_backoff.next_delay(at_least=exc.retry_after)
         return None if self._own is None else self._own.owner()
 

@@ -1,10 +1,10 @@
-"""When to look: events are hints, a look reads everything.
+"""When to sync: an event says nothing but that, a sync reads everything.
 
 What the kubelet writes (state files, its socket), what the kernel reports (devices, CPUs and memory coming and going),
-a signal, or a file that a container runtime's hook touches: all end in the same word, look now. Which event it was does
-not matter, a burst is one look, and whatever makes no event is found by the next timed look.
+a signal, or a file that a container runtime's hook touches: all end in the same word, sync now. Which event it was does
+not matter, a burst is one sync, and whatever makes no event is found by the next timed sync.
 
-A look costs the kubelet two of the hundred podresources calls a second that all clients of the node share, so looks are
+A sync costs the kubelet two of the hundred podresources calls a second that all clients of the node share, so syncs are
 limited to a few a second after a short burst.
 """
 
@@ -30,37 +30,37 @@ _GONE = flags.DELETE_SELF | flags.MOVE_SELF | flags.IGNORED
 
 
 class Trigger:
-    """Where hints arrive and the loop waits. `hint` may be called from callbacks of the event loop."""
+    """Where events arrive and the loop waits. `notify` may be called from callbacks of the event loop."""
 
     def __init__(self) -> None:
-        self._hinted = asyncio.Event()
+        self._notified = asyncio.Event()
         self.reasons: set[str] = set()
 
-    def hint(self, reason: str) -> None:
+    def notify(self, reason: str) -> None:
         """Something may have changed."""
-        log.log(V4, "Hint", extra=kv(reason=reason))
+        log.log(V4, "Event", extra=kv(reason=reason))
         self.reasons.add(reason)
-        self._hinted.set()
+        self._notified.set()
 
     async def wait(self, at_most: float, *, quiet: float) -> frozenset[str]:
-        """Until a hint, and then until none came for `quiet` seconds (but no more than ten times that); or `at_most`.
+        """Until an event, and then until none came for `quiet` seconds (but no more than ten times that); or `at_most`.
 
-        Returns what was hinted, empty if only time has passed.
+        Returns the events, empty if only time has passed.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(at_most):
-                await self._hinted.wait()
+                await self._notified.wait()
             async with asyncio.timeout(10 * quiet):
-                while self._hinted.is_set():
-                    self._hinted.clear()
+                while self._notified.is_set():
+                    self._notified.clear()
                     await asyncio.sleep(quiet)
-        self._hinted.clear()
+        self._notified.clear()
         taken, self.reasons = frozenset(self.reasons), set()
         return taken
 
 
 class RateLimit:
-    """A token bucket: `burst` looks at once, `per_second` in the long run."""
+    """A token bucket: `burst` syncs at once, `per_second` in the long run."""
 
     def __init__(self, per_second: float, burst: int, clock: Callable[[], float]) -> None:
         self._per_second = per_second
@@ -88,7 +88,7 @@ class FileWatch:
         self._watched: dict[int, Path] = {}
 
     async def run(self) -> None:
-        """Hints until cancelled."""
+        """Notifies until cancelled."""
         inotify = await self._instance()
         loop = asyncio.get_running_loop()
         loop.add_reader(inotify.fileno(), self._on_readable, inotify)
@@ -118,25 +118,25 @@ class FileWatch:
         return [directory for directory in self._wanted if directory not in held]
 
     def _watch(self, inotify: Any, directory: Path) -> None:
-        # A directory that is not there (yet) is tried again; timed looks cover for it until then.
+        # A directory that is not there (yet) is tried again; timed syncs cover for it until then.
         with contextlib.suppress(OSError):
             self._watched[inotify.add_watch(str(directory), _CHANGES | flags.DELETE_SELF | flags.MOVE_SELF)] = directory
-            self._trigger.hint(f"watching {directory}")
+            self._trigger.notify(f"watching {directory}")
 
     def _on_readable(self, inotify: Any) -> None:
         for event in inotify.read(timeout=0):
             directory = self._watched.get(event.wd)
             if event.mask & flags.Q_OVERFLOW:
-                self._trigger.hint("inotify overflow")
+                self._trigger.notify("inotify overflow")
             elif directory is None:
                 continue
             elif event.mask & _GONE:
                 del self._watched[event.wd]
-                self._trigger.hint(f"{directory} is gone")
+                self._trigger.notify(f"{directory} is gone")
             elif event.name in self._wanted[directory]:
-                self._trigger.hint(event.name)
+                self._trigger.notify(event.name)
             elif not self._wanted[directory]:
-                self._trigger.hint(directory.name)
+                self._trigger.notify(directory.name)
 
 
 class Uevents:
@@ -152,7 +152,7 @@ class Uevents:
         self._trigger = trigger
 
     async def run(self) -> None:
-        """Hints until cancelled."""
+        """Notifies until cancelled."""
         with self._monitor() as monitor:
             if monitor is None:
                 await asyncio.Event().wait()
@@ -180,13 +180,13 @@ class Uevents:
 
     def _on_readable(self, monitor: Any) -> None:
         while (device := monitor.poll(timeout=0)) is not None:
-            self._trigger.hint(f"{MACHINE}: {device.action} {device.sys_name}")
+            self._trigger.notify(f"{MACHINE}: {device.action} {device.sys_name}")
 
 
-# Hints that begin so call for a new reading of the machine.
+# Events that begin so call for a new reading of the machine.
 MACHINE = "uevent"
 
 
 def on_sighup(trigger: Trigger) -> None:
-    """SIGHUP: look at everything now, as for any daemon."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, trigger.hint, f"{MACHINE}: SIGHUP")
+    """SIGHUP: read everything now, as for any daemon."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, trigger.notify, f"{MACHINE}: SIGHUP")

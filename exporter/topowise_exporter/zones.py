@@ -50,11 +50,11 @@ def hugepages_name(page_bytes: int) -> str:
 
 def account(machine: Machine, allocations: Allocations, kubelet: KubeletConfiguration) -> Accounts:
     """The amounts of every NUMA node. What the kubelet names and the machine lacks is left out and reported."""
-    books = _Books(machine, allocations, kubelet)
-    cpus_available = books.count_cpus()
-    books.count_memory()
-    books.count_devices()
-    return Accounts(books.amounts, cpus_available, frozenset(books.derived), tuple(books.problems))
+    accounting = _Accounting(machine, allocations, kubelet)
+    cpus_available = accounting.count_cpus()
+    accounting.count_memory()
+    accounting.count_devices()
+    return Accounts(accounting.amounts, cpus_available, frozenset(accounting.derived), tuple(accounting.problems))
 
 
 def without(accounts: Accounts, is_excluded: Callable[[str], bool]) -> Accounts:
@@ -130,7 +130,7 @@ def _zone(node: NumaNode, amounts: Mapping[str, Amount], named: Mapping[str, str
     )
 
 
-class _Books:
+class _Accounting:
     """The work of `account`: what is known, and the amounts as they are found."""
 
     def __init__(self, machine: Machine, allocations: Allocations, kubelet: KubeletConfiguration) -> None:
@@ -142,7 +142,7 @@ class _Books:
         self._unlisted = allocations.unlisted
         self._unlisted_devices = allocations.unlisted_devices
         self._absent = allocations.absent
-        self._books = allocations.books
+        self._free_memory = allocations.free_memory
         self._kubelet = kubelet
         self.amounts: dict[int, dict[str, Amount]] = {node.id: {} for node in machine.nodes}
         self.derived: set[str] = set()
@@ -150,18 +150,18 @@ class _Books:
 
     def count_cpus(self) -> dict[int, frozenset[int]]:
         """Fills in `cpu`; returns the ids that are free, by node."""
-        told = self._allocatable.cpus
-        if stray := told - self._online:
+        allocatable = self._allocatable.cpus
+        if stray := allocatable - self._online:
             self.problems.append(f"allocatable CPUs {cpuset.spell(stray)} are not online; left out")
         used = frozenset[int]().union(*(pod.cpus for pod in self._pods), *self._unlisted.values())
         free: dict[int, frozenset[int]] = {}
         share = 0
-        if not told:
+        if not allocatable:
             self.derived.add("cpu")
             share = self._reserved_milli_per_cpu()
         for node in self._nodes:
             owned = frozenset(node.cpus)
-            usable = owned & (told or self._online - self._kubelet.reserved_cpus)
+            usable = owned & (allocatable or self._online - self._kubelet.reserved_cpus)
             free[node.id] = usable - used
             self.amounts[node.id]["cpu"] = Amount(
                 capacity=1000 * len(owned),
@@ -179,9 +179,13 @@ class _Books:
 
     def count_memory(self) -> None:
         """Fills in `memory` and every hugepages size."""
-        told = self._told_memory()
-        usable = told or self._derived_memory()
-        free = self._kept_books(told) if told and self._books is not None else self._guessed_books(usable)
+        allocatable = self._allocatable_memory()
+        usable = allocatable or self._derived_memory()
+        free = (
+            self._known_free_memory(allocatable)
+            if allocatable and self._free_memory is not None
+            else self._derived_free_memory(usable)
+        )
         for node in self._nodes:
             capacity = {"memory": node.memory_bytes} | _hugepages(node)
             for resource in sorted(capacity.keys() | {name for owner, name in usable if owner == node.id}):
@@ -192,19 +196,19 @@ class _Books:
                     available=free.get((node.id, resource), 0),
                 )
 
-    def _told_memory(self) -> dict[tuple[int, str], int]:
+    def _allocatable_memory(self) -> dict[tuple[int, str], int]:
         """(NUMA node, type) -> bytes by the kubelet's word; empty if its memory manager is off."""
-        told: dict[tuple[int, str], int] = {}
+        allocatable: dict[tuple[int, str], int] = {}
         for block in self._allocatable.memory:
             for node_id in block.nodes:
                 if node_id in self.amounts:
-                    told[node_id, block.type] = told.get((node_id, block.type), 0) + block.size
+                    allocatable[node_id, block.type] = allocatable.get((node_id, block.type), 0) + block.size
                 else:
                     self._stray(f"allocatable {block.type}", node_id)
-        return told
+        return allocatable
 
     def _derived_memory(self) -> dict[tuple[int, str], int]:
-        """As `_told_memory`, from /sys: what is there minus what is reserved, by node or in proportion."""
+        """As `_allocatable_memory`, from /sys: what is there minus what is reserved, by node or in proportion."""
         self.derived.add("memory")
         kubelet = self._kubelet
         derived: dict[tuple[int, str], int] = {}
@@ -219,13 +223,13 @@ class _Books:
                 derived[node.id, resource] = max(0, size - kubelet.reserved_on(node.id, resource))
         return derived
 
-    def _kept_books(self, usable: dict[tuple[int, str], int]) -> dict[tuple[int, str], int]:
+    def _known_free_memory(self, usable: dict[tuple[int, str], int]) -> dict[tuple[int, str], int]:
         """What is free by the memory manager's state file, which is exact for blocks over several nodes too."""
-        if self._books is None:
-            raise AssertionError("there are no books to look into")
+        if self._free_memory is None:
+            raise AssertionError("the memory manager's state is not known")
         free = {}
         for key, most in usable.items():
-            said = self._books.free.get(key, most)
+            said = self._free_memory.free.get(key, most)
             free[key] = max(0, min(said, most))
             if said != free[key]:
                 node_id, resource = key
@@ -235,7 +239,7 @@ class _Books:
                 )
         return free
 
-    def _guessed_books(self, usable: dict[tuple[int, str], int]) -> dict[tuple[int, str], int]:
+    def _derived_free_memory(self, usable: dict[tuple[int, str], int]) -> dict[tuple[int, str], int]:
         """What is free if blocks over several nodes lie as the memory manager fills nodes: the lowest first."""
         free = dict(usable)
         blocks = [block for pod in self._pods for block in pod.memory if block.nodes]

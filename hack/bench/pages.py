@@ -115,10 +115,12 @@ def _targets(held: list[Figure]) -> dict[str, str]:
     return {
         "targets": str(len(held)),
         "met": str(len(held) - len(missed)),
-        "missed": _told([one for one in missed if not one.on_wall]),
-        "missed_on_wall": markdown.folded(f"Times on the wall, on this busy machine: {len(on_wall)}", _told(on_wall)),
+        "missed": _list_of([one for one in missed if not one.on_wall]),
+        "missed_on_wall": markdown.folded(
+            f"Times on the wall, on this busy machine: {len(on_wall)}", _list_of(on_wall)
+        ),
     }
 
 
-def _told(missed: list[Figure]) -> str:
+def _list_of(missed: list[Figure]) -> str:
     return markdown.figures(missed) if missed else "None."

@@ -35,14 +35,14 @@ def of_bound(row: Row) -> list[float]:
 
 
 def _part(name: str, found: Found) -> str:
-    told = [f"{name} ({found.seconds:.0f} s, {found.cpu_seconds:.0f} s of CPU)"]
+    parts = [f"{name} ({found.seconds:.0f} s, {found.cpu_seconds:.0f} s of CPU)"]
     if found.figures:
-        told.append(figures.table(found.figures))
+        parts.append(figures.table(found.figures))
     if found.growth:
-        told.append(_growth(found.growth))
+        parts.append(_growth(found.growth))
     if found.density:
-        told.append(_density(found.density))
-    return "\n\n".join(told)
+        parts.append(_density(found.density))
+    return "\n\n".join(parts)
 
 
 def _growth(points: Sequence[Point]) -> str:
@@ -64,7 +64,7 @@ def _growth(points: Sequence[Point]) -> str:
 
 
 def _density(found: Iterable[Row]) -> str:
-    told = []
+    parts = []
     for (mix, policy, scope, zones), group in groupby(found, lambda one: (one.mix, one.policy, one.scope, one.zones)):
         listed = list(group)
         rows = [
@@ -91,8 +91,8 @@ def _density(found: Iterable[Row]) -> str:
             "NUMA NODES A POD",
         ]
         title = f"{mix}, {policy}, {scope} scope, {zones} NUMA nodes a machine"
-        told.append(f"{title}; bound {spread(listed[0].bounds)}\n" + columns(heads, rows))
-    return "\n\n".join(told)
+        parts.append(f"{title}; bound {spread(listed[0].bounds)}\n" + columns(heads, rows))
+    return "\n\n".join(parts)
 
 
 def spread(values: Sequence[float]) -> str:

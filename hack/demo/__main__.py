@@ -16,7 +16,7 @@ import msgspec
 from demo import blind, workloads
 from demo.cluster import Cluster
 from demo.processes import ProcessDiedError
-from demo.scheduling import Outcome, Scheduling
+from demo.scheduling import ScheduledPod, Scheduling
 from topowise import cpuset, nrt, quantity
 from topowise.errors import TopowiseError
 from topowise.kube.api import TABLE, Api
@@ -107,7 +107,7 @@ async def _topology_table(api: Api) -> str:
     return columns(header, rows)
 
 
-async def _schedule(cluster: Cluster, api: Api, session: aiohttp.ClientSession) -> list[Outcome]:
+async def _schedule(cluster: Cluster, api: Api, session: aiohttp.ClientSession) -> list[ScheduledPod]:
     names = [node.name for node in cluster.nodes]
     outcomes = []
     async with Scheduling(api, session, cluster.extender) as scheduling:
@@ -118,7 +118,7 @@ async def _schedule(cluster: Cluster, api: Api, session: aiohttp.ClientSession) 
     return outcomes
 
 
-def _tell(pod: workloads.Json, outcome: Outcome) -> None:
+def _tell(pod: workloads.Json, outcome: ScheduledPod) -> None:
     print(f"\nPod {outcome.pod} ({pod['metadata']['annotations']['demo.topowise.io/story']})")
     for container in pod["spec"]["containers"]:
         asked = container["resources"]["requests"]
@@ -137,7 +137,7 @@ def _tell(pod: workloads.Json, outcome: Outcome) -> None:
         print(f"  the kubelet of {outcome.chosen} REFUSED it: {outcome.message}")
 
 
-async def _placements(cluster: Cluster, outcomes: list[Outcome]) -> str:
+async def _placements(cluster: Cluster, outcomes: list[ScheduledPod]) -> str:
     rows = []
     for node in cluster.nodes:
         async with PodResources(str(node.socket)) as kubelet:
@@ -192,7 +192,7 @@ def _fullest(reports: list[nrt.NodeResourceTopology]) -> str:
     return f"$ kubectl topowise node {name}\n{picture.terminal(drawn, width=110)}"
 
 
-def _comparison(cluster: Cluster, outcomes: list[Outcome]) -> str:
+def _comparison(cluster: Cluster, outcomes: list[ScheduledPod]) -> str:
     """Beside a scheduler that knows sums only; on the emulated nodes, whose kubelets can be asked twice."""
     nodes = [node for node in cluster.nodes if node.is_emulated]
     shape = next(pod for pod in workloads.PODS if pod["metadata"]["name"] == "database")
@@ -211,7 +211,7 @@ class _Reports(msgspec.Struct, frozen=True):
     items: list[nrt.NodeResourceTopology]
 
 
-def _summary(outcomes: list[Outcome]) -> str:
+def _summary(outcomes: list[ScheduledPod]) -> str:
     running = sum(one.phase == "Running" for one in outcomes)
     refused = sum(one.phase == "Failed" for one in outcomes)
     waiting = sum(one.chosen is None for one in outcomes)

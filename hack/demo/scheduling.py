@@ -30,7 +30,7 @@ class Opinion(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ScheduledPod(msgspec.Struct, frozen=True):
     """One scheduling cycle. `chosen` is None if no node fits; `phase` and `message` are the kubelet's."""
 
     pod: str
@@ -62,20 +62,20 @@ class Scheduling:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    async def schedule(self, pod: Json, nodes: list[str]) -> Outcome:
+    async def schedule(self, pod: Json, nodes: list[str]) -> ScheduledPod:
         """Creates the pod, and waits for kube-scheduler's decision and for the kubelet's word."""
         name = pod["metadata"]["name"]
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
         self._tried[name] = asyncio.get_running_loop().create_future()
-        told = await self._explain(pod)
+        explained = await self._explain(pod)
         await self._api.request("POST", path, body=msgspec.json.encode(pod))
         async with asyncio.timeout(_LIMIT_S):
             attempt = await self._tried[name]
-            opinions = tuple(_opinion(node, attempt, told) for node in nodes)
+            opinions = tuple(_opinion(node, attempt, explained) for node in nodes)
             if attempt.chosen is None:
-                return Outcome(name, opinions, None)
+                return ScheduledPod(name, opinions, None)
             phase, message = await self._settled(f"{path}/{name}")
-        return Outcome(name, opinions, attempt.chosen, phase, message)
+        return ScheduledPod(name, opinions, attempt.chosen, phase, message)
 
     def _note(self, attempt: Attempt) -> None:
         waiting = self._tried.get(attempt.name)
@@ -98,7 +98,7 @@ class Scheduling:
             await asyncio.sleep(0.02)
 
 
-def _opinion(node: str, attempt: Attempt, told: dict[str, str]) -> Opinion:
+def _opinion(node: str, attempt: Attempt, explained: dict[str, str]) -> Opinion:
     refused = attempt.refused.get(node)
     fits = node in attempt.feasible
     if refused is None and not fits:
@@ -106,7 +106,7 @@ def _opinion(node: str, attempt: Attempt, told: dict[str, str]) -> Opinion:
         return Opinion(node, was_asked=False, fits=False, score=None, detail="no such Node in this cluster")
     if refused is not None and refused.plugin == NODE_RESOURCES_FIT:
         return Opinion(node, was_asked=False, fits=False, score=None, detail=_lacks(refused.reasons))
-    return Opinion(node, was_asked=True, fits=fits, score=attempt.scores.get(node), detail=told.get(node, ""))
+    return Opinion(node, was_asked=True, fits=fits, score=attempt.scores.get(node), detail=explained.get(node, ""))
 
 
 def _lacks(reasons: tuple[str, ...]) -> str:

@@ -17,8 +17,8 @@ from topowise_exporter.kubelet.model import (
     Allocations,
     ContainerAllocation,
     Device,
+    FreeMemory,
     MemoryBlock,
-    MemoryBooks,
     PodAllocation,
 )
 from topowise_exporter.publish.topology import Observation, Publishing, build
@@ -110,8 +110,8 @@ def _allocations(kubelet: Kubelet, name_of: NameOf, *, state_files: bool) -> All
         devices=tuple(Device(resource, one, nodes_of[resource, one]) for resource, one in healthy),
     )
     pods = {uid: _pod(kubelet, uid, name_of(uid), nodes_of) for uid in kubelet.active}
-    books = _books(kubelet) if state_files else None
-    return Allocations(allocatable, tuple(pods.values()), _left_over(kubelet, pods) if state_files else {}, books)
+    free_memory = _free_memory(kubelet) if state_files else None
+    return Allocations(allocatable, tuple(pods.values()), _left_over(kubelet, pods) if state_files else {}, free_memory)
 
 
 def _pod(
@@ -174,11 +174,11 @@ def _allocatable_memory(kubelet: Kubelet) -> tuple[MemoryBlock, ...]:
     )
 
 
-def _books(kubelet: Kubelet) -> MemoryBooks | None:
+def _free_memory(kubelet: Kubelet) -> FreeMemory | None:
     if kubelet.memory is None:
         return None
     tables, ids = kubelet.memory.tables, kubelet.node_ids
-    return MemoryBooks(
+    return FreeMemory(
         free={
             (ids[position], name): size for name, sizes in tables.free.items() for position, size in enumerate(sizes)
         },

@@ -31,7 +31,7 @@ _FITS: Final = int(Outcome.FITS)
 class Question(msgspec.Struct, frozen=True):
     """One pod and the nodes that are asked about; `rows` are the engine's, -1 for a node nobody has reported.
 
-    A simulation leaves no trace: it claims nothing.
+    A simulation leaves no trace: it reserves nothing.
     """
 
     record: PodRecord
@@ -84,7 +84,7 @@ class Answers:
         self._strategy = strategy
         self._top_score = top_score
         self._texts = _Texts()
-        self.told: Counter[str] = Counter()
+        self.verdict_counts: Counter[str] = Counter()
         """Verdicts by their words; "" for nodes that fit."""
         self._unknown: set[str] = set()
 
@@ -98,7 +98,7 @@ class Answers:
             policies.demand(pod.metadata.annotations)
         if not is_simulation:
             # kube-scheduler decides one pod after the other: asking again means that the last answer came to nothing.
-            self._ledger.unclaim(record.uid)
+            self._ledger.unreserve(record.uid)
             if record.uid:
                 self._ledger.remember(record)
         rows = self._engine.rows(names)
@@ -106,7 +106,7 @@ class Answers:
         return Question(record, record.requests, names, rows, is_simulation, unknown)
 
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
-        """The question of a caller who says itself when a pod is booked: it leaves all claims as they are."""
+        """The question of a caller who says itself when a pod is booked: it leaves all reservations as they are."""
         assert record.requests is not None
         rows = self._engine.rows(names)
         return Question(record, record.requests, names, rows, False, self._unknown_among(names, rows))
@@ -129,7 +129,7 @@ class Answers:
         self._apply_policy(asked, outcomes, words)
         for word, times in enumerate([] if asked.is_simulation else np.bincount(words).tolist()):
             if times:
-                self.told[self._texts.texts[word]] += times
+                self.verdict_counts[self._texts.texts[word]] += times
         return Verdicts(outcomes, words, self._texts.texts, self._ledger.changes)
 
     def scores(self, asked: Question) -> NDArray[np.int64]:
@@ -158,7 +158,7 @@ class Answers:
     def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
         """The pod will most likely go to this node of the question, which fitted at `judged_at` (Verdicts)."""
         if not asked.is_simulation:
-            self._ledger.claim(asked.record, asked.requests.needs, asked.names[at], judged_at=judged_at)
+            self._ledger.reserve(asked.record, asked.requests.needs, asked.names[at], judged_at=judged_at)
 
     def fits(self, record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
         """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
@@ -170,7 +170,7 @@ class Answers:
     def states_for(self, asked: Question, name: str) -> Iterator[Kubelet]:
         """Copies of a node's state as it is for this pod (Ledger.states); none if nobody has reported the node."""
         record = asked.record
-        return self._ledger.states(name, {record.uid, *self._ledger.rivals(record.uid, record.priority, name)})
+        return self._ledger.states(name, {record.uid, *self._ledger.disregarded(record.uid, record.priority, name)})
 
     def _words(self, outcomes: NDArray[np.int8], reasons: NDArray[np.int8]) -> NDArray[np.int16]:
         """The words of every pair of outcome and reason that occurs."""
@@ -190,9 +190,10 @@ class Answers:
         outcomes: NDArray[np.int8],
         words: NDArray[np.int16],
     ) -> None:
-        """Reported nodes by the engine, in one go with the other worlds of those on which pods may lie elsewhere."""
+        """Reported nodes by the engine, in one go with the other possible placements of those on which pods may lie
+        elsewhere."""
         rows = asked.rows[known]
-        others, owners = self._ledger.worlds.all()
+        others, owners = self._ledger.possible.all()
         if len(rows) < len(others) // 4:
             mine = np.isin(owners, rows)
             others, owners = others[mine], owners[mine]
@@ -206,7 +207,7 @@ class Answers:
             is_tight = np.zeros(int(max(tight.max(), rows.max())) + 1, np.bool_)
             is_tight[tight] = True
             refused = known[is_tight[rows] & fits[:count]]
-            outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNSETTLED)
+            outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNCERTAIN)
 
     def _judge_apart(
         self, asked: Question, name: str, others: set[str], outcomes: NDArray[np.int8], words: NDArray[np.int16]

@@ -61,7 +61,7 @@ class Scoring(Section, frozen=True):
     """`LeastNUMANodes` only: the number of NUMA nodes that scores 0."""
 
 
-class Claims(Section, frozen=True):
+class Reservations(Section, frozen=True):
     """Pods are expected on the node that looked best until they are bound, so that the next one finds it taken."""
 
     enabled: bool = True
@@ -70,22 +70,24 @@ class Claims(Section, frozen=True):
     """For how long a pod is expected that nobody binds."""
 
 
-class Waking(Section, frozen=True):
-    """kube-scheduler does not see that a NUMA node has got room, so a pod refused for it is woken by an annotation."""
+class Requeue(Section, frozen=True):
+    """kube-scheduler does not see that a NUMA node has got room, so a pod refused for it is requeued by an
+    annotation."""
 
     enabled: bool = True
     """Needs the right to patch pods."""
     interval: Duration = Duration(0.1)
     """How often changed nodes are tried against the pods that wait."""
     per_second: Annotated[float, msgspec.Meta(gt=0)] = 20.0
-    """At most so many pods are woken in a second, the most important first."""
+    """At most so many pods are requeued in a second, the most important first."""
 
 
 class Volcano(Section, frozen=True):
     """Volcano's extender plug-in as a caller, `/volcano` on the extender's port; docs/how-to/volcano.md."""
 
     enabled: bool = False
-    """Off: there are no such verbs. On, whoever reaches the port may book room for pods until `claims.ttl` is over."""
+    """Off: there are no such verbs. On, whoever reaches the port may book room for pods until `reservations.ttl` is
+    over."""
     strategy: strategy_names.Name = "NUMAAware"
     """As `scoring.strategy`, for Volcano's tasks. `NUMAAware` has the formula of Volcano's own plug-in."""
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1
@@ -102,11 +104,11 @@ class Ui(Section, frozen=True):
 
 
 class LeaderElection(Section, frozen=True):
-    """Every replica answers; only the leader wakes pods."""
+    """Every replica answers; only the leader requeues pods."""
 
     enabled: bool = False
     """With one replica there is nothing to elect."""
-    lease_name: str = "topowise-scheduler-waking"
+    lease_name: str = "topowise-scheduler-requeue"
     """Name of the Lease; another one than that of the kube-scheduler beside it."""
     lease_namespace: str = ""
     """Empty: the pod's own namespace."""
@@ -120,8 +122,8 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     extender: Extender = msgspec.field(default_factory=Extender)
     grpc: Grpc = msgspec.field(default_factory=Grpc)
     scoring: Scoring = msgspec.field(default_factory=Scoring)
-    claims: Claims = msgspec.field(default_factory=Claims)
-    waking: Waking = msgspec.field(default_factory=Waking)
+    reservations: Reservations = msgspec.field(default_factory=Reservations)
+    requeue: Requeue = msgspec.field(default_factory=Requeue)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
     ui: Ui = msgspec.field(default_factory=Ui)

@@ -33,11 +33,11 @@ from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.requeue import Requeuer
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.volcano import verbs as volcano
 from topowise_scheduler.volcano.allocations import Allocations
 from topowise_scheduler.volcano.victims import Victims
-from topowise_scheduler.waking import Waker
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,9 @@ async def run(settings: SchedulerConfiguration) -> int:
     log.info("Effective configuration", extra=kv(configuration=config.effective(settings)))
     access = await credentials.load(settings.client.kubeconfig, settings.client.context)
     async with Api(access, "topowise-scheduler", timeout=settings.client.timeout) as api:
-        ledger = Ledger(Engine(), time.monotonic, claim_s=settings.claims.ttl if settings.claims.enabled else 0.0)
+        ledger = Ledger(
+            Engine(), time.monotonic, reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0
+        )
         records, budgets, nodes = Records(), Budgets(), Nodes()
         sources = reflectors(api, ledger, records, budgets, nodes)
 
@@ -95,7 +97,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "clock": _tick(ledger),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
-                "waking": _lead(settings.leader_election, api, _waking(settings, api, ledger, answers)),
+                "requeue": _lead(settings.leader_election, api, _requeue(settings, api, ledger, answers)),
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
@@ -115,7 +117,7 @@ def _volcano(
     not_ready: NotReady,
 ) -> dict[str, Verb]:
     # Volcano says itself what it books, whether answers are to book anything by themselves or not.
-    allocations = Allocations(ledger, time.monotonic, settings.claims.ttl)
+    allocations = Allocations(ledger, time.monotonic, settings.reservations.ttl)
     victims = Victims(ledger, allocations, budgets)
     strategy = _strategy(settings, settings.volcano.strategy)
     volcanos = volcano.Verbs(answers, records, allocations, victims, strategy, settings.volcano.weight, not_ready)
@@ -143,16 +145,16 @@ async def _tick(ledger: Ledger) -> None:
         ledger.tick()
 
 
-def _waking(
+def _requeue(
     settings: SchedulerConfiguration, api: Api, ledger: Ledger, answers: Answers
 ) -> Callable[[], Awaitable[None]]:
-    waking = settings.waking
-    waker = Waker(api, ledger, answers.fits, interval=waking.interval, per_second=waking.per_second)
+    requeue = settings.requeue
+    requeuer = Requeuer(api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second)
 
     async def nobody() -> None:
         await asyncio.Event().wait()
 
-    return waker.run if waking.enabled else nobody
+    return requeuer.run if requeue.enabled else nobody
 
 
 async def _lead(settings: LeaderElection, api: Api, work: Callable[[], Awaitable[None]]) -> None:

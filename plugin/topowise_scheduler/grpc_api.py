@@ -1,6 +1,6 @@
 """The `Scoring` service (proto/scoring.proto): the extender's answers for callers that speak gRPC.
 
-Everything asked here is a simulation: nothing is claimed, so any scheduler may ask at any time.
+Everything asked here is a simulation: nothing is reserved, so any scheduler may ask at any time.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
         self, request: scoring_pb2.ExplainRequest, context: Context
     ) -> scoring_pb2.ExplainResponse:
         """Verdicts, scores and a sentence each."""
-        told = await self._read(lambda: self._explanations(request), context)
+        explained = await self._read(lambda: self._explanations(request), context)
         return scoring_pb2.ExplainResponse(
-            verdicts=[_VERDICTS[one.verdict] for one in told],
-            scores=[one.score for one in told],
-            details=[one.text for one in told],
-            not_looked_at=told[0].not_looked_at if told else (),
+            verdicts=[_VERDICTS[one.verdict] for one in explained],
+            scores=[one.score for one in explained],
+            details=[one.text for one in explained],
+            not_looked_at=explained[0].not_looked_at if explained else (),
         )
 
     def _explanations(self, request: scoring_pb2.ExplainRequest) -> list[NodeExplanation]:

@@ -32,15 +32,17 @@ class Counts(Collector):
         yield _gauge(
             "unconfirmed_nodes", "Nodes whose last report their kubelet does not confirm now.", len(ledger.unconfirmed)
         )
-        yield _gauge("open_claims", "Pods that are expected on a node and not bound yet.", ledger.open_claims)
-        yield _gauge("unsettled_pods", "Bound pods that may lie elsewhere than predicted.", ledger.worlds.pods)
+        yield _gauge(
+            "open_reservations", "Pods that are expected on a node and not bound yet.", ledger.open_reservations
+        )
+        yield _gauge("uncertain_pods", "Bound pods that may lie elsewhere than predicted.", ledger.possible.pods)
         yield _gauge("waiting_pods", "Pending pods that were refused here.", len(ledger.waiting))
         yield _gauge("quarantines", "Pairs of node and shape that a kubelet has refused.", ledger.quarantines)
         yield _counter(
             "verdicts",
             'Verdicts on nodes by the words of the refusal; "fits" for none.',
             "reason",
-            {words or "fits": times for words, times in self._answers.told.items()},
+            {words or "fits": times for words, times in self._answers.verdict_counts.items()},
         )
         yield _counter(
             "predictions",
@@ -62,12 +64,12 @@ class Counts(Collector):
             {reason: events[f"refusal_{reason}"] for reason in KUBELET_REFUSALS},
         )
         yield _counter(
-            "claims_ended",
-            "Claims that came to nothing.",
+            "reservations_ended",
+            "Reservations that came to nothing.",
             "why",
-            {"expired": events["claim_expired"], "conflict": events["bind_conflict"]},
+            {"expired": events["reservation_expired"], "conflict": events["bind_conflict"]},
         )
-        yield _counter("woken_pods", "Pods that were woken for new room.", "", {"": events["woken"]})
+        yield _counter("requeued_pods", "Pods that were requeued for new room.", "", {"": events["requeued"]})
         yield _counter(
             "model_runs",
             "Verdicts that the arrays could not give and the one-node model gave, by cause.",

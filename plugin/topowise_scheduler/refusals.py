@@ -1,7 +1,7 @@
 """The words with which a node is refused. kube-scheduler writes them into the pod's status.
 
-An update of the status that changes the text wakes the pod again: a text with a moving number in it is an endless loop
-(1,081 calls in 45 s were measured). So these never vary; what is lacking where is told by `explain`. They share a
+An update of the status that changes the text requeues the pod again: a text with a moving number in it is an endless
+loop (1,081 calls in 45 s were measured). So these never vary; what is lacking where is told by `explain`. They share a
 prefix, by which a pod that waits because of us is known again after a restart.
 """
 
@@ -21,7 +21,7 @@ OUT_OF: Final = PREFIX + "node allocatable is used up"
 NEVER_ENOUGH: Final = PREFIX + "node allocatable is too small"
 QUARANTINED: Final = PREFIX + "kubelet refused such a pod, waiting for a new report of the node"
 UNCONFIRMED: Final = PREFIX + "kubelet is restarting, waiting for a report that it confirms"
-UNSETTLED: Final = PREFIX + "no room wherever its newest pods may lie, waiting for a new report of the node"
+UNCERTAIN: Final = PREFIX + "no room wherever its newest pods may lie, waiting for a new report of the node"
 WEAKER_POLICY: Final = PREFIX + "Topology Manager policy is weaker than the pod asks for"
 OTHER_POLICY: Final = PREFIX + "Topology Manager policy is not the one the pod asks for"
 

@@ -128,8 +128,8 @@ def kubelet_of(scenario: Scenario) -> Kubelet:
 
 def _version_of(scenario: Scenario) -> dict[str, str]:
     version = version_of(scenario.kubeletVersion or "")
-    told = {"version": version.name, "certainty": version.certainty}
-    return {**told, "remark": version.remark} if version.remark else told
+    described = {"version": version.name, "certainty": version.certainty}
+    return {**described, "remark": version.remark} if version.remark else described
 
 
 def apply(kubelet: Kubelet, event: Event) -> dict[str, Any]:

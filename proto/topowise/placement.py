@@ -117,21 +117,21 @@ def encode(placements: Mapping[Container, int], nodes: Iterable[int]) -> tuple[s
 
 def decode(metadata: str, vectors: Mapping[int, str]) -> dict[int, tuple[int, ...]]:
     """NUMA node id -> offsets into the sorted hashes of all containers, ascending. Raises ParseError."""
-    told = decode_metadata(metadata)
-    if not all(0 <= node < told.node_count and node != told.busiest for node in vectors):
+    decoded = decode_metadata(metadata)
+    if not all(0 <= node < decoded.node_count and node != decoded.busiest for node in vectors):
         raise ParseError("numaplacement metadata", metadata, f"nodes that fit vectors of {sorted(vectors)}")
     found: dict[int, tuple[int, ...]] = {}
     placed: set[int] = set()
     for node, text in sorted(vectors.items()):
         offsets = decode_offsets(text)
-        if offsets and offsets[-1] >= told.containers:
-            raise ParseError("numaplacement vector", text, f"offsets below {told.containers}")
+        if offsets and offsets[-1] >= decoded.containers:
+            raise ParseError("numaplacement vector", text, f"offsets below {decoded.containers}")
         counts = Counter(offsets)
         if len(counts) < len(offsets) or not placed.isdisjoint(counts):
             raise ParseError("numaplacement vector", text, "each offset once in all vectors")
         placed |= counts.keys()
         found[node] = offsets
-    found[told.busiest] = tuple(offset for offset in range(told.containers) if offset not in placed)
+    found[decoded.busiest] = tuple(offset for offset in range(decoded.containers) if offset not in placed)
     return dict(sorted(found.items()))
 
 
@@ -171,10 +171,10 @@ def decode_metadata(text: str) -> Metadata:
     numbers = [number for key in ("cc", "nn", "bn") if (number := digits.natural(fields[key])) is not None]
     if len(numbers) < 3:
         raise ParseError("numaplacement metadata", text, "cc, nn and bn as numbers")
-    told = Metadata(*numbers)
-    if told.containers > _MAX_CONTAINERS or told.busiest >= told.node_count:
+    decoded = Metadata(*numbers)
+    if decoded.containers > _MAX_CONTAINERS or decoded.busiest >= decoded.node_count:
         raise ParseError("numaplacement metadata", text, f"cc up to {_MAX_CONTAINERS}, and bn below nn")
-    return told
+    return decoded
 
 
 def encode_offsets(offsets: Iterable[int]) -> str:

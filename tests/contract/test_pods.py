@@ -226,9 +226,9 @@ async def bound(api: Client, pods: Any, **metadata: Any) -> str:
 
 async def test_a_deleted_pod_stays_on_its_node_until_the_kubelet_is_done(api: Client, pods: Any) -> None:
     name = await bound(api, pods)
-    told = await api.ok("DELETE", f"{PODS}/{name}")
+    shown = await api.ok("DELETE", f"{PODS}/{name}")
     held = await api.ok("GET", f"{PODS}/{name}")
-    assert told == held
+    assert shown == held
     assert held["metadata"]["deletionTimestamp"] > held["metadata"]["creationTimestamp"]
     assert (held["metadata"]["deletionGracePeriodSeconds"], held["metadata"]["generation"]) == (30, 2)
     status = {"status": {"phase": "Failed"}}

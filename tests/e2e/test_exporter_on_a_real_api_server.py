@@ -19,7 +19,7 @@ from topowise.kube import credentials
 from topowise.kube.api import APPLY_PATCH, JSON, Api
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.annotator import Annotator
-from topowise_exporter.complaints import Complaints
+from topowise_exporter.conditions import Conditions
 from topowise_exporter.kubelet.model import Allocations, ContainerAllocation, PodAllocation
 from topowise_exporter.machine.model import Machine, NumaNode
 from topowise_exporter.metrics import Metrics
@@ -119,26 +119,26 @@ async def test_only_pods_of_the_own_node_are_annotated(real: Api) -> None:
         for cpu, name in enumerate(("elsewhere", "here", "waiting"))
     )
     metrics = Metrics()
-    annotator = Annotator(real, "n1", metrics, Complaints(), resync=0.5, per_second=50.0)
+    annotator = Annotator(real, "n1", metrics, Conditions(), resync=0.5, per_second=50.0)
     annotator.saw(Observation(machine, KubeletConfiguration(), Allocations(pods=pods)))
     task = asyncio.create_task(annotator.run())
 
-    async def told(name: str) -> str | None:
+    async def shown(name: str) -> str | None:
         answer = await real.request("GET", f"/api/v1/namespaces/default/pods/{name}")
         annotations: dict[str, str] = json.loads(answer)["metadata"].get("annotations", {})
         return annotations.get(ANNOTATION)
 
-    async def is_told() -> bool:
-        return await told("here") is not None
+    async def is_shown() -> bool:
+        return await shown("here") is not None
 
-    await assert_eventually(is_told)
+    await assert_eventually(is_shown)
     # Put back by the list of the node's pods, in the form of metadata alone.
     patch = json.dumps({"metadata": {"annotations": {ANNOTATION: None}}}).encode()
     path = "/api/v1/namespaces/default/pods/here"
     await real.request("PATCH", path, body=patch, content_type="application/merge-patch+json")
-    await assert_eventually(is_told)
-    assert await told("elsewhere") is None
-    assert await told("waiting") is None
+    await assert_eventually(is_shown)
+    assert await shown("elsewhere") is None
+    assert await shown("waiting") is None
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     value = metrics.registry.get_sample_value

@@ -1,4 +1,4 @@
-"""The node's clock jumps by a day, forward and back: waits, claims, leases and back-offs go by another clock."""
+"""The node's clock jumps by a day, forward and back: waits, reservations, leases and back-offs go by another clock."""
 
 from __future__ import annotations
 
@@ -62,22 +62,22 @@ async def test_a_clock_that_jumps_by_a_day(
     kubelet: FakeKubelet,
     tmp_path: Path,
 ) -> None:
-    claims = {"claims": {"ttl": "8s"}}
+    reservations = {"reservations": {"ttl": "8s"}}
     election = {"leaderElection": {"enabled": True, "leaseNamespace": "kube-system", "identity": "one"}}
-    async with site(server, start, config, kubelet, tmp_path, **claims, **election) as place:
+    async with site(server, start, config, kubelet, tmp_path, **reservations, **election) as place:
         port = place.service.health_port
         await assert_eventually(lambda: place.scheduler.lines("Acquired the lease"), within=30)
-        claimed = pod("claimed", 6)
-        assert (await place.service.ask("filter", claimed, ["n2"], place.session))["NodeNames"] == ["n2"]
-        await place.service.ask("prioritize", claimed, ["n2"], place.session)
+        reserved = pod("reserved", 6)
+        assert (await place.service.ask("filter", reserved, ["n2"], place.session))["NodeNames"] == ["n2"]
+        await place.service.ask("prioritize", reserved, ["n2"], place.session)
         began = time.monotonic()
-        await assert_eventually(lambda: claims_are(place.session, port, 1), within=5)
+        await assert_eventually(lambda: reservations_are(place.session, port, 1), within=5)
         lines = place.log_lengths()
         clock.jump(jump)
         # Neither early nor never.
         await asyncio.sleep(3)
-        assert await claims_are(place.session, port, 1)
-        await assert_eventually(lambda: claims_are(place.session, port, 0), within=30)
+        assert await reservations_are(place.session, port, 1)
+        await assert_eventually(lambda: reservations_are(place.session, port, 0), within=30)
         assert 7 <= time.monotonic() - began <= 30
         # A change is seen at once, and an outage that falls together with a jump is outlasted.
         kubelet.give("p", 1)
@@ -101,5 +101,5 @@ async def test_a_clock_that_jumps_by_a_day(
         assert_said_once(place.scheduler, lines[1], at_most=2)
 
 
-async def claims_are(session: aiohttp.ClientSession, port: int, count: int) -> bool:
-    return await metric(session, port, "topowise_scheduler_open_claims") == count
+async def reservations_are(session: aiohttp.ClientSession, port: int, count: int) -> bool:
+    return await metric(session, port, "topowise_scheduler_open_reservations") == count

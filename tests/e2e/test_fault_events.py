@@ -37,15 +37,15 @@ QUESTIONS = [
 
 async def believed(bench: SpoiltBench, service: Service) -> dict[str, Any]:
     """Everything that a service says of every node."""
-    told: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     for number, question in enumerate(QUESTIONS):
         async with bench.session.post(f"{service.prefix}/explain", data=json.dumps(question).encode()) as response:
             for node in json.loads(await response.text()):
-                told[f"{number} {node['node']}"] = node
+                shown[f"{number} {node['node']}"] = node
     metrics = await service.metrics(bench.session)
-    for name in ("nodes", "reported_nodes", "open_claims", "waiting_pods", "unsettled_pods"):
-        told[name] = metrics[name]
-    return told
+    for name in ("nodes", "reported_nodes", "open_reservations", "waiting_pods", "uncertain_pods"):
+        shown[name] = metrics[name]
+    return shown
 
 
 async def assert_true(bench: SpoiltBench, directory: Path) -> int:
@@ -53,7 +53,7 @@ async def assert_true(bench: SpoiltBench, directory: Path) -> int:
     fresh = Service("fresh", bench._kubeconfig, directory)
     try:
         await fresh.start()
-        # What was bound just before may be unsettled for some seconds.
+        # What was bound just before may be uncertain for some seconds.
         for left in range(60, -1, -1):
             ours, theirs = await believed(bench, bench.services[0]), await believed(bench, fresh)
             if ours == theirs:

@@ -49,7 +49,7 @@ async def test_a_service_that_is_killed_ten_times_in_one_burst(
         assert kills == _KILLS
         assert_no_refusals(bench)
         await assert_nothing_left_out(bench)
-        assert (await bench.services[0].metrics(bench.session))["open_claims"] == 0
+        assert (await bench.services[0].metrics(bench.session))["open_reservations"] == 0
 
 
 async def test_an_exporter_that_is_killed_ten_times_while_pods_come_and_go(
@@ -66,7 +66,7 @@ async def test_an_exporter_that_is_killed_ten_times_while_pods_come_and_go(
         kubelet.pods = ()
         for cpu in random.sample((1, 4, 5), number % 4):
             kubelet.give(f"p{number}-{cpu}", cpu)
-        # In the middle of a look, a write, or its own start.
+        # In the middle of a sync, a write, or its own start.
         await asyncio.sleep(random.uniform(0.0, 0.4))
         exporter.process.kill()
         await exporter.process.wait()

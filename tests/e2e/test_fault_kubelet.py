@@ -76,10 +76,10 @@ async def test_a_socket_that(
     async with SpoiltKubelet(kubelet, **settings) as spoilt:
         await assert_eventually(lambda: exporter.lines(words), within=LONG_S)
 
-        async def is_told() -> bool:
+        async def is_shown() -> bool:
             return "Cannot read the node" in await readiness(config)
 
-        await assert_eventually(is_told, within=LONG_S)
+        await assert_eventually(is_shown, within=LONG_S)
         made = spoilt.calls + spoilt.connections
         await asyncio.sleep(3)
         # Tried again ever more seldom; a loop without back-off makes thousands.

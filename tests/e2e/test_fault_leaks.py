@@ -1,7 +1,7 @@
 """Ten thousand times the same: nothing is left over, and nothing grows.
 
-The bounds on memory are for what comes after a warm-up of a tenth of the rounds; allocators and caches fill in it.
-`TOPOWISE_ROUNDS` scales the rounds: 0.1 for a first look, 10 for a night.
+The bounds on memory are for what comes after a warm-up of a tenth of the syncs; allocators and caches fill in it.
+`TOPOWISE_ROUNDS` scales the syncs: 0.1 for a first look, 10 for a night.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUNDS = round(10_000 * float(os.environ.get("TOPOWISE_ROUNDS", "1")))
 _AT_ONCE = 8
 _NODES = 6
 _MIB = 1 << 20
-# After the warm-up, for all the rounds that follow.
+# After the warm-up, for all the syncs that follow.
 SCHEDULER_GROWTH = 8 * _MIB
 EXPORTER_GROWTH = 6 * _MIB
 PODS = "/api/v1/namespaces/default/pods"
@@ -66,13 +66,13 @@ class Lives:
         self._number += 1
         number = self._number
         made = self._server.create("pods", pod(f"p{number}", f"app-{number % 40}"))
-        told = await self._service.ask("filter", made, self.names, self._session)
-        assert told["NodeNames"], told
-        if len(told["NodeNames"]) > 1:
-            scores = await self._service.ask("prioritize", made, told["NodeNames"], self._session)
+        shown = await self._service.ask("filter", made, self.names, self._session)
+        assert shown["NodeNames"], shown
+        if len(shown["NodeNames"]) > 1:
+            scores = await self._service.ask("prioritize", made, shown["NodeNames"], self._session)
             node = max(scores, key=lambda one: one["Score"])["Host"]
         else:
-            (node,) = told["NodeNames"]
+            (node,) = shown["NodeNames"]
         if number % 4:
             uid = made["metadata"]["uid"]
             named = {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": uid, "Node": node}
@@ -98,7 +98,7 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
     server: ApiServer, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     service = Service(server, tmp_path)
-    service.config["claims"] = {"ttl": "5s"}
+    service.config["reservations"] = {"ttl": "5s"}
     for number in range(_NODES):
         server.create("nodes", {"metadata": {"name": f"n{number:02d}"}, "status": NODE_STATUS})
         cpu = {"name": "cpu", "capacity": "64", "allocatable": "64", "available": "64"}
@@ -113,7 +113,7 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
         async def empty() -> bool:
             now = await metrics(session, service.health_port)
             return not any(
-                now[f"topowise_scheduler_{name}"] for name in ("open_claims", "unsettled_pods", "waiting_pods")
+                now[f"topowise_scheduler_{name}"] for name in ("open_reservations", "uncertain_pods", "waiting_pods")
             )
 
         async def rest() -> Usage:
@@ -172,10 +172,10 @@ async def test_ten_thousand_looks_leave_nothing_in_the_exporter(
             process.kill()
         out, _ = await telling
     assert process.returncode == 0
-    (*before, tasks, _), (*after, tasks_after, rounds) = map(json.loads, out.decode().splitlines())
+    (*before, tasks, _), (*after, tasks_after, syncs) = map(json.loads, out.decode().splitlines())
     seconds = time.monotonic() - began
-    tell(capsys, f"{rounds} looks at {number} changes in {seconds:.0f}s", Usage(*before), Usage(*after))
-    assert rounds == ROUNDS
+    tell(capsys, f"{syncs} looks at {number} changes in {seconds:.0f}s", Usage(*before), Usage(*after))
+    assert syncs == ROUNDS
     assert number >= ROUNDS // 500
     assert tasks_after == tasks
     assert_same(Usage(*before), Usage(*after), EXPORTER_GROWTH)

@@ -42,7 +42,7 @@ class OtherKubelet(FakeKubelet):
 async def place(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> AsyncIterator[Site]:
-    async with site(server, start, config, kubelet, tmp_path, claims={"ttl": "8s"}) as made:
+    async with site(server, start, config, kubelet, tmp_path, reservations={"ttl": "8s"}) as made:
         yield made
 
 
@@ -134,7 +134,9 @@ async def test_another_machine_under_the_same_name(
 
 async def nothing_is_left(place: Site) -> bool:
     now = await metrics(place)
-    return now["open_claims"] == 0 and now["unsettled_pods"] == 0 and now["quarantines"] == 0 and now["nodes"] == 2
+    return (
+        now["open_reservations"] == 0 and now["uncertain_pods"] == 0 and now["quarantines"] == 0 and now["nodes"] == 2
+    )
 
 
 async def test_a_node_that_is_deleted_by_mistake_gets_its_object_back(
@@ -169,7 +171,7 @@ async def test_a_node_that_is_gone_for_good_leaves_nothing(
 
     async def is_forgotten() -> bool:
         now = await metrics(place)
-        return now["nodes"] == 1 and now["reported_nodes"] == 1 and now["unsettled_pods"] == 0
+        return now["nodes"] == 1 and now["reported_nodes"] == 1 and now["uncertain_pods"] == 0
 
     await assert_eventually(is_forgotten, within=LONG_S)
     _, _, text = await place.service.post("explain?node=n1", msgspec.json.encode(pod("asked", 1)), place.session)

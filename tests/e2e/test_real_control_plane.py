@@ -1,6 +1,6 @@
 """The service behind the stock kube-scheduler on a real API server; kubelets decide by the one-node model.
 
-Everything kube-scheduler does by itself is here as it is: its queue and what wakes it, its other plug-ins, its
+Everything kube-scheduler does by itself is here as it is: its queue and what requeues it, its other plug-ins, its
 asynchronous binds and their time limits, its preemption. It is configured as the chart configures it.
 """
 
@@ -22,7 +22,7 @@ if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
-# The lease of a dead kube-scheduler runs out after four seconds, that of the service that wakes pods after fifteen.
+# The lease of a dead kube-scheduler runs out after four seconds, that of the service that requeues pods after fifteen.
 _TAKE_OVER = 20.0
 
 
@@ -38,7 +38,7 @@ async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]
         yield made
 
 
-async def told(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
+async def shown(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
     """One line of what happened, for whoever ran it."""
     phases = await cluster.phases()
     metrics = await cluster.service.metrics(cluster.session)
@@ -52,7 +52,7 @@ async def test_no_kubelet_refuses_and_nobody_waits_beside_room(
 ) -> None:
     seconds = await cluster.feed(300)
     await cluster.assert_all_well()
-    await told(cluster, seconds, capsys)
+    await shown(cluster, seconds, capsys)
 
 
 async def test_the_service_is_killed_in_the_middle_of_a_burst(
@@ -64,7 +64,7 @@ async def test_the_service_is_killed_in_the_middle_of_a_burst(
 
     seconds = await cluster.feed(300, halfway=kill)
     await cluster.assert_all_well()
-    await told(cluster, seconds, capsys)
+    await shown(cluster, seconds, capsys)
 
 
 async def test_kube_scheduler_restarts_in_the_middle_of_a_burst(
@@ -76,7 +76,7 @@ async def test_kube_scheduler_restarts_in_the_middle_of_a_burst(
 
     seconds = await cluster.feed(300, halfway=restart)
     await cluster.assert_all_well()
-    await told(cluster, seconds, capsys)
+    await shown(cluster, seconds, capsys)
 
 
 async def test_of_two_replicas_the_deciding_one_dies_in_the_middle_of_a_burst(
@@ -94,10 +94,10 @@ async def test_of_two_replicas_the_deciding_one_dies_in_the_middle_of_a_burst(
         seconds = await cluster.feed(300, halfway=lose, still=_TAKE_OVER)
         assert len(cluster.services) == 1
         await cluster.assert_all_well()
-        await told(cluster, seconds, capsys)
+        await shown(cluster, seconds, capsys)
 
 
-async def test_a_refused_pod_is_woken_when_its_zone_is_free_again(cluster: Cluster) -> None:
+async def test_a_refused_pod_is_requeued_when_its_zone_is_free_again(cluster: Cluster) -> None:
     """Half of the pods of a full cluster go; of those that wait, all go where there is room now."""
     waiting = await fill(cluster)
     bound = [one["metadata"]["name"] for one in await cluster.pods() if one["spec"].get("nodeName")]

@@ -164,7 +164,7 @@ async def test_a_pod_resized_in_place_keeps_its_name_and_changes_its_numbers(
         # A kubelet writes its managers' state at a resize, and no device checkpoint.
         files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
 
-    def told() -> tuple[str | None, str | None, str, list[Any]]:
+    def shown() -> tuple[str | None, str | None, str, list[Any]]:
         topology = published(server) or {}
         named = {one["name"]: one["value"] for one in topology.get("attributes", [])}
         held = json.loads(named.get("topowise.io/holdings", "[]"))
@@ -178,15 +178,15 @@ async def test_a_pod_resized_in_place_keeps_its_name_and_changes_its_numbers(
     root = str(tmp_path / "root") if state_files else ""
     await start("topowise_exporter", "run", config={**config, "kubeletRoot": root})
     same_pods = fingerprint.of([("default", "p")])
-    await assert_eventually(lambda: told() == ("2", str(half), same_pods, [["c", "1", [["memory", "0", half]]]]))
+    await assert_eventually(lambda: shown() == ("2", str(half), same_pods, [["c", "1", [["memory", "0", half]]]]))
     # Up, with InPlacePodVerticalScalingExclusiveCPUs and -Memory: more of both, the first CPU stays.
     resized({1, 4}, 2 * half)
     expected = ("1", "0", same_pods, [["c", "1,4", [["memory", "0", 2 * half]]]])
-    await assert_eventually(lambda: told() == expected, within=2.0)
+    await assert_eventually(lambda: shown() == expected, within=2.0)
     # And down again.
     resized({1}, half)
-    await assert_eventually(lambda: told()[:2] == ("2", str(half)), within=2.0)
-    assert told()[2:] == (same_pods, [["c", "1", [["memory", "0", half]]]])
+    await assert_eventually(lambda: shown()[:2] == ("2", str(half)), within=2.0)
+    assert shown()[2:] == (same_pods, [["c", "1", [["memory", "0", half]]]])
 
 
 async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pods_api(
@@ -196,7 +196,7 @@ async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pod
     (root / "pods-api").mkdir(parents=True)
     pods_api = PodsApi(kubelet.holdings)
     kubelet.give("p", 1, 4)
-    # Nothing but the event can tell: no file is written, and the next timed look is an hour away.
+    # Nothing but the event can tell: no file is written, and the next timed sync is an hour away.
     exporter = await start("topowise_exporter", "run", config={**config, "interval": "1h", "kubeletRoot": str(root)})
     await assert_eventually(lambda: available(server) == "1")
     await pods_api.start(root / "pods-api/pods-api.sock")
@@ -332,7 +332,7 @@ async def test_volcanos_object_is_as_fresh_as_ours_and_as_silent(
     server.install_crds(CRD.with_name("numatopologies.yaml"))
     files = StateFiles(tmp_path / "root")
     files.write(kubelet.holdings(), cpu_policy="static", memory_policy="None", admitted=True)
-    # Nothing but the kubelet's own files tells it to look: the next timed look is an hour away.
+    # Nothing but the kubelet's own files tells it to sync: the next timed sync is an hour away.
     volcano = {**config, "numatopology": True, "interval": "1h", "kubeletRoot": str(tmp_path / "root")}
     await start("topowise_exporter", "run", config=volcano)
     await assert_eventually(lambda: (available(server), free_for_volcano(server)) == ("3", "1-7"))
@@ -455,17 +455,17 @@ async def test_pods_are_told_where_they_lie_and_those_of_other_nodes_are_not(
         kubelet.give(name, 1 if name == "here" else 4)
     await start("topowise_exporter", "run", config={**config, "podPlacements": True, "driftInterval": "500ms"})
 
-    def told() -> dict[str, str | None]:
+    def shown() -> dict[str, str | None]:
         return {
             one["metadata"]["name"]: one["metadata"].get("annotations", {}).get("kai.scheduler/numa-placement-observed")
             for one in server.store.objects("pods")
         }
 
     placed = '[{"zone":"node-0","amount":{"cpu":"1"}}]'
-    await assert_eventually(lambda: told()["here"] == placed)
+    await assert_eventually(lambda: shown()["here"] == placed)
     # The list of the node's pods tells that this one is not here; it is left alone from then on.
     await asyncio.sleep(1.5)
-    assert told()["elsewhere"] is None
+    assert shown()["elsewhere"] is None
     refused = [entry for entry in server.log() if entry.asked.path.endswith("/pods/elsewhere")]
     assert {entry.status for entry in refused} == {422}
     assert len(refused) == 1

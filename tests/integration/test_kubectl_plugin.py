@@ -29,13 +29,13 @@ from topowise_scheduler.kubelet import Kubelet
 SCRIPTS = Path(sys.executable).parent
 
 
-class Told(NamedTuple):
+class OncePerChange(NamedTuple):
     status: int
     out: str
     err: str
 
 
-Run = Callable[..., Awaitable[Told]]
+Run = Callable[..., Awaitable[OncePerChange]]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def run(server: ApiServer, tmp_path: Path) -> Run:
     # What kubectl starts is measured as well, where anything is.
     environment |= {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
 
-    async def start(*words: str, plugin: str = "topowise", stdin: str = "") -> Told:
+    async def start(*words: str, plugin: str = "topowise", stdin: str = "") -> OncePerChange:
         process = await asyncio.create_subprocess_exec(
             kubectl,
             plugin,
@@ -61,7 +61,7 @@ def run(server: ApiServer, tmp_path: Path) -> Run:
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
-        return Told(process.returncode or 0, out.decode(), err.decode())
+        return OncePerChange(process.returncode or 0, out.decode(), err.decode())
 
     return start
 
@@ -111,9 +111,9 @@ def manifest(tmp_path: Path, *documents: dict[str, Any]) -> str:
 
 async def test_kubectl_finds_it_and_nodes_lists_them(run: Run, cluster: None) -> None:
     assert "topowise" in (await run("list", plugin="plugin")).out
-    told = await run("nodes")
-    assert told.status == 0, told.err
-    head, first, second = told.out.splitlines()
+    shown = await run("nodes")
+    assert shown.status == 0, shown.err
+    head, first, second = shown.out.splitlines()
     assert head.split()[:2] == ["NODE", "POLICY"]
     assert first.split()[:5] == ["n1", "single-numa-node", "container", "exact", "2"]
     # The reported pod has the three CPUs of zone 0 that are not the system's.
@@ -126,35 +126,35 @@ async def test_kubectl_finds_it_and_nodes_lists_them(run: Run, cluster: None) ->
 
 
 async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster: None) -> None:
-    told = await run("node", "n1")
-    assert told.status == 0, told.err
-    assert "default/held" in told.out
-    assert "default/late" not in told.out
-    told = await run("node", "n1", "--pods")
-    assert "B  default/late" in told.out
+    shown = await run("node", "n1")
+    assert shown.status == 0, shown.err
+    assert "default/held" in shown.out
+    assert "default/late" not in shown.out
+    shown = await run("node", "n1", "--pods")
+    assert "B  default/late" in shown.out
     assert (await run("node", "n1", "-o", "svg")).out.startswith("<svg ")
-    told = await run("node", "n3")
-    assert (told.status, told.out) == (2, "")
-    assert told.err == "error: node n3: expected the name of a reported node: n1, n2\n"
+    shown = await run("node", "n3")
+    assert (shown.status, shown.out) == (2, "")
+    assert shown.err == "error: node n3: expected the name of a reported node: n1, n2\n"
 
 
 async def test_explain_counts_pods_that_no_report_tells_of(
     run: Run, cluster: None, server: ApiServer, tmp_path: Path
 ) -> None:
     create_pod(server, "waits", "4")
-    told = await run("explain", "waits", "-o", "json")
-    assert told.status == 0, told.err
-    verdicts = {one["node"]: one["verdict"] for one in json.loads(told.out)}
+    shown = await run("explain", "waits", "-o", "json")
+    assert shown.status == 0, shown.err
+    verdicts = {one["node"]: one["verdict"] for one in json.loads(shown.out)}
     # By the report alone zone 1 of n1 has four CPUs free.
     assert verdicts == {"n1": "not now", "n2": "fits"}
     assert (await run("explain", "waits", "--node", "n1")).status == 1
     file = manifest(tmp_path, {"kind": "Pod", **pod_of("x", "5")})
-    told = await run("explain", "-f", file)
-    assert told.status == 1
-    assert "not even the empty node would do" in told.out
-    told = await run("explain", "nobody")
-    assert told.status == 2
-    assert told.err.startswith("error: kubectl get --raw /api/v1/namespaces/default/pods/nobody: ")
+    shown = await run("explain", "-f", file)
+    assert shown.status == 1
+    assert "not even the empty node would do" in shown.out
+    shown = await run("explain", "nobody")
+    assert shown.status == 2
+    assert shown.err.startswith("error: kubectl get --raw /api/v1/namespaces/default/pods/nobody: ")
 
 
 async def test_explain_asks_the_service_and_says_the_same(
@@ -175,24 +175,24 @@ async def test_fits_and_simulate(run: Run, cluster: None, tmp_path: Path) -> Non
     template = {"metadata": {}, "spec": pod_of("x", "2")["spec"]}
     deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 5, "template": template}}
     file = manifest(tmp_path, deployment)
-    told = await run("fits", "-f", file, "-o", "json")
-    assert told.status == 0, told.err
-    assert {room["node"]: room["count"] for room in json.loads(told.out)["nodes"]} == {"n1": 1, "n2": 3}
-    told = await run("simulate", "-f", file, "-o", "json")
-    assert told.status == 1, told.err
-    result = json.loads(told.out)
+    shown = await run("fits", "-f", file, "-o", "json")
+    assert shown.status == 0, shown.err
+    assert {room["node"]: room["count"] for room in json.loads(shown.out)["nodes"]} == {"n1": 1, "n2": 3}
+    shown = await run("simulate", "-f", file, "-o", "json")
+    assert shown.status == 1, shown.err
+    result = json.loads(shown.out)
     assert (result["placed"], result["refused"]) == (4, 1)
-    told = await run("simulate", "-f", "-", stdin=yaml.safe_dump({"kind": "Pod", **pod_of("x", "2")}))
-    assert told.status == 0, told.err
-    assert "1 of 1 pods placed" in told.out
+    shown = await run("simulate", "-f", "-", stdin=yaml.safe_dump({"kind": "Pod", **pod_of("x", "2")}))
+    assert shown.status == 0, shown.err
+    assert "1 of 1 pods placed" in shown.out
     # Nothing was written.
     assert (await run("nodes", "-o", "name")).out == "n1\nn2\n"
 
 
 async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> None:
-    told = await run("doctor", "--patience", "0")
-    assert told.status == 0, told.out + told.err
-    assert "Looked at 2 reports, 2 nodes, 2 pods: nothing to mend." in told.out
+    shown = await run("doctor", "--patience", "0")
+    assert shown.status == 0, shown.out + shown.err
+    assert "Looked at 2 reports, 2 nodes, 2 pods: nothing to mend." in shown.out
     create_node(server, "n3")
     await publish(api, "n2", counts("n2", ("8", "8")), "another-exporter")
     message = f"0/3 nodes are available: 3 {refusals.NOT_NOW}."
@@ -201,28 +201,28 @@ async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> N
     body = json.dumps({"status": {"conditions": [condition]}}).encode()
     path = f"/api/v1/namespaces/default/pods/{made['metadata']['name']}/status"
     await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
-    told = await run("doctor", "--patience", "0")
-    assert told.status == 1, told.out + told.err
-    assert "node n3: ready, without a NodeResourceTopology" in told.out
-    assert "pod default/waits: waiting for NUMA room" in told.out
+    shown = await run("doctor", "--patience", "0")
+    assert shown.status == 1, shown.out + shown.err
+    assert "node n3: ready, without a NodeResourceTopology" in shown.out
+    assert "pod default/waits: waiting for NUMA room" in shown.out
 
 
 async def test_a_cluster_without_reports_and_one_without_an_api_server(
     run: Run, server: ApiServer, tmp_path: Path
 ) -> None:
-    told = await run("nodes")
-    assert (told.status, told.out) == (0, "")
-    assert "is an exporter running?" in told.err
-    told = await run("doctor")
-    assert told.status == 1
-    assert "cluster: without a NodeResourceTopology" in told.out
+    shown = await run("nodes")
+    assert (shown.status, shown.out) == (0, "")
+    assert "is an exporter running?" in shown.err
+    shown = await run("doctor")
+    assert shown.status == 1
+    assert "cluster: without a NodeResourceTopology" in shown.out
     nowhere = tmp_path / "nowhere"
     nowhere.write_text((tmp_path / "kubeconfig").read_text().replace(server.url, "http://127.0.0.1:1"))
     for words in (("nodes",), ("doctor",), ("explain", "x", "-n", "default")):
-        told = await run(*words, "--kubeconfig", str(nowhere))
-        assert told.status == 2
-        assert told.out == ""
-        assert "refused" in told.err.splitlines()[-1]
+        shown = await run(*words, "--kubeconfig", str(nowhere))
+        assert shown.status == 2
+        assert shown.out == ""
+        assert "refused" in shown.err.splitlines()[-1]
 
 
 async def test_kubectl_completes_it(run: Run, cluster: None, tmp_path: Path) -> None:
@@ -236,5 +236,5 @@ async def test_kubectl_completes_it(run: Run, cluster: None, tmp_path: Path) -> 
         (["explain", "-n", "kube-s"], ["kube-system"]),
         (["nodes", "--context", ""], ["topowise-sandbox"]),
     ):
-        told = await run("topowise", *words, plugin="__complete")
-        assert told.out.splitlines()[: len(expected)] == expected
+        shown = await run("topowise", *words, plugin="__complete")
+        assert shown.out.splitlines()[: len(expected)] == expected

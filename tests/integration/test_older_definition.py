@@ -87,10 +87,10 @@ async def reading(api: Api) -> AsyncIterator[tuple[Service, Reflector[Any]]]:
 
 
 def policy(service: Service, name: str) -> str:
-    books = service.ledger.books(name)
-    assert books is not None
-    assert books.report is not None
-    return books.report.empty.settings.topology.policy
+    node_state = service.ledger.node_state(name)
+    assert node_state is not None
+    assert node_state.report is not None
+    return node_state.report.empty.settings.topology.policy
 
 
 async def test_the_service_reads_v1alpha1_where_v1alpha2_is_not_served(

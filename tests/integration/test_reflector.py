@@ -306,9 +306,9 @@ class Again:
     def __call__(self, line: bytes) -> list[bytes]:
         if b'"BOOKMARK"' in line:
             return [line]
-        told = [line, *self.past]
+        shown = [line, *self.past]
         self.past.append(line)
-        return told
+        return shown
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""What the service does on the API server: binds, wakes pods, and explains; and its gRPC face."""
+"""What the service does on the API server: binds, requeues pods, and explains; and its gRPC face."""
 
 from __future__ import annotations
 
@@ -105,7 +105,9 @@ async def test_a_bind_that_fails_leaves_no_booking(service: Service, server: Api
             assert await bind(service, create(server, name, "8"), "n1", session) == ""
 
 
-async def test_a_refused_pod_is_woken_when_a_report_brings_room(service: Service, server: ApiServer, api: Api) -> None:
+async def test_a_refused_pod_is_requeued_when_a_report_brings_room(
+    service: Service, server: ApiServer, api: Api
+) -> None:
     for name in ("n1", "n2"):
         await publish(api, counts(name, ("1", "1"), included=["gone"]))
     made = create(server, "a", "4")
@@ -121,10 +123,10 @@ async def test_a_refused_pod_is_woken_when_a_report_brings_room(service: Service
         await api.request("PATCH", f"{PODS}/a/status", body=body, content_type=MERGE_PATCH)
         await publish(api, counts("n2", ("8", "1"), included=()))
 
-        async def woken() -> bool:
-            return "topowise.io/woken" in ((await read(api, "a"))["metadata"].get("annotations") or {})
+        async def requeued() -> bool:
+            return "topowise.io/requeued" in ((await read(api, "a"))["metadata"].get("annotations") or {})
 
-        await assert_eventually(woken)
+        await assert_eventually(requeued)
         assert (await service.ask("filter", made, ["n1", "n2"], session))["NodeNames"] == ["n2"]
 
 
@@ -133,12 +135,12 @@ async def test_explain_by_name_and_by_manifest(service: Service, server: ApiServ
     url = f"http://127.0.0.1:{service.port}/explain"
     async with aiohttp.ClientSession() as session:
         async with session.get(url, params={"pod": "default/a"}) as response:
-            told = json.loads(await response.read())
-        assert [(one["node"], one["verdict"], one["precision"]) for one in told] == [
+            shown = json.loads(await response.read())
+        assert [(one["node"], one["verdict"], one["precision"]) for one in shown] == [
             ("n1", "fits", "counts"),
             ("n2", "fits", "counts"),
         ]
-        (step,) = told[0]["steps"]
+        (step,) = shown[0]["steps"]
         assert (step["container"], step["chosen"]) == ("c", [0])
         assert step["resources"] == [
             {
@@ -165,7 +167,7 @@ async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: A
     pod = json.dumps(pod_of("x", "6")).encode()
     async with grpc.aio.insecure_channel(f"unix:{service.config['grpc']['socket']}") as channel:
         stub = scoring_pb2_grpc.ScoringStub(channel)
-        filtered = await stub.Filter(scoring_pb2.FilterRequest(pod=pod, nodes=["n1", "stranger"]), timeout=5)
+        filtered = await stub.Filter(scoring_pb2.FilterRequest(pod=pod, nodes=["n1", "unknown-node"]), timeout=5)
         assert list(filtered.verdicts) == [scoring_pb2.VERDICT_FITS, scoring_pb2.VERDICT_FITS]
         large = json.dumps(pod_of("x", "9")).encode()
         refused = await stub.Filter(scoring_pb2.FilterRequest(pod=large, nodes=["n1"]), timeout=5)
@@ -173,18 +175,18 @@ async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: A
         assert refused.reasons[refused.reason_index[0]] == refusals.NEVER
         scored = await stub.Score(scoring_pb2.ScoreRequest(pod=pod, nodes=["n1", "n2"]), timeout=5)
         assert len(scored.scores) == 2
-        told = await stub.Explain(scoring_pb2.ExplainRequest(pod=pod, nodes=["n1"]), timeout=5)
-        assert told.details == ["container c goes to NUMA node 0 (cpu 6)"]
+        shown = await stub.Explain(scoring_pb2.ExplainRequest(pod=pod, nodes=["n1"]), timeout=5)
+        assert shown.details == ["container c goes to NUMA node 0 (cpu 6)"]
         server.create("nodes", {"metadata": {"name": "n3"}, "spec": {"unschedulable": True}, "status": NODE_STATUS})
         volume = {"name": "v", "persistentVolumeClaim": {"claimName": "v"}}
         pod = json.dumps(pod_of("x", "6", volumes=[volume], nodeSelector={"pool": "a"})).encode()
 
         async def is_excluded() -> bool:
             asked = scoring_pb2.ExplainRequest(pod=pod, nodes=["n3", "n1", "n4"])
-            told = await stub.Explain(asked, timeout=5)
-            assert set(told.verdicts) == {scoring_pb2.VERDICT_UNRESOLVABLE}
-            assert list(told.not_looked_at) == ["volumes"]
-            return [text.partition(": ")[0] for text in told.details] == [
+            shown = await stub.Explain(asked, timeout=5)
+            assert set(shown.verdicts) == {scoring_pb2.VERDICT_UNRESOLVABLE}
+            assert list(shown.not_looked_at) == ["volumes"]
+            return [text.partition(": ")[0] for text in shown.details] == [
                 "node(s) were unschedulable",
                 "node(s) didn't match Pod's node affinity/selector",
                 "node(s) without a Node object",
@@ -196,7 +198,7 @@ async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: A
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_replicas_elect_one_that_wakes(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
+async def test_replicas_elect_one_that_requeues(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
     daemons: list[Daemon] = []
     for number in range(2):
         made = Service(server, tmp_path)

@@ -83,8 +83,8 @@ async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -
         async with session.get(f"{url}/parts") as response:
             parts = {name: text for name, (_, text) in (await response.json())["parts"].items()}
         assert parts["decisions-list"].index("default/giant") < parts["decisions-list"].index("default/trainer")
-        for told in ("no room", "bound", "metal-1"):
-            assert told in parts["decisions-list"]
+        for said_here in ("no room", "bound", "metal-1"):
+            assert said_here in parts["decisions-list"]
         assert parts["map"].count("<bdi>metal-") == 2
         async with session.get(url) as response:
             text = await response.text()
@@ -99,7 +99,7 @@ class Page:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._number = 0
-        self.complaints: list[str] = []
+        self.conditions: list[str] = []
 
     async def call(self, method: str, **params: Any) -> Any:
         self._number += 1
@@ -110,7 +110,7 @@ class Page:
                 assert "error" not in message, message
                 return message["result"]
             if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.complaints.append(json.dumps(message["params"]))
+                self.conditions.append(json.dumps(message["params"]))
 
     async def run(self, code: str) -> Any:
         answer = await self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
@@ -189,7 +189,7 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
     for kind in ("keyDown", "keyUp"):
         enter = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
         await page.call("Input.dispatchKeyEvent", type=kind, **(enter if kind == "keyDown" else {"key": "Enter"}))
-    await page.has("#node", "metal-1", "default/trainer", "unsettled")
+    await page.has("#node", "metal-1", "default/trainer", "uncertain")
     assert await page.run("document.querySelectorAll('#node svg rect').length") > 10
     assert await page.run("getComputedStyle(document.querySelector('#node svg .canvas')).fill") == "rgb(244, 246, 248)"
     assert await page.run("document.activeElement.id") == "node"
@@ -212,7 +212,7 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
     picture = await page.picture()
     assert picture.startswith(b"\x89PNG")
     (tmp_path / "dashboard.png").write_bytes(picture)
-    assert page.complaints == []
+    assert page.conditions == []
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
@@ -223,7 +223,7 @@ async def test_it_fits_on_the_screen(service: Service, page: Page, width: int, s
     assert await page.run("document.documentElement.scrollWidth") <= width
     ground = await page.run("getComputedStyle(document.body).backgroundColor")
     assert ground == {"dark": "rgb(15, 20, 26)", "light": "rgb(244, 246, 248)"}[scheme]
-    assert page.complaints == []
+    assert page.conditions == []
 
 
 async def test_many_nodes_are_tiles_and_the_focus_stays_where_it_is(service: Service, api: Api, page: Page) -> None:
@@ -250,7 +250,7 @@ async def test_many_nodes_are_tiles_and_the_focus_stays_where_it_is(service: Ser
     await page.run("document.activeElement.click()")
     await page.has("#node", "metal-2")
     assert await page.run("document.querySelector('.tile.chosen').dataset.node") == "metal-2"
-    assert page.complaints == []
+    assert page.conditions == []
 
 
 async def test_a_browser_without_javascript_shows_it(service: Service, server: ApiServer, page: Page) -> None:

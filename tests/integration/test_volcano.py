@@ -39,7 +39,7 @@ async def service(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> 
     made = Service(server, tmp_path)
     made.config["volcano"] = {"enabled": True, "weight": 10}
     # Volcano books by itself.
-    made.config["claims"] = {"enabled": False}
+    made.config["reservations"] = {"enabled": False}
     await start("topowise_scheduler", "serve", config=made.config)
     await assert_eventually(made.is_ready)
     return made
@@ -60,14 +60,14 @@ class Session:
     async def predicate(self, pod: dict[str, Any]) -> dict[str, Any]:
         """The answers for all nodes, asked at a time as by Volcano's workers."""
         asked = task(pod)
-        told = await asyncio.gather(
+        shown = await asyncio.gather(
             *(self.call("predicate", {"task": asked, "node": node_info(name)}) for name in NODES)
         )
-        return dict(zip(NODES, told, strict=True))
+        return dict(zip(NODES, shown, strict=True))
 
     async def allocate(self, pod: dict[str, Any], name: str) -> str:
-        told = await self.call("allocateFunc", {"task": task(pod, node=name, status=ALLOCATED)})
-        return str(told["errorMessage"])
+        shown = await self.call("allocateFunc", {"task": task(pod, node=name, status=ALLOCATED)})
+        return str(shown["errorMessage"])
 
     async def deallocate(self, pod: dict[str, Any], name: str) -> None:
         assert await self.call("deallocateFunc", {"task": task(pod, node=name, status=PENDING)}) == {"errorMessage": ""}
@@ -102,9 +102,9 @@ async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service
                 for one in reversed(gang):
                     await volcano.deallocate(one, "n1")
                 assert await volcano.predicate(late) == {"n1": FITS, "n2": FITS}
-                assert await volcano.metric("topowise_scheduler_open_claims") == 0
+                assert await volcano.metric("topowise_scheduler_open_reservations") == 0
             assert await volcano.call("onSessionClose", {}) == {}
-        assert await volcano.metric("topowise_scheduler_open_claims") == 4
+        assert await volcano.metric("topowise_scheduler_open_reservations") == 4
         for one in gang:
             name = one["metadata"]["name"]
             await api.request(
@@ -114,7 +114,7 @@ async def test_a_gang_is_placed_given_up_placed_again_and_bound(service: Service
             )
 
         async def all_seen() -> bool:
-            return await volcano.metric("topowise_scheduler_open_claims") == 0
+            return await volcano.metric("topowise_scheduler_open_reservations") == 0
 
         await assert_eventually(all_seen)
         assert (await volcano.predicate(late))["n1"]["code"] == 2

@@ -80,10 +80,10 @@ def test_with_the_numa_reservation_the_smaller_number_counts() -> None:
 def test_where_koordlet_binds_cpus_the_kubelet_predicts_nothing() -> None:
     life = Life(koordlet({"policy": "none"}), **NO_MANAGERS)
     life.report()
-    books = life.service.ledger.books("n1")
-    assert books is not None
-    assert books.kubelet is not None
-    assert (books.kubelet.cpu, books.kubelet.memory) == (None, None)
+    node_state = life.service.ledger.node_state("n1")
+    assert node_state is not None
+    assert node_state.kubelet is not None
+    assert (node_state.kubelet.cpu, node_state.kubelet.memory) == (None, None)
     # Larger than any NUMA node, and with hugepages, of which nothing is told with the gate off.
     assert life.fits(guaranteed("x", "12", "20Gi", **{"hugepages-2Mi": "1Gi"}))
     assert not life.fits(guaranteed("x", "17", "20Gi"))
@@ -136,10 +136,10 @@ def test_annotations_that_cannot_be_read_are_named() -> None:
     document = life.seen()
     document["metadata"]["annotations"]["node.koordinator.sh/cpu-topology"] = '{"detail": 7}'
     life.deliver(document)
-    books = life.service.ledger.books("n1")
-    assert books is not None
-    assert books.report is not None
-    (problem,) = books.report.problems
+    node_state = life.service.ledger.node_state("n1")
+    assert node_state is not None
+    assert node_state.report is not None
+    (problem,) = node_state.report.problems
     assert "node.koordinator.sh/cpu-topology" in problem
     assert problem.endswith("no CPU is taken to be reserved")
     assert life.free == [8, 8]

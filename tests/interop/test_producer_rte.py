@@ -129,10 +129,10 @@ def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_a
 def test_a_kubelet_without_managers_is_told_of_by_zones_without_allocatable_cpus() -> None:
     life = Life(rte, **NO_MANAGERS)
     life.report()
-    books = life.service.ledger.books("n1")
-    assert books is not None
-    assert books.kubelet is not None
-    assert (books.kubelet.cpu, books.kubelet.memory) == (None, None)
+    node_state = life.service.ledger.node_state("n1")
+    assert node_state is not None
+    assert node_state.kubelet is not None
+    assert (node_state.kubelet.cpu, node_state.kubelet.memory) == (None, None)
     wanted = guaranteed("a", "4", "1Gi", 2)
     life.bind(wanted)
     life.admit(wanted)

@@ -85,7 +85,7 @@ def _machine(rng: Random) -> Machine:
     if not any(cores):
         cores[0] = 2
     total, first = sum(cores), 0
-    told = rng.random() < 0.5
+    shown = rng.random() < 0.5
     memory = rng.choice((6, 12, 24))
     pages = rng.random() < 0.4
     numa = []
@@ -107,7 +107,7 @@ def _machine(rng: Random) -> Machine:
                 cores=tuple(made),
                 hugepages=hugepages,
                 distances=tuple(10 if one == position else rng.choice((12, 20, 20, 32)) for one in range(zones))
-                if told
+                if shown
                 else None,
             )
         )

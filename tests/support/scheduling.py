@@ -207,10 +207,10 @@ class Service:
 
     def free(self, name: str) -> list[int]:
         """Free CPUs per zone as the ledger believes."""
-        books = self.ledger.books(name)
-        assert books is not None
-        assert books.kubelet is not None
-        node = books.kubelet
+        node_state = self.ledger.node_state(name)
+        assert node_state is not None
+        assert node_state.kubelet is not None
+        node = node_state.kubelet
         assert node.cpu is not None
         return [(cpus & node.cpu.available).bit_count() for cpus in node.topology.numa_cpus]
 

@@ -28,11 +28,11 @@ async def until_still(
     """
     deadline = time.monotonic() + limit
     before: Seen | None = None
-    turns = 0
+    iterations = 0
     while True:
         seen = await look()
-        turns = turns + 1 if seen is not None and seen == before else 0
-        if seen is not None and turns * every >= seconds:
+        iterations = iterations + 1 if seen is not None and seen == before else 0
+        if seen is not None and iterations * every >= seconds:
             return seen
         before = seen
         assert time.monotonic() < deadline, f"still moving after {limit:.0f}s: {state()}"

@@ -242,7 +242,7 @@ class VolcanoCluster(Cluster):
 
     def _settings(self, number: int) -> Json:
         recipe: Json = yaml.safe_load((_RECIPES / "scheduler.yaml").read_text())
-        return {"volcano": recipe["volcano"], "waking": recipe["waking"]}
+        return {"volcano": recipe["volcano"], "requeue": recipe["requeue"]}
 
     async def _define(self) -> None:
         await super()._define()

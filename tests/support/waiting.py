@@ -125,9 +125,9 @@ class Simulation:
         return node.admit(pods.decode(msgspec.json.encode(one.document))).admitted
 
     def _bookings(self, name: str) -> list[Any]:
-        books = self.service.ledger.books(name)
-        assert books is not None
-        return list(books.bookings.values())
+        node_state = self.service.ledger.node_state(name)
+        assert node_state is not None
+        return list(node_state.bookings.values())
 
     def _bind(self, one: _Pod, record: PodRecord, name: str) -> None:
         assert record.needs is not None

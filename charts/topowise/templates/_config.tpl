@@ -12,7 +12,7 @@
 {{- $files := dict "certFile" "/etc/topowise/tls/tls.crt" "keyFile" "/etc/topowise/tls/tls.key" "clientCaFile" "/etc/topowise/tls/ca.crt" -}}
 {{- $extender = dict "address" "0.0.0.0" "port" $scheduler.extender.port "tls" $files -}}
 {{- end -}}
-{{- $election := dict "enabled" (gt (int $scheduler.replicas) 1) "leaseName" (printf "%s-waking" (include "topowise.componentName" (list . "scheduler"))) -}}
+{{- $election := dict "enabled" (gt (int $scheduler.replicas) 1) "leaseName" (printf "%s-requeue" (include "topowise.componentName" (list . "scheduler"))) -}}
 {{- $known := dict "extender" $extender "leaderElection" $election -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "SchedulerConfiguration" -}}
 {{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.config) $head) -}}

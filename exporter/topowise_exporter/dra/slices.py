@@ -29,7 +29,7 @@ _KEPT_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """What a driver says of a device; where it lies is found in the machine (topowise_exporter.dra.amounts).
+    """What a driver says of a device; where it lies is found in the machine (topowise_exporter.dra.device_counts).
 
     `is_whole`: it is given to one claim as a whole. The others are left out of counts: partitions that exclude each
     other (KEP-4815) and devices that are given in parts (KEP-5075) say nothing about what is left by their number.

@@ -1,6 +1,6 @@
 """Keeps what this node's ResourceSlices say, by a watch of its own.
 
-Nobody waits for it but the first look, and that not for long: a look takes what is known. An API server that is away
+Nobody waits for it but the first sync, and that not for long: a sync takes what is known. An API server that is away
 leaves the last known devices in place. One that has no such API (DRA is off, before 1.32), or refuses to show it, means
 that devices of claims are in no zone: that is said once, and tried again ever more seldom.
 The field selector makes the answer this node's alone, and is an index of the API server's watch cache.
@@ -38,7 +38,7 @@ class ResourceSlices:
         self._changed = changed
         self._backoff = backoff or Backoff(30.0, 1800.0)
         self._slices: dict[str, Slice] = {}
-        self._complaint = ""
+        self._condition = ""
         self._answered = asyncio.Event()
         self.devices: Devices = {}
 
@@ -72,8 +72,8 @@ class ResourceSlices:
             await asyncio.sleep(self._backoff.next_delay(at_least=refusal.retry_after))
 
     def _forget(self, refusal: ApiError) -> None:
-        if str(refusal) != self._complaint:
-            self._complaint = str(refusal)
+        if str(refusal) != self._condition:
+            self._condition = str(refusal)
             level = logging.WARNING if refusal.status == _FORBIDDEN else logging.INFO
             log.log(level, "ResourceSlices cannot be read, devices of claims are in no zone", extra=kv(why=refusal))
         self._slices.clear()
@@ -81,7 +81,7 @@ class ResourceSlices:
 
     def replace(self, items: list[Slice]) -> None:
         """As Consumer: all slices of the node."""
-        self._complaint = ""
+        self._condition = ""
         self._slices = {one.name: one for one in items}
         self._publish(devices_of(self._slices.values(), self.devices))
 

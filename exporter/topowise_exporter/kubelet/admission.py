@@ -70,8 +70,8 @@ class _Wait(NamedTuple):
         return min(at - now for at in times if at > now)
 
 
-class _Look(NamedTuple):
-    """What one look has to go by."""
+class _Sync(NamedTuple):
+    """What one sync has to go by."""
 
     uids: _Uids
     directories: frozenset[str] | None
@@ -79,7 +79,7 @@ class _Look(NamedTuple):
 
 
 class Admissions:
-    """Remembers who was whole, from look to look."""
+    """Remembers who was whole, from sync to sync."""
 
     def __init__(self) -> None:
         self._whole: dict[PodAllocation, str] = {}
@@ -88,7 +88,7 @@ class Admissions:
         self._closed: frozenset[str] = _NONE
         self._seen: tuple[object, ...] = ()
         self._last = Sorted(())
-        self._has_looked = False
+        self._has_synced = False
 
     def sort(
         self, pods: tuple[PodAllocation, ...], states: States, directories: frozenset[str] | None, now: float
@@ -101,32 +101,32 @@ class Admissions:
         # Somebody who waits is looked at anew, for the time.
         if not is_same or self._waiting:
             self._seen = seen
-            self._last = self._sorted(pods, _Look(_Uids(states, directories or _NONE), directories, now))
-            self._has_looked = True
+            self._last = self._sorted(pods, _Sync(_Uids(states, directories or _NONE), directories, now))
+            self._has_synced = True
         return self._last
 
-    def _sorted(self, pods: tuple[PodAllocation, ...], look: _Look) -> Sorted:
-        self._note_open(look)
+    def _sorted(self, pods: tuple[PodAllocation, ...], sync: _Sync) -> Sorted:
+        self._note_open(sync)
         whole = {pod: self._whole[pod] for pod in pods if pod in self._whole}
-        look.uids.take(whole.values())
+        sync.uids.take(whole.values())
         waiting: dict[Name, _Wait] = {}
         listed = set(whole.values())
         # Of pods that hold alike the one with the most is matched first, as the others may be parts of such a one.
         for pod in sorted((pod for pod in pods if pod not in whole), key=_size, reverse=True):
-            wait = self._wait(pod, look.now)
-            uid = look.uids.of(pod)
+            wait = self._wait(pod, sync.now)
+            uid = sync.uids.of(pod)
             listed.add(uid)
-            if self._is_whole(pod, uid, wait, look):
+            if self._is_whole(pod, uid, wait, sync):
                 whole[pod] = uid
             else:
                 waiting[_name(pod)] = wait
         self._whole, self._waiting = whole, waiting
-        stuck = frozenset(name for name, wait in waiting.items() if wait.is_stuck(look.now))
+        stuck = frozenset(name for name, wait in waiting.items() if wait.is_stuck(sync.now))
         withheld = frozenset(waiting) - stuck
         shown = tuple(pod for pod in pods if pod in whole or _name(pod) in stuck) if withheld else pods
         # The same pods stay the same object, by which later stages know that there is nothing to do.
         shown = self._last.pods if shown == self._last.pods else shown
-        due = min((waiting[name].due(look.now) for name in withheld), default=None)
+        due = min((waiting[name].due(sync.now) for name in withheld), default=None)
         return Sorted(shown, stuck, withheld, due, frozenset(whole.values()) - {""}, frozenset(listed) - {""})
 
     def _wait(self, pod: PodAllocation, now: float) -> _Wait:
@@ -135,28 +135,28 @@ class Admissions:
             return _Wait(pod, now, now)
         return wait if wait.pod == pod else _Wait(pod, wait.since, now)
 
-    def _is_whole(self, pod: PodAllocation, uid: str, wait: _Wait, look: _Look) -> bool:
+    def _is_whole(self, pod: PodAllocation, uid: str, wait: _Wait, sync: _Sync) -> bool:
         """Whether the kubelet has given the pod all that it will, as far as can be told."""
         # All that is there at our own start was published before, whole or not.
-        is_quiet = not self._has_looked or look.now - wait.changed >= QUIET_S
+        is_quiet = not self._has_synced or sync.now - wait.changed >= QUIET_S
         if not _size(pod):
             # It may hold nothing yet: then somebody in the state files is just being admitted.
-            return is_quiet and not any(look.now - since < STUCK_S for since in self._open.values())
+            return is_quiet and not any(sync.now - since < STUCK_S for since in self._open.values())
         was_whole = {held for one, held in self._whole.items() if _name(one) == _name(pod)}
         if uid:
-            return uid in was_whole or (is_quiet if look.directories is None else uid in look.directories)
-        if look.directories is not None and look.uids.should_know(pod):
+            return uid in was_whole or (is_quiet if sync.directories is None else uid in sync.directories)
+        if sync.directories is not None and sync.uids.should_know(pod):
             # Its checkpoint has not been written yet.
             return False
         return bool(was_whole) or is_quiet
 
-    def _note_open(self, look: _Look) -> None:
+    def _note_open(self, sync: _Sync) -> None:
         """Uids that came without a directory. What is so at our own start is dead rather than being admitted."""
-        if look.directories is None:
+        if sync.directories is None:
             return
-        known = look.uids.all
-        self._closed = (self._closed | look.directories) & known if self._has_looked else known
-        self._open = {uid: self._open.get(uid, look.now) for uid in known - self._closed}
+        known = sync.uids.all
+        self._closed = (self._closed | sync.directories) & known if self._has_synced else known
+        self._open = {uid: self._open.get(uid, sync.now) for uid in known - self._closed}
 
 
 class _Uids:

@@ -64,8 +64,8 @@ def parse(text: bytes, source: str) -> DeviceState:
     try:
         checkpoint = _decode(text)
         holders = _holders(checkpoint.Data, source)
-        if (told := checksum(checkpoint.Data)) is not None and told != checkpoint.Checksum:
-            raise SourceError(source, f"has checksum {checkpoint.Checksum}, expected {told}")
+        if (computed := checksum(checkpoint.Data)) is not None and computed != checkpoint.Checksum:
+            raise SourceError(source, f"has checksum {checkpoint.Checksum}, expected {computed}")
     except documents.UNREADABLE as exc:
         raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
     except ValueError as exc:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
-from topowise_exporter.kubelet.model import Device, MemoryBlock, MemoryBooks, PodAllocation
+from topowise_exporter.kubelet.model import Device, FreeMemory, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.state_files import CpuState, MemoryNode, MemoryState
 
 # What one container of a pod holds, and what all of them do.
@@ -104,19 +104,19 @@ def live_memory_holders(state: MemoryState, pods: Iterable[PodAllocation]) -> fr
     return frozenset(live)
 
 
-def exact_memory(state: MemoryState, live: frozenset[str]) -> MemoryBooks:
-    """The books once the dead have been released (memorymanager/policy_static.go, releaseContainerMemory)."""
-    books = _Books(state, live)
+def exact_memory(state: MemoryState, live: frozenset[str]) -> FreeMemory:
+    """What is free once the dead have been released (memorymanager/policy_static.go, releaseContainerMemory)."""
+    accounting = _Accounting(state, live)
     for block in _unexplained(state):
-        books.release(block)
+        accounting.release(block)
     for uid, containers in sorted(state.holders.items()):
         for _, blocks in sorted(containers.items()) if uid not in live else ():
             for block in blocks:
-                books.release(block)
-    return MemoryBooks(books.free, books.assignments, books.cells)
+                accounting.release(block)
+    return FreeMemory(accounting.free, accounting.assignments, accounting.cells)
 
 
-class _Books:
+class _Accounting:
     """The tables of the file, as they become."""
 
     def __init__(self, state: MemoryState, live: frozenset[str]) -> None:

@@ -89,8 +89,8 @@ class PodAllocation(msgspec.Struct, frozen=True, cache_hash=True):
         )
 
 
-class MemoryBooks(msgspec.Struct, frozen=True):
-    """The memory manager's own books: bytes free by (NUMA node, type); by node the blocks on it and its group."""
+class FreeMemory(msgspec.Struct, frozen=True):
+    """The memory manager's own accounting: bytes free by (NUMA node, type); by node the blocks on it and its group."""
 
     free: Mapping[tuple[int, str], int]
     assignments: Mapping[int, int]
@@ -101,15 +101,15 @@ class Allocations(msgspec.Struct, frozen=True):
     """All that is known of what the kubelet has to give and has given.
 
     `unlisted` maps pod uids to CPUs that only the CPU manager's state file shows: finished init containers keep them.
-    `unlisted_devices` is the same of the device manager's. `books` is None if the memory manager is off or its state
-    cannot be read. `admitting` are those of `pods` that may hold more by now than is known of them. `absent` are the
-    devices of resources that have none allocatable, and had some not long ago.
+    `unlisted_devices` is the same of the device manager's. `free_memory` is None if the memory manager is off or its
+    state cannot be read. `admitting` are those of `pods` that may hold more by now than is known of them. `absent` are
+    the devices of resources that have none allocatable, and had some not long ago.
     """
 
     allocatable: Allocatable = Allocatable()
     pods: tuple[PodAllocation, ...] = ()
     unlisted: Mapping[str, frozenset[int]] = {}
-    books: MemoryBooks | None = None
+    free_memory: FreeMemory | None = None
     unlisted_devices: Mapping[str, tuple[Device, ...]] = {}
     admitting: frozenset[tuple[str, str]] = frozenset()
     absent: tuple[Device, ...] = ()

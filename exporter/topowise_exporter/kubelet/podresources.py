@@ -77,7 +77,7 @@ class PodResources:
         return self._decoder.decode(await self._call("List"))
 
     async def _call(self, method: str) -> bytes:
-        """The answer as bytes: most looks find the same as the one before, and need no decoding."""
+        """The answer as bytes: most syncs find the same as the one before, and need no decoding."""
         # gRPC reports a missing file as an unreachable address after its own back-off; say what is the matter at once.
         try:
             exists = Path(self._socket).exists()

@@ -1,7 +1,7 @@
-"""The kubelet's Pods API as a source of hints: what happened to which pod does not matter, only that something did.
+"""The kubelet's Pods API as a source of events: what happened to which pod does not matter, only that something did.
 
 A pod's end writes none of the kubelet's files: without this API the CPUs and devices it held are found free by the next
-timed look. KEP-4188; alpha in Kubernetes 1.36 (feature gate PodsAPI), so on most nodes there is no such socket, and
+timed sync. KEP-4188; alpha in Kubernetes 1.36 (feature gate PodsAPI), so on most nodes there is no such socket, and
 that is no problem.
 """
 
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import kv
-from topowise.runtime.told import Told
+from topowise.runtime.once import OncePerChange
 from topowise.wire import pods_pb2 as pb
 from topowise_exporter.triggers import Trigger
 
@@ -46,7 +46,7 @@ _LOOK_FOR_SOCKET_S: Final = 60.0
 
 
 class PodsWatch:
-    """Hints at every event of the watch. The socket may come, go and come back."""
+    """Notifies at every event of the watch. The socket may come, go and come back."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class PodsWatch:
         self._trigger = trigger
         self._backoff = backoff or Backoff(maximum=60.0)
         self._uniform = uniform
-        self._said, self._told = "", Told()
+        self._said, self._problem = "", OncePerChange()
         self.appeared = Trigger()
-        """To be hinted at when the socket is made."""
+        """To be notified when the socket is made."""
 
     async def run(self) -> None:
         """Watches until cancelled."""
@@ -101,7 +101,7 @@ class PodsWatch:
             async for event in watch(b"", timeout=lifetime):
                 self._say(_WATCHING, socket=self._socket)
                 if pb.WatchPodsEvent.FromString(event).type != pb.INITIAL_SYNC_COMPLETE:
-                    self._trigger.hint(REASON)
+                    self._trigger.notify(REASON)
 
     def _after(self, exc: grpc.aio.AioRpcError) -> float:
         """Seconds until the next try, at least."""
@@ -117,7 +117,7 @@ class PodsWatch:
 
     def _say(self, what: str, **details: object) -> None:
         """Once for each change, and not each time that it comes and goes: nothing depends on this API."""
-        is_news = self._told.is_news(what)
+        is_news = self._problem.is_change(what)
         if what != self._said and (is_news or what == _WATCHING):
             self._said = what
             log.info(what, extra=kv(**details))

@@ -35,7 +35,7 @@ STEADY_S: Final = 2.0
 
 
 class Before(msgspec.Struct, frozen=True):
-    """What is known to have been there: by the last true look, or by the object of an earlier exporter."""
+    """What is known to have been there: by the last true sync, or by the object of an earlier exporter."""
 
     pods: Mapping[tuple[str, str], PodAllocation] = {}
     devices: tuple[Device, ...] = ()

@@ -28,7 +28,7 @@ from topowise_exporter.publish.topology import Observation
 def observed(
     node_name: str, seen: Observation, excluded: Exclusions, owner: nrt.OwnerReference | None = None
 ) -> numatopology.Numatopology:
-    """The object to publish from one look at the node."""
+    """The object to publish from one reading of the node."""
     allocations = exclusions.apply(excluded, seen.allocations)
     kubelet = seen.kubelet
     unlisted = frozenset[int]().union(*allocations.unlisted.values())

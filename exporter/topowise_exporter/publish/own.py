@@ -42,7 +42,7 @@ class OwnObject:
         self._query = {"fieldSelector": f"metadata.name={node_name}"}
         self._changed = changed
         self._backoff = backoff or Backoff(30.0, 1800.0)
-        self._complaint = ""
+        self._condition = ""
         self.version: str | None = None
 
     async def run(self) -> None:
@@ -62,8 +62,8 @@ class OwnObject:
             await asyncio.sleep(self._backoff.next_delay(at_least=refusal.retry_after))
 
     def _say(self, refusal: ApiError) -> None:
-        if str(refusal) != self._complaint:
-            self._complaint = str(refusal)
+        if str(refusal) != self._condition:
+            self._condition = str(refusal)
             about = "Cannot watch the own object, one that is deleted is found by the next comparison"
             log.info(about, extra=kv(why=refusal))
 

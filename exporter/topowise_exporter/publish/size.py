@@ -52,7 +52,7 @@ def fit(
     return Fitted(topology, left_out, size)
 
 
-def complaint(fitted: Fitted, limit: int) -> str:
+def warning(fitted: Fitted, limit: int) -> str:
     """What was done to make it fit, or that it cannot be made to."""
     if fitted.bytes > limit:
         return f"{human_bytes(fitted.bytes)} without any of {', '.join(fitted.left_out)}, at most {human_bytes(limit)}"

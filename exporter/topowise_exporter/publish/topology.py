@@ -14,7 +14,7 @@ from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import Section
 from topowise_exporter import exclusions, zones
-from topowise_exporter.dra.amounts import with_devices
+from topowise_exporter.dra.device_counts import with_devices
 from topowise_exporter.dra.slices import Devices
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.model import Allocations, Device, MemoryBlock, PodAllocation
@@ -40,7 +40,7 @@ class Publishing(Section, frozen=True):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """One look at the node: hardware, configuration, and what the kubelet has given to whom."""
+    """One reading of the node: hardware, configuration, and what the kubelet has given to whom."""
 
     machine: Machine
     kubelet: KubeletConfiguration
@@ -172,9 +172,9 @@ def _per_zone(machine: Machine, allocations: Allocations, accounts: zones.Accoun
         }
         if node.id in accounts.cpus_available:
             mine[attributes.ZONE_CPUS_AVAILABLE] = attributes.write_ids(accounts.cpus_available[node.id])
-        if allocations.books is not None and node.id in allocations.books.cells:
-            mine[attributes.MEMORY_CELLS] = attributes.write_ids(allocations.books.cells[node.id])
-            mine[attributes.MEMORY_ASSIGNMENTS] = str(allocations.books.assignments[node.id])
+        if allocations.free_memory is not None and node.id in allocations.free_memory.cells:
+            mine[attributes.MEMORY_CELLS] = attributes.write_ids(allocations.free_memory.cells[node.id])
+            mine[attributes.MEMORY_ASSIGNMENTS] = str(allocations.free_memory.assignments[node.id])
     return named
 
 

@@ -19,11 +19,11 @@ from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import APPLY_PATCH, Api
-from topowise_exporter.publish.rivals import FIELD_MANAGER, Answer, Rivals, product
+from topowise_exporter.publish.other_writers import FIELD_MANAGER, Answer, OtherWriters, product
 
 Object = TypeVar("Object")
 
-Outcome = Literal["written", "unchanged", "held-back"]
+WriteResult = Literal["written", "unchanged", "held-back"]
 
 # etcd's words (above 1.5 MiB) and those of the API server's client of it (2 MiB), both with a 500; above its own limit
 # (3 MiB) the API server answers 413.
@@ -62,7 +62,7 @@ class Writer(Generic[Object]):
         """Whether the object was found deleted and has not been written again."""
         self.version = ""
         """The resourceVersion of the last answer."""
-        self._rivals = Rivals(clock, uniform)
+        self._other_writers = OtherWriters(clock, uniform)
 
     @property
     def has_written(self) -> bool:
@@ -72,35 +72,35 @@ class Writer(Generic[Object]):
     @property
     def was_remade(self) -> bool:
         """Whether the last answer told that the object had been deleted and made anew since the one before."""
-        return self._rivals.was_remade
+        return self._other_writers.was_remade
 
     @property
     def foreign_writers(self) -> frozenset[str]:
         """Others that wrote content of the object not long ago."""
-        return self._rivals.names()
+        return self._other_writers.names()
 
-    async def publish(self, wanted: Object) -> Outcome:
+    async def publish(self, wanted: Object) -> WriteResult:
         """Makes the server's object say what `wanted` says, unless the last write went against somebody else not long
         ago: then it is to be tried again later. Raises ApiError."""
         if self._written is not None and self._same(self._written, wanted):
             return "unchanged"
-        if self._rivals.wait() > 0:
+        if self._other_writers.wait() > 0:
             return "held-back"
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         body = msgspec.json.encode(wanted)
-        self._rivals.sending()
+        self._other_writers.sending()
         try:
             answer = await self._api.request("PATCH", self._path, query=query, body=body, content_type=APPLY_PATCH)
         except ApiError as exc:
             if exc.status == 413 or any(words in exc.message for words in _TOO_LARGE):
-                self._rivals.refused()
+                self._other_writers.refused()
                 raise TooLargeError(exc, len(body)) from exc
             if not exc.status or exc.status >= 500:
                 # The answer is lost, perhaps not the write: what the server has is not known any more.
                 self._written = None
-                self._rivals.lost()
+                self._other_writers.lost()
             else:
-                self._rivals.refused()
+                self._other_writers.refused()
             if exc.status == 404:
                 message = f"the {self._kind} CRD is not installed; the chart's crds folder has it"
                 raise ApiError(404, exc.reason, message, request=exc.request) from exc
@@ -108,9 +108,9 @@ class Writer(Generic[Object]):
         noted = _answer(answer)
         if noted is None:
             # The write was taken; that its answer cannot be read harms nobody.
-            self._rivals.unreadable()
+            self._other_writers.unreadable()
         else:
-            self._rivals.answered(noted)
+            self._other_writers.answered(noted)
             self.version = noted.metadata.resourceVersion
         self._written, self.is_lost = wanted, False
         return "written"
@@ -145,9 +145,9 @@ class Writer(Generic[Object]):
             is_same, problem = False, f"it does not decode any more: {exc}"
         noted = _answer(answer)
         if noted is None:
-            self._rivals.unreadable()
+            self._other_writers.unreadable()
         else:
-            self._rivals.read(noted, differs=not is_same)
+            self._other_writers.read(noted, differs=not is_same)
             self.version = noted.metadata.resourceVersion
         if is_same:
             return None

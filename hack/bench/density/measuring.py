@@ -49,7 +49,7 @@ class _Cell(NamedTuple):
     seed: int
 
 
-class _Outcome(NamedTuple):
+class _CellResult(NamedTuple):
     cell: _Cell
     scheduler: str
     left_out: float
@@ -66,16 +66,16 @@ async def measure() -> Found:
         if zones > 1 or setting in _ONE_ZONE
         for seed in range(SEEDS)
     ]
-    outcomes: list[_Outcome] = []
+    results: list[_CellResult] = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
         for cell, found in zip(cells, pool.map(_run, cells), strict=True):
-            outcomes += found
+            results += found
             if cell.seed == SEEDS - 1:
                 _say(found)
-    return Found(density=list(_rows(outcomes)))
+    return Found(density=list(_rows(results)))
 
 
-def _run(cell: _Cell) -> list[_Outcome]:
+def _run(cell: _Cell) -> list[_CellResult]:
     """All schedulers with one stream."""
     setting = cell.setting
     recorded = next(one for one in mix.read() if one.name == setting.mix)
@@ -86,7 +86,7 @@ def _run(cell: _Cell) -> list[_Outcome]:
     most = bound.longest_prefix(Stream(counts, cell.seed).next, needs, empty, NODES)
     device = next(iter(recorded.machine.devices), "")
     return [
-        _Outcome(
+        _CellResult(
             cell,
             name,
             left_out,
@@ -102,15 +102,15 @@ def _fits(empty: Kubelet, needs: pods.Needs) -> bool:
     return trial.admit_view(trial.view("new", needs)).admitted
 
 
-def _rows(outcomes: Iterable[_Outcome]) -> Iterable[Row]:
-    def key(one: _Outcome) -> tuple[int, int, int]:
+def _rows(results: Iterable[_CellResult]) -> Iterable[Row]:
+    def key(one: _CellResult) -> tuple[int, int, int]:
         return (
             SETTINGS.index(one.cell.setting),
             one.cell.zones,
             schedulers.NAMES.index(one.scheduler),
         )
 
-    for _, group in groupby(sorted(outcomes, key=key), key):
+    for _, group in groupby(sorted(results, key=key), key):
         found = list(group)
         (setting, zones, _), scheduler, left_out, _, _ = found[0]
         yield Row(
@@ -123,7 +123,7 @@ def _rows(outcomes: Iterable[_Outcome]) -> Iterable[Row]:
         )
 
 
-def _say(found: Sequence[_Outcome]) -> None:
+def _say(found: Sequence[_CellResult]) -> None:
     (setting, zones, _), best = found[0].cell, max(found, key=lambda one: one.filled.first)
     print(
         f"  {', '.join(setting)}, {zones} NUMA nodes: {best.filled.first} of at most {best.bound} pods"

@@ -58,8 +58,8 @@ def _judgements(cluster: Cluster, policy: str, workload: Workload, target: float
     changed_ms = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
     model_ms, unaligned = _model(cluster, warm.needs)
     what, median = f"{policy}, {workload.name}", statistics.median(all_ms)
-    told = f"  {what}: fits on {fits:.0%} of {NODES} nodes, on {unaligned:.0%} without a preferred hint"
-    print(told, file=sys.stderr)
+    line = f"  {what}: fits on {fits:.0%} of {NODES} nodes, on {unaligned:.0%} without a preferred hint"
+    print(line, file=sys.stderr)
     return [
         Figure(f"{what}: 5,000 nodes cold, p50", round(median, 2), "ms", target),
         Figure(f"{what}: 5,000 nodes cold, p95", round(percentile(all_ms, 95), 2), "ms"),

@@ -41,13 +41,13 @@ class Kubelet:
             self._devices["nvidia.com/gpu", f"gpu-{node}"] = (node,)
             for vf in range(8):
                 self._devices["intel.com/e810_vf", f"vf-{node}-{vf}"] = (node,)
-        self._now = self._look()
+        self._now = self._observe()
         self._write(admitted=True)
 
     def holdings(self) -> NodeHoldings:
         return self._now
 
-    def _look(self) -> NodeHoldings:
+    def _observe(self) -> NodeHoldings:
         return NodeHoldings(
             allocatable_cpus=frozenset(cpu for cpus in CPUS.values() for cpu in cpus[2:]),
             allocatable_memory=tuple(Block("memory", (node,), 60 * GIB) for node in range(8)),
@@ -73,7 +73,7 @@ class Kubelet:
 
     def _change(self) -> None:
         # The emulated kubelet's own time is not the exporter's: its answers are ready before anybody can ask.
-        self._now = self._look()
+        self._now = self._observe()
         podresources.prepare(self._now)
 
     def _put(self, name: str, node: int, *, exclusive: bool) -> None:

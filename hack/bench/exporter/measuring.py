@@ -14,7 +14,7 @@ import msgspec
 import psutil
 
 from bench import usage
-from bench.exporter import passes
+from bench.exporter import sync_parts
 from bench.exporter.arrivals import Arrivals
 from bench.exporter.kubelet import Kubelet
 from bench.exporter.processes import NODE, api_server, exporter
@@ -25,7 +25,7 @@ from topowise import nrt
 from topowise.kube.api import APPLY_PATCH, Api
 from topowise.kube.reflector import Reflector
 
-ROUNDS: Final = 20
+PODS: Final = 20
 IDLE_S: Final = float(os.environ.get("BENCH_IDLE_S", "15"))
 
 
@@ -40,7 +40,7 @@ async def measure() -> Found:
                 arrivals = Arrivals()
                 watch = asyncio.create_task(Reflector(api, nrt.PATH, nrt.decode, arrivals).run())
                 try:
-                    return Found(await _measure(root, kubelet, api, arrivals) + passes.measure(root / "passes"))
+                    return Found(await _measure(root, kubelet, api, arrivals) + sync_parts.measure(root / "sync-parts"))
                 finally:
                     watch.cancel()
                     await asyncio.gather(watch, return_exceptions=True)
@@ -75,21 +75,21 @@ async def _idle(process: psutil.Process, api: Api) -> list[Figure]:
     share = (after[1] - before[1]) / took
     return [
         Figure(f"writes in {IDLE_S:g} idle seconds", 0 if after[0] == before[0] else 1, "writes", 0),
-        Figure("CPU while idle, a look a second", round(100 * share, 2), "% of a core", 0.5),
-        Figure("CPU of a look, 250 pods x 2 containers, 8 zones", round(share * 1e3, 2), "ms", 10),
+        Figure("CPU while idle, a sync a second", round(100 * share, 2), "% of a core", 0.5),
+        Figure("CPU of a sync, 250 pods x 2 containers, 8 zones", round(share * 1e3, 2), "ms", 10),
         Figure("resident memory", round(process.memory_info().rss / (1 << 20), 1), "MiB", 60),
     ]
 
 
 async def _admissions(kubelet: Kubelet, arrivals: Arrivals) -> list[float]:
     times = []
-    for number in range(ROUNDS):
-        # Apart by more than the limit of looks, as admissions on one node are.
+    for number in range(PODS):
+        # Apart by more than the limit of syncs, as admissions on one node are.
         await asyncio.sleep(0.15)
         since = kubelet.admit(f"new-{number}", number % 8)
         times.append(await arrivals.next(since))
         kubelet.release(f"new-{number}")
-        # What the release leaves is published with the next look and is not measured here.
+        # What the release leaves is published with the next sync and is not measured here.
         await asyncio.sleep(1.1)
     return times
 

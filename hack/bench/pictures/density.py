@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Final
 
 from bench.density.schedulers import BLIND, NAMES
-from bench.pictures import sheet
-from bench.pictures.sheet import Axis, Frame
+from bench.pictures import drawing
+from bench.pictures.drawing import Axis, Frame
 from bench.results import Row
 from bench.tables import median, of_bound
 
@@ -32,8 +32,8 @@ def density(rows: Sequence[Row], titles: dict[str, str]) -> str:
         )
     ]
     parts = [
-        sheet.text(28, 38, "Pods placed before the first one that finds no place", "title"),
-        sheet.text(
+        drawing.text(28, 38, "Pods placed before the first one that finds no place", "title"),
+        drawing.text(
             28,
             60,
             f"percent of an upper bound that no scheduler can exceed: median, and range over {len(rows[0].found)}"
@@ -45,8 +45,8 @@ def density(rows: Sequence[Row], titles: dict[str, str]) -> str:
     for place, (mix, listed) in enumerate(mixes):
         parts += _panel(Frame(_LEFT, _FIRST + _STEP * place, _PLOT, _PANEL), titles[mix], listed)
     height = _FIRST + _STEP * len(mixes) - 10
-    told = "Bars by scheduler for machines of 1, 2, 4 and 8 NUMA nodes; the tables of the page have the numbers."
-    return sheet.document(_WIDTH, height, "Density by scheduler", told, parts)
+    description = "Bars by scheduler for machines of 1, 2, 4 and 8 NUMA nodes; the tables of the page have the numbers."
+    return drawing.document(_WIDTH, height, "Density by scheduler", description, parts)
 
 
 def _legend() -> Iterator[str]:
@@ -55,17 +55,17 @@ def _legend() -> Iterator[str]:
         if place >= 5:
             x = (28, 240, 540, 770)[place - 5]
         frame = Frame(x, y, 16, 14)
-        yield sheet.box(frame, f"d{place}", 2)
+        yield drawing.box(frame, f"d{place}", 2)
         if name in BLIND:
-            yield sheet.hatched(frame)
-        yield sheet.text(x + 23, y + 12, name, "soft")
+            yield drawing.hatched(frame)
+        yield drawing.text(x + 23, y + 12, name, "soft")
 
 
 def _panel(frame: Frame, title: str, rows: Sequence[Row]) -> Iterator[str]:
     y = Axis(0, 100, frame.y + frame.height, -frame.height)
-    yield sheet.box(frame, "panel", 4)
-    yield sheet.text(frame.x, frame.y - 24, title, "name")
-    yield from sheet.scale_left(frame, y, (0, 25, 50, 75, 100), " %")
+    yield drawing.box(frame, "panel", 4)
+    yield drawing.text(frame.x, frame.y - 24, title, "name")
+    yield from drawing.scale_left(frame, y, (0, 25, 50, 75, 100), " %")
     groups = [(zones, list(listed)) for zones, listed in groupby(rows, lambda one: one.zones)]
     step = frame.width / len(groups)
     for place, (zones, listed) in enumerate(groups):
@@ -75,11 +75,11 @@ def _panel(frame: Frame, title: str, rows: Sequence[Row]) -> Iterator[str]:
             yield from _bar(Frame(x, frame.y, _BAR, frame.height), y, row)
             x += _BAR
         below = frame.y + frame.height
-        yield sheet.text(
+        yield drawing.text(
             middle, below + 20, f"{zones} NUMA node{'s' if zones > 1 else ''} a machine", "label", "middle"
         )
         refused = [f"{median(one, lambda filled: filled.refused):g}" for one in listed if one.scheduler in BLIND]
-        yield sheet.text(middle, below + 38, f"blind pods refused: {', '.join(refused)}", "soft", "middle")
+        yield drawing.text(middle, below + 38, f"blind pods refused: {', '.join(refused)}", "soft", "middle")
 
 
 def _bar(frame: Frame, y: Axis, row: Row) -> Iterator[str]:
@@ -87,9 +87,9 @@ def _bar(frame: Frame, y: Axis, row: Row) -> Iterator[str]:
     middle, top = statistics.median(percents), y.at(max(percents))
     at = y.at(middle)
     bar = Frame(frame.x + 1.5, at, frame.width - 3, y.start - at)
-    yield sheet.box(bar, f"d{NAMES.index(row.scheduler)}", 1)
+    yield drawing.box(bar, f"d{NAMES.index(row.scheduler)}", 1)
     if row.scheduler in BLIND:
-        yield sheet.hatched(bar)
+        yield drawing.hatched(bar)
     centre = frame.x + frame.width / 2
-    yield sheet.path([(centre, y.at(min(percents))), (centre, top)], "whisker")
-    yield sheet.text(centre, top - 5, f"{middle:.0f}", "small", "middle")
+    yield drawing.path([(centre, y.at(min(percents))), (centre, top)], "whisker")
+    yield drawing.text(centre, top - 5, f"{middle:.0f}", "small", "middle")

@@ -85,7 +85,7 @@ class Asking:
         return statistics.median(self._filter(self._pod(0, 0), b"[]")[0] for _ in range(200))
 
     def place(self, count: int) -> list[bytes]:
-        """Decides pods and claims room for them; their bind requests."""
+        """Decides pods and reserves room for them; their bind requests."""
         requests = []
         shapes = [shape for shape, names in enumerate(self._fitting) if len(names) > NODES // 4]
         for number in range(count):
@@ -107,7 +107,7 @@ class Asking:
         since = time.perf_counter()
         fetch(f"{self._api}/control/gone", encode(self._asked))
         self._asked.clear()
-        while self._service.metric("open_claims") and time.perf_counter() - since < 60:
+        while self._service.metric("open_reservations") and time.perf_counter() - since < 60:
             time.sleep(0.02)
         return time.perf_counter() - since
 

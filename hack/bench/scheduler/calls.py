@@ -20,8 +20,8 @@ def calls(what: str, times: Times, targets: tuple[Targets, Targets]) -> list[Fig
     """On the wall, and of CPU of the service; `targets` of filter and of prioritize."""
     filters, priorities = targets
     filter_cpu, prioritize_cpu = map(statistics.median, (times.filter_cpu, times.prioritize_cpu))
-    told = statistics.median(times.filter), statistics.median(times.prioritize), filter_cpu, prioritize_cpu
-    say(what + ": filter {:.2f}, prioritize {:.2f} ms; of CPU {:.2f} and {:.2f}".format(*told))
+    medians = statistics.median(times.filter), statistics.median(times.prioritize), filter_cpu, prioritize_cpu
+    say(what + ": filter {:.2f}, prioritize {:.2f} ms; of CPU {:.2f} and {:.2f}".format(*medians))
     return [
         *spread(f"{what}: filter", times.filter, "ms", *filters),
         Figure(f"{what}: filter, CPU of the service, p50", round(filter_cpu, 3), "ms", filters[0]),

@@ -209,8 +209,8 @@ class Catalogue:
         self._took = time.perf_counter() - started
 
     async def _tell(self, _: web.Request) -> web.Response:
-        told: dict[str, Any] = {"sent": self._sent, "seconds": self._took, "running": len(self._streams)}
-        return web.json_response(told)
+        progress: dict[str, Any] = {"sent": self._sent, "seconds": self._took, "running": len(self._streams)}
+        return web.json_response(progress)
 
 
 async def serve(templates: Templates, port: int) -> None:

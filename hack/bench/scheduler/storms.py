@@ -34,15 +34,15 @@ def storms(service: Service, asking: Asking, api: str) -> list[Figure]:
             if with_pods:
                 times = asking.run(round(STORM_S * _PODS_PER_SECOND), per_second=_PODS_PER_SECOND)
                 figures += under_events(f"500 names, {_PODS_PER_SECOND} pods/s, {title}", times, PART_TARGETS)
-            while (told := msgspec.json.decode(fetch(f"{api}/control/sent")))["running"]:
+            while (progress := msgspec.json.decode(fetch(f"{api}/control/sent")))["running"]:
                 time.sleep(0.05)
             share = (usage.cpu_seconds(service.pid) - cpu) / (time.perf_counter() - since)
             since = time.perf_counter()
             if path == "pods":
-                # A claim, whose end is the last event of all.
+                # A reservation, whose end is the last event of all.
                 asking.run(1)
             else:
-                while service.metric(_REPORTS) - taken < told["sent"] and time.perf_counter() - since < 60:
+                while service.metric(_REPORTS) - taken < progress["sent"] and time.perf_counter() - since < 60:
                     time.sleep(0.02)
             behind = time.perf_counter() - since
             behind += asking.gone() if path == "pods" else 0.0
@@ -50,7 +50,7 @@ def storms(service: Service, asking: Asking, api: str) -> list[Figure]:
             title += f" with {_PODS_PER_SECOND} pods/s" if with_pods else " alone"
             figures += [
                 Figure(f"{title}: CPU of the service", round(100 * share), "% of a core"),
-                Figure(f"{title}: events taken", round(told["sent"] / told["seconds"]), "events/s"),
+                Figure(f"{title}: events taken", round(progress["sent"] / progress["seconds"]), "events/s"),
                 Figure(f"{title}: until nothing is left to take", round(behind, 2), "s", 0.5, on_wall=True),
             ]
             say(f"{title}: {share:.0%} CPU, {behind:.2f} s behind")

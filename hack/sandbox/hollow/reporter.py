@@ -118,16 +118,16 @@ class Reporter:
                 await asyncio.sleep(wait)
             await self._publish(lag=self._random.uniform(*self._reporting.lag))
 
-    async def look(self) -> Observation:
+    async def observe(self) -> Observation:
         """What an exporter would see now. Raises SourceError if it would not believe it."""
-        return await self._looker.look()
+        return await self._looker.observe()
 
     async def _publish(self, *, lag: float) -> None:
         self._is_writing = True
         self._stale.clear()
         now = time.monotonic()
         try:
-            seen = await self.look()
+            seen = await self.observe()
         except SourceError as exc:
             log.info("Nothing to publish", extra=kv(node=self._name, why=exc))
         else:
@@ -168,9 +168,9 @@ class _Exporter(Observer):
         super().__init__(settings, podresources, cast(Source, _Known(config)))
         self._known = machine
 
-    async def look(self) -> Observation:
+    async def observe(self) -> Observation:
         """As the daemon does: what is not the truth is not published."""
-        seen = await super().look()
+        seen = await super().observe()
         if self.doubts:
             raise SourceError("kubelet", f"not to be believed yet: {', '.join(sorted(self.doubts))}")
         return seen
@@ -201,13 +201,15 @@ class _Halves:
         self._cpu_state = StateFile(root / state_files.CPU_STATE, state_files.parse_cpu_state)
         self._memory_state = StateFile(root / state_files.MEMORY_STATE, state_files.parse_memory_state)
 
-    async def look(self) -> Observation:
+    async def observe(self) -> Observation:
         allocatable = await self._podresources.allocatable()
         pods = await self._podresources.pods()
         cpu, memory = self._cpu_state.read(), self._memory_state.read()
         unlisted = {} if cpu is None else holders.unlisted_cpus(cpu, pods, holders.listed_uids(cpu, pods))
-        books = None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
-        return Observation(self._machine, self._config, Allocations(allocatable, pods, unlisted, books))
+        free_memory = (
+            None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
+        )
+        return Observation(self._machine, self._config, Allocations(allocatable, pods, unlisted, free_memory))
 
 
 class _Directly(PodResources):
@@ -221,5 +223,5 @@ class _Directly(PodResources):
         holdings = self._node.holdings()
         servicer = PodResourcesServicer(lambda: holdings)
         answer = await getattr(servicer, method)(None, None)
-        told: bytes = answer.SerializeToString(deterministic=True)
-        return told
+        encoded: bytes = answer.SerializeToString(deterministic=True)
+        return encoded

@@ -41,9 +41,9 @@ def of_memory_state(state: Json) -> int:
 def of_device_state(state: Json) -> int:
     """Of the `Data` of kubelet_internal_checkpoint."""
     entries = state["PodDeviceEntries"]
-    told = "<nil>" if entries is None else _list(_device_entry(one) for one in entries)
+    text = "<nil>" if entries is None else _list(_device_entry(one) for one in entries)
     return _fnv(
-        f"(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){told} "
+        f"(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){text} "
         f"RegisteredDevices:(map[string][]string){_map(state['RegisteredDevices'], _list)}}}"
     )
 
@@ -80,8 +80,8 @@ def _device_entry(entry: Json) -> str:
     )
 
 
-def _map(values: Mapping[Any, Any], told: Callable[[Any], str]) -> str:
-    return "map[" + " ".join(f"{key}:{told(value)}" for key, value in sorted(values.items())) + "]"
+def _map(values: Mapping[Any, Any], text: Callable[[Any], str]) -> str:
+    return "map[" + " ".join(f"{key}:{text(value)}" for key, value in sorted(values.items())) + "]"
 
 
 def _list(values: Iterable[object]) -> str:

@@ -230,7 +230,7 @@ class Lifecycle:
         """A checkpoint after the other, each of which can be seen. The lock must be held."""
         decision, steps = self.node.begin_admission(pod)
         self.checkpoint(devices=False)
-        held = self.node.books.devices
+        held = self.node.managers.devices
         for step in steps:
             await asyncio.sleep(self._pace.pause.draw(self._random))
             self.node.reveal(step)
@@ -285,7 +285,7 @@ class Lifecycle:
             await asyncio.sleep(self._random.uniform(*self._pace.stop))
             await self._release(pod)
         if buries:
-            await self._bury(pod)
+            await self._remove_ended(pod)
         self._moving -= 1
 
     async def _release(self, pod: pods.Pod) -> None:
@@ -296,7 +296,7 @@ class Lifecycle:
                 self._note(pod, "ended")
                 self._changed()
 
-    async def _bury(self, pod: pods.Pod) -> None:
+    async def _remove_ended(self, pod: pods.Pod) -> None:
         options = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod.metadata.uid}}
         try:
             await self._api.request("DELETE", _path(pod), body=msgspec.json.encode(options))

@@ -1,9 +1,9 @@
 """One emulated kubelet: the one-node model in charge of a machine that the exporter's own reader has read.
 
 The model decides; this module shows what the real kubelet would show of itself meanwhile, which is never the whole
-truth at once. An admission is revealed step by step. The dead and the refused stay on the managers' books (and in
-their files) until each of them looks again, but no longer in List. After a restart the books are full, and List knows
-nobody.
+truth at once. An admission is revealed step by step. The dead and the refused stay with the managers (and in
+their files) until each of them looks again, but no longer in List. After a restart the managers are full, and List
+knows nobody.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from sandbox.kubelet import books
-from sandbox.kubelet.books import Books
+from sandbox.kubelet import admission_steps
+from sandbox.kubelet.admission_steps import ManagerStates
 from sandbox.kubelet.devices import plugins
 from sandbox.kubelet.holdings import Block, ContainerHoldings, NodeHoldings, PodHoldings
 from sandbox.kubelet.restore import restored
@@ -40,7 +40,7 @@ class EmulatedNode:
 
     def _begin(self) -> None:
         self._kubelet = Kubelet(self._machine, self._config)
-        self._books = Books.of(self._kubelet)
+        self._managers = ManagerStates.of(self._kubelet)
         self._restored: frozenset[str] = frozenset()
         # Pods that count as active, with the kinds of their containers by name.
         self._active: dict[str, tuple[pods.Metadata, Mapping[str, str]]] = {}
@@ -69,7 +69,7 @@ class EmulatedNode:
         registered. Raises SourceError for files with which a kubelet does not start."""
         self._begin()
         self._restored = restored(self._kubelet, files, self.cpu_policy, self.memory_policy)
-        self._books = Books.of(self._kubelet)
+        self._managers = ManagerStates.of(self._kubelet)
         self._registered = set()
         self.is_blind = True
 
@@ -96,9 +96,9 @@ class EmulatedNode:
             self._kubelet.report_devices(plugin.resource, devices)
 
     @property
-    def books(self) -> Books:
+    def managers(self) -> ManagerStates:
         """What the managers have now."""
-        return self._books
+        return self._managers
 
     def has_restored(self, uid: str) -> bool:
         """Whether the pod was here before the kubelet's restart, and has not been looked at since."""
@@ -113,13 +113,13 @@ class EmulatedNode:
             self.reveal(step)
         self.end_admission(pod, decision)
         if not decision.admitted:
-            self._books = Books.of(self._kubelet)
+            self._managers = ManagerStates.of(self._kubelet)
         return decision
 
-    def begin_admission(self, pod: pods.Pod) -> tuple[Admission, list[Books]]:
+    def begin_admission(self, pod: pods.Pod) -> tuple[Admission, list[ManagerStates]]:
         """The decision, and the states to `reveal` one after the other before the admission is ended with it.
 
-        The pod is active at once; what the dead had is off the books, but for those who have survived a restart: they
+        The pod is active at once; what the dead had is given back, but for those who have survived a restart: they
         are not known to be dead before all have been looked at.
         """
         uid = pod.metadata.uid
@@ -128,20 +128,20 @@ class EmulatedNode:
             self._report_devices(everything=is_again)
         needs = pods.needs(pod, pod_level_resources=self._kubelet.settings.pod_level_resources)
         seen = self._kubelet.view(uid, needs)
-        before = Books.of(self._kubelet)
-        decision, steps = books.admit(self._kubelet, seen)
+        before = ManagerStates.of(self._kubelet)
+        decision, steps = admission_steps.admit(self._kubelet, seen)
         if self.unregistered and is_again:
             self._report_devices(everything=False)
         self._active[uid] = pod.metadata, {one.name: one.kind for one in seen.containers}
-        self._books = before
+        self._managers = before
         return decision, steps
 
-    def reveal(self, step: Books) -> None:
+    def reveal(self, step: ManagerStates) -> None:
         """The admission has come so far."""
-        self._books = step
+        self._managers = step
 
     def end_admission(self, pod: pods.Pod, decision: Admission) -> None:
-        """A pod that was refused is not active any more; what it got stays on the books."""
+        """A pod that was refused is not active any more; what it got stays allocated."""
         if not decision.admitted:
             self._active.pop(pod.metadata.uid, None)
 
@@ -154,10 +154,10 @@ class EmulatedNode:
     def start(self, uid: str) -> bool:
         """The pod's containers run, its init containers are done; False if the pod is not here."""
         started = self._kubelet.start(uid)
-        memory, model = self._books.memory, self._kubelet.memory
+        memory, model = self._managers.memory, self._kubelet.memory
         if started and memory is not None and model is not None:
             done = set(memory.held.get(uid, ())) - set(model.held.get(uid, ()))
-            self._books = self._books.without_memory_of(uid, done)
+            self._managers = self._managers.without_memory_of(uid, done)
         return started
 
     def would_admit(self, pod: pods.Pod) -> Admission:
@@ -180,9 +180,9 @@ class EmulatedNode:
 
     def reconcile(self) -> bool:
         """The CPU manager drops the dead; False if there were none."""
-        before = self._books
-        self._books = before.without_cpus_of(set(before.holders) - self._active.keys() - self._restored)
-        return self._books is not before
+        before = self._managers
+        self._managers = before.without_cpus_of(set(before.holders) - self._active.keys() - self._restored)
+        return self._managers is not before
 
     # What it shows
 
@@ -203,19 +203,19 @@ class EmulatedNode:
         """What podresources tells now: the active pods, with all of their containers."""
         if self.is_blind:
             return _UNKNOWN
-        return self._told(
+        return self._shown(
             PodHoldings(uid, meta.namespace, meta.name, self._held(uid, kinds))
             for uid, (meta, kinds) in self._active.items()
         )
 
     def checkpoints(self) -> NodeHoldings:
-        """What the files of the managers have: everybody on their books, the dead too."""
-        return self._told(
-            PodHoldings(uid, "", "", self._held(uid, self._books.kinds(uid))) for uid in self._books.holders
+        """What the files of the managers have: everybody that they know, the dead too."""
+        return self._shown(
+            PodHoldings(uid, "", "", self._held(uid, self._managers.kinds(uid))) for uid in self._managers.holders
         )
 
-    def _told(self, pods: Iterable[PodHoldings]) -> NodeHoldings:
-        kubelet, cpu = self._kubelet, self._books.cpu
+    def _shown(self, pods: Iterable[PodHoldings]) -> NodeHoldings:
+        kubelet, cpu = self._kubelet, self._managers.cpu
         cpus = shared = frozenset[int]()
         if cpu is not None:
             cpus = frozenset(members(kubelet.topology.cpus & ~cpu.policy.reserved))
@@ -234,10 +234,10 @@ class EmulatedNode:
         )
 
     def _held(self, uid: str, kinds: Mapping[str, str]) -> tuple[ContainerHoldings, ...]:
-        cpus = self._books.cpu.held.get(uid, {}) if self._books.cpu else {}
-        memory = self._books.memory.held.get(uid, {}) if self._books.memory else {}
-        devices = self._books.devices.held.get(uid, {})
-        tables = self._books.devices.tables
+        cpus = self._managers.cpu.held.get(uid, {}) if self._managers.cpu else {}
+        memory = self._managers.memory.held.get(uid, {}) if self._managers.memory else {}
+        devices = self._managers.devices.held.get(uid, {})
+        tables = self._managers.devices.tables
         return tuple(
             ContainerHoldings(
                 name=name,
@@ -263,7 +263,7 @@ class EmulatedNode:
         )
 
     def _memory_tables(self) -> dict[str, Any]:
-        memory = self._books.memory
+        memory = self._managers.memory
         if memory is None:
             return {}
         tables = memory.tables

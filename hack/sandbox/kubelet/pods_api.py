@@ -24,7 +24,7 @@ class PodsApi(rpc.PodsServicer):
 
     def __init__(self, holdings: Callable[[], NodeHoldings]) -> None:
         self._holdings = holdings
-        self._told: dict[str, PodHoldings] = {}
+        self._sent: dict[str, PodHoldings] = {}
         self._watchers: set[asyncio.Queue[pb.WatchPodsEvent]] = set()
         self._server: grpc.aio.Server | None = None
 
@@ -52,22 +52,22 @@ class PodsApi(rpc.PodsServicer):
         """The node's holdings may be others than before."""
         now = _by_uid(self._holdings())
         for uid, pod in now.items():
-            if uid not in self._told:
+            if uid not in self._sent:
                 self._tell(pb.ADDED, pod)
-            elif pod != self._told[uid]:
+            elif pod != self._sent[uid]:
                 self._tell(pb.MODIFIED, pod)
-        for uid in self._told.keys() - now.keys():
-            self._tell(pb.DELETED, self._told[uid])
-        self._told = now
+        for uid in self._sent.keys() - now.keys():
+            self._tell(pb.DELETED, self._sent[uid])
+        self._sent = now
 
     async def WatchPods(  # noqa: N802
         self, request: Any, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[pb.WatchPodsEvent]:
         queue: asyncio.Queue[pb.WatchPodsEvent] = asyncio.Queue(_QUEUED)
-        self._told = _by_uid(self._holdings())
+        self._sent = _by_uid(self._holdings())
         self._watchers.add(queue)
         try:
-            for pod in self._told.values():
+            for pod in self._sent.values():
                 yield _event(pb.ADDED, pod)
             yield pb.WatchPodsEvent(type=pb.INITIAL_SYNC_COMPLETE)
             while True:

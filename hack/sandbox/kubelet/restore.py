@@ -59,10 +59,10 @@ def _correct_tables(kubelet: Kubelet, nodes: Json) -> None:
     """How blocks over several nodes are spread does not follow from the blocks."""
     if kubelet.memory is None or not nodes:
         return
-    told = [nodes[str(node)] for node in kubelet.node_ids]
+    saved = [nodes[str(node)] for node in kubelet.node_ids]
     positions = {node: position for position, node in enumerate(kubelet.node_ids)}
     kubelet.memory.tables.correct(
-        {name: [node["memoryMap"][name]["free"] for node in told] for name in kubelet.memory.policy.total},
-        [node["numberOfAssignments"] for node in told],
-        [mask_of(positions[one] for one in node["cells"]) for node in told],
+        {name: [node["memoryMap"][name]["free"] for node in saved] for name in kubelet.memory.policy.total},
+        [node["numberOfAssignments"] for node in saved],
+        [mask_of(positions[one] for one in node["cells"]) for node in saved],
     )

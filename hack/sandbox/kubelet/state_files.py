@@ -68,14 +68,14 @@ class StateFiles:
         path = self._directory / name
         try:
             content: Json = json.loads(path.read_bytes())
-            told = content.pop("Checksum" if name == DEVICE_STATE else "checksum")
+            stored = content.pop("Checksum" if name == DEVICE_STATE else "checksum")
             found = sum_of(content)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
             raise SourceError(str(path), f"is no checkpoint: {exc!r}") from exc
-        if told != found:
-            raise SourceError(str(path), f"checkpoint is corrupted: checksum {told}, expected {found}")
+        if stored != found:
+            raise SourceError(str(path), f"checkpoint is corrupted: checksum {stored}, expected {found}")
         self._written[name] = content
         return content
 

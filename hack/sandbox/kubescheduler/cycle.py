@@ -61,12 +61,12 @@ class Cycle:
         feasible = [node.name for node in nodes if node.name not in refused]
         if feasible and self._extender is not None:
             try:
-                feasible, told = await self._extender.filter(info, feasible)
+                feasible, by_extender = await self._extender.filter(info, feasible)
             except ExtenderError:
                 if not self._extender.is_ignorable:
                     raise
-                told = {}
-            refused |= told
+                by_extender = {}
+            refused |= by_extender
         return feasible, refused
 
     async def _score(self, info: PodInfo, feasible: list[str], refused: dict[str, Refused]) -> Decision:

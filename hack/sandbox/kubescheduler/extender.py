@@ -93,17 +93,17 @@ class Extender:
         if not self.filter_verb:
             return list(names), {}
         answer = await self._call(self.filter_verb, _arguments(info, names))
-        told = _decoded(self.filter_verb, answer, _FilterResult)
-        if told.Error:
+        result = _decoded(self.filter_verb, answer, _FilterResult)
+        if result.Error:
             self.calls["filter error"] += 1
-            raise ExtenderError(told.Error)
+            raise ExtenderError(result.Error)
         asked = set(names)
-        kept = told.NodeNames or []
-        strangers = [name for name in kept if name not in asked]
-        if strangers:
-            raise ExtenderError(f'extender "{self.prefix}" claims a filtered node "{strangers[0]}" which is not found')
-        ever = told.FailedAndUnresolvableNodes or {}
-        refused = {name: Refused((text,), PLUGIN) for name, text in (told.FailedNodes or {}).items()}
+        kept = result.NodeNames or []
+        unknown = [name for name in kept if name not in asked]
+        if unknown:
+            raise ExtenderError(f'extender "{self.prefix}" claims a filtered node "{unknown[0]}" which is not found')
+        ever = result.FailedAndUnresolvableNodes or {}
+        refused = {name: Refused((text,), PLUGIN) for name, text in (result.FailedNodes or {}).items()}
         refused |= {name: Refused((text,), PLUGIN, ever=True) for name, text in ever.items()}
         # A node in none of the three is refused for ever and without a word.
         left_out = asked - set(kept) - refused.keys()
@@ -134,10 +134,10 @@ class Extender:
             info.raw,
             msgspec.json.encode(proposed),
         )
-        told = _decoded(self.preempt_verb, await self._call(self.preempt_verb, body), _PreemptionResult)
+        result = _decoded(self.preempt_verb, await self._call(self.preempt_verb, body), _PreemptionResult)
         return {
             name: ([pod.UID for pod in one.Pods or ()], one.NumPDBViolations)
-            for name, one in (told.NodeNameToMetaVictims or {}).items()
+            for name, one in (result.NodeNameToMetaVictims or {}).items()
             if one is not None
         }
 
@@ -146,10 +146,10 @@ class Extender:
         meta = info.pod.metadata
         wanted = {"PodName": meta.name, "PodNamespace": meta.namespace, "PodUID": meta.uid, "Node": node}
         answer = await self._call(self.bind_verb, msgspec.json.encode(wanted))
-        told = _decoded(self.bind_verb, answer, _BindingResult)
-        if told.Error:
+        result = _decoded(self.bind_verb, answer, _BindingResult)
+        if result.Error:
             self.calls["bind error"] += 1
-            raise ExtenderError(told.Error)
+            raise ExtenderError(result.Error)
 
     async def _call(self, verb: str, body: bytes) -> bytes:
         self.calls[verb] += 1

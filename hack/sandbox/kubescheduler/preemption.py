@@ -27,7 +27,7 @@ NominatedOn = Callable[[str, PodInfo], list[PodInfo]]
 """Pods nominated on a node that count for a pod."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PostFilterResult(msgspec.Struct, frozen=True):
     """`node` is where to evict `victims`; None with `message`, PostFilter's text, if that helps nowhere."""
 
     node: str | None = None
@@ -44,24 +44,24 @@ class Preemption:
         self._extender = extender
         self._random = random
 
-    async def choose(self, info: PodInfo, refused: Mapping[str, Refused]) -> Outcome:
+    async def choose(self, info: PodInfo, refused: Mapping[str, Refused]) -> PostFilterResult:
         """Where the pod may make room for itself."""
         why_not = self._why_not(info)
         if why_not:
-            return Outcome(message=f"{_PREFIX}{why_not}")
+            return PostFilterResult(message=f"{_PREFIX}{why_not}")
         candidates, reasons, problems = self._dry_run(info, refused)
         if not candidates and problems:
-            told = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
-            return Outcome(message=f"{_PREFIX}{told}")
+            text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
+            return PostFilterResult(message=f"{_PREFIX}{text}")
         if candidates and self._extender is not None:
             try:
                 candidates = await self._ask(self._extender, info, candidates)
             except ExtenderError as exc:
-                return Outcome(message=f"{_PREFIX}{exc}")
+                return PostFilterResult(message=f"{_PREFIX}{exc}")
         if not candidates:
-            return Outcome(message=f"{_PREFIX}{fit_error(len(refused), reasons)}")
+            return PostFilterResult(message=f"{_PREFIX}{fit_error(len(refused), reasons)}")
         node = min(candidates, key=lambda name: _rank(candidates[name]))
-        return Outcome(node, tuple(candidates[node]))
+        return PostFilterResult(node, tuple(candidates[node]))
 
     def _why_not(self, info: PodInfo) -> str:
         """PodEligibleToPreemptOthers."""

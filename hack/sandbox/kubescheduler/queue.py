@@ -1,12 +1,12 @@
 """The scheduling queue: what is tried next, what waits out a back-off, what sleeps until an event may help it.
 
-- A refused pod sleeps with the names of those who refused it. An event wakes it if the hint of one of them says so; for
-  an extender every event of a pod or a node does, even an update of the pod's own status.
-- A woken pod that was refused a moment ago waits out 1 s, 2 s, ... 10 s, but only while anything else is to be done: an
-  idle scheduler tries it at once (SchedulerPopFromBackoffQ, since 1.33).
+- A refused pod sleeps with the names of those who refused it. An event requeues it if the hint of one of them says so;
+  for an extender every event of a pod or a node does, even an update of the pod's own status.
+- A requeued pod that was refused a moment ago waits out 1 s, 2 s, ... 10 s, but only while anything else is to be done:
+  an idle scheduler tries it at once (SchedulerPopFromBackoffQ, since 1.33).
 - After an error the back-off is kept in any case.
 - Events during an attempt count as if they came just after it.
-- The flush of pods that slept five minutes is left out: it would hide a lost wake-up.
+- The flush of pods that slept five minutes is left out: it would hide a lost requeueing.
 
 Sources: pkg/scheduler/backend/queue/{scheduling_queue,backoff_queue,active_queue}.go, framework/events.go.
 """
@@ -79,7 +79,7 @@ class SchedulingQueue:
         self._in_flight: dict[str, tuple[QueuedPod, list[Event]]] = {}
         self._gone: set[str] = set()
         self._changed = asyncio.Event()
-        self.woken = 0
+        self.requeued = 0
         """Pods that an event took out of their sleep."""
 
     @property
@@ -114,7 +114,7 @@ class SchedulingQueue:
             self._activate(QueuedPod(info, self._clock()))
             return
         sleeper.info = info
-        self._wake([sleeper], Event("UnscheduledPodUpdate"))
+        self._requeue([sleeper], Event("UnscheduledPodUpdate"))
 
     def drop(self, uid: str) -> None:
         """The pod is gone, or assigned."""
@@ -155,7 +155,7 @@ class SchedulingQueue:
         queued.refusals += 1
         self._sleeping[queued.info.uid] = queued
         for event in events:
-            self._wake([queued], event)
+            self._requeue([queued], event)
 
     def fail(self, queued: QueuedPod) -> None:
         """The attempt, or the bind after it, has failed."""
@@ -170,7 +170,7 @@ class SchedulingQueue:
         """Something happened in the cluster."""
         for _, events in self._in_flight.values():
             events.append(event)
-        self._wake(list(self._sleeping.values()), event)
+        self._requeue(list(self._sleeping.values()), event)
 
     def _land(self, queued: QueuedPod) -> list[Event] | None:
         """The events of the flight; None for a pod that is gone meanwhile, or queued anew."""
@@ -183,13 +183,13 @@ class SchedulingQueue:
             return None
         return events
 
-    def _wake(self, sleepers: Iterable[QueuedPod], event: Event) -> None:
+    def _requeue(self, sleepers: Iterable[QueuedPod], event: Event) -> None:
         now = self._clock()
         for queued in sleepers:
             if queued.info.uid not in self._sleeping or not _helps(queued, event):
                 continue
             del self._sleeping[queued.info.uid]
-            self.woken += 1
+            self.requeued += 1
             if queued.backoff_ends > now:
                 self._backoff[queued.info.uid] = queued
                 self._changed.set()

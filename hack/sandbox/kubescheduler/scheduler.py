@@ -138,22 +138,22 @@ class KubeScheduler:
 
     async def _preempt(self, info: PodInfo, decision: Decision) -> tuple[str | None, str]:
         """The nomination ("": none any more; None: as it is), and PostFilter's message."""
-        outcome = await self._preemption.choose(info, decision.refused)
-        if outcome.node is None:
+        result = await self._preemption.choose(info, decision.refused)
+        if result.node is None:
             # A nomination that has come to nothing is taken back; one that waits for its victims is not.
-            keeps = "terminating" in outcome.message
-            return None if keeps else "", outcome.message
+            keeps = "terminating" in result.message
+            return None if keeps else "", result.message
         self.counts["preemptions"] += 1
-        self.counts["victims"] += len(outcome.victims)
-        for victim in outcome.victims:
+        self.counts["victims"] += len(result.victims)
+        for victim in result.victims:
             try:
                 await self._status.evict(victim, info)
             except ApiError as exc:
                 log.warning("Cannot evict", extra=kv(pod=victim.key, why=exc))
-        for other in list(self._nominated.get(outcome.node, {}).values()):
+        for other in list(self._nominated.get(result.node, {}).values()):
             if other.priority < info.priority:
                 await self._status.denominate(other)
-        return outcome.node, ""
+        return result.node, ""
 
     async def _failed(self, queued: QueuedPod, problem: str) -> None:
         self.counts["failed"] += 1

@@ -1,4 +1,4 @@
-"""A pod in the books of its node: how sure it is to be there, and since when."""
+"""A pod in the state of its node: how sure it is to be there, and since when."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EARLY_S: Final = 0.2
 LATE_S: Final = 2.0
 
 
-class Standing(IntEnum):
+class BookingState(IntEnum):
     """How sure a booking is; a later one replaces an earlier one."""
 
     NOMINATED = 1
     """kube-scheduler evicts others for it here."""
-    CLAIMED = 2
+    RESERVED = 2
     """We said yes, and expect it here."""
     ASSIGNED = 3
     """It is bound to the node."""
@@ -39,13 +39,13 @@ class Resize(msgspec.Struct, frozen=True):
 
 
 class Booking(msgspec.Struct):
-    """A pod on the node. `reported`: the report's numbers include it. `placed`: the books hold it for itself."""
+    """A pod on the node. `reported`: the report's numbers include it. `placed`: the model holds it for itself."""
 
     record: PodRecord
     needs: pods.Needs
-    standing: Standing
+    state: BookingState
     since: float
-    """When it came to this standing: seconds, monotonic."""
+    """When it came to this state: seconds, monotonic."""
     acknowledged: float | None = None
     """When its kubelet was seen to have taken it on."""
     was_there: bool = False
@@ -55,7 +55,7 @@ class Booking(msgspec.Struct):
     releases_before: int = -1
     """How often the node had given something back when it was placed."""
     judged_in: int = -1
-    """The revision of the books in which it was found to fit wherever the others may lie."""
+    """The revision of the node's state in which it was found to fit wherever the others may lie."""
     resized: Resize | None = None
     """Until a report shows it."""
     whole: bool = False
@@ -92,15 +92,15 @@ class Ended(NamedTuple):
         return not self.has_left and (self.held is None or self.held == listed)
 
 
-def is_unsure(booking: Booking, assigned: Iterable[Booking], releases: Iterable[float], now: float) -> bool:
+def is_uncertain(booking: Booking, assigned: Iterable[Booking], releases: Iterable[float], now: float) -> bool:
     """Whether the pod may lie elsewhere than predicted: because it came lately, or because others came or went then.
 
     `assigned` are the pods bound to the node, `releases` the times at which some gave back what they held.
     """
-    if booking.reported or booking.whole or booking.standing is Standing.NOMINATED:
+    if booking.reported or booking.whole or booking.state is BookingState.NOMINATED:
         return False
     done = booking.acknowledged
-    if booking.standing is Standing.CLAIMED or done is None or now - done < LATE_S:
+    if booking.state is BookingState.RESERVED or done is None or now - done < LATE_S:
         return True
     if now - done > ENDED_KEPT_S:
         # Whoever has not been reported by now never will: the exporter leaves it out.

@@ -3,7 +3,7 @@
 - A report of precision "exact" lists each pod's CPUs, memory and devices, so each pod is confirmed for itself.
 - A report of counts only tells by its fingerprint which pods are in its numbers: all that we know of, or all but the
   newest few, with or without those that have ended.
-- One without a fingerprint includes those whose amounts make up what is in use (amounts.py).
+- One without a fingerprint includes those whose amounts make up what is in use (included.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 import msgspec
 
 from topowise import fingerprint, pods
-from topowise_scheduler.cluster.amounts import included
 from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, LATE_S, Booking, Ended
-from topowise_scheduler.cluster.caution import own_amounts
+from topowise_scheduler.cluster.included import included
+from topowise_scheduler.cluster.possible_placements import own_amounts
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceTable
@@ -180,8 +180,8 @@ def by_fingerprint(
         if not any(report.fingerprint == fingerprint.of([*names, *some]) for some in lately):
             continue
         newest = {booking.uid for booking in candidates[len(candidates) - missing :]}
-        told = [one for one in assigned if not one.reported and one.uid not in newest and one.name not in ended]
-        return [one for one in _with_room(report, assigned, told, reported_at) if shows(report, one)]
+        listed = [one for one in assigned if not one.reported and one.uid not in newest and one.name not in ended]
+        return [one for one in _with_room(report, assigned, listed, reported_at) if shows(report, one)]
     return []
 
 
@@ -199,7 +199,7 @@ def latest_first(ended: Mapping[PodName, Ended]) -> list[PodName]:
     return sorted(ended, key=lambda name: ended[name].at, reverse=True)
 
 
-def _with_room(report: Report, assigned: Sequence[Booking], told: list[Booking], reported_at: float) -> list[Booking]:
+def _with_room(report: Report, assigned: Sequence[Booking], listed: list[Booking], reported_at: float) -> list[Booking]:
     """The pods of a fingerprint without the newest, if the numbers have no room for them.
 
     A kubelet lists a pod before all of it has been allocated, and NFD looks as soon as its CPUs are. Pods that have
@@ -210,11 +210,11 @@ def _with_room(report: Report, assigned: Sequence[Booking], told: list[Booking],
         if booking.reported:
             rest.subtract(_own(report, booking.record))
     asked: Counter[str] = Counter()
-    for booking in told:
+    for booking in listed:
         asked.update(_own(report, booking.record))
     if all(amount <= rest[name] for name, amount in asked.items()):
-        return told
-    return [one for one in told if not _is_newly_there(one, reported_at)]
+        return listed
+    return [one for one in listed if not _is_newly_there(one, reported_at)]
 
 
 def _is_newly_there(booking: Booking, reported_at: float) -> bool:

@@ -67,12 +67,12 @@ class _Reports:
 
     def _is_known(self, item: report.Report) -> bool:
         """Whether a new list only says again what the last event said."""
-        books = self._ledger.books(item.name)
+        node_state = self._ledger.node_state(item.name)
         return (
             bool(item.version)
-            and books is not None
-            and books.report is not None
-            and (books.report.version == item.version)
+            and node_state is not None
+            and node_state.report is not None
+            and (node_state.report.version == item.version)
         )
 
 

@@ -25,7 +25,7 @@ from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASON
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.shape import PodForm, PodRequests
 
-_NO, _YES, _UNSURE = 0, 1, 2
+_NO, _YES, _UNCERTAIN = 0, 1, 2
 
 
 class _Node(NamedTuple):
@@ -268,7 +268,7 @@ class Engine:
         if len(refused):
             possible = self._ever_possible(cached, number, form, group.hardware[columns][refused])
             cached.outcome[rows[refused]] = np.where(possible == _YES, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE)
-            for index in refused[possible == _UNSURE].tolist():
+            for index in refused[possible == _UNCERTAIN].tolist():
                 row = int(rows[index])
                 self.fallbacks["empty"] += 1
                 cached.outcome[row] = self._if_empty(self._kubelet(row), form)
@@ -285,7 +285,7 @@ class Engine:
         stale = stale[versions[stale] != group.kinds.versions[stale]]
         if len(stale):
             decisions, _ = admission.admit(form.shape, group.empty_view(stale), group.traits)
-            verdicts[stale] = np.where(decisions.cause != 0, _UNSURE, decisions.undecided)
+            verdicts[stale] = np.where(decisions.cause != 0, _UNCERTAIN, decisions.undecided)
             versions[stale] = group.kinds.versions[stale]
         return verdicts[kinds]
 

@@ -97,9 +97,10 @@ class Binder:
         return ""
 
     def _keep_room(self, record: PodRecord, node: str) -> None:
-        """Nobody knows whether the pod was bound: its room is kept until its next event, or for a claim's time."""
+        """Nobody knows whether the pod was bound: its room is kept until its next event, or for a reservation's
+        time."""
         if record.needs is not None:
-            self._ledger.claim(record, record.needs, node)
+            self._ledger.reserve(record, record.needs, node)
 
     async def _read(self, args: wire.ExtenderBindingArgs) -> PodRecord:
         path = paths.pod(args.PodNamespace, args.PodName)

@@ -85,10 +85,10 @@ class Connection(HttpToolsProtocol):
 
     transport: Any
 
-    def __init__(self, *arguments: Any, limits: Limits, told: Counter[str], **named: Any) -> None:
+    def __init__(self, *arguments: Any, limits: Limits, closed: Counter[str], **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._limits = limits
-        self._told = told
+        self._closed = closed
         # When the request that is being read began, and its body if it is that far; None between requests.
         self._head_at: float | None = None
         self._body_at: float | None = None
@@ -172,7 +172,7 @@ class Connection(HttpToolsProtocol):
         return self._head_at is None and (self.cycle is None or self.cycle.response_complete)
 
     def _drop(self, reason: str) -> None:
-        self._told[reason] += 1
+        self._closed[reason] += 1
         # close() would wait for a client that does not read.
         if self.transport.get_write_buffer_size() or not self._is_idle:
             self.transport.abort()
@@ -185,14 +185,14 @@ class Guard:
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
-        self._told: Counter[str] = Counter()
-        self._told_at = float("-inf")
+        self._closed: Counter[str] = Counter()
+        self._logged_at = float("-inf")
         self._open: set[Any] = set()
 
     def protocol(self, **named: Any) -> Connection:
         """A new connection's."""
         self._open = named["server_state"].connections
-        return Connection(limits=self._limits, told=self._told, **named)
+        return Connection(limits=self._limits, closed=self._closed, **named)
 
     async def run(self) -> None:
         """Sweeps until cancelled."""
@@ -205,11 +205,11 @@ class Guard:
                 if isinstance(connection, Connection) and not connection.transport.is_closing():
                     connection.sweep(now)
             # A client that has gone idle is nothing to tell.
-            self._told.pop("idle", None)
-            if self._told and now - self._told_at > _TELL_S:
+            self._closed.pop("idle", None)
+            if self._closed and now - self._logged_at > _TELL_S:
                 log.warning("Closed connections of clients that keep us waiting", extra=kv(**self._named()))
-                self._told.clear()
-                self._told_at = now
+                self._closed.clear()
+                self._logged_at = now
 
     def _named(self) -> dict[str, int]:
-        return {reason.replace(" ", "_"): count for reason, count in self._told.items()}
+        return {reason.replace(" ", "_"): count for reason, count in self._closed.items()}

@@ -19,7 +19,7 @@ _TIMEOUT_S = 5.0
 
 
 class Explainer:
-    """Answers are simulations: nothing is claimed by them. Every method raises BadRequestError and ParseError."""
+    """Answers are simulations: nothing is reserved by them. Every method raises BadRequestError and ParseError."""
 
     def __init__(self, api: Api, view: ClusterView, not_ready: NotReady) -> None:
         self._api = api

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from topowise.runtime import tls
 from topowise.runtime.log import kv
-from topowise.runtime.told import Told
+from topowise.runtime.once import OncePerChange
 from topowise_scheduler.configuration import Extender
 from topowise_scheduler.extender.connections import LIMITS, Guard, Limits
 from topowise_scheduler.extender.replies import REFUSED_BECAUSE, Reply, Verb
@@ -86,7 +86,7 @@ class Application:
         self._seconds = {name: metrics.seconds.labels(name.replace("/", "_")) for name in self._verbs}
         self._refused = {name: metrics.refused.labels(name.replace("/", "_")) for name in self._verbs}
         self._max_body_bytes = max_body_bytes
-        self._complaints = Told()
+        self._failures = OncePerChange()
         # Bytes of large bodies that are being read.
         self._large = 0
 
@@ -179,7 +179,7 @@ class Application:
 
     def _note(self, verb: str, problem: str) -> None:
         """Once per change: a scheduler that sends one bad request sends it again and again, or two in turn."""
-        if self._complaints.is_news(problem):
+        if self._failures.is_change(problem):
             log.warning("Request refused", extra=kv(verb=verb, why=problem))
 
 

@@ -66,9 +66,9 @@ class Cluster:
         nodes.replace([nodes.node(one) for one in there.nodes or ()])
         self.view = ClusterView(self.ledger, answers, nodes)
         for one in there.reports:
-            told = report.read(one.topology)
-            self.notes += [f"warning: {told.name}: {problem}" for problem in told.problems]
-            self.ledger.put_report(told)
+            read = report.read(one.topology)
+            self.notes += [f"warning: {read.name}: {problem}" for problem in read.problems]
+            self.ledger.put_report(read)
         if there.pods is None:
             self.notes.append(f"note: {NO_PODS}")
 
@@ -85,8 +85,8 @@ class Cluster:
 
     def kubelet(self, name: str) -> Kubelet | None:
         """The node as it is, None if it is not reported."""
-        books = self.ledger.books(name)
-        return None if books is None else books.kubelet
+        node_state = self.ledger.node_state(name)
+        return None if node_state is None else node_state.kubelet
 
 
 def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:

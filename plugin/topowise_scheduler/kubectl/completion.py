@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 
 
 def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> Answer:
-    """The candidates for the last word. What cannot be asked has none: nobody reads errors while he types."""
+    """The candidates for the last word. What cannot be asked has none: nobody reads errors while typing."""
     *before, last = words or [""]
     directive = _NO_FILES
     found: Mapping[str, str] = {}

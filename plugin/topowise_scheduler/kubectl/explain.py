@@ -61,8 +61,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes += [manifests.note_on(f"Pod {one.name}", asked) for one in explained if (asked := one.not_looked_at)]
     status = 0 if all(one.fits for one in explained) else 1
     if options.output == "json":
-        told = [one.nodes for one in explained]
-        encoded = msgspec.json.encode(told[0] if len(told) == 1 else told)
+        explanations = [one.nodes for one in explained]
+        encoded = msgspec.json.encode(explanations[0] if len(explanations) == 1 else explanations)
         return Answer(msgspec.json.format(encoded, indent=2).decode() + "\n", status, notes)
     texts = [_text(one, console, is_wide=options.output == "wide") for one in explained]
     return Answer("\n".join(texts), status, notes)
@@ -92,8 +92,8 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
     if options.pod:
         namespace = options.namespace or Kubectl(options.context, options.kubeconfig).namespace()
         pod = Pod(pods.Metadata(options.pod, namespace), Spec())
-        told = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
-        return [Explained(pod, told)], []
+        explanations = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
+        return [Explained(pod, explanations)], []
     wanted, notes = manifests.read(options.file, options.namespace or "default")
     return [
         Explained(one.pod, service.explain(options.service, "", msgspec.to_builtins(one.pod), options.node))

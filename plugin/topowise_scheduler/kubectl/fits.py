@@ -30,8 +30,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         documents.append(_document(one, rooms, total))
         texts.append(_text(one, rooms, total, console))
     if options.output == "json":
-        told: Any = documents[0] if len(documents) == 1 else documents
-        return Answer(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n", status, notes)
+        shown: Any = documents[0] if len(documents) == 1 else documents
+        return Answer(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n", status, notes)
     return Answer("\n".join(texts), status, notes)
 
 
@@ -44,7 +44,7 @@ def _rooms(view: ClusterView, one: Wanted) -> Iterator[Room]:
             pass
         rooms.append(filling.room())
     full = [room.node for room in rooms if not room.count]
-    why = {told.node: told.text for told in view.explanations(pod, full)}
+    why = {shown.node: shown.text for shown in view.explanations(pod, full)}
     return (msgspec.structs.replace(room, limit=why.get(room.node, room.limit)) for room in rooms)
 
 

@@ -11,7 +11,7 @@ import msgspec
 from topowise import nrt, quantity
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
-from topowise_scheduler.cluster.books import Books
+from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubectl import nodes, objects
 from topowise_scheduler.kubectl.columns import columns
@@ -24,7 +24,7 @@ from topowise_scheduler.report.costs import distances
 from topowise_scheduler.view import picture
 from topowise_scheduler.view.picture import Picture, words
 
-_NAMES_TOLD = 8
+_MAX_NAMES = 8
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
@@ -57,9 +57,9 @@ def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[Pod
 
 
 def _as_reported(report: Report) -> Kubelet:
-    books = Books()
-    books.put_report(report, 0.0)
-    return _known(books)
+    node_state = NodeState()
+    node_state.put_report(report, 0.0)
+    return _known(node_state)
 
 
 def _now(found: objects.Reported, pods_of_it: Sequence[Pod]) -> Kubelet:
@@ -67,13 +67,13 @@ def _now(found: objects.Reported, pods_of_it: Sequence[Pod]) -> Kubelet:
     from topowise_scheduler.kubectl.cluster import Cluster
 
     now = Cluster(objects.Objects(reports=(found,), pods=tuple(pods_of_it)), 0.0)
-    return _known(now.ledger.books(found.topology.metadata.name))
+    return _known(now.ledger.node_state(found.topology.metadata.name))
 
 
-def _known(books: Books | None) -> Kubelet:
-    if books is None or books.kubelet is None:
-        raise AssertionError("books with a report have a kubelet")
-    return books.kubelet
+def _known(node_state: NodeState | None) -> Kubelet:
+    if node_state is None or node_state.kubelet is None:
+        raise AssertionError("a node with a report has a kubelet")
+    return node_state.kubelet
 
 
 def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...]]:
@@ -106,8 +106,8 @@ def _instead(there: objects.Objects) -> str:
     names = [one.topology.metadata.name for one in there.reports]
     if not names:
         return "expected the name of a reported node, but there is no NodeResourceTopology at all"
-    more = f" and {len(names) - _NAMES_TOLD} more" if len(names) > _NAMES_TOLD else ""
-    return f"expected the name of a reported node: {', '.join(names[:_NAMES_TOLD])}{more}"
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"expected the name of a reported node: {', '.join(names[:_MAX_NAMES])}{more}"
 
 
 def _document(raw: objects.Json, form: str) -> str:

@@ -142,9 +142,9 @@ def _node(report: Report) -> list[str]:
 
 
 def _zone(numa_id: int, zone: Mapping[str, zones.Amount]) -> list[str]:
-    told = {name: _of(name, amount) for name, amount in zone.items()}
-    others = " ".join(f"{name}={text}" for name, text in sorted(told.items()) if name not in ("cpu", "memory"))
-    return [str(numa_id), told.get("cpu", "-"), told.get("memory", "-"), others]
+    texts = {name: _of(name, amount) for name, amount in zone.items()}
+    others = " ".join(f"{name}={text}" for name, text in sorted(texts.items()) if name not in ("cpu", "memory"))
+    return [str(numa_id), texts.get("cpu", "-"), texts.get("memory", "-"), others]
 
 
 def _of(resource: str, amount: zones.Amount) -> str:

@@ -23,8 +23,8 @@ from topowise_scheduler.kubectl.manifests import Wanted, not_looked_at
 from topowise_scheduler.view import placed as placing
 from topowise_scheduler.view.picture.words import counted
 
-_REASONS_TOLD: Final = 5
-_NAMES_TOLD: Final = 3
+_MAX_REASONS: Final = 5
+_MAX_NAMES: Final = 3
 _NOWHERE: Final = "(nowhere)"
 
 
@@ -50,12 +50,12 @@ class SimulatedPod(msgspec.Struct, frozen=True):
 
     def as_json(self) -> dict[str, Any]:
         """With names."""
-        told: dict[str, Any] = {"pod": self.pod, "from": self.origin, "priority": self.priority, "node": self.node}
+        shown: dict[str, Any] = {"pod": self.pod, "from": self.origin, "priority": self.priority, "node": self.node}
         if self.node:
-            told["containers"] = {name: place.as_json() for name, place in self.containers.items()}
+            shown["containers"] = {name: place.as_json() for name, place in self.containers.items()}
         else:
-            told["refusals"] = {name: self.reasons.get(name, words) for name, words in self.refusals.items()}
-        return told
+            shown["refusals"] = {name: self.reasons.get(name, words) for name, words in self.refusals.items()}
+        return shown
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
@@ -66,15 +66,15 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     refused = [one for one in placed if not one.node]
     status = 1 if refused else 0
     if options.output == "json":
-        told = {
+        shown = {
             "strategy": options.strategy,
             "placed": len(placed) - len(refused),
             "refused": len(refused),
             "pods": [one.as_json() for one in placed],
         }
-        return Answer(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n", status, notes)
+        return Answer(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n", status, notes)
     rows = [
-        [one.pod, one.node or _NOWHERE, placing.told(one.containers) if one.node else one.summary] for one in placed
+        [one.pod, one.node or _NOWHERE, placing.in_words(one.containers) if one.node else one.summary] for one in placed
     ]
 
     def paint(column: int, cell: str) -> str:
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     )
     for one in refused:
         if one.reasons:
-            lines += ["", f"{one.pod} fits nowhere then:", _told(one, console)]
+            lines += ["", f"{one.pod} fits nowhere then:", _refused(one, console)]
     return Answer("\n".join(lines) + "\n", status, notes)
 
 
@@ -125,8 +125,8 @@ class Simulation:
         refusals = self._refusals(one, pod)
         fitting = [name for name, refusal in refusals.items() if not refusal]
         if not fitting:
-            told = {why.node: why.text for why in ordered(self._view.explanations(pod, self._view.names))}
-            return msgspec.structs.replace(made, refusals=refusals, reasons=told)
+            shown = {why.node: why.text for why in ordered(self._view.explanations(pod, self._view.names))}
+            return msgspec.structs.replace(made, refusals=refusals, reasons=shown)
         node = self._view.best(pod, fitting)
         uid = self._cluster.assign(pod, node)
         self._changed = [node]
@@ -145,20 +145,20 @@ class Simulation:
         return {**self._against, **self._view.kubelet_refusals(pod, asked)}
 
 
-def _told(one: SimulatedPod, console: Console) -> str:
+def _refused(one: SimulatedPod, console: Console) -> str:
     """Each reason once, with the nodes it is of."""
     nodes: dict[str, list[str]] = {}
     for name, why in one.reasons.items():
         nodes.setdefault(why, []).append(name)
     rows = [[_names(names), why] for why, names in nodes.items()]
-    more = len(rows) - _REASONS_TOLD
-    text = columns(["NODE", "WHY NOT"], rows[:_REASONS_TOLD], indent="  ", width=console.width)
+    more = len(rows) - _MAX_REASONS
+    text = columns(["NODE", "WHY NOT"], rows[:_MAX_REASONS], indent="  ", width=console.width)
     return f"{text}\n  and {more} more (-o json has all)" if more > 0 else text
 
 
 def _names(names: Sequence[str]) -> str:
-    more = len(names) - _NAMES_TOLD
-    return ", ".join(names[:_NAMES_TOLD]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _name(pod: Pod) -> str:

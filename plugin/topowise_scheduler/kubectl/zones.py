@@ -64,13 +64,13 @@ def numbers(zones: Zones, resource: str, *, is_short: bool = False) -> str:
     free = [None if one is None else one.available for one in amounts]
     total = sum(one.allocatable for one in amounts if one is not None)
     if len(zones) <= _NUMBERS_OF and not is_short:
-        told = "+".join("-" if one is None else _in_unit_of(resource, total, one.available) for one in amounts)
-        return f"{told} of {spell(resource, total)}"
+        text = "+".join("-" if one is None else _in_unit_of(resource, total, one.available) for one in amounts)
+        return f"{text} of {spell(resource, total)}"
     known = [one for one in free if one is not None]
-    told, best = (_in_unit_of(resource, total, number) for number in (sum(known), max(known, default=0)))
+    text, best = (_in_unit_of(resource, total, number) for number in (sum(known), max(known, default=0)))
     if is_short:
-        return f"{told} of {spell(resource, total)}"
-    return f"{told} (one zone {best}) of {spell(resource, total)}"
+        return f"{text} of {spell(resource, total)}"
+    return f"{text} (one zone {best}) of {spell(resource, total)}"
 
 
 def fragmentation(zones: Zones) -> int | None:
@@ -113,10 +113,10 @@ def _in_unit_of(resource: str, total: int, amount: int | None) -> str:
     """The number alone, in the unit in which the total is spelt; rounded down, as it is promised to somebody."""
     if amount is None:
         return "?"
-    told = spell(resource, total)
-    unit = told.lstrip("0123456789.")
+    text = spell(resource, total)
+    unit = text.lstrip("0123456789.")
     if amount == total:
-        return told.removesuffix(unit)
+        return text.removesuffix(unit)
     size = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50}.get(unit)
     if resource == "cpu" or size is None:
         return spell(resource, amount)

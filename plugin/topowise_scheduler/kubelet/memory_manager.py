@@ -3,7 +3,7 @@
 A node is used by single-node allocations or by one *group* of nodes, never by both; `cells` names the group. The
 rules have gaps (a narrower hint may land on a grouped node, release gives back to the lowest node first whoever took
 it where), and what follows from them is the kubelet's behaviour, so it is kept: even a refused pod can leave a
-group's books changed.
+group's tables changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The memory manager's books: free memory per NUMA node and type, and the groups of nodes (cm/memorymanager/state)."""
+"""The memory manager's tables: free memory per NUMA node and type, and the groups of nodes (cm/memorymanager/state)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class MemoryTables:
         assignments: Sequence[int] | None,
         cells: Sequence[Mask] | None,
     ) -> None:
-        """The kubelet's own books by position, whatever is known of the holders; None where they are not known."""
+        """The kubelet's own accounting by position, whatever is known of the holders; None where they are not known."""
         for name, values in free.items():
             mine = self.free[name]
             for position, value in enumerate(values):

@@ -64,10 +64,10 @@ def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:
     So RTE and NFD write NUMA nodes of which the kubelet says nothing. With CPU manager static some would be left, so it
     is off, and CPUs are not told of.
     """
-    told = [one for zone in zones for one in zone.resources or () if one.name == "cpu"]
+    cpu_amounts = [one for zone in zones for one in zone.resources or () if one.name == "cpu"]
     try:
-        return any(quantity.milli_value(one.capacity) > 0 for one in told) and all(
-            quantity.milli_value(one.allocatable) == 0 for one in told
+        return any(quantity.milli_value(one.capacity) > 0 for one in cpu_amounts) and all(
+            quantity.milli_value(one.allocatable) == 0 for one in cpu_amounts
         )
     except ParseError:
         return False

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from topowise import attributes, nrt
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.report import books, hardware
+from topowise_scheduler.report import free, hardware
 from topowise_scheduler.report.held import Known, held_by
-from topowise_scheduler.report.model import Books, Placements, PodName, ReportError
+from topowise_scheduler.report.model import FreeResources, Placements, PodName, ReportError
 
 # Any other exporter writes none of them.
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
@@ -18,7 +18,7 @@ _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION
 class Exact(NamedTuple):
     empty: Kubelet
     held: dict[PodName, Placements]
-    books: Books
+    free: FreeResources
     problems: tuple[str, ...]
 
 
@@ -44,10 +44,10 @@ def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]]) -> Exact:
             f"{attributes.KUBELET_CONFIGURATION}"
         )
     modelled = [(zone, of_zones[numa_id]) for numa_id, zone in zones if numa_id in empty.node_ids]
-    told = books.books_of(empty, modelled)
+    reported_free = free.free_of(empty, modelled)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     known = Known(empty.topology.cpus, empty.node_ids, types)
-    return Exact(empty, held_by(holdings, known), told, problems)
+    return Exact(empty, held_by(holdings, known), reported_free, problems)
 
 
 def _managed(empty: Kubelet) -> set[str]:

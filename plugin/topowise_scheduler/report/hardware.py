@@ -245,10 +245,10 @@ def _odd_counts(kubelet: Kubelet, facts: Facts, amounts: list[dict[str, tuple[in
         if position is None:
             continue
         expected = 1000 * (kubelet.topology.numa_cpus[position] & usable).bit_count()
-        _, told = zone_amounts.get("cpu", (expected, expected))
-        if told != expected:
+        _, reported = zone_amounts.get("cpu", (expected, expected))
+        if reported != expected:
             found.append(
-                f"zone {nrt.zone_name(zone.id)}: {quantity.from_milli(told)} CPUs are allocatable, expected "
+                f"zone {nrt.zone_name(zone.id)}: {quantity.from_milli(reported)} CPUs are allocatable, expected "
                 f"{quantity.from_milli(expected)} by cores and configuration; what is free is taken as published"
             )
     return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.report import books
+from topowise_scheduler.report import free
 from topowise_scheduler.report.located import locate
 from topowise_scheduler.report.model import Placements, PodName, Report
 
@@ -26,11 +26,11 @@ def kubelet_of(
     """A fork of `report.empty` in which everything reported is held.
 
     Pods that `requests_of` does not know are held under `uid_of` their name, without requests. `without` are pods that
-    have ended since: they are released from the kubelet's own books, as the kubelet will. One whose finished init
+    have ended since: they are released from the kubelet's own accounting, as the kubelet will. One whose finished init
     container left CPUs, which are listed by its uid, is released as a whole if `requests_of` still knows it, else both
     its names are needed.
 
-    Pods that hold nothing are in no report; for the predicates to count them the caller holds them himself. Counts name
+    Pods that hold nothing are in no report; for the predicates to count them the caller holds them itself. Counts name
     no pods, so there both arguments do nothing: what is not available stays so until the next report, except for
     `pods`: all that are in the numbers, by uid, which are held for themselves if numaplacement tells where they lie.
     """
@@ -51,8 +51,8 @@ def kubelet_of(
         holders[uid] = requests, placements
     for uid, (requests, placements) in holders.items():
         kubelet.hold(uid, requests, placements)
-    if report.books is not None:
-        books.keep(report.books, kubelet)
+    if report.free is not None:
+        free.keep(report.free, kubelet)
     for uid in ended:
         kubelet.remove(uid)
     return kubelet

@@ -64,12 +64,12 @@ def translated(topology: nrt.NodeResourceTopology, problems: list[str]) -> nrt.N
         found.append(nrt.Attribute(attributes.CPU_MANAGER_POLICY, policy.policy))
     if policy.policy == "none":
         found.append(nrt.Attribute(attributes.MEMORY_MANAGER_POLICY, "None"))
-    untold = _untold(topology)
+    left_out = _left_out(topology)
     return msgspec.structs.replace(
         topology,
         metadata=msgspec.structs.replace(topology.metadata, annotations=annotations),
         attributes=tuple(found),
-        zones=tuple([_zone(zone, reserved, untold) for zone in topology.zones or ()]),
+        zones=tuple([_zone(zone, reserved, left_out) for zone in topology.zones or ()]),
     )
 
 
@@ -86,7 +86,7 @@ def _reserved(policy: _Policy, text: str) -> dict[str, int]:
     return found
 
 
-def _untold(topology: nrt.NodeResourceTopology) -> frozenset[str]:
+def _left_out(topology: nrt.NodeResourceTopology) -> frozenset[str]:
     """Hugepages of which every zone says 0."""
     found: dict[str, bool] = {}
     for resource in (one for zone in topology.zones or () for one in zone.resources or ()):
@@ -102,8 +102,8 @@ def _is_zero(text: str | int) -> bool:
         return False
 
 
-def _zone(zone: nrt.Zone, reserved: Mapping[str, int], untold: frozenset[str]) -> nrt.Zone:
-    kept = [one for one in zone.resources or () if one.name not in untold]
+def _zone(zone: nrt.Zone, reserved: Mapping[str, int], left_out: frozenset[str]) -> nrt.Zone:
+    kept = [one for one in zone.resources or () if one.name not in left_out]
     if zone.name in reserved:
         kept = [_without(one, reserved[zone.name]) if one.name == "cpu" else one for one in kept]
     return msgspec.structs.replace(zone, resources=tuple(kept))

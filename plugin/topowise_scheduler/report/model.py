@@ -26,7 +26,7 @@ class ReportError(TopowiseError):
     """A part of the object that cannot be used: the thing, its value and what was expected."""
 
 
-class Books(msgspec.Struct, frozen=True):
+class FreeResources(msgspec.Struct, frozen=True):
     """The kubelet's own word on what is free, which is right even where the holders are not all known.
 
     `cpus` can still be given exclusively, None with CPU manager none. `memory` is free bytes by type and node position,
@@ -54,7 +54,7 @@ class Report(msgspec.Struct, frozen=True):
     equal hardware and configuration, so fork it before use. `problems` has a line for each part of the object that
     cannot be used: the thing, its value, what was expected, and what happens instead.
 
-    `held` and `books` are exact only, `occupants` are what counts have instead. CPU ids and device ids of counts are
+    `held` and `free` are exact only, `occupants` are what counts have instead. CPU ids and device ids of counts are
     made up.
     """
 
@@ -63,7 +63,7 @@ class Report(msgspec.Struct, frozen=True):
     precision: Precision
     empty: Kubelet
     held: Mapping[PodName, Placements] = {}
-    books: Books | None = None
+    free: FreeResources | None = None
     occupants: tuple[Occupant, ...] = ()
     offsets: Mapping[int, tuple[int, ...]] | None = None
     """numaplacement: NUMA node id -> offsets into the sorted hashes of all containers (topowise.placement)."""

@@ -36,7 +36,7 @@ def read(topology: nrt.NodeResourceTopology) -> Report:
                 precision="exact",
                 empty=found.empty,
                 held=found.held,
-                books=found.books,
+                free=found.free,
                 fingerprint=digest,
                 fingerprint_method=method,
                 admitting=doubts.read_pods(named),
@@ -66,8 +66,12 @@ def read(topology: nrt.NodeResourceTopology) -> Report:
 
 def _bounded(problems: Sequence[str]) -> tuple[str, ...]:
     """The first problems, not too long: an object has room for thousands, and all of them go into the log."""
-    told = [problem[:_MAX_LENGTH] for problem in problems[:_MAX_PROBLEMS]]
-    return tuple(told) if len(problems) <= _MAX_PROBLEMS else (*told, f"and {len(problems) - _MAX_PROBLEMS} more")
+    first_problems = [problem[:_MAX_LENGTH] for problem in problems[:_MAX_PROBLEMS]]
+    return (
+        tuple(first_problems)
+        if len(problems) <= _MAX_PROBLEMS
+        else (*first_problems, f"and {len(problems) - _MAX_PROBLEMS} more")
+    )
 
 
 def _offsets(

@@ -155,10 +155,10 @@ class Dashboard:
         if not names:
             return page.problem_part("no node was asked about")
         try:
-            told = await self._explain(one.pod, names)
+            explanations = await self._explain(one.pod, names)
         except TopowiseError as exc:
             return page.problem_part(f"cannot be explained now: {exc}")
-        return page.explained_part(one, told, _query(asked, is_live=True))
+        return page.explained_part(one, explanations, _query(asked, is_live=True))
 
     async def _read(self, resource: str) -> State:
         async with self._reading:

@@ -22,13 +22,13 @@ _MAX_REASONS: Final = 16
 _MAX_TEXT: Final = 300
 
 
-Outcome = Literal["asked", "fits", "expected", "claimed", "no room", "bound", "bind refused", "error"]
+Result = Literal["asked", "fits", "expected", "reserved", "no room", "bound", "bind refused", "error"]
 
 
 class Decision(msgspec.Struct):
     """One pod, one attempt. Times are in milliseconds, `at` in seconds since 1970.
 
-    `outcome` is how far it came: asked about, fits somewhere, expected on a node (claimed: booked there), bound.
+    `outcome` is how far it came: asked about, fits somewhere, expected on a node (reserved: booked there), bound.
 
     `fits` is None until nodes were filtered. `reasons` counts the refused nodes by their words, `examples` names a few
     of each, those that fit under "". `expected` is the node that looked best. `bind_error` is None until the pod was to
@@ -38,7 +38,7 @@ class Decision(msgspec.Struct):
     number: int
     pod: str
     at: float
-    outcome: Outcome = "asked"
+    outcome: Result = "asked"
     asked: int = 0
     fits: int | None = None
     reasons: dict[str, int] = {}
@@ -89,9 +89,11 @@ class Decisions:
         one.asked, one.fits, one.filter_ms = len(asked.names), int(np.count_nonzero(fitting)), _ms(seconds)
         one.outcome = "fits" if one.fits else "no room"
         counts = np.bincount(verdicts.words[~fitting])
-        told = np.flatnonzero(counts)[:_MAX_REASONS].tolist()
-        one.reasons = {verdicts.texts[word]: int(counts[word]) for word in told}
-        one.examples = {verdicts.texts[word]: _first(asked, ~fitting & (verdicts.words == word)) for word in told}
+        most_frequent = np.flatnonzero(counts)[:_MAX_REASONS].tolist()
+        one.reasons = {verdicts.texts[word]: int(counts[word]) for word in most_frequent}
+        one.examples = {
+            verdicts.texts[word]: _first(asked, ~fitting & (verdicts.words == word)) for word in most_frequent
+        }
         if one.fits:
             one.examples[""] = _first(asked, fitting)
 
@@ -103,7 +105,7 @@ class Decisions:
         """The pod will most likely go to this node of the question."""
         one = self._about(asked)
         one.expected = asked.names[at]
-        one.outcome = "expected" if asked.is_simulation else "claimed"
+        one.outcome = "expected" if asked.is_simulation else "reserved"
 
     def preempted(self, asked: Question, nodes: int) -> None:
         """Victims were named on so many nodes."""

@@ -50,7 +50,7 @@ async def map_parts(state: State, query: Query) -> dict[str, str]:
     places = "".join(f'<div class="block" id="tiles-{number}"></div>' for number in range(len(blocks)))
     about = f"{len(nodes)} nodes; arrow keys go from one to the next, Enter shows it"
     tiles = f'<div class="{"tiles dense" if len(nodes) > _DENSE else "tiles"}" role="group" aria-label="{about}">'
-    hint = "Each tile is a node, each bar a NUMA node, filled as far as it is free. Dashed: unsettled, or quarantine."
+    hint = "Each tile is a node, each bar a NUMA node, filled as far as it is free. Dashed: uncertain, or quarantine."
     return {
         "map": f'<div id="spread"></div>{tiles}{places}</div><p class="note">{hint}</p>',
         "spread": spread,
@@ -109,7 +109,7 @@ def _row(node: Node, state: State, query: Query) -> str:
 
 
 def _tile(node: Node, state: State, query: Query) -> str:
-    words = [node.name, state.policies[node.policy], *(_told(zone, state.unit) for zone in node.zones)]
+    words = [node.name, state.policies[node.policy], *(_shown(zone, state.unit) for zone in node.zones)]
     words += [
         counted(node.pods, "pod"),
         *([] if node.is_exact else ["counts"]),
@@ -129,16 +129,16 @@ def _chosen(node: Node, query: Query) -> str:
 
 
 def _zone(zone: Zone, unit: str) -> str:
-    told = "–"
+    shown = "–"
     if zone.free is not None:
-        told = f"{_amount(zone.free, unit)}<small>/{_amount(zone.total, unit)}</small>"
+        shown = f"{_amount(zone.free, unit)}<small>/{_amount(zone.total, unit)}</small>"
     return (
-        f'<span class="zone b{bin_of(zone)} w{tenths(zone)}" title="{_told(zone, unit)}">'
-        f'<i>{zone.id}</i><span class="hidden">:</span> {told}</span>'
+        f'<span class="zone b{bin_of(zone)} w{tenths(zone)}" title="{_shown(zone, unit)}">'
+        f'<i>{zone.id}</i><span class="hidden">:</span> {shown}</span>'
     )
 
 
-def _told(zone: Zone, unit: str) -> str:
+def _shown(zone: Zone, unit: str) -> str:
     if zone.free is None:
         return f"NUMA node {zone.id}: {_amount(zone.total, unit)}, nobody counts"
     return f"NUMA node {zone.id}: {_amount(zone.free, unit)} of {_amount(zone.total, unit)} free"

@@ -12,7 +12,7 @@ import msgspec
 from topowise_scheduler.ui.state import MARKS
 from topowise_scheduler.view.picture.text import safe
 
-BADGES: Final = {"u": "unsettled", "q": "quarantine", "p": "damaged report"}
+BADGES: Final = {"u": "uncertain", "q": "quarantine", "p": "damaged report"}
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -44,8 +44,8 @@ def badge(mark: str) -> str:
 
 def time_of(when: datetime) -> str:
     """A time of day; the script makes it "3 min ago"."""
-    told = when.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return f'<time datetime="{told}" data-at="{int(when.timestamp())}">{when:%H:%M:%S} UTC</time>'
+    shown = when.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f'<time datetime="{shown}" data-at="{int(when.timestamp())}">{when:%H:%M:%S} UTC</time>'
 
 
 def since(text: str) -> str:

@@ -8,22 +8,22 @@ from typing import Final, Literal
 
 import msgspec
 
-from topowise_scheduler.cluster.bookings import Booking, Standing
-from topowise_scheduler.cluster.books import Books
+from topowise_scheduler.cluster.bookings import Booking, BookingState
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ui.state import Reader, Sightings
 from topowise_scheduler.view import picture, placed
 from topowise_scheduler.view.picture.model import Zone
 
-Certainty = Literal["confirmed", "predicted", "unsettled", "does not fit", "claimed", "nominated"]
+Certainty = Literal["confirmed", "predicted", "uncertain", "does not fit", "reserved", "nominated"]
 
 CERTAINTIES: Final[Mapping[Certainty, str]] = {
     "confirmed": "the node's report includes it",
     "predicted": "bound; the model knows where the kubelet puts it",
-    "unsettled": "bound; it may lie elsewhere than predicted until the next report",
+    "uncertain": "bound; it may lie elsewhere than predicted until the next report",
     "does not fit": "bound; by the model the kubelet has no room for it",
-    "claimed": "expected here after an answer, not bound yet",
+    "reserved": "expected here after an answer, not bound yet",
     "nominated": "kube-scheduler evicts others for it here",
 }
 
@@ -56,21 +56,21 @@ class NodePage(msgspec.Struct, frozen=True):
 
 def read(ledger: Ledger, reader: Reader, sightings: Sightings, name: str, monotonic: float) -> NodePage | None:
     """A node as it is, None if nobody has reported it. `monotonic` is the ledger's time."""
-    books = ledger.books(name)
-    if books is None or books.report is None or books.kubelet is None:
+    node_state = ledger.node_state(name)
+    if node_state is None or node_state.report is None or node_state.kubelet is None:
         return None
-    settings = books.kubelet.settings.topology
+    settings = node_state.kubelet.settings.topology
     return NodePage(
         name=name,
         policy=settings.policy,
         scope=settings.scope,
-        precision=books.report.precision,
-        marks=reader.marks(name, books, reader.quarantined()),
+        precision=node_state.report.precision,
+        marks=reader.marks(name, node_state, reader.quarantined()),
         seen=sightings.of(name),
-        version=books.report.version,
-        problems=books.report.problems,
-        pods=_pods(books, books.kubelet, monotonic),
-        svg=_svg(name, books, books.kubelet),
+        version=node_state.report.version,
+        problems=node_state.report.problems,
+        pods=_pods(node_state, node_state.kubelet, monotonic),
+        svg=_svg(name, node_state, node_state.kubelet),
     )
 
 
@@ -80,32 +80,32 @@ def style() -> str:
     return "" if found is None else found.group().strip().removeprefix("<style>").removesuffix("</style>")
 
 
-def _svg(name: str, books: Books, kubelet: Kubelet) -> str:
+def _svg(name: str, node_state: NodeState, kubelet: Kubelet) -> str:
     if not kubelet.node_ids:
         return ""
-    names = {uid: "/".join(booking.name) for uid, booking in books.bookings.items()}
-    precision = "counts" if books.report is None else books.report.precision
+    names = {uid: "/".join(booking.name) for uid, booking in node_state.bookings.items()}
+    precision = "counts" if node_state.report is None else node_state.report.precision
     return _STYLE.sub("", picture.svg(picture.read(kubelet, names, node=name, precision=precision)), count=1)
 
 
-def _pods(books: Books, kubelet: Kubelet, monotonic: float) -> tuple[Pod, ...]:
-    is_exact = books.report is not None and books.report.precision == "exact"
-    unsure = {view.uid for view in books.unsure(monotonic)}
+def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float) -> tuple[Pod, ...]:
+    is_exact = node_state.report is not None and node_state.report.precision == "exact"
+    uncertain = {view.uid for view in node_state.uncertain(monotonic)}
     found = []
-    for uid, booking in books.bookings.items():
+    for uid, booking in node_state.bookings.items():
         places = placed.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
-        certainty = _certainty(booking, is_unsure=uid in unsure)
-        found.append(Pod("/".join(booking.name), certainty, placed.told(places), booking.record.priority))
+        certainty = _certainty(booking, is_uncertain=uid in uncertain)
+        found.append(Pod("/".join(booking.name), certainty, placed.in_words(places), booking.record.priority))
     return tuple(sorted(found, key=lambda one: one.name))
 
 
-def _certainty(booking: Booking, *, is_unsure: bool) -> Certainty:
-    if booking.standing is Standing.NOMINATED:
+def _certainty(booking: Booking, *, is_uncertain: bool) -> Certainty:
+    if booking.state is BookingState.NOMINATED:
         return "nominated"
-    if booking.standing is Standing.CLAIMED:
-        return "claimed"
+    if booking.state is BookingState.RESERVED:
+        return "reserved"
     if booking.reported:
         return "confirmed"
     if not booking.placed:
         return "does not fit"
-    return "unsettled" if is_unsure else "predicted"
+    return "uncertain" if is_uncertain else "predicted"

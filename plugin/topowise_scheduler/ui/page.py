@@ -30,8 +30,8 @@ _COUNTERS: Final = (
     ("predictionMisses", "predicted wrong", "pods on other NUMA nodes than predicted"),
     ("refusals", "kubelet refusals", "pods that kubelets did not place"),
     ("bindConflicts", "binds refused", "the node had changed since the answer"),
-    ("openClaims", "claims", "pods expected on a node, not bound yet"),
-    ("unsettled", "unsettled pods", "bound, may lie elsewhere than predicted"),
+    ("openReservations", "reservations", "pods expected on a node, not bound yet"),
+    ("uncertain", "uncertain pods", "bound, may lie elsewhere than predicted"),
     ("quarantines", "in quarantine", "pairs of a node and a kind of pod its kubelet refused"),
 )
 
@@ -140,44 +140,48 @@ def decisions_part(decisions: Sequence[Decision], query: Query) -> str:
     return f'<table class="decisions"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{button}'
 
 
-def explained_part(one: Decision, told: Sequence[NodeExplanation], query: Query) -> str:
+def explained_part(one: Decision, explanations: Sequence[NodeExplanation], query: Query) -> str:
     """Why some nodes of a decision say yes or no, as things are now."""
     rows = "".join(
         f'<tr><th scope="row">{node_link(why.node, query)}</th>'
         f'<td><span class="outcome {"bound" if why.verdict == "fits" else "no-room"}">{why.verdict}</span></td>'
         f"<td>{escaped(why.text)}</td></tr>"
-        for why in told
+        for why in explanations
     )
-    some = f"a few of the {one.asked} nodes, some for each reason" if one.asked > len(told) else "all nodes asked about"
+    some = (
+        f"a few of the {one.asked} nodes, some for each reason"
+        if one.asked > len(explanations)
+        else "all nodes asked about"
+    )
     note = f'<p class="note">As things are now; {some}.</p>'
-    return f"{note}<table><tbody>{rows}</tbody></table>{_not_looked_at(told[0].not_looked_at if told else ())}"
+    return f"{note}<table><tbody>{rows}</tbody></table>{_not_looked_at(explanations[0].not_looked_at if explanations else ())}"
 
 
-def fits_part(told: Fits, query: Query) -> str:
+def fits_part(explanations: Fits, query: Query) -> str:
     """How many more fit where, and why not on the other nodes."""
     rows = "".join(
         f'<tr><th scope="row">{node_link(room.node, query)}</th>'
         f'<td class="number">{"≥ " if room.is_least else ""}{room.count}</td><td>{escaped(room.first)}</td>'
         f"<td>{escaped(room.limit)}</td></tr>"
-        for room in told.nodes[:_MOST_ROOMS]
+        for room in explanations.nodes[:_MOST_ROOMS]
     )
     head = (
         '<tr><th scope="col">Node</th><th scope="col" class="number">Fit</th><th scope="col">First on NUMA</th>'
         '<th scope="col">Then</th></tr>'
     )
     table = f'<table class="rooms"><thead>{head}</thead><tbody>{rows}</tbody></table>' if rows else ""
-    rest = len(told.nodes) - _MOST_ROOMS
+    rest = len(explanations.nodes) - _MOST_ROOMS
     reasons = "".join(
         f"<li>{counted(count, 'node')}: {escaped(words.removeprefix(PREFIX))}</li>"
-        for words, count in told.reasons.items()
+        for words, count in explanations.reasons.items()
     )
-    least = "At least " if told.is_least else ""
+    least = "At least " if explanations.is_least else ""
     return (
-        f'<p class="total"><strong>{least}{told.total}</strong> more of {escaped(told.pod)} '
-        f"fit on {len(told.nodes)} of {counted(told.asked, 'node')}.</p>{table}"
+        f'<p class="total"><strong>{least}{explanations.total}</strong> more of {escaped(explanations.pod)} '
+        f"fit on {len(explanations.nodes)} of {counted(explanations.asked, 'node')}.</p>{table}"
         + (f'<p class="note">and {rest} more nodes</p>' if rest > 0 else "")
         + (f"<ul>{reasons}</ul>" if reasons else "")
-        + _not_looked_at(told.not_looked_at)
+        + _not_looked_at(explanations.not_looked_at)
     )
 
 
@@ -262,11 +266,11 @@ def _options(choices: Iterable[tuple[str, str]], chosen: str) -> str:
 
 
 def _decision(one: Decision, query: Query) -> str:
-    told = [f"{count}× {words.removeprefix(PREFIX)}" for words, count in _most(one.reasons)]
+    explanations = [f"{count}× {words.removeprefix(PREFIX)}" for words, count in _most(one.reasons)]
     if one.victims_on is not None:
-        told.insert(0, f"evictions would help on {counted(one.victims_on, 'node')}")
-    rest = len(told) - _MOST_REASONS
-    reasons = "; ".join(told[:_MOST_REASONS]) + (f"; {counted(rest, 'more reason')}" if rest > 0 else "")
+        explanations.insert(0, f"evictions would help on {counted(one.victims_on, 'node')}")
+    rest = len(explanations) - _MOST_REASONS
+    reasons = "; ".join(explanations[:_MOST_REASONS]) + (f"; {counted(rest, 'more reason')}" if rest > 0 else "")
     more = one.bind_error or one.problem
     times = [f"{ms:.1f}" for ms in (one.filter_ms, one.score_ms, one.bind_ms) if ms is not None]
     node = one.bound or one.expected

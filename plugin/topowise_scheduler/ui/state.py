@@ -14,25 +14,25 @@ import msgspec
 
 from topowise.attributes import POLICIES
 from topowise.pods import HUGEPAGES
-from topowise_scheduler.cluster.books import Books
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.cluster.records import KUBELET_REFUSALS
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ui.decisions import Decision, Decisions
 
-UNSETTLED: Final = "u"
+UNCERTAIN: Final = "u"
 QUARANTINED: Final = "q"
 DAMAGED: Final = "p"
 MARKS: Final = {
-    UNSETTLED: "unsettled: its newest pods may lie elsewhere than predicted",
+    UNCERTAIN: "uncertain: its newest pods may lie elsewhere than predicted",
     QUARANTINED: "quarantine: its kubelet has refused a pod, a new report is awaited",
     DAMAGED: "parts of its report cannot be used",
 }
 
 _MIB: Final = 1 << 20
 _SLICE_S: Final = 0.002
-_NAMES_TOLD: Final = 20
-_WAITING_TOLD: Final = 50
+_MAX_NAMES: Final = 20
+_MAX_WAITING: Final = 50
 
 
 class Zone(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -98,8 +98,8 @@ class Sightings:
         now = int(self._clock())
         found: dict[str, tuple[object, int]] = {}
         for name in self._ledger.reported():
-            books = self._ledger.books(name)
-            report = None if books is None else books.report
+            node_state = self._ledger.node_state(name)
+            report = None if node_state is None else node_state.report
             before = self._seen.get(name)
             if before is not None and before[0] is report:
                 found[name] = before
@@ -135,9 +135,9 @@ class Reader:
         nodes = []
         begun = time.perf_counter()
         for name in names:
-            books = ledger.books(name)
-            if books is not None and books.report is not None and books.kubelet is not None:
-                nodes.append(self._node(name, books, books.kubelet, resource, marked))
+            node_state = ledger.node_state(name)
+            if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
+                nodes.append(self._node(name, node_state, node_state.kubelet, resource, marked))
             begun = await let_others_go_first(begun)
         unreported = sorted(ledger.known - set(names))
         waiting = sorted(ledger.waiting.values(), key=lambda one: (-one.priority, one.started, one.uid))
@@ -149,11 +149,11 @@ class Reader:
             policies=tuple(POLICIES),
             nodes=tuple(nodes),
             known=len(ledger.known),
-            unreported=tuple(unreported[:_NAMES_TOLD]),
+            unreported=tuple(unreported[:_MAX_NAMES]),
             unreported_count=len(unreported),
             counters=counters(ledger),
             waiting=tuple(
-                [Waiting(f"{one.namespace}/{one.name}", one.priority, one.started) for one in waiting[:_WAITING_TOLD]]
+                [Waiting(f"{one.namespace}/{one.name}", one.priority, one.started) for one in waiting[:_MAX_WAITING]]
             ),
             waiting_count=len(waiting),
             decisions=self._decisions.all(),
@@ -164,33 +164,33 @@ class Reader:
         shapes = {*self._decisions.shapes, *(record.shape for record in self._ledger.waiting.values())}
         return {name for shape in shapes for name in self._ledger.quarantined(shape)}
 
-    def marks(self, name: str, books: Books, quarantined: Iterable[str]) -> str:
+    def marks(self, name: str, node_state: NodeState, quarantined: Iterable[str]) -> str:
         """The letters of what is the matter with a node."""
         row = int(self._ledger.engine.rows([name])[0])
-        found = UNSETTLED if row in self._ledger.worlds.unsettled else ""
+        found = UNCERTAIN if row in self._ledger.possible.uncertain else ""
         found += QUARANTINED if name in quarantined else ""
-        return found + (DAMAGED if books.report is not None and books.report.problems else "")
+        return found + (DAMAGED if node_state.report is not None and node_state.report.problems else "")
 
     async def _resources(self, names: Sequence[str]) -> tuple[str, ...]:
         found = {"cpu"}
         begun = time.perf_counter()
         for name in names:
-            books = self._ledger.books(name)
-            if books is not None and books.kubelet is not None:
-                found |= books.kubelet.devices.tables.keys()
-                if books.kubelet.memory is not None:
-                    tables = books.kubelet.memory.policy.allocatable
+            node_state = self._ledger.node_state(name)
+            if node_state is not None and node_state.kubelet is not None:
+                found |= node_state.kubelet.devices.tables.keys()
+                if node_state.kubelet.memory is not None:
+                    tables = node_state.kubelet.memory.policy.allocatable
                     found |= {kind for kind, sizes in tables.items() if kind == "memory" or any(sizes)}
             begun = await let_others_go_first(begun)
         return tuple(sorted(found, key=_order))
 
-    def _node(self, name: str, books: Books, kubelet: Kubelet, resource: str, quarantined: set[str]) -> Node:
+    def _node(self, name: str, node_state: NodeState, kubelet: Kubelet, resource: str, quarantined: set[str]) -> Node:
         return Node(
             name=name,
             policy=POLICIES.index(kubelet.settings.topology.policy),
-            is_exact=books.report is not None and books.report.precision == "exact",
-            marks=self.marks(name, books, quarantined),
-            pods=len(books.bookings),
+            is_exact=node_state.report is not None and node_state.report.precision == "exact",
+            marks=self.marks(name, node_state, quarantined),
+            pods=len(node_state.bookings),
             seen=self._sightings.of(name),
             zones=zones(kubelet, resource),
         )
@@ -235,10 +235,10 @@ def counters(ledger: Ledger) -> dict[str, int]:
         "predictionMisses": events["prediction_miss"],
         **{reason: events[f"refusal_{reason}"] for reason in sorted(KUBELET_REFUSALS)},
         "bindConflicts": events["bind_conflict"],
-        "claimsExpired": events["claim_expired"],
-        "woken": events["woken"],
-        "openClaims": ledger.open_claims,
-        "unsettled": ledger.worlds.pods,
+        "reservationsExpired": events["reservation_expired"],
+        "requeued": events["requeued"],
+        "openReservations": ledger.open_reservations,
+        "uncertain": ledger.possible.pods,
         "quarantines": ledger.quarantines,
     }
 

@@ -86,8 +86,8 @@ class ClusterView:
 
     def precision(self, name: str) -> str:
         """How exactly a node is known, "" if nobody has reported it."""
-        books = self._ledger.books(name)
-        return "" if books is None or books.report is None else books.report.precision
+        node_state = self._ledger.node_state(name)
+        return "" if node_state is None or node_state.report is None else node_state.report.precision
 
     def _judge(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts, list[Refusal | None]]:
         """What the extender would say of each node, and what kube-scheduler has against it before it asks."""
@@ -137,9 +137,11 @@ class _Used:
 
     def on(self, name: str) -> Mapping[str, int]:
         """Their sums, and their number as "pods"."""
-        books = self._ledger.books(name)
+        node_state = self._ledger.node_state(name)
         aside = self._aside.get(name, ())
-        counted = [one for uid, one in books.bookings.items() if uid not in aside] if books is not None else []
+        counted = (
+            [one for uid, one in node_state.bookings.items() if uid not in aside] if node_state is not None else []
+        )
         used: Amounts = {"pods": len(counted)}
         for booking in counted:
             for resource, amount in booking.needs.requests.items():

@@ -19,7 +19,7 @@ from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
-_ZONES_TOLD = 2
+_MAX_ZONES = 2
 
 
 class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
@@ -217,11 +217,11 @@ def _refused(steps: Sequence[Step], admission: Admission) -> str:
         (sum(not room.zones[at].fits for room in step.resources), at) for at in range(len(step.resources[0].zones))
     )
     # The zone that comes closest first, and no more than tell the tale.
-    told = [_lack(step, at) for lacking, at in zones[:_ZONES_TOLD] if lacking]
-    if len(told) < min(len(zones), _ZONES_TOLD):
+    lacks = [_lack(step, at) for lacking, at in zones[:_MAX_ZONES] if lacking]
+    if len(lacks) < min(len(zones), _MAX_ZONES):
         return f"{_who(step)} needs {asked}; no set of NUMA nodes is the best for all of it"
-    rest = f"; {len(zones) - _ZONES_TOLD} more lack as much" if len(zones) > _ZONES_TOLD else ""
-    return f"{_who(step)} needs {asked} together; {'; '.join(told)}{rest}"
+    rest = f"; {len(zones) - _MAX_ZONES} more lack as much" if len(zones) > _MAX_ZONES else ""
+    return f"{_who(step)} needs {asked} together; {'; '.join(lacks)}{rest}"
 
 
 def _lack(step: Step, at: int) -> str:
@@ -230,8 +230,8 @@ def _lack(step: Step, at: int) -> str:
         (room for room in _ordered(step) if not room.zones[at].fits),
         key=lambda room: room.zones[at].available / max(1, room.asked),
     )
-    told = ", ".join(f"{room.resource} {human(room.resource, max(0, room.zones[at].available))}" for room in short)
-    return f"node {step.resources[0].zones[at].numa} has only {told}"
+    lacks = ", ".join(f"{room.resource} {human(room.resource, max(0, room.zones[at].available))}" for room in short)
+    return f"node {step.resources[0].zones[at].numa} has only {lacks}"
 
 
 def _ordered(step: Step) -> list[ResourceRoom]:

@@ -73,7 +73,7 @@ class Filling:
                 self.limit = explanation.explain(self.node, state, view, precision=precision).text
                 return False
         if not self.count:
-            self.first = placed.told(placed.of(self._states[0], copy.uid, is_exact=self._is_exact))
+            self.first = placed.in_words(placed.of(self._states[0], copy.uid, is_exact=self._is_exact))
         self.count += 1
         return True
 

@@ -44,7 +44,7 @@ def of(kubelet: Kubelet, uid: str, *, is_exact: bool) -> dict[str, Placed]:
     }
 
 
-def told(places: Mapping[str, Placed]) -> str:
+def in_words(places: Mapping[str, Placed]) -> str:
     """In words: "1" if all containers that hold something are there, else each with its nodes; "-" for nowhere."""
     pinned = {name: place for name, place in places.items() if place.numa}
     if not pinned:

@@ -47,26 +47,26 @@ class Allocations:
         if not is_pipelined and self.fits_later(record, node) is False:
             return f"room on {node} is kept for a pod that others have to leave for"
         leaving = self.leaving(node) if is_pipelined else set()
-        refusal = self._ledger.reserve(record, record.needs, node, self._keep_s, leaving)
+        refusal = self._ledger.reserve_for_other_binder(record, record.needs, node, self._keep_s, leaving)
         return f"kubelet of {node} would refuse the pod: {refusal}" if refusal else ""
 
     def give_back(self, uid: str) -> None:
         """The allocation of a pod was undone."""
-        self._ledger.unclaim(uid)
+        self._ledger.unreserve(uid)
 
     def evict(self, uid: str, node: str) -> None:
         """A pod that is on a node is to be evicted."""
-        books = self._ledger.books(node)
-        if books is not None and uid in books.bookings:
+        node_state = self._ledger.node_state(node)
+        if node_state is not None and uid in node_state.bookings:
             self._leaving[uid] = node, self._clock() + LEAVING_S
 
     def leaving(self, node: str) -> set[str]:
         """The pods that are to be evicted from a node and still there."""
         if not self._leaving:
             return set()
-        now, books = self._clock(), self._ledger.books(node)
+        now, node_state = self._clock(), self._ledger.node_state(node)
         for uid, (where, until) in list(self._leaving.items()):
-            if until <= now or (where == node and (books is None or uid not in books.bookings)):
+            if until <= now or (where == node and (node_state is None or uid not in node_state.bookings)):
                 del self._leaving[uid]
         return {uid for uid, (where, _) in self._leaving.items() if where == node}
 

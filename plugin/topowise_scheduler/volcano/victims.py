@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from topowise_scheduler import preemption
-from topowise_scheduler.cluster.caution import holds_anything
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.possible_placements import holds_anything
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.volcano.allocations import Allocations

@@ -33,7 +33,7 @@ from topowise.errors import ApiError, ConfigError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.log import V2, kv
-from topowise.runtime.told import Told
+from topowise.runtime.once import OncePerChange
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class Elector:
         self._observed = 0.0  # when _record was first seen
         self._named = False  # the record may name us
         self._pause = 0.0  # the server's Retry-After
-        self._complaints = Told()
+        self._failures = OncePerChange()
 
     @property
     def is_leader(self) -> bool:
@@ -186,7 +186,7 @@ class Elector:
                         limit.reschedule(loop.time() + self._remaining())
                     next_round = started + self._timing.retry_period - monotonic()
         except TimeoutError:
-            why = self._complaints.last or "no answer yet"
+            why = self._failures.last or "no answer yet"
             self._lose(f"not renewed within {self._timing.renew_deadline:g}s: {why}")
 
     def _lose(self, why: str) -> None:
@@ -204,12 +204,12 @@ class Elector:
             if exc.status == 409 and not self._leading:
                 log.log(V2, "Another was faster", extra=self._kv(why=exc))
             else:
-                self._complain(str(exc))
+                self._log_failure(str(exc))
             return False
         except TimeoutError:
-            self._complain(f"no answer within {self._timing.retry_period:g}s")
+            self._log_failure(f"no answer within {self._timing.retry_period:g}s")
             return False
-        if self._complaints.settle():
+        if self._failures.clear():
             log.info("The lease is within reach again", extra=self._kv(holder=self.holder))
         return ours and self._remaining() > 0
 
@@ -334,8 +334,8 @@ class Elector:
     def _remaining(self) -> float:
         return self._deadline - monotonic()
 
-    def _complain(self, problem: str) -> None:
-        if self._complaints.is_news(problem):
+    def _log_failure(self, problem: str) -> None:
+        if self._failures.is_change(problem):
             what = "Cannot renew the lease, trying again" if self._leading else "Cannot compete for the lease"
             log.warning(what, extra=self._kv(why=problem))
 

@@ -28,7 +28,7 @@ from topowise.errors import ApiError, TopowiseError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
-from topowise.runtime.told import Told
+from topowise.runtime.once import OncePerChange
 
 log = logging.getLogger(__name__)
 
@@ -135,8 +135,8 @@ class Reflector(Generic[Object]):
         self._listed = 0
         self._is_listing = False
         self._gone: dict[tuple[str, str], int] = {}
-        self._complaints, self._losses = Told(), Told()
-        self._breathed = 0.0
+        self._failures, self._losses = OncePerChange(), OncePerChange()
+        self._yielded_at = 0.0
         self.synced = False
         self.lists = 0
         self.failures = 0
@@ -155,14 +155,14 @@ class Reflector(Generic[Object]):
             try:
                 await self._list_and_watch()
             except HistoryLostError as exc:
-                if self._losses.is_news(str(exc)):
+                if self._losses.is_change(str(exc)):
                     log.info("Watch lost its place, listing anew", extra=kv(resource=self.name, why=exc))
                 await asyncio.sleep(self._backoff.next_delay())
             except ApiError as exc:
                 if exc.status in self._gives_up_on:
                     raise
                 self.failures += 1
-                self._complain(exc)
+                self._log_failure(exc)
                 await asyncio.sleep(self._backoff.next_delay(at_least=exc.retry_after))
 
     async def _list_and_watch(self) -> None:
@@ -174,7 +174,7 @@ class Reflector(Generic[Object]):
                 await self._list()
             if lasted:
                 self._backoff.reset()
-                self._losses.settle()
+                self._losses.clear()
                 continue
             # A server that closes every watch at once is in trouble; do not add to it.
             await asyncio.sleep(self._backoff.next_delay())
@@ -188,7 +188,7 @@ class Reflector(Generic[Object]):
         while True:
             for raw in page.items or ():
                 self._take(raw, items, held)
-                await self._breathe()
+                await self._yield_if_due()
             if not page.metadata.more:
                 break
             query["continue"] = page.metadata.more
@@ -230,12 +230,12 @@ class Reflector(Generic[Object]):
             raise
         return True
 
-    async def _breathe(self) -> None:
+    async def _yield_if_due(self) -> None:
         """Lets others run if it has been a while."""
         now = time.monotonic()
-        if now - self._breathed > _SLICE:
+        if now - self._yielded_at > _SLICE:
             await asyncio.sleep(0)
-            self._breathed = time.monotonic()
+            self._yielded_at = time.monotonic()
 
     def _take(self, raw: msgspec.Raw, items: list[Object], held: dict[tuple[str, str], int]) -> None:
         try:
@@ -256,7 +256,7 @@ class Reflector(Generic[Object]):
                 async for line in lines:
                     self._on_line(line)
                     seen += 1
-                    await self._breathe()
+                    await self._yield_if_due()
         except ApiError as exc:
             if exc.status == 410:
                 raise HistoryLostError(exc.message) from exc
@@ -286,7 +286,7 @@ class Reflector(Generic[Object]):
             log.log(V2, "Watch broke, resuming", extra=kv(resource=self.name, why=exc))
         else:
             self.failures += 1
-            self._complain(exc)
+            self._log_failure(exc)
 
     def _on_line(self, line: bytes) -> None:
         try:
@@ -294,7 +294,7 @@ class Reflector(Generic[Object]):
             envelope = _decode_envelope(event.object)
         except documents.UNREADABLE as exc:
             raise HistoryLostError(f"an event is not JSON of an object: {exc}") from exc
-        if self._complaints.settle():
+        if self._failures.clear():
             log.info("Watching again", extra=kv(resource=self.name, version=self._version))
         if event.type == "ERROR":
             raise HistoryLostError(f"{envelope.code} {envelope.reason}: {envelope.message}")
@@ -319,7 +319,7 @@ class Reflector(Generic[Object]):
             self._skip(raw, exc)
             return
         if event == "DELETED":
-            self._bury(key, version)
+            self._note_deleted(key, version)
         else:
             self._held[key] = version
         try:
@@ -337,7 +337,7 @@ class Reflector(Generic[Object]):
             return version < self._held[key] + (event != "DELETED")
         return version <= max(self._listed, self._gone.get(key, 0))
 
-    def _bury(self, key: tuple[str, str], version: int) -> None:
+    def _note_deleted(self, key: tuple[str, str], version: int) -> None:
         self._held.pop(key, None)
         self._gone.pop(key, None)
         self._gone[key] = version
@@ -350,16 +350,16 @@ class Reflector(Generic[Object]):
             extra=kv(resource=self.name, why=exc, object=bytes(raw)[:120].decode(errors="replace")),
         )
 
-    def _complain(self, exc: ApiError) -> None:
+    def _log_failure(self, exc: ApiError) -> None:
         if exc.status == 404 and self._missing_is_empty and not self.synced:
             self._consumer.replace([])
             self.synced = True
-        if self._complaints.is_news(str(exc)):
+        if self._failures.is_change(str(exc)):
             log.warning("Cannot list and watch, trying again", extra=kv(resource=self.name, why=exc))
 
     def _recovered(self, count: int, *, has_failed: bool) -> None:
         # A complaint about the watch is not settled by a list.
-        if (has_failed and self._complaints.settle()) or not self.synced:
+        if (has_failed and self._failures.clear()) or not self.synced:
             log.info("Listed", extra=kv(resource=self.name, objects=count, version=self._version))
         self.synced = True
 

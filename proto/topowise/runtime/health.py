@@ -61,11 +61,12 @@ class Health:
         return (503 if failed else 200), "\n".join([*lines, "not ok" if failed else "ok"]) + "\n"
 
 
-class Door:
-    """Who may be in at a time: the port is open to every pod, and each connection costs a file of this process.
+class ConnectionLimit:
+    """How many connections there may be at a time: the port is open to every pod, and each connection costs a file of
+    this process.
 
     A probe and a scrape take milliseconds, and their clients ask again over a new connection if we close theirs. So
-    whoever has been here for longest goes if there are too many, and everybody after a while.
+    the oldest is closed if there are too many, and each after a while.
     """
 
     def __init__(self, server: web.Server, most: int = 64, seconds: float = 60.0) -> None:
@@ -81,7 +82,7 @@ class Door:
         return self._server()
 
     async def watch(self) -> None:
-        """Shows out those who have stayed too long, until cancelled."""
+        """Closes those that have been open too long, until cancelled."""
         before: set[object] = set()
         while True:
             await asyncio.sleep(self._seconds / 2)
@@ -117,16 +118,16 @@ async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     assert runner.server is not None
-    door = Door(runner.server)
+    limit = ConnectionLimit(runner.server)
     context = None if certificate is None else certificate.context
     timeout = None if context is None else _HANDSHAKE_S
     try:
         server = await asyncio.get_running_loop().create_server(
-            door.enter, serving.address, serving.port, ssl=context, ssl_handshake_timeout=timeout
+            limit.enter, serving.address, serving.port, ssl=context, ssl_handshake_timeout=timeout
         )
         try:
             renewal = () if certificate is None else (certificate.keep_current(),)
-            await asyncio.gather(door.watch(), *renewal)
+            await asyncio.gather(limit.watch(), *renewal)
         finally:
             # Not waited for: from Python 3.12 on that takes until the last client has gone.
             server.close()

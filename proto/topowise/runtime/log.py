@@ -84,5 +84,5 @@ def set_up(verbosity: int = 0, form: Format = "text", stream: TextIO | None = No
     # The libraries below us report what we report ourselves, per connection and without context.
     for name in ("aiohttp", "asyncio", "uvicorn", "grpc", "kubernetes", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # It warns of every request that is none, which anybody may send as often as he likes.
+    # It warns of every request that is none, which anybody may send as often as it likes.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

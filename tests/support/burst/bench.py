@@ -36,7 +36,7 @@ CRD: Final = Path(__file__).parents[3] / "charts/topowise/crds/noderesourcetopol
 _QUIET_S: Final = 1.5
 _EVIDENCE: Final = 25
 _AT_ONCE: Final = 10
-_STUCK_TURNS: Final = 200
+_STUCK_ITERATIONS: Final = 200
 
 Seconds = tuple[float, float]
 
@@ -148,12 +148,12 @@ class Bench:
 
     async def _until_taken(self) -> None:
         """Not for ever: pods that fit nowhere must not keep the others from coming."""
-        turns = 0
+        iterations = 0
         while len(self.scheduler.pending) >= self._backlog:
             await asyncio.sleep(0.01)
             # In turns of our loop, as in until_still: while it stalls nobody can be taken.
-            turns += 1
-            if turns > _STUCK_TURNS:
+            iterations += 1
+            if iterations > _STUCK_ITERATIONS:
                 self._backlog += self.scenario.backlog
 
     async def _create(self, workload: Workload, number: int, scheduler: str) -> None:
@@ -233,7 +233,7 @@ class Bench:
             "bind errors": str(counts["bind failed"]),
             "victims": str(counts["victims"]),
             "left": str(len(self.scheduler.pending)),
-            "woken": metric("woken_pods_total"),
+            "requeued": metric("requeued_pods_total"),
             "hits": metric('predictions_total{outcome="hit"}'),
             "misses": metric('predictions_total{outcome="miss"}'),
             "reports": str(sum(node.reporter.written for node in self.fleet.nodes.values())),
@@ -342,7 +342,7 @@ class Bench:
 
     def _note_attempt(self, attempt: Attempt) -> None:
         self.attempts.setdefault(attempt.uid, []).append(attempt)
-        if not attempt.feasible and refusals.UNSETTLED in said(attempt.refused):
+        if not attempt.feasible and refusals.UNCERTAIN in said(attempt.refused):
             self.doubted += 1
         if attempt.error:
             self.errors[attempt.error] += 1

@@ -9,7 +9,7 @@ from sandbox.hollow import HollowNode
 from sandbox.kubescheduler.pod import PodInfo
 from topowise import quantity
 
-_TOLD: Final = 12
+_SHOWN: Final = 12
 
 
 def assert_no_refusals(bench: Bench) -> None:
@@ -24,7 +24,7 @@ async def assert_nothing_left_out(bench: Bench) -> None:
     left_out = [
         (info, node) for info in bench.scheduler.pending for node in bench.fleet.nodes.values() if _has_room(info, node)
     ]
-    found = [await _describe(bench, info, node) for info, node in left_out[:_TOLD]]
+    found = [await _describe(bench, info, node) for info, node in left_out[:_SHOWN]]
     assert not left_out, f"{len(left_out)} times a pod waits that a node would take:\n" + "\n".join(found)
 
 

@@ -37,11 +37,13 @@ class Scene(msgspec.Struct, frozen=True):
             times.setdefault(name, {})[rest.partition(":")[0]] = moment
         return times
 
-    def is_race(self, strangers: str) -> bool:
+    def is_race(self, others_prefix: str) -> bool:
         """Whether a pod of another scheduler, by its name's beginning, came to the node just before this one."""
         times = self.times()
         mine = times.get(self.pod, {}).get("assigned", 0.0)
-        theirs = [its["assigned"] for name, its in times.items() if name.startswith(strangers) and "assigned" in its]
+        theirs = [
+            its["assigned"] for name, its in times.items() if name.startswith(others_prefix) and "assigned" in its
+        ]
         return any(mine - _RACE_S <= moment <= mine for moment in theirs)
 
     def suspects(self) -> Iterator[str]:

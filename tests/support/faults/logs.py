@@ -22,8 +22,8 @@ def said(daemon: Daemon, since: int = 0) -> Counter[str]:
 def assert_said_once(daemon: Daemon, since: int = 0, *, at_most: int = 1, total: int = 20) -> Counter[str]:
     """No line came more often than `at_most` times, there are no tracebacks, and few lines in all."""
     counted = said(daemon, since)
-    told = "\n".join(f"{times} times: {text}" for text, times in counted.most_common())
-    assert "Traceback" not in daemon.log, told
-    assert max(counted.values(), default=0) <= at_most, told
-    assert sum(counted.values()) <= total, told
+    shown = "\n".join(f"{times} times: {text}" for text, times in counted.most_common())
+    assert "Traceback" not in daemon.log, shown
+    assert max(counted.values(), default=0) <= at_most, shown
+    assert sum(counted.values()) <= total, shown
     return counted

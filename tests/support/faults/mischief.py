@@ -28,17 +28,17 @@ class Mischief:
             self.cut += 1
             return MID_CHUNK
         past = self._past.setdefault(event["object"]["kind"], deque(maxlen=300))
-        told = [line]
+        shown = [line]
         if self._random.random() < 0.3:
             self.repeated += 1
-            told.append(line)
+            shown.append(line)
         if past and self._random.random() < 0.5:
             self.replayed += 1
-            told.append(self._random.choice(past))
+            shown.append(self._random.choice(past))
         if self._random.random() < 0.1:
-            told.append(_bookmark(event["object"]))
+            shown.append(_bookmark(event["object"]))
         past.append(line)
-        return told
+        return shown
 
 
 def _bookmark(of: dict[str, object]) -> bytes:

@@ -57,7 +57,7 @@ class Site:
         self.server.create("pods", document)
 
     async def takes(self, node: str, cpus: int) -> bool:
-        """Whether the service would send a pod of so many CPUs there; nothing is claimed by the question."""
+        """Whether the service would send a pod of so many CPUs there; nothing is reserved by the question."""
         body = json.dumps(pod("asked", cpus)).encode()
         _, _, text = await self.service.post(f"explain?node={node}", body, self.session)
         return [one["verdict"] for one in json.loads(text)] == ["fits"]
@@ -83,11 +83,11 @@ class Site:
     async def has(self, rooms: dict[str, int]) -> None:
         """Waits until the service knows the room of these nodes."""
 
-        async def told() -> bool:
+        async def shown() -> bool:
             return {name: await self.room(name) for name in rooms} == rooms
 
         try:
-            await assert_eventually(told, within=LONG_S)
+            await assert_eventually(shown, within=LONG_S)
         except AssertionError:
             found = {name: await self.room(name) for name in rooms}
             raise AssertionError(f"the service knows {found}, expected {rooms}\n{self.scheduler.log[-3000:]}") from None

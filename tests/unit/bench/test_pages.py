@@ -59,7 +59,7 @@ def test_the_page_can_be_read_at_a_sitting(recorded: results.Results) -> None:
 def test_a_strategy_is_ahead_where_it_does_better_in_all_streams_but_one(recorded: results.Results) -> None:
     kinds = markdown.clusters(recorded.parts["density"].density)
     lines = [line.strip("| ").split(" | ") for line in markdown.choice(kinds).splitlines()]
-    told = {line[0]: line[-1] for line in lines}
+    shown = {line[0]: line[-1] for line in lines}
     default, *others = strategies.NAMES
     for name in others:
         ahead = 0
@@ -67,7 +67,7 @@ def test_a_strategy_is_ahead_where_it_does_better_in_all_streams_but_one(recorde
             found = {one.scheduler: one.found for one in listed}
             better = [a.zones < b.zones for a, b in zip(found[name], found[default], strict=True)]
             ahead += sum(better) >= len(better) - 1
-        assert told[name] == f"{ahead} of {len(kinds)}"
+        assert shown[name] == f"{ahead} of {len(kinds)}"
 
 
 def test_the_machine_is_named(recorded: results.Results) -> None:

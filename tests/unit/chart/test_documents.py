@@ -31,14 +31,16 @@ def test_links_lead_somewhere(repository: Path, name: str) -> None:
 
 
 def test_quoted_words_are_those_of_the_code(repository: Path, chart: Path) -> None:
-    told = "\n".join(path.read_text() for path in (repository / "plugin").rglob("*.py"))
-    told += "\n".join(path.read_text() for path in (repository / "exporter").rglob("*.py"))
-    told += (chart / "dashboards/topowise.json").read_text() + (chart / "templates/exporter/admission.yaml").read_text()
+    shown = "\n".join(path.read_text() for path in (repository / "plugin").rglob("*.py"))
+    shown += "\n".join(path.read_text() for path in (repository / "exporter").rglob("*.py"))
+    shown += (chart / "dashboards/topowise.json").read_text() + (
+        chart / "templates/exporter/admission.yaml"
+    ).read_text()
     # Code blocks are commands, and pieces of code have quotes of their own.
     prose = re.sub(r"```.*?```|`[^`]*`", "", (repository / "docs/how-to/alerts.md").read_text(), flags=re.DOTALL)
     quoted = {phrase.removesuffix(": ...") for phrase in re.findall(r'"([^"]+)"', " ".join(prose.split()))}
     assert len(quoted) > 5
-    assert not {phrase for phrase in quoted - _FOREIGN if phrase not in told}
+    assert not {phrase for phrase in quoted - _FOREIGN if phrase not in shown}
 
 
 @pytest.mark.parametrize("name", PAGES)

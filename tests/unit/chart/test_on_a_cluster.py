@@ -310,7 +310,7 @@ def test_the_chart_s_own_scheduler_places_a_pod(cluster: Cluster, default: Any, 
         assert place(cluster, "own", scheduler["profiles"][0]["schedulerName"], logs) in ("metal-0", "metal-1")
         leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
         holders = {one["metadata"]["name"] for one in cluster.call("GET", leases)[1]["items"]}
-        assert holders == {"topowise-scheduler", "topowise-scheduler-waking"}
+        assert holders == {"topowise-scheduler", "topowise-scheduler-requeue"}
     for log in logs:
         assert "forbidden" not in log.read_text()
 

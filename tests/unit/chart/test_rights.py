@@ -44,7 +44,7 @@ SCHEDULER: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/extender/explaining.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "POST"): {("", "pods/binding", "create")},
-    ("topowise_scheduler/waking.py", "PATCH"): {("", "pods", "patch")},
+    ("topowise_scheduler/requeue.py", "PATCH"): {("", "pods", "patch")},
 }
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
@@ -110,7 +110,7 @@ def test_the_scheduler_may_do_what_it_does_and_no_more(default: Any) -> None:
     leases = default.named("Role", "topowise-scheduler")
     assert rights(leases) == needs(ELECTION)
     named = [rule["resourceNames"] for rule in leases["rules"] if rule["verbs"] != ["create"]]
-    assert named == [["topowise-scheduler", "topowise-scheduler-waking"]]
+    assert named == [["topowise-scheduler", "topowise-scheduler-requeue"]]
 
 
 def test_the_kube_scheduler_has_the_roles_of_the_clusters_own(default: Any) -> None:
@@ -159,7 +159,7 @@ def test_before_1_30_the_right_to_patch_any_pod_must_be_accepted(render: Any) ->
 
 
 def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:
-    made = render("", "scheduler.extender.bind=false", "scheduler.config.waking.enabled=false", "scheduler.replicas=1")
+    made = render("", "scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1")
     gone = {("", "pods/binding", "create"), ("", "pods", "patch")}
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) - gone
     assert not made.kinds("Role")

@@ -151,7 +151,7 @@ def test_the_sidecar_of_the_volcano_recipe_is_of_one_piece(chart: Path) -> None:
     assert pod["containers"][0]["readinessProbe"]["httpGet"]["port"] == settings.serving.port
     recipe = yaml.safe_load((chart / "recipes/volcano-extender.yaml").read_text())["scheduler"]
     assert recipe["static"]["user"].endswith(":volcano-scheduler")
-    assert (recipe["config"]["waking"]["enabled"], settings.waking.enabled) == (False, False)
+    assert (recipe["config"]["requeue"]["enabled"], settings.requeue.enabled) == (False, False)
 
 
 def test_what_is_made_in_charts_is_current(repository: Path) -> None:

@@ -127,7 +127,7 @@ def ours(text: str) -> Iterator[list[str]]:
         yield words
 
 
-def complaint(words: list[str]) -> str:
+def warning(words: list[str]) -> str:
     """What argparse says, "" if nothing."""
     said = io.StringIO()
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
@@ -143,7 +143,7 @@ def test_command_lines_parse(page: Path) -> None:
     if page in GENERATED:
         return
     for words in commands(page):
-        assert not complaint(words), words
+        assert not warning(words), words
 
 
 @every_page
@@ -163,8 +163,8 @@ def test_commands_in_the_text_exist(page: Path) -> None:
 
 
 def test_commands_are_checked_at_all() -> None:
-    assert complaint(["topowise-exporter", "once", "--nothing"])
-    assert complaint(["kubectl topowise", "look"])
+    assert warning(["topowise-exporter", "once", "--nothing"])
+    assert warning(["kubectl topowise", "look"])
     found = [words for page in PAGES if page not in GENERATED for words in commands(page)]
     assert {words[0] for words in found} == set(PARSERS)
     assert len(found) > 30
@@ -174,18 +174,18 @@ def test_commands_are_checked_at_all() -> None:
 
 
 def test_every_refusal_is_explained() -> None:
-    told = (DOCS / "how-to/explain.md").read_text()
+    documented = (DOCS / "how-to/explain.md").read_text()
     texts = [text for name, text in vars(refusals).items() if name.isupper() and isinstance(text, str)]
     texts = [text for text in texts if text.startswith(refusals.PREFIX) and text != refusals.PREFIX]
     assert len(texts) >= 12
-    assert not [text for text in texts if f"| `{text}` |" not in told]
+    assert not [text for text in texts if f"| `{text}` |" not in documented]
     # And none that is not said any more.
-    assert set(re.findall(r"^\| `(NUMA: [^`]+)` \|", told, re.MULTILINE)) == set(texts)
+    assert set(re.findall(r"^\| `(NUMA: [^`]+)` \|", documented, re.MULTILINE)) == set(texts)
 
 
 def test_every_strategy_is_described() -> None:
-    told = (DOCS / "how-to/strategies.md").read_text()
-    assert not [name for name in strategies.NAMES if not re.search(rf"^\| `{name}` \| ", told, re.MULTILINE)]
+    documented = (DOCS / "how-to/strategies.md").read_text()
+    assert not [name for name in strategies.NAMES if not re.search(rf"^\| `{name}` \| ", documented, re.MULTILINE)]
 
 
 def generator() -> Any:
@@ -215,18 +215,18 @@ def test_metrics_that_pages_name_exist(page: Path, metrics: frozenset[str]) -> N
 
 
 def test_the_reference_lists_every_metric_with_its_labels(metrics: frozenset[str]) -> None:
-    told = generator().metrics_page().decode()
+    documented = generator().metrics_page().decode()
     assert "topowise_scheduler_synced" in metrics
-    assert "| `topowise_scheduler_predictions_total` | counter | `outcome` | " in told
-    assert "| `topowise_exporter_zone_resource` | gauge | `zone`, `resource`, `amount` | " in told
+    assert "| `topowise_scheduler_predictions_total` | counter | `outcome` | " in documented
+    assert "| `topowise_exporter_zone_resource` | gauge | `zone`, `resource`, `amount` | " in documented
 
 
 def test_the_reference_lists_every_command() -> None:
-    told = generator().cli_page().decode()
+    documented = generator().cli_page().decode()
     for prog, parser in PARSERS.items():
         (known,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
-        assert not [name for name in known.choices if f"### {prog} {name}\n" not in told]
-    assert "| `-o, --output` | `table` |" in told
+        assert not [name for name in known.choices if f"### {prog} {name}\n" not in documented]
+    assert "| `-o, --output` | `table` |" in documented
 
 
 @every_page
@@ -277,8 +277,8 @@ def test_yaml_is_yaml_and_our_own_kinds_are_valid(page: Path, tmp_path: Path) ->
 
 
 def test_scores_are_spread_as_told() -> None:
-    told = (DOCS / "how-to/strategies.md").read_text()
-    rows = re.findall(r"^\| ([\d,]+(?: · [\d,]+)+) \| ([\d ·]+) \| ([\d ·]+) \|$", told, re.MULTILINE)
+    documented = (DOCS / "how-to/strategies.md").read_text()
+    rows = re.findall(r"^\| ([\d,]+(?: · [\d,]+)+) \| ([\d ·]+) \| ([\d ·]+) \|$", documented, re.MULTILINE)
     assert len(rows) == 3
     for cells in rows:
         raw, ten, hundred = ([int(number.replace(",", "")) for number in cell.split(" · ")] for cell in cells)
@@ -287,11 +287,13 @@ def test_scores_are_spread_as_told() -> None:
 
 
 def test_weights_add_up() -> None:
-    told = (DOCS / "how-to/strategies.md").read_text()
-    weights = re.findall(r"^\| (?:\w+) \| (\d+) \| (\d+) \|$", told, re.MULTILINE)
+    documented = (DOCS / "how-to/strategies.md").read_text()
+    weights = re.findall(r"^\| (?:\w+) \| (\d+) \| (\d+) \|$", documented, re.MULTILINE)
     assert sum(int(weight) for weight, _ in weights) == 12
     assert all(100 * int(weight) == int(most) for weight, most in weights)
-    worth = re.findall(r"^\| \**(\d+)\** \| \**(\d+)\** \| \**0 to ([\d,]+)\** \| \**(\d+)\** \|$", told, re.MULTILINE)
+    worth = re.findall(
+        r"^\| \**(\d+)\** \| \**(\d+)\** \| \**0 to ([\d,]+)\** \| \**(\d+)\** \|$", documented, re.MULTILINE
+    )
     assert len(worth) == 5
     for weight, top, most, step in worth:
         assert int(weight) * int(top) * 10 == int(most.replace(",", ""))
@@ -437,20 +439,20 @@ def test_restricted_wants_one_set_for_all() -> None:
 
 
 def test_explanations_are_as_quoted() -> None:
-    told = (DOCS / "how-to/explain.md").read_text().replace("container app ", "container c0 ")
+    documented = (DOCS / "how-to/explain.md").read_text().replace("container app ", "container c0 ")
     kubelet = with_both("restricted")
-    assert said(kubelet, SOLVER).text in told
+    assert said(kubelet, SOLVER).text in documented
     assert said(with_both("best-effort"), SOLVER).text.endswith("(cpu 6, memory 4Gi, not aligned)")
-    assert "(cpu 6, memory 4Gi, not aligned)" in told
+    assert "(cpu 6, memory 4Gi, not aligned)" in documented
     wide = said(node("restricted"), pod("wide", {"cpu": "10", "memory": "40Gi"}))
-    assert wide.text.removeprefix("container c0 ") in told
-    assert said(node("none"), WEB).text in told
+    assert wide.text.removeprefix("container c0 ") in documented
+    assert said(node("none"), WEB).text in documented
     for cpus in ("1", "8"):
         container = {"name": "c0", "resources": {"requests": {"cpu": cpus}}}
         burstable = {"metadata": {"name": "b", "uid": "b"}, "spec": {"containers": [container]}}
-        assert said(kubelet, burstable).text in told
+        assert said(kubelet, burstable).text in documented
     memory = said(kubelet, pod("big", {"cpu": "1", "memory": "24Gi"}))
     assert memory.reason == "UnexpectedAdmissionError"
     assert "[memorymanager] failed to find NUMA nodes to extend the current topology hint" in memory.message
-    assert "[memorymanager] failed to find NUMA nodes to extend the current topology hint" in told
-    assert explanation.not_reported("n").text in told
+    assert "[memorymanager] failed to find NUMA nodes to extend the current topology hint" in documented
+    assert explanation.not_reported("n").text in documented

@@ -41,9 +41,9 @@ class Node:
     def __init__(self) -> None:
         self.admissions = Admissions()
         self.now = 100.0
-        self.look({"old": OLD}, "old")
+        self.sync({"old": OLD}, "old")
 
-    def look(
+    def sync(
         self, pods: dict[str, PodAllocation], *directories: str, files: States | None = None, after: float = 0.0
     ) -> Sorted:
         self.now += after
@@ -54,40 +54,40 @@ class Node:
 def test_a_pod_appears_as_a_whole_when_its_directory_does() -> None:
     node = Node()
     half, whole = pod("new", FIRST), pod("new", FIRST, SECOND)
-    found = node.look({"old": OLD, "new": half}, "old")
+    found = node.sync({"old": OLD, "new": half}, "old")
     assert found.pods == (OLD,)
     assert found.withheld == {("ns", "new")}
     assert not found.admitting
-    assert node.look({"old": OLD, "new": whole}, "old", after=2.0).pods == (OLD,)
-    found = node.look({"old": OLD, "new": whole}, "old", "new", after=0.1)
+    assert node.sync({"old": OLD, "new": whole}, "old", after=2.0).pods == (OLD,)
+    found = node.sync({"old": OLD, "new": whole}, "old", "new", after=0.1)
     assert (found.pods, found.withheld, found.due) == ((OLD, whole), frozenset(), None)
 
 
 def test_other_news_are_not_held_up_by_a_pod_that_is_being_admitted() -> None:
     node = Node()
-    assert node.look({"new": pod("new", FIRST)}).pods == ()
+    assert node.sync({"new": pod("new", FIRST)}).pods == ()
 
 
 def test_a_pod_whose_checkpoint_is_not_written_yet_is_not_whole() -> None:
     node = Node()
     new = pod("new", FIRST)
     # List is ahead of the file, which may be on a slow disk; without a uid no directory proves anything.
-    found = node.look({"old": OLD, "new": new}, "old", "new", files=states(old=OLD.containers))
+    found = node.sync({"old": OLD, "new": new}, "old", "new", files=states(old=OLD.containers))
     assert found.withheld == {("ns", "new")}
 
 
 def test_a_pod_that_stays_as_it_is_without_proof_is_published_and_named() -> None:
     node = Node()
     new = pod("new", FIRST)
-    assert node.look({"old": OLD, "new": new}, "old").due is not None
-    assert node.look({"old": OLD, "new": new}, "old", after=STUCK_S - 0.1).withheld
-    found = node.look({"old": OLD, "new": new}, "old", after=0.1)
+    assert node.sync({"old": OLD, "new": new}, "old").due is not None
+    assert node.sync({"old": OLD, "new": new}, "old", after=STUCK_S - 0.1).withheld
+    found = node.sync({"old": OLD, "new": new}, "old", after=0.1)
     assert found.pods == (OLD, new)
     assert found.admitting == {("ns", "new")}
     assert not found.withheld
     # It goes on, and is whole in the end.
     whole = pod("new", FIRST, SECOND)
-    assert node.look({"old": OLD, "new": whole}, "old", "new", after=1.0).admitting == frozenset()
+    assert node.sync({"old": OLD, "new": whole}, "old", "new", after=1.0).admitting == frozenset()
 
 
 def test_a_pod_that_changes_all_the_time_is_withheld_for_a_while_only() -> None:
@@ -95,36 +95,36 @@ def test_a_pod_that_changes_all_the_time_is_withheld_for_a_while_only() -> None:
     withheld = []
     for number in range(20):
         containers = tuple(container(f"c{at}", 10 + at) for at in range(number + 1))
-        withheld.append(bool(node.look({"old": OLD, "new": pod("new", *containers)}, "old", after=1.0).withheld))
+        withheld.append(bool(node.sync({"old": OLD, "new": pod("new", *containers)}, "old", after=1.0).withheld))
     assert withheld == [True] * int(AT_MOST_S) + [False] * (20 - int(AT_MOST_S))
 
 
 def test_a_name_that_is_used_again_is_another_pod() -> None:
     node = Node()
     again = pod("old", container("c", 5))
-    found = node.look({"again": again}, "old")
+    found = node.sync({"again": again}, "old")
     assert found.pods == ()
     assert found.withheld == {("ns", "old")}
-    assert node.look({"again": again}, "old", "again").pods == (again,)
+    assert node.sync({"again": again}, "old", "again").pods == (again,)
 
 
 def test_a_pod_that_is_resized_stays() -> None:
     node = Node()
     larger = pod("old", container("c", 1, 2))
     # List may be ahead of the file by then.
-    assert node.look({"old": larger}, "old", files=States()).pods == (larger,)
-    assert node.look({"old": larger}, "old").pods == (larger,)
+    assert node.sync({"old": larger}, "old", files=States()).pods == (larger,)
+    assert node.sync({"old": larger}, "old").pods == (larger,)
 
 
 def test_of_replicas_that_hold_alike_the_one_without_a_directory_is_withheld() -> None:
     node = Node()
     alike = container("c", memory=True)
     one, two = pod("one", alike), pod("two", alike, container("d", 7))
-    assert node.look({"old": OLD, "a": one}, "old", "a").pods == (OLD, one)
-    found = node.look({"old": OLD, "a": one, "b": pod("two", alike)}, "old", "a")
+    assert node.sync({"old": OLD, "a": one}, "old", "a").pods == (OLD, one)
+    found = node.sync({"old": OLD, "a": one, "b": pod("two", alike)}, "old", "a")
     assert found.pods == (OLD, one)
     assert found.withheld == {("ns", "two")}
-    assert node.look({"old": OLD, "a": one, "b": two}, "old", "a", "b").pods == (OLD, one, two)
+    assert node.sync({"old": OLD, "a": one, "b": two}, "old", "a", "b").pods == (OLD, one, two)
 
 
 def test_a_dead_replicas_entry_does_not_stand_for_a_living_one() -> None:
@@ -138,11 +138,11 @@ def test_a_dead_replicas_entry_does_not_stand_for_a_living_one() -> None:
 def test_devices_alone_tell_whose_directory_it_is() -> None:
     node = Node()
     new = pod("new", container("c", devices=(GPU,)))
-    assert node.look({"old": OLD, "new": new}, "old").withheld
+    assert node.sync({"old": OLD, "new": new}, "old").withheld
     # How a plug-in places its devices may be another by now.
     moved = Device("gpu", "g0", (1,))
     files = states(old=OLD.containers, new=(container("c", devices=(moved,)),))
-    assert node.look({"old": OLD, "new": new}, "old", "new", files=files).pods == (OLD, new)
+    assert node.sync({"old": OLD, "new": new}, "old", "new", files=files).pods == (OLD, new)
 
 
 def test_a_pod_without_anything_waits_for_whoever_is_being_admitted() -> None:
@@ -150,47 +150,47 @@ def test_a_pod_without_anything_waits_for_whoever_is_being_admitted() -> None:
     idle = pod("idle")
     setup = states(old=OLD.containers, new=(container("setup", 6),))
     # The CPUs are an init container's, which List does not show.
-    assert node.look({"old": OLD, "x": idle}, "old", files=setup).withheld == {("ns", "idle")}
-    assert node.look({"old": OLD, "x": idle}, "old", files=setup, after=2.0).withheld
-    assert node.look({"old": OLD, "x": idle}, "old", "new", files=setup).pods == (OLD, idle)
+    assert node.sync({"old": OLD, "x": idle}, "old", files=setup).withheld == {("ns", "idle")}
+    assert node.sync({"old": OLD, "x": idle}, "old", files=setup, after=2.0).withheld
+    assert node.sync({"old": OLD, "x": idle}, "old", "new", files=setup).pods == (OLD, idle)
 
 
 def test_a_pod_that_asks_for_nothing_is_there_after_a_moment() -> None:
     node = Node()
     idle = pod("idle")
-    found = node.look({"old": OLD, "x": idle}, "old", "x")
+    found = node.sync({"old": OLD, "x": idle}, "old", "x")
     assert found.withheld
     assert found.due is not None
     assert found.due <= QUIET_S
-    assert node.look({"old": OLD, "x": idle}, "old", "x", after=QUIET_S + 0.01).pods == (OLD, idle)
+    assert node.sync({"old": OLD, "x": idle}, "old", "x", after=QUIET_S + 0.01).pods == (OLD, idle)
 
 
 def test_an_entry_of_a_pod_that_has_ended_holds_up_nobody() -> None:
     node = Node()
     idle = pod("idle")
-    node.look({}, "old", files=states(old=OLD.containers))
+    node.sync({}, "old", files=states(old=OLD.containers))
     # Its directory goes before its entry.
-    node.look({"x": idle}, files=states(old=OLD.containers))
-    assert node.look({"x": idle}, files=states(old=OLD.containers), after=QUIET_S + 0.01).pods == (idle,)
+    node.sync({"x": idle}, files=states(old=OLD.containers))
+    assert node.sync({"x": idle}, files=states(old=OLD.containers), after=QUIET_S + 0.01).pods == (idle,)
 
 
 def test_without_directories_a_pod_is_whole_once_it_has_not_changed_for_a_moment() -> None:
     admissions = Admissions()
     half, whole = pod("new", FIRST), pod("new", FIRST, SECOND)
 
-    def look(listed: tuple[PodAllocation, ...], now: float) -> Sorted:
+    def sync(listed: tuple[PodAllocation, ...], now: float) -> Sorted:
         return admissions.sort(listed, States(), None, now)
 
     # What is there when we start was published before us.
-    assert look((OLD,), 0.0).pods == (OLD,)
-    assert look((OLD, half), 1.0).pods == (OLD,)
-    assert look((OLD, whole), 1.2).withheld
-    found = look((OLD, whole), 1.4)
+    assert sync((OLD,), 0.0).pods == (OLD,)
+    assert sync((OLD, half), 1.0).pods == (OLD,)
+    assert sync((OLD, whole), 1.2).withheld
+    found = sync((OLD, whole), 1.4)
     assert found.due is not None
     assert abs(found.due - (QUIET_S - 0.2)) < 1e-6
-    assert look((OLD, whole), 1.2 + QUIET_S).pods == (OLD, whole)
+    assert sync((OLD, whole), 1.2 + QUIET_S).pods == (OLD, whole)
     # A pod that is known changes at once.
-    assert look((OLD, half), 2.0).pods == (OLD, half)
+    assert sync((OLD, half), 2.0).pods == (OLD, half)
 
 
 def test_pods_that_nobody_waits_for_are_the_same_object() -> None:

@@ -69,6 +69,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(roots: list[str]) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        complaints = process.stderr.read()
+        conditions = process.stderr.read()
     assert process.returncode == 0
-    assert complaints.splitlines() == warnings(roots)
+    assert conditions.splitlines() == warnings(roots)

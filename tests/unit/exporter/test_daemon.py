@@ -12,7 +12,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.config import API_VERSION, Duration, KubeClient
 from topowise_exporter import daemon
-from topowise_exporter.complaints import Complaints
+from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.daemon import Exporter
 from topowise_exporter.kubelet.model import Allocations
@@ -25,7 +25,7 @@ SEEN = Observation(Machine((), (), (), (), (), (), (), ()), KubeletConfiguration
 
 
 class Stub:
-    """Observer, publisher and source: the look fails with what it is given, or else the write."""
+    """Observer, publisher and source: the reading fails with what it is given, or else the write."""
 
     name = "file"
     has_published = True
@@ -35,8 +35,8 @@ class Stub:
     withheld: frozenset[tuple[str, str]] = frozenset()
     due: float | None = None
 
-    def __init__(self, look: Exception | None = None, write: Exception | None = None) -> None:
-        self._look, self._write = look, write
+    def __init__(self, observe: Exception | None = None, write: Exception | None = None) -> None:
+        self._observe, self._write = observe, write
         self.problems: dict[str, str] = {}
         self.checks = 0
 
@@ -49,9 +49,9 @@ class Stub:
     def differs_from(self, version: str | None) -> bool:
         return False
 
-    async def look(self) -> Observation:
-        if self._look:
-            raise self._look
+    async def observe(self) -> Observation:
+        if self._observe:
+            raise self._observe
         return SEEN
 
     async def publish(self, seen: object) -> None:
@@ -62,7 +62,7 @@ class Stub:
 def exporter(stub: Any, metrics: Metrics | None = None, **settings: Any) -> Exporter:
     configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", **settings)
     return Exporter(
-        configuration, stub, stub, stub, metrics or Metrics(), Complaints(), Trigger(), backoff=Backoff(0.01, 0.01)
+        configuration, stub, stub, stub, metrics or Metrics(), Conditions(), Trigger(), backoff=Backoff(0.01, 0.01)
     )
 
 
@@ -85,7 +85,7 @@ def test_longer_timeouts_make_a_longer_round() -> None:
 
 async def test_an_unreadable_machine_is_not_laid_to_the_kubelets_configuration() -> None:
     metrics = Metrics()
-    await exporter(Stub(look=SourceError("/sys/devices/system/cpu", "names no CPU")), metrics).round()
+    await exporter(Stub(observe=SourceError("/sys/devices/system/cpu", "names no CPU")), metrics).sync()
     name = "topowise_exporter_source_errors_total"
     assert metrics.registry.get_sample_value(name, {"source": "machine"}) == 1
     assert metrics.registry.get_sample_value(name, {"source": "kubelet-config"}) is None
@@ -96,10 +96,10 @@ async def test_a_kubelet_that_was_restarted_may_have_made_its_node_anew(monkeypa
     stub = Stub()
     one = exporter(stub, interval=Duration(0.02), podresources_socket="unix:///run/kubelet.sock")
     task = asyncio.create_task(one.run())
-    one._trigger.hint("cpu_manager_state")
+    one._trigger.notify("cpu_manager_state")
     await asyncio.sleep(0.2)
     assert stub.checks == 0
-    one._trigger.hint("kubelet.sock")
+    one._trigger.notify("kubelet.sock")
     await asyncio.sleep(0.3)
     task.cancel()
     assert stub.checks == 1

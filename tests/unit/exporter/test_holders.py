@@ -47,19 +47,19 @@ def test_what_the_dead_held_is_given_back_as_the_kubelet_will() -> None:
     state = parse_memory_state(MEMORY, "x")
     assert state is not None
     live = holders.live_memory_holders(state, [LIVE])
-    books = holders.exact_memory(state, live)
+    free_memory = holders.exact_memory(state, live)
     # Six bytes go back, from the lower node as much as is reserved there.
-    assert books.free == {(0, "memory"): 7, (1, "memory"): 5}
-    assert books.assignments == {0: 1, 1: 1}
-    assert books.cells == {0: (0, 1), 1: (0, 1)}
+    assert free_memory.free == {(0, "memory"): 7, (1, "memory"): 5}
+    assert free_memory.assignments == {0: 1, 1: 1}
+    assert free_memory.cells == {0: (0, 1), 1: (0, 1)}
 
 
 def test_nodes_that_nobody_uses_any_more_leave_their_group() -> None:
     state = parse_memory_state(MEMORY, "x")
     assert state is not None
-    books = holders.exact_memory(state, frozenset())
-    assert books.cells == {0: (0,), 1: (1,)}
-    assert books.free == {(0, "memory"): 8, (1, "memory"): 8}
+    free_memory = holders.exact_memory(state, frozenset())
+    assert free_memory.cells == {0: (0,), 1: (1,)}
+    assert free_memory.free == {(0, "memory"): 8, (1, "memory"): 8}
 
 
 @pytest.mark.parametrize("text", [b'{"policyName":"none","defaultCpuSet":""}', b'{"policyName":"None"}'])
@@ -148,6 +148,6 @@ def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
 ) -> None:
     state = parse_memory_state(text, "x")
     assert state is not None
-    books = holders.exact_memory(state, holders.live_memory_holders(state, [LISTED]))
-    assert books.free == {(0, "memory"): free}
-    assert books.assignments == {0: assignments}
+    free_memory = holders.exact_memory(state, holders.live_memory_holders(state, [LISTED]))
+    assert free_memory.free == {(0, "memory"): free}
+    assert free_memory.assignments == {0: assignments}

@@ -1,4 +1,4 @@
-"""A look finds what changed, even where only a directory tells."""
+"""A reading finds what changed, even where only a directory tells."""
 
 from __future__ import annotations
 
@@ -56,33 +56,33 @@ def observer(root: Path) -> Observer:
 async def test_a_pod_whose_directory_comes_after_its_cpus_holds_them(tmp_path: Path) -> None:
     # The kubelet writes the state file at admission, and makes the pod's directory when it starts to run it.
     (tmp_path / "cpu_manager_state").write_bytes(STATE)
-    looking = observer(tmp_path)
-    assert (await looking.look()).allocations.unlisted == {}
+    reading = observer(tmp_path)
+    assert (await reading.observe()).allocations.unlisted == {}
     (tmp_path / "pods" / "u").mkdir(parents=True)
-    assert (await looking.look()).allocations.unlisted == {"u": frozenset({2, 3})}
+    assert (await reading.observe()).allocations.unlisted == {"u": frozenset({2, 3})}
 
 
 async def test_the_same_facts_are_the_same_object_with_and_without_a_finished_init_container(tmp_path: Path) -> None:
     (tmp_path / "cpu_manager_state").write_bytes(STATE)
-    looking = observer(tmp_path)
-    assert await looking.look() is await looking.look()
+    reading = observer(tmp_path)
+    assert await reading.observe() is await reading.observe()
     (tmp_path / "pods" / "u").mkdir(parents=True)
-    assert await looking.look() is await looking.look()
+    assert await reading.observe() is await reading.observe()
 
 
 async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_look(tmp_path: Path) -> None:
     settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
     fake: Any = Kubelet()
     known: list[Devices] = [{}]
-    looking = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: known[-1])
-    looking._machine, looking._machine_at = MACHINE, 1.0
-    first = await looking.look()
+    reading = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: known[-1])
+    reading._machine, reading._machine_at = MACHINE, 1.0
+    first = await reading.observe()
     assert first.devices == {}
-    assert await looking.look() is first
+    assert await reading.observe() is first
     known.append({Claim("gpu.example.com", "n", "gpu-0"): Device(0)})
-    second = await looking.look()
+    second = await reading.observe()
     assert second.devices is known[-1]
-    assert await looking.look() is second
+    assert await reading.observe() is second
 
 
 class Node:
@@ -135,9 +135,9 @@ class Node:
     async def pods(self) -> tuple[PodAllocation, ...]:
         return self.listed
 
-    async def look(self, after: float = 0.0) -> Allocations:
+    async def observe(self, after: float = 0.0) -> Allocations:
         self.now += after
-        return (await self.observer.look()).allocations
+        return (await self.observer.observe()).allocations
 
 
 def holding(name: str, cpus: set[int], memory: int = 0, devices: tuple[Plugged, ...] = ()) -> PodAllocation:
@@ -151,25 +151,25 @@ ALLOCATABLE = Allocatable(frozenset({1, 2, 3}), (MemoryBlock("memory", (0,), 100
 async def test_a_pod_that_is_being_admitted_is_nowhere_in_what_is_seen(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.write({})
-    before = await node.observer.look()
+    before = await node.observer.observe()
     assert not node.observer.doubts
-    # CPUs are given, memory is in the file and not in List yet; the books have it taken already.
+    # CPUs are given, memory is in the file and not in List yet; the memory manager has it taken already.
     node.write({"u": {"c": "2"}}, {"u": 40})
     node.listed = (holding("p", {2}),)
-    assert await node.observer.look() is before
+    assert await node.observer.observe() is before
     assert node.observer.withheld == {("ns", "p")}
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", {2}, 40),)
-    whole = await node.look()
+    whole = await node.observe()
     assert whole.pods == node.listed
-    assert whole.books is not None
-    assert whole.books.free == {(0, "memory"): 60}
+    assert whole.free_memory is not None
+    assert whole.free_memory.free == {(0, "memory"): 60}
 
 
 async def test_a_directory_that_comes_after_list_was_asked_proves_nothing(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.write({})
-    await node.look()
+    await node.observe()
     node.write({"u": {"c": "2"}})
     node.listed = (holding("p", {2}),)
     asked = node.pods
@@ -180,8 +180,8 @@ async def test_a_directory_that_comes_after_list_was_asked_proves_nothing(tmp_pa
         return found
 
     node.pods = late  # type: ignore[method-assign]
-    assert (await node.look()).pods == ()
-    assert (await node.look()).pods == node.listed
+    assert (await node.observe()).pods == ()
+    assert (await node.observe()).pods == node.listed
 
 
 async def test_a_starting_kubelet_is_doubted_until_it_lists_what_its_files_have(tmp_path: Path) -> None:
@@ -189,17 +189,17 @@ async def test_a_starting_kubelet_is_doubted_until_it_lists_what_its_files_have(
     node.write({"u": {"c": "2"}})
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", {2}),)
-    await node.look(after=100)
+    await node.observe(after=100)
     assert not node.observer.doubts
     node.start()
     node.listed, node.allocated = (), Allocatable()
-    await node.look()
+    await node.observe()
     assert node.observer.doubts == {"cpu-manager", "memory-manager", "pods"}
     node.allocated = ALLOCATABLE
-    await node.look(after=1)
+    await node.observe(after=1)
     assert node.observer.doubts == {"pods"}
     node.listed = (holding("p", {2}),)
-    await node.look(after=1)
+    await node.observe(after=1)
     assert not node.observer.doubts
 
 
@@ -208,13 +208,13 @@ async def test_a_pod_that_ended_while_the_kubelet_was_down_is_dead_when_its_dire
     node.write({"u": {"c": "2"}})
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", {2}),)
-    await node.look()
+    await node.observe()
     node.start()
     node.listed = ()
-    await node.look()
+    await node.observe()
     assert node.observer.doubts == {"pods"}
     (tmp_path / "pods/u").rmdir()
-    found = await node.look()
+    found = await node.observe()
     assert not node.observer.doubts
     assert (found.pods, found.unlisted) == ((), {})
 
@@ -223,9 +223,9 @@ async def test_an_old_state_file_at_our_first_start_is_waited_for_a_minute_at_mo
     node = Node(tmp_path)
     node.write({"old": {"c": "3"}})
     (tmp_path / "pods/old").mkdir()
-    await node.look()
+    await node.observe()
     assert node.observer.doubts == {"pods"}
-    await node.look(after=61)
+    await node.observe(after=61)
     assert not node.observer.doubts
 
 
@@ -234,7 +234,7 @@ async def test_what_the_last_object_had_beyond_list_is_not_waited_for(tmp_path: 
     node.write({"left": {"setup": "3"}})
     (tmp_path / "pods/left").mkdir()
     node.observer.remember((), frozenset({"left"}))
-    found = await node.look()
+    found = await node.observe()
     assert not node.observer.doubts
     assert found.unlisted == {"left": frozenset({3})}
 
@@ -263,53 +263,53 @@ async def test_devices_of_a_finished_init_container_stay_with_their_pod(tmp_path
     file.write_bytes(checkpoint())
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", set(), 0, NICS[:1]),)
-    assert (await node.look()).unlisted_devices == {"u": (NICS[1],)}
+    assert (await node.observe()).unlisted_devices == {"u": (NICS[1],)}
     # As long as the file cannot be read, what it had holds.
     file.write_bytes(checkpoint()[:-9])
-    assert (await node.look()).unlisted_devices == {"u": (NICS[1],)}
+    assert (await node.observe()).unlisted_devices == {"u": (NICS[1],)}
     assert "Device manager checkpoint" in next(iter(node.observer.problems))
     node.listed = ()
-    assert (await node.look()).unlisted_devices == {}
+    assert (await node.observe()).unlisted_devices == {}
 
 
 async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.write({})
     node.allocated = Allocatable(ALLOCATABLE.cpus, ALLOCATABLE.memory, NICS)
-    assert (await node.look()).absent == ()
+    assert (await node.observe()).absent == ()
     node.allocated = ALLOCATABLE
-    found = await node.look()
+    found = await node.observe()
     assert not node.observer.doubts
     assert found.absent == NICS
 
 
-async def test_books_hold_while_their_file_cannot_be_read_and_the_memory_is_the_same_pods(tmp_path: Path) -> None:
+async def test_free_memory_holds_while_its_file_cannot_be_read_and_the_memory_is_the_same_pods(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.write({"u": {"c": "2"}}, {"u": 40})
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", {2}, 40),)
-    whole = await node.look()
+    whole = await node.observe()
     (tmp_path / "memory_manager_state").write_bytes(b"{")
-    assert (await node.look()).books == whole.books
+    assert (await node.observe()).free_memory == whole.free_memory
     node.listed = ()
-    assert (await node.look()).books is None
+    assert (await node.observe()).free_memory is None
 
 
 async def test_a_node_without_managers_and_without_a_past_is_seen_at_once(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.config = KubeletConfiguration()
     node.allocated = Allocatable()
-    await node.look()
+    await node.observe()
     assert not node.observer.doubts
 
 
 async def test_a_pod_that_ends_before_its_directory_was_seen_is_dead(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.write({})
-    await node.look()
+    await node.observe()
     node.write({"u": {"c": "2"}})
     node.listed = (holding("p", {2}),)
-    await node.look()
+    await node.observe()
     (tmp_path / "pods/u").mkdir()
     node.listed = ()
-    assert (await node.look()).unlisted == {}
+    assert (await node.observe()).unlisted == {}

@@ -14,7 +14,7 @@ from topowise.errors import ApiError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.backoff import Backoff
 from topowise_exporter.annotator import Annotator
-from topowise_exporter.complaints import Complaints
+from topowise_exporter.conditions import Conditions
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.model import Allocations, ContainerAllocation, Device, MemoryBlock, PodAllocation
 from topowise_exporter.machine.model import Machine, NumaNode
@@ -121,7 +121,7 @@ async def annotating(server: Server, **options: Any) -> AsyncIterator[Annotator]
     excluded = options.pop("excluded", None)
     resync = options.pop("resync", 3600.0)
     options = {"per_second": 1000.0, "backoff": Backoff(0.01, 0.02), **options}
-    made = Annotator(server, "n1", Metrics(), Complaints(), resync, excluded, **options)  # type: ignore[arg-type]
+    made = Annotator(server, "n1", Metrics(), Conditions(), resync, excluded, **options)  # type: ignore[arg-type]
     task = asyncio.create_task(made.run())
     try:
         yield made

@@ -1,4 +1,4 @@
-"""The kubelet's Pods API gives hints where there is one, and no trouble where there is none."""
+"""The kubelet's Pods API gives events where there is one, and no trouble where there is none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def watching(socket: Path, trigger: Trigger) -> AsyncIterator[PodsWatch]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def hinted(trigger: Trigger, within: float = 5.0) -> bool:
+async def notified(trigger: Trigger, within: float = 5.0) -> bool:
     return REASON in await trigger.wait(within, quiet=0.005)
 
 
@@ -72,10 +72,10 @@ async def test_every_kind_of_event_is_a_hint(node: Node) -> None:
     trigger = Trigger()
     async with watching(node.socket, trigger):
         await until_watched(node)
-        assert not await hinted(trigger, within=0.2), "the end of the initial list says nothing new"
+        assert not await notified(trigger, within=0.2), "the end of the initial list says nothing new"
         for names in (("a",), ("a", "b"), ("b",), ()):
             node.now_has(*names)
-            assert await hinted(trigger)
+            assert await notified(trigger)
 
 
 async def test_pods_that_are_there_already_are_a_hint_too(node: Node) -> None:
@@ -83,7 +83,7 @@ async def test_pods_that_are_there_already_are_a_hint_too(node: Node) -> None:
     await node.api.start(node.socket)
     trigger = Trigger()
     async with watching(node.socket, trigger):
-        assert await hinted(trigger)
+        assert await notified(trigger)
 
 
 async def test_a_kubelet_that_comes_back_is_watched_at_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -102,10 +102,10 @@ async def test_a_kubelet_that_comes_back_is_watched_at_once(node: Node, caplog: 
         await until_watched(node)
         trigger.reasons.clear()
         node.now_has("a")
-        assert await hinted(trigger)
-    told = [record.message for record in caplog.records if "Pods API" in record.message]
-    assert len(told) <= 5
-    assert told[-1] == "Watching the kubelet's Pods API"
+        assert await notified(trigger)
+    shown = [record.message for record in caplog.records if "Pods API" in record.message]
+    assert len(shown) <= 5
+    assert shown[-1] == "Watching the kubelet's Pods API"
 
 
 async def test_a_node_without_the_api_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -113,7 +113,7 @@ async def test_a_node_without_the_api_says_so_once(tmp_path: Path, caplog: pytes
     trigger = Trigger()
     async with watching(tmp_path / "none/pods-api.sock", trigger) as watch:
         for _ in range(3):
-            watch.appeared.hint("nothing")
+            watch.appeared.notify("nothing")
             await asyncio.sleep(0.05)
     (record,) = [one for one in caplog.records if "Pods API" in one.message]
     assert record.levelno == logging.INFO

@@ -204,8 +204,8 @@ def test_every_pod_of_the_kubelet_is_named_whatever_it_holds() -> None:
         containers={("ns", "pinned", "c"): frozenset({1})},
         pods=[("ns", "shared"), ("ns", "pinned")],
     )
-    told = written(topology)["spec"]["podAllocations"]
-    assert told == [
+    shown = written(topology)["spec"]["podAllocations"]
+    assert shown == [
         {
             "name": "pinned",
             "namespace": "ns",

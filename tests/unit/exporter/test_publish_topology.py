@@ -18,8 +18,8 @@ from topowise_exporter.kubelet.model import (
     Allocations,
     ContainerAllocation,
     Device,
+    FreeMemory,
     MemoryBlock,
-    MemoryBooks,
     PodAllocation,
 )
 from topowise_exporter.publish.topology import Observation, Publishing, build
@@ -64,9 +64,9 @@ def made(
     kubelet: KubeletConfiguration = STATIC,
     publishing: Publishing = Publishing(),  # noqa: B008  immutable
     excluded: Exclusions = Exclusions(),  # noqa: B008  immutable
-    books: MemoryBooks | None = None,
+    free_memory: FreeMemory | None = None,
 ) -> nrt.NodeResourceTopology:
-    seen = Observation(hardware, kubelet, Allocations(ALLOCATABLE, PODS, books=books))
+    seen = Observation(hardware, kubelet, Allocations(ALLOCATABLE, PODS, free_memory=free_memory))
     built = build("n", seen, publishing, excluded)
     assert not built.problems
     return built.topology
@@ -77,20 +77,20 @@ def named(topology: nrt.NodeResourceTopology) -> dict[str, str]:
 
 
 def test_the_standard_attributes_are_verbatim(hardware: machine.Machine) -> None:
-    told = named(made(hardware))
-    assert told["topologyManagerPolicy"] == "single-numa-node"
-    assert told["topologyManagerScope"] == "pod"
-    assert told["topologyManagerMaxNUMANodes"] == "16"
-    assert told["topologyManagerOptionPreferClosestNumaNodes"] == "true"
-    assert (told["cpuManagerPolicy"], told["memoryManagerPolicy"]) == ("static", "Static")
+    shown = named(made(hardware))
+    assert shown["topologyManagerPolicy"] == "single-numa-node"
+    assert shown["topologyManagerScope"] == "pod"
+    assert shown["topologyManagerMaxNUMANodes"] == "16"
+    assert shown["topologyManagerOptionPreferClosestNumaNodes"] == "true"
+    assert (shown["cpuManagerPolicy"], shown["memoryManagerPolicy"]) == ("static", "Static")
 
 
 def test_our_attributes_are_read_back_by_their_codecs(hardware: machine.Machine) -> None:
-    told = named(made(hardware))
-    assert kubeletconfig.decode(told[attributes.KUBELET_CONFIGURATION]) == STATIC
-    assert [core.threads for core in cores.read(told[attributes.CORES])] == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    assert [one.id for one in devices.read(told[attributes.DEVICES])] == ["f", "g0", "g1"]
-    one, two = holdings.read(told[attributes.HOLDINGS])
+    shown = named(made(hardware))
+    assert kubeletconfig.decode(shown[attributes.KUBELET_CONFIGURATION]) == STATIC
+    assert [core.threads for core in cores.read(shown[attributes.CORES])] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert [one.id for one in devices.read(shown[attributes.DEVICES])] == ["f", "g0", "g1"]
+    one, two = holdings.read(shown[attributes.HOLDINGS])
     assert (one.name, one.containers[0].cpus, one.containers[0].devices) == ("one", "1", {"gpu": ("g0",)})
     assert two.containers[0].cpu_ids() == {2, 3}
 
@@ -101,8 +101,8 @@ def test_the_fingerprint_counts_exclusive_pods_or_all(hardware: machine.Machine)
     topology = made(hardware)
     assert named(topology)["nodeTopologyPodsFingerprint"] == exclusive
     assert (topology.metadata.annotations or {})["topology.node.k8s.io/fingerprint"] == exclusive
-    told = named(made(hardware, publishing=Publishing(fingerprint_method="all")))
-    assert (told["nodeTopologyPodsFingerprint"], told["nodeTopologyPodsFingerprintMethod"]) == (everyone, "all")
+    shown = named(made(hardware, publishing=Publishing(fingerprint_method="all")))
+    assert (shown["nodeTopologyPodsFingerprint"], shown["nodeTopologyPodsFingerprintMethod"]) == (everyone, "all")
 
 
 def test_with_the_memory_manager_off_all_pods_count() -> None:
@@ -183,9 +183,9 @@ def test_numaplacement_tells_the_node_of_each_container(hardware: machine.Machin
     topology = made(hardware)
     metadata = named(topology)[placement.METADATA_ATTRIBUTE]
     vectors = {
-        numa_id: told[placement.VECTOR_ATTRIBUTE]
+        numa_id: shown[placement.VECTOR_ATTRIBUTE]
         for numa_id, zone in nrt.numa_zones(topology)
-        if placement.VECTOR_ATTRIBUTE in (told := nrt.attributes_of(zone.attributes))
+        if placement.VECTOR_ATTRIBUTE in (shown := nrt.attributes_of(zone.attributes))
     }
     read = placement.resolve(placement.decode(metadata, vectors), [("a", "one", "c"), ("b", "two", "c")])
     assert read == {("a", "one", "c"): 0, ("b", "two", "c"): 1}
@@ -200,10 +200,10 @@ def test_a_container_on_two_nodes_leaves_numaplacement_out_and_says_so(hardware:
 
 
 def test_groups_of_the_memory_manager_are_told_per_zone(hardware: machine.Machine) -> None:
-    books = MemoryBooks({(0, "memory"): GIB, (1, "memory"): GIB}, {0: 2, 1: 1}, {0: (0, 1), 1: (0, 1)})
-    zone = nrt.numa_zones(made(hardware, books=books))[0][1]
-    told = nrt.attributes_of(zone.attributes)
-    assert (told[attributes.MEMORY_CELLS], told[attributes.MEMORY_ASSIGNMENTS]) == ("0-1", "2")
+    free_memory = FreeMemory({(0, "memory"): GIB, (1, "memory"): GIB}, {0: 2, 1: 1}, {0: (0, 1), 1: (0, 1)})
+    zone = nrt.numa_zones(made(hardware, free_memory=free_memory))[0][1]
+    shown = nrt.attributes_of(zone.attributes)
+    assert (shown[attributes.MEMORY_CELLS], shown[attributes.MEMORY_ASSIGNMENTS]) == ("0-1", "2")
 
 
 def test_an_excluded_resource_is_nowhere(hardware: machine.Machine) -> None:
@@ -253,14 +253,14 @@ def test_what_init_containers_left_is_held_by_uid_and_what_is_away_has_no_device
     )
     built = build("n", Observation(hardware, STATIC, allocations), Publishing(), Exclusions())
     assert not built.problems
-    told = named(built.topology)
-    left = [pod for pod in holdings.read(told[attributes.HOLDINGS]) if not pod.namespace]
+    shown = named(built.topology)
+    left = [pod for pod in holdings.read(shown[attributes.HOLDINGS]) if not pod.namespace]
     assert left == [
         holdings.Pod("", "u", (holdings.Container("", "4", (), {"gpu": ("g1",)}),)),
         holdings.Pod("", "v", (holdings.Container("", "", (), {"fpga": ("f",)}),)),
     ]
-    assert devices.names(told[attributes.DEVICES]) == {"fpga", "gpu", "nic"}
-    assert all(one.resource != "nic" for one in devices.read(told[attributes.DEVICES]))
+    assert devices.names(shown[attributes.DEVICES]) == {"fpga", "gpu", "nic"}
+    assert all(one.resource != "nic" for one in devices.read(shown[attributes.DEVICES]))
     amounts = built.accounts.amounts
     assert amounts[0]["nic"] == zones.Amount(2, 0, 0)
     assert amounts[1]["gpu"] == zones.Amount(1, 1, 0)

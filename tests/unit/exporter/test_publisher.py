@@ -14,7 +14,7 @@ from topowise.attributes import doubts
 from topowise.errors import ApiError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
-from topowise_exporter.complaints import Complaints
+from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.model import Allocatable, Allocations, ContainerAllocation, PodAllocation
@@ -66,7 +66,7 @@ def seen(*cpus: int, others: tuple[PodAllocation, ...] = ()) -> Observation:
 
 def make(api: FakeApi, **settings: Any) -> Publisher:
     configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", **settings)
-    return Publisher(configuration, api, Metrics(), Complaints())  # type: ignore[arg-type]
+    return Publisher(configuration, api, Metrics(), Conditions())  # type: ignore[arg-type]
 
 
 def free(api: FakeApi) -> str:
@@ -207,7 +207,7 @@ async def test_pods_are_counted_though_the_object_stays_as_it_is() -> None:
     api, metrics = FakeApi(), Metrics()
     publishing = Publishing(fingerprint_method="with-exclusive-resources")
     configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", publish=publishing)
-    publisher = Publisher(configuration, api, metrics, Complaints())  # type: ignore[arg-type]
+    publisher = Publisher(configuration, api, metrics, Conditions())  # type: ignore[arg-type]
     await publisher.publish(seen(1))
     await publisher.publish(seen(1, others=(PodAllocation("ns", "web"),)))
     assert metrics.registry.get_sample_value("topowise_exporter_listed_pods") == 2
@@ -345,7 +345,7 @@ PODS = frozenset({doubts.PODS})
 async def test_the_last_true_object_stays_and_says_so_after_a_while() -> None:
     api, metrics = FakeApi(), Metrics()
     configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n")
-    publisher = Publisher(configuration, api, metrics, Complaints())  # type: ignore[arg-type]
+    publisher = Publisher(configuration, api, metrics, Conditions())  # type: ignore[arg-type]
     await publisher.publish(seen(1))
     before = msgspec.json.encode(api.objects[NRT])
     await publisher.keep(PODS, is_long=False)

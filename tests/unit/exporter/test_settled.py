@@ -154,20 +154,20 @@ def test_every_wait_ends(tmp_path: Path, clock: Clock) -> None:
 def test_a_resource_whose_plug_in_is_away_keeps_its_devices_for_five_minutes(tmp_path: Path, clock: Clock) -> None:
     kubelet, _ = following(tmp_path, clock, up_for=4000.0)
 
-    def look(said: Answer) -> tuple[Device, ...]:
+    def sync(said: Answer) -> tuple[Device, ...]:
         absent = kubelet.absent(said)
         kubelet.believe(said, absent)
         return absent
 
-    assert look(Answer(STATIC, WITH_GPU)) == ()
-    assert look(Answer(STATIC, READY)) == (GPU,)
+    assert sync(Answer(STATIC, WITH_GPU)) == ()
+    assert sync(Answer(STATIC, READY)) == (GPU,)
     clock.now += settled.GONE_AFTER_S - 1
-    assert look(Answer(STATIC, READY)) == (GPU,)
+    assert sync(Answer(STATIC, READY)) == (GPU,)
     clock.now += 2
-    assert look(Answer(STATIC, READY)) == ()
-    assert look(Answer(STATIC, WITH_GPU)) == ()
+    assert sync(Answer(STATIC, READY)) == ()
+    assert sync(Answer(STATIC, WITH_GPU)) == ()
     # Away again: the time counts anew.
-    assert look(Answer(STATIC, READY)) == (GPU,)
+    assert sync(Answer(STATIC, READY)) == (GPU,)
 
 
 def test_one_device_that_is_unhealthy_is_not_a_plug_in_that_is_away(tmp_path: Path, clock: Clock) -> None:

@@ -55,12 +55,12 @@ def test_amounts_and_policies_stay_when_holdings_go() -> None:
     fitted = size.fit(topology(holdings=size.LIMIT))
     assert names(fitted.topology) == {attributes.CORES, attributes.TOPOLOGY_MANAGER_POLICY, attributes.ZONE_CPUS}
     assert (fitted.topology.zones or ())[0].resources == (topology().zones or ())[0].resources
-    told = size.complaint(fitted, size.LIMIT)
-    assert told.startswith("at most 1.4Mi can be written, left out: ")
-    assert attributes.HOLDINGS in told
+    shown = size.warning(fitted, size.LIMIT)
+    assert shown.startswith("at most 1.4Mi can be written, left out: ")
+    assert attributes.HOLDINGS in shown
 
 
 def test_what_cannot_be_made_to_fit_says_so() -> None:
     fitted = size.fit(topology(), limit=100)
     assert fitted.bytes > 100
-    assert "without any of" in size.complaint(fitted, 100)
+    assert "without any of" in size.warning(fitted, 100)

@@ -1,4 +1,4 @@
-"""Hints: a burst is one look, silence lasts as long as it should, and looks are limited."""
+"""Events: a burst is one sync, silence lasts as long as it should, and syncs are limited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def test_a_burst_of_hints_is_one() -> None:
 
     async def burst() -> None:
         for number in range(5):
-            trigger.hint(f"event {number}")
+            trigger.notify(f"event {number}")
             await asyncio.sleep(0.005)
 
     task = asyncio.create_task(burst())
@@ -34,7 +34,7 @@ async def test_a_storm_does_not_put_a_look_off_for_ever() -> None:
 
     async def storm() -> None:
         while True:
-            trigger.hint("again")
+            trigger.notify("again")
             await asyncio.sleep(0.002)
 
     task = asyncio.create_task(storm())

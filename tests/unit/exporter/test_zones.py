@@ -12,8 +12,8 @@ from topowise_exporter.kubelet.model import (
     Allocations,
     ContainerAllocation,
     Device,
+    FreeMemory,
     MemoryBlock,
-    MemoryBooks,
     PodAllocation,
 )
 from topowise_exporter.machine import Machine, NumaNode
@@ -183,19 +183,19 @@ def test_published_zones_carry_costs_by_real_id_and_sorted_resources() -> None:
     assert [(one.name, one.value) for one in first.attributes or ()] == [("a", "1"), ("b", "2")]
 
 
-def test_the_memory_managers_own_books_are_believed() -> None:
+def test_the_memory_managers_own_accounting_is_believed() -> None:
     pods = (pod("a", "p", memory=(MemoryBlock("memory", (0, 8), 9 * GIB),)),)
     free = {(0, "memory"): GIB, (8, "memory"): 4 * GIB, (0, "hugepages-2Mi"): GIB}
-    books = MemoryBooks(free, {0: 1, 8: 1}, {0: (0, 8), 8: (0, 8)})
-    accounts = account(TWO, Allocations(ALL, pods, books=books), STATIC)
+    free_memory = FreeMemory(free, {0: 1, 8: 1}, {0: (0, 8), 8: (0, 8)})
+    accounts = account(TWO, Allocations(ALL, pods, free_memory=free_memory), STATIC)
     assert accounts.amounts[0]["memory"].available == GIB
     assert accounts.amounts[8]["memory"].available == 4 * GIB
     assert not accounts.problems
 
 
-def test_books_that_promise_more_than_there_is_are_clamped_and_reported() -> None:
-    books = MemoryBooks({(8, "memory"): 9 * GIB, (0, "memory"): -1}, {}, {})
-    accounts = account(TWO, Allocations(ALL, (), books=books), STATIC)
+def test_free_memory_that_promises_more_than_there_is_is_clamped_and_reported() -> None:
+    free_memory = FreeMemory({(8, "memory"): 9 * GIB, (0, "memory"): -1}, {}, {})
+    accounts = account(TWO, Allocations(ALL, (), free_memory=free_memory), STATIC)
     assert accounts.amounts[8]["memory"].available == 8 * GIB
     assert accounts.amounts[0]["memory"].available == 0
     assert len(accounts.problems) == 2

@@ -1,4 +1,4 @@
-"""The server as a whole: its life, its door, and the parts of the API only a controller would do elsewhere."""
+"""The server as a whole: its life, its port, and the parts of the API only a controller would do elsewhere."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ async def test_a_client_that_goes_leaves_no_watch_behind(server: ApiServer, clie
 
 async def test_a_token_is_asked_of_everything_but_health() -> None:
     async with ApiServer(token="secret") as server:
-        async with connect(server.url) as stranger:
-            reply = await stranger.call("GET", NODES)
+        async with connect(server.url) as anonymous:
+            reply = await anonymous.call("GET", NODES)
             assert (reply.status, reply.body["reason"]) == (401, "Unauthorized")
-            assert (await stranger.call("GET", "/sandbox/levers")).status == 401
-            assert (await stranger.call("GET", "/readyz")).text == "ok"
+            assert (await anonymous.call("GET", "/sandbox/levers")).status == 401
+            assert (await anonymous.call("GET", "/readyz")).text == "ok"
         async with connect(server.url, "secret") as friend:
             assert (await friend.call("GET", NODES)).status == 200
 

@@ -151,7 +151,7 @@ def test_what_a_refused_pod_got_lingers_until_each_manager_looks_again(node: Emu
     assert held(node.checkpoints()) == {"q": {"c": (4, 64, 0)}}
 
 
-def test_a_pod_that_has_ended_is_not_listed_and_still_on_the_books(node: EmulatedNode) -> None:
+def test_a_pod_that_has_ended_is_not_listed_and_still_held(node: EmulatedNode) -> None:
     node.admit(pod("p", container("a", 2, gpus=1)))
     node.remove("p")
     assert held(node.holdings()) == {}
@@ -177,14 +177,14 @@ def test_a_restarted_kubelet_is_blind_its_files_are_full_and_plugins_register_on
     node.start("p")
     files = StateFiles(tmp_path)
     checkpoint(node, files)
-    before, told = node.holdings(), node.checkpoints()
+    before, answer = node.holdings(), node.checkpoints()
     texts = {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
     assert len(texts) == 3
 
     again = EmulatedNode(scanned(MACHINE), CONFIG)
     again.restart(StateFiles(tmp_path))
     assert again.holdings() == NodeHoldings(frozenset(), (), frozenset(), {})
-    assert held(again.checkpoints()) == held(told)
+    assert held(again.checkpoints()) == held(answer)
     assert again.allocatable()[GPU] == "0"
     again.open_eyes()
     assert again.holdings().pods == ()
@@ -199,7 +199,7 @@ def test_a_restarted_kubelet_is_blind_its_files_are_full_and_plugins_register_on
     assert again.admit(pod("q", container("c", 1, gpus=1))).admitted
 
 
-def test_who_ended_while_the_kubelet_was_down_is_on_the_books_until_the_next_admission(tmp_path: Path) -> None:
+def test_who_ended_while_the_kubelet_was_down_is_held_until_the_next_admission(tmp_path: Path) -> None:
     node = EmulatedNode(scanned(MACHINE), CONFIG)
     node.admit(pod("gone", container("a", 3)))
     files = StateFiles(tmp_path)

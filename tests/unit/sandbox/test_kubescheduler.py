@@ -169,7 +169,7 @@ async def test_a_constant_refusal_costs_one_extra_attempt_then_sleeps_until_an_e
     assert cluster.extender.verbs("p") == ["filter", "filter"]
     cluster.extender.refused = set()
     async with Api(plain(cluster.server), "poke") as api:
-        body = b'{"metadata":{"annotations":{"topowise.io/woken":"now"}}}'
+        body = b'{"metadata":{"annotations":{"topowise.io/requeued":"now"}}}'
         await api.request("PATCH", "/api/v1/namespaces/default/pods/p", body=body, content_type=MERGE_PATCH)
     await assert_eventually(lambda: cluster.is_running("p"))
 

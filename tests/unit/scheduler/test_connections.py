@@ -196,8 +196,8 @@ async def test_a_scheduler_is_served_whoever_opens_hundreds(caplog: pytest.LogCa
         assert sum(closed) >= 40 - SHORT.connections
         with caplog.at_level(logging.WARNING):
             await asyncio.sleep(0.4)
-        told = [one for one in caplog.records if one.getMessage().startswith("Closed connections")]
-        assert [one.kv.keys() for one in told] == [{"too_many"}]  # type: ignore[attr-defined]
+        shown = [one for one in caplog.records if one.getMessage().startswith("Closed connections")]
+        assert [one.kv.keys() for one in shown] == [{"too_many"}]  # type: ignore[attr-defined]
 
 
 async def test_whoever_has_asked_most_lately_is_kept() -> None:
@@ -236,8 +236,8 @@ async def test_with_tls_only_clients_with_a_certificate_are_answered(tmp_path: P
         assert await ask(client)
         assert await ask(client, ssl.TLSVersion.TLSv1_2)
         assert not await ask(client, ssl.TLSVersion.TLSv1_1)
-        for stranger in (None, others.issue("client"), ours.issue("late", days=-1), ours.issue_later("early")):
-            assert not await ask(stranger)
+        for unknown in (None, others.issue("client"), ours.issue("late", days=-1), ours.issue_later("early")):
+            assert not await ask(unknown)
         assert not await ask(ours.issue("for-servers", usage="serverAuth"))
 
 

@@ -87,15 +87,15 @@ async def test_only_clients_of_the_ca_come_in(tls: ServingTls, authorities: tupl
     async with serving(tls) as port:
         assert await ask(port, ours, ours.issue("client")) == [scoring_pb2.VERDICT_FITS]
         assert await ask(port, ours, ours.issue("for-clients", usage="clientAuth"))
-        strangers = (
+        unknown_clients = (
             None,
             others.issue("client"),
             ours.issue("late", days=-1),
             ours.issue_later("early"),
             ours.issue("for-servers", usage="serverAuth"),
         )
-        answers = await asyncio.gather(*(ask(port, ours, one) for one in strangers), return_exceptions=True)
-        assert [type(one) for one in answers] == [grpc.aio.AioRpcError] * len(strangers)
+        answers = await asyncio.gather(*(ask(port, ours, one) for one in unknown_clients), return_exceptions=True)
+        assert [type(one) for one in answers] == [grpc.aio.AioRpcError] * len(unknown_clients)
 
 
 async def test_a_renewed_certificate_and_ca_are_taken_up(
@@ -119,8 +119,8 @@ async def test_files_that_do_not_fit_leave_the_old_certificate(
         Path(tls.key_file).unlink()
         for _ in range(3):
             assert await ask(port, one, one.issue("client"))
-    told = [one for one in caplog.records if one.getMessage().startswith("Renewed certificate cannot be used")]
-    assert len(told) == 1
+    shown = [one for one in caplog.records if one.getMessage().startswith("Renewed certificate cannot be used")]
+    assert len(shown) == 1
 
 
 async def test_tls_1_1_is_refused(tls: ServingTls, authorities: tuple[Authority, Authority]) -> None:

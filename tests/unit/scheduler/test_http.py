@@ -121,12 +121,12 @@ def test_bytes(app: http.Application, verb: str, body: bytes) -> None:
 def test_questions_of_any_shape(app: http.Application, verb: str, question: Any) -> None:
     status, answer = call(app, f"/{verb}", msgspec.json.encode(question))
     assert status == 200
-    told = json.loads(answer)
-    if verb == "filter" and not told["Error"] and question.get("NodeNames") is not None:
-        named = {*told["NodeNames"], *told["FailedNodes"], *told["FailedAndUnresolvableNodes"]}
+    shown = json.loads(answer)
+    if verb == "filter" and not shown["Error"] and question.get("NodeNames") is not None:
+        named = {*shown["NodeNames"], *shown["FailedNodes"], *shown["FailedAndUnresolvableNodes"]}
         assert named == set(question["NodeNames"])
     if verb == "prioritize":
-        assert all(isinstance(one["Score"], int) and 0 <= one["Score"] <= 10 for one in told)
+        assert all(isinstance(one["Score"], int) and 0 <= one["Score"] <= 10 for one in shown)
 
 
 @pytest.mark.parametrize(("path", "method", "status"), [("/nothing", "POST", 404), ("/filter", "GET", 405)])

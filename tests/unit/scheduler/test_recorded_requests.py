@@ -32,31 +32,33 @@ def recorded(name: str) -> tuple[bytes, Any]:
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("filter*.json")))
 def test_filter(answering: Verbs, name: str) -> None:
     body, sent = recorded(name)
-    told = json.loads(answering.filter(body).body)
-    assert told["Error"] == ""
+    shown = json.loads(answering.filter(body).body)
+    assert shown["Error"] == ""
     if sent["NodeNames"] is not None:
-        assert {*told["NodeNames"], *told["FailedNodes"], *told["FailedAndUnresolvableNodes"]} == set(sent["NodeNames"])
-        assert told["Nodes"] is None
+        assert {*shown["NodeNames"], *shown["FailedNodes"], *shown["FailedAndUnresolvableNodes"]} == set(
+            sent["NodeNames"]
+        )
+        assert shown["Nodes"] is None
     else:
-        names = [one["metadata"]["name"] for one in told["Nodes"]["items"]]
-        assert {*names, *told["FailedNodes"]} == {one["metadata"]["name"] for one in sent["Nodes"]["items"]}
+        names = [one["metadata"]["name"] for one in shown["Nodes"]["items"]]
+        assert {*names, *shown["FailedNodes"]} == {one["metadata"]["name"] for one in sent["Nodes"]["items"]}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("prioritize*.json")))
 def test_prioritize(answering: Verbs, name: str) -> None:
     body, sent = recorded(name)
-    told = json.loads(answering.prioritize(body).body)
+    shown = json.loads(answering.prioritize(body).body)
     offered = sent["NodeNames"] or [one["metadata"]["name"] for one in sent["Nodes"]["items"]]
-    assert [one["Host"] for one in told] == offered
+    assert [one["Host"] for one in shown] == offered
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECORDED.glob("preempt*.json")))
 def test_preempt(answering: Verbs, name: str) -> None:
     body, sent = recorded(name)
-    told = json.loads(asyncio.run(answering.preempt(body)).body)["NodeNameToMetaVictims"]
+    shown = json.loads(asyncio.run(answering.preempt(body)).body)["NodeNameToMetaVictims"]
     proposed = sent["NodeNameToMetaVictims"] or sent["NodeNameToVictims"]
-    assert set(told) <= set(proposed)
-    assert all(victims["Pods"] for victims in told.values())
+    assert set(shown) <= set(proposed)
+    assert all(victims["Pods"] for victims in shown.values())
 
 
 def test_bind() -> None:

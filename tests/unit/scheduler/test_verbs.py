@@ -44,10 +44,10 @@ _OTHER = refusals.OTHER_POLICY
 
 
 def test_filter_keeps_the_order_and_names_every_node(answering: Verbs) -> None:
-    answer = read(answering.filter(body(pod("p", "4"), ["half", "full", "stranger", "empty"])))
+    answer = read(answering.filter(body(pod("p", "4"), ["half", "full", "unknown-node", "empty"])))
     assert answer == {
         "Nodes": None,
-        "NodeNames": ["half", "stranger", "empty"],
+        "NodeNames": ["half", "unknown-node", "empty"],
         "FailedNodes": {"full": refusals.NOT_NOW},
         "FailedAndUnresolvableNodes": {},
         "Error": "",
@@ -59,8 +59,8 @@ def test_a_node_that_the_cluster_does_not_have_is_logged_once(
 ) -> None:
     service.ledger.known = {"new"}
     for verb in (answering.filter, answering.filter, answering.prioritize):
-        sent(verb(body(pod("p"), ["empty", "new", "stranger"])))
-    assert [one.__dict__["kv"]["node"] for one in caplog.records] == ["stranger"]
+        sent(verb(body(pod("p"), ["empty", "new", "unknown-node"])))
+    assert [one.__dict__["kv"]["node"] for one in caplog.records] == ["unknown-node"]
 
 
 def test_what_no_empty_node_could_hold_is_unresolvable(answering: Verbs) -> None:
@@ -81,7 +81,7 @@ def test_whole_nodes_come_back_as_they_came_and_leave_no_trace(answering: Verbs,
     answer = sent(answering.filter(body(pod("p", "4"), None, {"metadata": {}, "items": items})))
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == [items[1]]
-    assert service.ledger.open_claims == 0
+    assert service.ledger.open_reservations == 0
 
 
 def test_no_names_is_not_everything(answering: Verbs) -> None:
@@ -89,13 +89,13 @@ def test_no_names_is_not_everything(answering: Verbs) -> None:
 
 
 def test_prioritize_answers_a_bare_array_of_integers(answering: Verbs) -> None:
-    answer = read(answering.prioritize(body(pod("p", "2"), ["empty", "half", "stranger"])))
-    assert [one["Host"] for one in answer] == ["empty", "half", "stranger"]
+    answer = read(answering.prioritize(body(pod("p", "2"), ["empty", "half", "unknown-node"])))
+    assert [one["Host"] for one in answer] == ["empty", "half", "unknown-node"]
     assert all(type(one["Score"]) is int and 0 <= one["Score"] <= 10 for one in answer)
     assert answer[0]["Score"] > answer[1]["Score"] > answer[2]["Score"]
 
 
-def test_the_best_node_is_claimed_until_the_pod_is_asked_about_again(answering: Verbs, service: Service) -> None:
+def test_the_best_node_is_reserved_until_the_pod_is_asked_about_again(answering: Verbs, service: Service) -> None:
     sent(answering.prioritize(body(pod("a", "4"), ["empty", "half"])))
     assert service.free("empty") == [4]
     answer = read(answering.filter(body(pod("b", "8"), ["empty"])))
@@ -107,7 +107,7 @@ def test_the_best_node_is_claimed_until_the_pod_is_asked_about_again(answering: 
 class TestScoresThatAreReadyBeforeTheyAreAskedFor:
     """kube-scheduler runs its own plug-ins between filter and prioritize; meanwhile the scores are computed."""
 
-    ALL = ("half", "full", "stranger", "empty")
+    ALL = ("half", "full", "unknown-node", "empty")
 
     def ask(self, answering: Verbs, names: list[str], **fields: Any) -> Reply:
         sent(answering.filter(body(pod("p", "4", uid="uid-p", resourceVersion="7"), list(self.ALL))))
@@ -116,7 +116,12 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
     @pytest.mark.parametrize("version", ["7", "8"], ids=["same pod", "pod has changed"])
     @pytest.mark.parametrize(
         "names",
-        [["half", "stranger", "empty"], ["empty", "half", "stranger"], ["half", "empty"], ["half", "empty", "new"]],
+        [
+            ["half", "unknown-node", "empty"],
+            ["empty", "half", "unknown-node"],
+            ["half", "empty"],
+            ["half", "empty", "new"],
+        ],
         ids=["as left by filter", "in another order", "fewer", "others"],
     )
     def test_they_are_what_prioritize_would_compute(self, service: Service, names: list[str], version: str) -> None:
@@ -124,19 +129,19 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
         assert ahead == read(self.ask(service.verbs(scores_ahead=False), names, resourceVersion=version))
         assert [one["Host"] for one in ahead] == names
 
-    def test_the_best_node_is_claimed_all_the_same(self, answering: Verbs, service: Service) -> None:
-        sent(self.ask(answering, ["empty", "half", "stranger"], resourceVersion="7"))
-        assert service.ledger.open_claims == 1
+    def test_the_best_node_is_reserved_all_the_same(self, answering: Verbs, service: Service) -> None:
+        sent(self.ask(answering, ["empty", "half", "unknown-node"], resourceVersion="7"))
+        assert service.ledger.open_reservations == 1
 
     def test_they_serve_one_request(self, answering: Verbs, service: Service) -> None:
-        names = ["half", "stranger", "empty"]
+        names = ["half", "unknown-node", "empty"]
         first = read(self.ask(answering, names, resourceVersion="7"))
         service.report(counts("half", "8", included=()))
         again = read(answering.prioritize(body(pod("p", "4", uid="uid-p", resourceVersion="7"), names)))
         assert again != first
 
     def test_they_are_not_used_late(self, answering: Verbs, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-        names = ["half", "stranger", "empty"]
+        names = ["half", "unknown-node", "empty"]
         asked = pod("p", "4", uid="uid-p", resourceVersion="7")
         answers = []
         for kept_for in (10.0, -1.0):
@@ -148,7 +153,7 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
         assert answers[0] != answers[1]
 
 
-def test_a_single_node_that_is_left_is_claimed_as_nobody_will_ask_for_scores(
+def test_a_single_node_that_is_left_is_reserved_as_nobody_will_ask_for_scores(
     answering: Verbs, service: Service
 ) -> None:
     sent(answering.filter(body(pod("a", "8"), ["empty", "half"])))

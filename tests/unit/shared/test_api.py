@@ -60,14 +60,14 @@ async def test_nobody_sends_us_elsewhere(address: str) -> None:
 
 
 async def test_an_answer_that_is_no_http_is_told_in_the_same_words_each_time(address: str) -> None:
-    told = set()
+    shown = set()
     async with Api(Credentials(address, None, anonymous), "test") as api:
         for seconds in ("241", "287"):
             with pytest.raises(ApiError, match="SSH") as caught:
                 await api.request("GET", "/chatter", query={"timeoutSeconds": seconds})
-            told.add(str(caught.value))
+            shown.add(str(caught.value))
     # Or a log that says each change would say each try.
-    assert len(told) == 1
+    assert len(shown) == 1
 
 
 @pytest.mark.parametrize("problem", [SourceError("/token", "gone"), ConfigError("kubeconfig", "half written")])

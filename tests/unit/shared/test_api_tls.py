@@ -16,7 +16,7 @@ from topowise.errors import ApiError
 from topowise.kube import credentials
 from topowise.kube.api import Api
 
-TOKEN = "not-for-strangers"
+TOKEN = "not-for-others"
 
 
 @pytest.fixture(scope="module")

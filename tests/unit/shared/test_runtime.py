@@ -200,10 +200,10 @@ async def test_connections_that_ask_nothing_do_not_keep_out_probes() -> None:
         return web.Response(text="ok")
 
     made = web.Server(answer)
-    door = health.Door(made, most=4, seconds=0.4)
-    server = await asyncio.get_running_loop().create_server(door.enter, "127.0.0.1", 0)
+    limit = health.ConnectionLimit(made, most=4, seconds=0.4)
+    server = await asyncio.get_running_loop().create_server(limit.enter, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    watching = asyncio.create_task(door.watch())
+    watching = asyncio.create_task(limit.watch())
     hoarded = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/livez") as response:
         assert await response.text() == "ok"

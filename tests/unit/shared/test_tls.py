@@ -88,7 +88,7 @@ async def test_only_clients_of_the_right_authority_come_in(
     async with listening(Certificate(files.settings)) as port:
         assert await ask(port, one, one.issue("client")) == b"ok\n"
         assert await refused(port, one, None)
-        assert await refused(port, one, two.issue("stranger"))
+        assert await refused(port, one, two.issue("unknown"))
         assert await refused(port, one, one.issue("late", days=-1))
         assert await refused(port, one, one.issue_later("early"))
         assert await ask(port, one, one.issue("for-clients", usage="clientAuth")) == b"ok\n"

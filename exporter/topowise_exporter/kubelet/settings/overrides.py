@@ -27,10 +27,10 @@ class Overrides:
         if unknown := sorted(given.keys() - _KNOWN):
             raise ConfigError(f"{_WHERE}.{unknown[0]}", f"no such field, expected {', '.join(sorted(_KNOWN))}")
         try:
-            told = kubeletconfig.check(kubeletconfig.convert(given, source=_WHERE), source=_WHERE)
+            checked = kubeletconfig.check(kubeletconfig.convert(given, source=_WHERE), source=_WHERE)
         except SourceError as exc:
             raise ConfigError(_WHERE, str(exc).removeprefix(f"{_WHERE}: ")) from exc
-        self._fields = {name: getattr(told, name) for name, item in given.items() if item is not None}
+        self._fields = {name: getattr(checked, name) for name, item in given.items() if item is not None}
 
     def __bool__(self) -> bool:
         return bool(self._fields)

@@ -42,8 +42,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     merged = together(found)
     status = 1 if any(one.severity != "note" for one in merged) else 0
     if options.output == "json":
-        told = [{**msgspec.to_builtins(one), "thing": one.thing} for one in merged]
-        return Answer(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n", status)
+        shown = [{**msgspec.to_builtins(one), "thing": one.thing} for one in merged]
+        return Answer(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n", status)
     return Answer(_text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config)), status)
 
 
@@ -99,8 +99,8 @@ def _text(found: Sequence[Finding], there: Objects, console: Console, *, looked_
     for what, things in (("node", there.nodes), ("pod", there.pods)):
         seen += f", {counted(len(things), what)}" if things is not None else f", no {what}s"
     counts = [(name, sum(one.severity == name for one in found)) for name in SEVERITIES]
-    told = ", ".join(counted(count, name) for name, count in counts if count) or "nothing to mend"
-    lines.append(f"Looked at {seen}: {told}.")
+    shown = ", ".join(counted(count, name) for name, count in counts if count) or "nothing to mend"
+    lines.append(f"Looked at {seen}: {shown}.")
     if not looked_at_scheduler:
         lines.append("Not looked at: kube-scheduler's configuration (--scheduler-config FILE).")
     return "\n".join(lines) + "\n"

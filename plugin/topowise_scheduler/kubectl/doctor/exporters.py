@@ -62,7 +62,7 @@ def check(found: Sequence[Exporter], kubectl: Kubectl, now: float) -> Iterator[F
             yield Finding(
                 "exporters", "note", "exporters", (), f"not all can be asked for their metrics: {failed}",
                 "how fresh reports are is judged by the pods they tell of, which shows a dead exporter later",
-                "allow get on pods/proxy, or watch topowise_exporter_last_look_timestamp_seconds by Prometheus",
+                "allow get on pods/proxy, or watch topowise_exporter_last_sync_timestamp_seconds by Prometheus",
             )  # fmt: skip
             return
 

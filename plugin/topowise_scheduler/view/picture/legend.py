@@ -128,8 +128,8 @@ def _distances(flow: Flow, plan: Plan) -> None:
     ids = [str(zone.id) for zone in picture.zones]
     if _matrix_x(plan) > flow.width:
         for row_id, row in zip(ids, rows, strict=True):
-            told = [f"{column_id} is {value}" for column_id, value in zip(ids, row, strict=True)]
-            flow.lines("note", [f"from {row_id}", *told])
+            distances = [f"{column_id} is {value}" for column_id, value in zip(ids, row, strict=True)]
+            flow.lines("note", [f"from {row_id}", *distances])
         return
     far = max(value for row in rows for value in row)
     place = Place(flow.x, flow.y, plan.heat_x, plan.measures.heat_y)

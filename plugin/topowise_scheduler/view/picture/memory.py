@@ -34,7 +34,7 @@ def group(kubelet: Kubelet, position: int) -> tuple[int, ...]:
     return kubelet.ids(cells) if cells.bit_count() > 1 else ()
 
 
-def told(kubelet: Kubelet, block: memory_manager.Block) -> Block:
+def block_of(kubelet: Kubelet, block: memory_manager.Block) -> Block:
     """The block with zone ids."""
     return Block(block.type, kubelet.ids(block.mask), block.size)
 

@@ -147,7 +147,7 @@ def _owner(kubelet: Kubelet, pod: holdings.Pod, precision: Precision) -> Owner:
         name=pod.name,
         cpu_count=pod.cpus.bit_count(),
         cpus=frozenset(members(pod.cpus)) if precision == "exact" else frozenset(),
-        memory=tuple([memory.told(kubelet, block) for block in pod.memory]),
+        memory=tuple([memory.block_of(kubelet, block) for block in pod.memory]),
         device_counts={resource: len(ids) for resource, ids in pod.devices.items()},
         devices=dict(pod.devices) if precision == "exact" else {},
     )

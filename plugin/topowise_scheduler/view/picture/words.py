@@ -96,10 +96,10 @@ def share_title(picture: Picture, zone: Zone, memory: Memory, share: Share) -> s
     """One part of a bar."""
     if share.kind == "held":
         names = [picture.owners[owner].name for owner in share.owners]
-        told = f"held by {' and '.join(names)}" if names else STATES["exclusive"]
+        holder = f"held by {' and '.join(names)}" if names else STATES["exclusive"]
     else:
-        told = STATES[share.kind]
-    return f"{memory.type} of node {zone.id}: {human_bytes(share.size)} {told}"
+        holder = STATES[share.kind]
+    return f"{memory.type} of node {zone.id}: {human_bytes(share.size)} {holder}"
 
 
 def device_title(picture: Picture, resource: str, device: Device) -> str:

@@ -31,8 +31,10 @@ READ = KubeletConfiguration(
         ({}, "maxPods", 110),
     ],
 )
-def test_a_told_field_replaces_what_was_read_as_a_flag_does(told: dict[str, Any], field: str, expected: object) -> None:
-    assert getattr(Overrides(told).over(READ), field) == expected
+def test_a_told_field_replaces_what_was_read_as_a_flag_does(
+    shown: dict[str, Any], field: str, expected: object
+) -> None:
+    assert getattr(Overrides(shown).over(READ), field) == expected
 
 
 def test_nothing_told_changes_nothing() -> None:
@@ -54,6 +56,6 @@ def test_only_a_told_policy_can_stand_in_for_a_source() -> None:
         ({"maxPods": "x"}, r"^\$\.kubelet\.overrides: Expected `int`.*maxPods.*'x'"),
     ],
 )
-def test_a_mistake_is_found_at_the_start(told: dict[str, Any], named: str) -> None:
+def test_a_mistake_is_found_at_the_start(shown: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        Overrides(told)
+        Overrides(shown)

@@ -22,9 +22,9 @@ MACHINES = sorted(path.parent for path in trees.FOLDERS.glob("*/tree.json"))
 def test_an_odd_machine_is_read_as_recorded(tmp_path: Path, read: Callable[[Path], Machine], folder: Path) -> None:
     trees.plant(folder.name, tmp_path)
     machine = read(tmp_path)
-    told = "".join(f"{problem.removeprefix(str(tmp_path))}\n" for problem in machine.problems)
+    shown = "".join(f"{problem.removeprefix(str(tmp_path))}\n" for problem in machine.problems)
     assert json.loads(json.dumps(report(machine))) == json.loads((folder / "machine.json").read_text())
-    assert told == (folder / "problems.txt").read_text()
+    assert shown == (folder / "problems.txt").read_text()
 
 
 def test_every_oddity_has_its_machine() -> None:

@@ -76,11 +76,11 @@ def test_a_link_to_nowhere_is_a_missing_file(small: Path, read: Read) -> None:
 
 
 def test_the_report_has_the_keys_of_the_contract(small: Path, read: Read) -> None:
-    told = json.loads(json.dumps(report(read(small))))
-    assert list(told) == ["nodes", "cpus", "pci"]
-    assert list(told["nodes"][0]) == ["id", "cpus", "memory_bytes", "hugepages", "distances", "sockets"]
-    assert list(told["pci"][0]) == ["address", "numa_node", "class", "vendor", "device", "driver", "physfn"]
-    assert told["nodes"][1]["distances"] == {"0": 22, "1": 10}
+    shown = json.loads(json.dumps(report(read(small))))
+    assert list(shown) == ["nodes", "cpus", "pci"]
+    assert list(shown["nodes"][0]) == ["id", "cpus", "memory_bytes", "hugepages", "distances", "sockets"]
+    assert list(shown["pci"][0]) == ["address", "numa_node", "class", "vendor", "device", "driver", "physfn"]
+    assert shown["nodes"][1]["distances"] == {"0": 22, "1": 10}
 
 
 def test_this_machine_is_read_without_failing() -> None:

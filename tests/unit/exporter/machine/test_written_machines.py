@@ -140,10 +140,10 @@ def test_a_written_machine_is_read_as_it_was_described(read: Read, spec: machine
         machines.write_tree(spec, root)
         machine = read(Path(root))
     with_pages = {node.id for node in spec.nodes if node.hugepages}
-    hugepages_told = [problem for problem in machine.problems if "/hugepages: missing" in problem]
+    hugepages_listed = [problem for problem in machine.problems if "/hugepages: missing" in problem]
     # Where some nodes have hugepages, those without are told; nothing else is.
-    assert len(hugepages_told) == (len(spec.nodes) - len(with_pages) if with_pages else 0)
-    assert machine == msgspec.structs.replace(_expected(spec), problems=tuple(hugepages_told))
+    assert len(hugepages_listed) == (len(spec.nodes) - len(with_pages) if with_pages else 0)
+    assert machine == msgspec.structs.replace(_expected(spec), problems=tuple(hugepages_listed))
 
 
 @pytest.mark.parametrize("name", EMULATED)

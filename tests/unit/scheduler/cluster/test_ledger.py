@@ -244,12 +244,12 @@ class TestPodsThatAreExpected:
         service.report(exact(kubelet()))
         service.report(exact(kubelet(), name="n2"))
 
-    def test_a_claim_holds_room_on_one_node_until_it_expires(self, service: Service) -> None:
+    def test_a_reservation_holds_room_on_one_node_until_it_expires(self, service: Service) -> None:
         record = service.put(pod("a", "4"))
         assert record.needs is not None
-        service.ledger.claim(record, record.needs, "n1")
+        service.ledger.reserve(record, record.needs, "n1")
         assert service.fits(pod("b", "4"), "n1", "n2") == ["n2"]
-        service.ledger.claim(record, record.needs, "n2")
+        service.ledger.reserve(record, record.needs, "n2")
         assert service.fits(pod("b", "4"), "n1", "n2") == ["n1"]
         service.clock.now += 31
         assert service.ledger.expire() == 1
@@ -258,16 +258,16 @@ class TestPodsThatAreExpected:
     def test_the_pod_itself_does_not_stand_in_its_own_way(self, service: Service) -> None:
         record = service.put(pod("a", "4"))
         assert record.needs is not None
-        service.ledger.claim(record, record.needs, "n1")
+        service.ledger.reserve(record, record.needs, "n1")
         assert service.fits(pod("a", "4"), "n1") == ["n1"]
 
-    def test_a_claim_becomes_the_booking_where_the_pod_is_bound(self, service: Service) -> None:
+    def test_a_reservation_becomes_the_booking_where_the_pod_is_bound(self, service: Service) -> None:
         record = service.put(pod("a", "4"))
         assert record.needs is not None
-        service.ledger.claim(record, record.needs, "n1")
+        service.ledger.reserve(record, record.needs, "n1")
         service.put(pod("a", "4", node="n2"))
         assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
-        assert service.ledger.open_claims == 0
+        assert service.ledger.open_reservations == 0
 
     def test_assume_says_no_when_the_room_has_gone_and_books_when_it_is_there(self, service: Service) -> None:
         service.put(pod("other", "4", node="n1"))
@@ -296,11 +296,11 @@ class TestPodsThatAreExpected:
         service.put(pod("a", "4", priority=10))
         assert service.fits(pod("b", "4", priority=5), "n1") == ["n1"]
 
-    def test_a_claim_that_ends_leaves_the_nomination(self, service: Service) -> None:
+    def test_a_reservation_that_ends_leaves_the_nomination(self, service: Service) -> None:
         record = service.put(pod("a", "4", nominatedNodeName="n1", priority=10))
         assert record.needs is not None
-        service.ledger.claim(record, record.needs, "n1")
-        service.ledger.unclaim(record.uid)
+        service.ledger.reserve(record, record.needs, "n1")
+        service.ledger.unreserve(record.uid)
         assert service.fits(pod("b", "4"), "n1") == []
 
 
@@ -343,10 +343,10 @@ class TestRefusals:
 
 
 class TestWhatBindingChanges:
-    """A bind of what was claimed changes nothing on the node, so the engine is not told; anything else it is."""
+    """A bind of what was reserved changes nothing on the node, so the engine is not told; anything else it is."""
 
     @pytest.fixture
-    def told(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    def engine_puts(self, service: Service, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names: list[str] = []
         put = service.engine.put
 
@@ -358,43 +358,43 @@ class TestWhatBindingChanges:
         monkeypatch.setattr(service.engine, "put", noted)
         return names
 
-    def claim(self, service: Service, name: str, cpu: str = "2") -> Any:
+    def reserve(self, service: Service, name: str, cpu: str = "2") -> Any:
         record = service.records.decode(msgspec.json.encode(pod(name, cpu)))
         assert record.needs is not None
-        service.ledger.claim(record, record.needs, "n1")
+        service.ledger.reserve(record, record.needs, "n1")
         return record
 
     def bind(self, service: Service, record: Any) -> None:
         assert service.ledger.assume(record, record.needs, "n1") == ""
 
-    def test_the_pod_that_was_claimed(self, service: Service, told: list[str]) -> None:
-        record = self.claim(service, "a")
+    def test_the_pod_that_was_reserved(self, service: Service, engine_puts: list[str]) -> None:
+        record = self.reserve(service, "a")
         free = service.free("n1")
-        told.clear()
+        engine_puts.clear()
         self.bind(service, record)
-        assert told == []
+        assert engine_puts == []
         assert service.free("n1") == free
 
-    def test_of_two_claimed_pods_the_second_is_bound_first(self, service: Service, told: list[str]) -> None:
-        self.claim(service, "a", "1")
-        second = self.claim(service, "b", "3")
-        told.clear()
+    def test_of_two_reserved_pods_the_second_is_bound_first(self, service: Service, engine_puts: list[str]) -> None:
+        self.reserve(service, "a", "1")
+        second = self.reserve(service, "b", "3")
+        engine_puts.clear()
         self.bind(service, second)
-        assert told
+        assert engine_puts
 
-    def test_a_pod_has_ended_since_the_claim(self, service: Service, told: list[str]) -> None:
+    def test_a_pod_has_ended_since_the_reservation(self, service: Service, engine_puts: list[str]) -> None:
         service.put(pod("old", "2", node="n1"))
-        record = self.claim(service, "a", "3")
+        record = self.reserve(service, "a", "3")
         service.ledger.drop_pod("uid-old")
-        told.clear()
+        engine_puts.clear()
         self.bind(service, record)
-        assert told
+        assert engine_puts
 
-    def test_a_nominated_pod_may_lie_elsewhere_once_it_is_bound(self, service: Service, told: list[str]) -> None:
+    def test_a_nominated_pod_may_lie_elsewhere_once_it_is_bound(self, service: Service, engine_puts: list[str]) -> None:
         service.put(pod("a", "3", nominatedNodeName="n1"))
-        assert service.ledger.worlds.pods == 0
+        assert service.ledger.possible.pods == 0
         service.put(pod("a", "3", node="n1"))
-        assert service.ledger.worlds.pods == 1
+        assert service.ledger.possible.pods == 1
 
 
 def test_a_pod_that_was_asked_about_and_is_deleted_before_its_bind_is_forgotten() -> None:

@@ -1,4 +1,4 @@
-"""Sequences of events that once left wrong books, and objects that once ended the process."""
+"""Sequences of events that once left a wrong state, and objects that once ended the process."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def exact(node: Kubelet, version: str = "1", name: str = "n1") -> nrt.NodeResour
 
 
 class TestWhatIsOnlyExpected:
-    def test_a_claim_that_comes_to_nothing_has_not_moved_a_bound_pod(self, service: Service) -> None:
+    def test_a_reservation_that_comes_to_nothing_has_not_moved_a_bound_pod(self, service: Service) -> None:
         service.report(counts("n1", ("8", "4"), included=()))
         service.report(counts("n2", ("8", "4"), included=()))
-        claimed = service.put(pod("q", "6"))
-        assert claimed.needs is not None
-        service.ledger.claim(claimed, claimed.needs, "n1")
+        reserved = service.put(pod("q", "6"))
+        assert reserved.needs is not None
+        service.ledger.reserve(reserved, reserved.needs, "n1")
         service.put(pod("p", "4", node="n1"))
         service.put(pod("q", "6", node="n2"))
         assert service.free("n1") == [4, 4]
 
-    def test_a_pod_that_is_bound_out_of_the_order_of_claims_lies_where_the_kubelet_puts_it(
+    def test_a_pod_that_is_bound_out_of_the_order_of_reservations_lies_where_the_kubelet_puts_it(
         self, service: Service
     ) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         for name, cpu in (("x", "4"), ("y", "6")):
             record = service.put(pod(name, cpu))
             assert record.needs is not None
-            service.ledger.claim(record, record.needs, "n1")
+            service.ledger.reserve(record, record.needs, "n1")
         assert service.free("n1") == [4, 2]
         service.put(pod("y", "6", node="n1"))
         assert service.free("n1") == [2, 4]
@@ -66,7 +66,7 @@ class TestWhatIsOnlyExpected:
         if by_bind:
             assert service.ledger.assume(record, record.needs, "n1") == ""
         else:
-            service.ledger.claim(record, record.needs, "n1")
+            service.ledger.reserve(record, record.needs, "n1")
         assert service.fits(pod("b", "4", priority=9), "n1") == []
         higher = service.put(pod("b", "4", priority=9))
         assert higher.needs is not None
@@ -81,25 +81,25 @@ class TestWhatIsOnlyExpected:
         judged = service.put(pod("b", "5"))
         assert nominated.needs is not None
         assert judged.needs is not None
-        service.ledger.claim(judged, judged.needs, "n1", judged_at=service.ledger.changes)
-        books = service.ledger.books("n1")
-        assert books is not None
-        assert books.is_as_judged(judged.uid)
-        service.ledger.claim(nominated, nominated.needs, "n1")
-        assert not books.is_as_judged(judged.uid)
+        service.ledger.reserve(judged, judged.needs, "n1", judged_at=service.ledger.changes)
+        node_state = service.ledger.node_state("n1")
+        assert node_state is not None
+        assert node_state.is_as_judged(judged.uid)
+        service.ledger.reserve(nominated, nominated.needs, "n1")
+        assert not node_state.is_as_judged(judged.uid)
 
-    def test_a_nominated_pod_that_is_bound_before_a_claimed_one_lies_where_the_kubelet_puts_it(
+    def test_a_nominated_pod_that_is_bound_before_a_reserved_one_lies_where_the_kubelet_puts_it(
         self, service: Service
     ) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         nominated = service.put(pod("a", "6", nominatedNodeName="n1"))
-        claimed = service.put(pod("b", "4"))
+        reserved = service.put(pod("b", "4"))
         assert nominated.needs is not None
-        assert claimed.needs is not None
-        service.ledger.claim(claimed, claimed.needs, "n1")
+        assert reserved.needs is not None
+        service.ledger.reserve(reserved, reserved.needs, "n1")
         service.report(counts("n1", ("8", "8"), included=()))
         assert service.free("n1") == [4, 2]
-        service.ledger.claim(nominated, nominated.needs, "n1")
+        service.ledger.reserve(nominated, nominated.needs, "n1")
         service.put(pod("a", "6", node="n1"))
         assert service.free("n1") == [2, 4]
 
@@ -108,10 +108,12 @@ class TestWhatIsOnlyExpected:
         service.put(pod("a", "2", nominatedNodeName="n1"))
         larger = service.records.decode(msgspec.json.encode(pod("a", "5", nominatedNodeName="n1")))
         assert larger.needs is not None
-        service.ledger.claim(larger, larger.needs, "n1")
+        service.ledger.reserve(larger, larger.needs, "n1")
         assert service.free("n1") == [3]
 
-    def test_a_claimed_pod_that_is_first_seen_running_has_done_with_its_init_containers(self, service: Service) -> None:
+    def test_a_reserved_pod_that_is_first_seen_running_has_done_with_its_init_containers(
+        self, service: Service
+    ) -> None:
         service.report(exact(kubelet()))
         document = pod("a", "1", "1Gi")
         amounts = {"cpu": "1", "memory": "6Gi"}
@@ -119,15 +121,15 @@ class TestWhatIsOnlyExpected:
         document["spec"]["initContainers"] = [{"name": "i", "resources": resources}]
         record = service.put(document)
         assert record.needs is not None
-        service.ledger.claim(record, record.needs, "n1")
+        service.ledger.reserve(record, record.needs, "n1")
         document["spec"]["nodeName"] = "n1"
         document["status"]["phase"] = "Running"
         service.put(document)
-        books = service.ledger.books("n1")
-        assert books is not None
-        assert books.kubelet is not None
-        assert books.kubelet.memory is not None
-        assert books.kubelet.memory.tables.free["memory"][0] == 14 << 30
+        node_state = service.ledger.node_state("n1")
+        assert node_state is not None
+        assert node_state.kubelet is not None
+        assert node_state.kubelet.memory is not None
+        assert node_state.kubelet.memory.tables.free["memory"][0] == 14 << 30
 
 
 class TestBinds:
@@ -207,12 +209,12 @@ class TestTime:
         for number in range(50):
             service.put(pod(f"p{number}", "1", node="n1"))
             service.ledger.drop_pod(f"uid-p{number}")
-        books = service.ledger.books("n1")
-        assert books is not None
-        assert books.remembers
+        node_state = service.ledger.node_state("n1")
+        assert node_state is not None
+        assert node_state.remembers
         service.clock.now += 121
         service.ledger.tick()
-        assert not books.remembers
+        assert not node_state.remembers
 
     def test_a_pod_deleted_by_force_holds_again_what_its_kubelet_still_lists(self, service: Service) -> None:
         truth = kubelet()
@@ -225,7 +227,7 @@ class TestTime:
         service.ledger.tick()
         assert service.free("n1") == [3, 0]
 
-    def test_a_quarantine_that_ends_lets_pods_be_woken(self, service: Service) -> None:
+    def test_a_quarantine_that_ends_lets_pods_be_requeued(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "4", node="n1"))
         service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))

@@ -93,7 +93,7 @@ def test_a_malformed_quantity_is_a_problem_of_that_pod_only(records: Records) ->
 
 
 def test_every_refusal_has_the_prefix_and_no_number() -> None:
-    told = [value for name, value in vars(refusals).items() if name.isupper() and name not in ("PREFIX",)]
-    texts = [text for text in told if isinstance(text, str)]
+    shown = [value for name, value in vars(refusals).items() if name.isupper() and name not in ("PREFIX",)]
+    texts = [text for text in shown if isinstance(text, str)]
     assert len(texts) == len(set(texts)) > 8
     assert all(text.startswith(refusals.PREFIX) and not any(map(str.isdigit, text)) for text in texts)

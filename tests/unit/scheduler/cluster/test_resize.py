@@ -106,9 +106,9 @@ class TestExactReports:
         service.report(exact("1", shared))
         before = service.free("n1")
         service.put(resized("a", "700m", "700m"))
-        books = service.ledger.books("n1")
-        assert books is not None
-        assert books.bookings["uid-a"].reported
+        node_state = service.ledger.node_state("n1")
+        assert node_state is not None
+        assert node_state.bookings["uid-a"].reported
         assert service.free("n1") == before
 
 

@@ -38,7 +38,7 @@ class TestAKubeletThatRestarts:
     def test_a_pod_that_was_let_there_before_is_not_bound_now(self, service: Service) -> None:
         record = service.put(pod("a", "2"))
         assert record.needs is not None
-        service.ledger.claim(record, record.needs, "n1")
+        service.ledger.reserve(record, record.needs, "n1")
         service.report(unconfirmed("2", "cpu-manager", "pods"))
         assert "not confirmed by its kubelet (cpu-manager, pods)" in service.ledger.assume(record, record.needs, "n1")
 
@@ -51,8 +51,8 @@ class TestAKubeletThatRestarts:
 
     def test_people_are_told_why(self, service: Service) -> None:
         service.report(unconfirmed("2", "pods"))
-        (told,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
-        assert (told.verdict, UNCONFIRMED in told.text, "(pods)" in told.text) == ("not now", True, True)
+        (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
+        assert (shown.verdict, UNCONFIRMED in shown.text, "(pods)" in shown.text) == ("not now", True, True)
 
 
 class TestADeletedObject:
@@ -64,8 +64,8 @@ class TestADeletedObject:
         service.put(pod("c", "3", node="n1"))
         assert service.fits(pod("b", "3"), "n1") == []
         assert service.ledger.unconfirmed.why("n1") == ("object-deleted",)
-        (told,) = service.view.explanations(msgspec.convert(pod("d", "1"), kube_scheduler.Pod), ["n1"])
-        assert "object-deleted" in told.text
+        (shown,) = service.view.explanations(msgspec.convert(pod("d", "1"), kube_scheduler.Pod), ["n1"])
+        assert "object-deleted" in shown.text
 
     def test_the_next_report_confirms_it(self, service: Service) -> None:
         service.ledger.lose_report("n1")

@@ -61,10 +61,10 @@ def test_explain_says_what_the_service_would(cpu: str, ask: Ask, saved: Save, tm
         if one["kind"] == "Node":
             service.nodes.apply("ADDED", service.nodes.decode(json.dumps(one).encode()))
     names = service.view.names
-    told_by_it = service.view.explanations(msgspec.convert(document, kube_scheduler.Pod), names)
-    said = {one.node: (one.verdict, one.score, one.text) for one in told_by_it}
-    told = json.loads(ask("explain", "-f", manifest(tmp_path, document), "--nodes-file", saved(), "-o", "json").text)
-    assert {one["node"]: (one["verdict"], one["score"], one["text"]) for one in told} == said
+    listed_by_it = service.view.explanations(msgspec.convert(document, kube_scheduler.Pod), names)
+    said = {one.node: (one.verdict, one.score, one.text) for one in listed_by_it}
+    shown = json.loads(ask("explain", "-f", manifest(tmp_path, document), "--nodes-file", saved(), "-o", "json").text)
+    assert {one["node"]: (one["verdict"], one["score"], one["text"]) for one in shown} == said
 
 
 @pytest.mark.parametrize("cpu", ["1", "4", "6", "14"])
@@ -89,11 +89,11 @@ def test_simulate_places_as_many_as_fit(ask: Ask, saved: Save, tmp_path: Path) -
     for strategy in ("TightFit", "LeastAllocated", "MostAllocated", "BalancedAllocation", "NUMAAware"):
         file = manifest(tmp_path, deployment(fits + 2, "10"))
         words = ("simulate", "-f", file, "--nodes-file", saved(), "-o", "json", "--strategy", strategy)
-        told = json.loads(ask(*words).text)
-        assert (told["placed"], told["refused"]) == (fits, 2)
-        placed = [pod["containers"]["app"] for pod in told["pods"] if pod["node"].startswith("metal")]
+        shown = json.loads(ask(*words).text)
+        assert (shown["placed"], shown["refused"]) == (fits, 2)
+        placed = [pod["containers"]["app"] for pod in shown["pods"] if pod["node"].startswith("metal")]
         assert all(len(place["numa"]) == 1 for place in placed)
-        cpus = [(pod["node"], pod["containers"]["app"]["cpus"]) for pod in told["pods"] if pod["node"] != ""]
+        cpus = [(pod["node"], pod["containers"]["app"]["cpus"]) for pod in shown["pods"] if pod["node"] != ""]
         assert len(set(cpus)) == len(cpus)
 
 
@@ -124,8 +124,8 @@ def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, sa
 
     def nodes_of(**spec: Any) -> set[str]:
         wanted = manifest(tmp_path, deployment(3, "10", **spec))
-        told = json.loads(ask("simulate", "-f", wanted, "--nodes-file", file, "-o", "json").text)
-        return {pod["node"] for pod in told["pods"]}
+        shown = json.loads(ask("simulate", "-f", wanted, "--nodes-file", file, "-o", "json").text)
+        return {pod["node"] for pod in shown["pods"]}
 
     assert nodes_of(nodeSelector={"pool": "metal"}) == {"metal-a"}
     tolerations = [{"key": "gpu", "operator": "Exists"}]
@@ -147,8 +147,8 @@ def test_a_manifest_of_a_pod_that_is_there_asks_for_another_one(ask: Ask, saved:
         there = manifest(tmp_path, document)
         counts.append(json.loads(ask("fits", "-f", there, "--nodes-file", saved(), "-o", "json").text)["fits"])
     assert counts[0] == counts[1] == 2
-    told = json.loads(ask("simulate", "-f", there, "-f", there, "--nodes-file", saved(), "-o", "json").text)
-    assert {pod["node"] for pod in told["pods"]} == {"metal-a", "metal-b"}
+    shown = json.loads(ask("simulate", "-f", there, "-f", there, "--nodes-file", saved(), "-o", "json").text)
+    assert {pod["node"] for pod in shown["pods"]} == {"metal-a", "metal-b"}
 
 
 def test_what_makes_no_pods_now_can_still_be_asked_about(ask: Ask, saved: Save, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_exit_statuses(words: str, saved: Save, tmp_path: Path, capfd: pytest.Ca
 
 
 def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_path: Path) -> None:
-    for words, told in (
+    for words, shown in (
         (
             f"node nobody -f {saved()}",
             "'nobody', expected the name of a reported node: edge-1, metal-a, metal-b, metal-c",
@@ -233,7 +233,7 @@ def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_
     ):
         with pytest.raises(SourceError) as caught:
             ask(*words.split())
-        assert told in str(caught.value)
+        assert shown in str(caught.value)
         assert "\n" not in str(caught.value)
 
 

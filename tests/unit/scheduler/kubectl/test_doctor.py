@@ -101,9 +101,9 @@ def test_a_healthy_node_has_nothing(objects: dict[str, Json], examine: Callable[
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )  # fmt: skip
 def test_settings_that_surprise(
-    fields: Json, told: str, objects: dict[str, Json], examine: Callable[..., list[str]]
+    fields: Json, finding: str, objects: dict[str, Json], examine: Callable[..., list[str]]
 ) -> None:
-    assert told in examine(configured(objects[REPORT], **fields))
+    assert finding in examine(configured(objects[REPORT], **fields))
 
 
 @pytest.mark.parametrize("most", ["\u00b2", "9" * 5000, "many"])
@@ -178,15 +178,15 @@ def test_a_node_made_anew(objects: dict[str, Json], examine: Callable[..., list[
 
 
 def test_a_report_of_other_pods(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
-    told = ["error node metal-b: reported with other pods than are there"]
+    finding = ["error node metal-b: reported with other pods than are there"]
     report, late = objects["NodeResourceTopology metal-b"], json.loads(json.dumps(objects["Pod late"]))
     later = json.loads(json.dumps(objects["Pod late"]))
     later["metadata"].update(name="later", creationTimestamp="2026-05-28T20:26:40Z")
     later["spec"]["nodeName"] = "elsewhere"
     others = (objects["Node metal-b"], objects["Pod postgres-0"], later)
-    assert examine(report, late, *others) == told
+    assert examine(report, late, *others) == finding
     assert examine(report, *others) == []
-    assert examine(report, objects["Node metal-b"], objects["Pod router"], later) == told
+    assert examine(report, objects["Node metal-b"], objects["Pod router"], later) == finding
     # A pod that came a moment ago has not been seen yet.
     late["status"]["startTime"] = "2026-05-28T20:26:40Z"
     assert examine(report, late, *others) == []
@@ -320,8 +320,8 @@ def test_a_good_configuration_of_kube_scheduler() -> None:
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_configurations_of_kube_scheduler(changed: Json, told: str) -> None:
-    assert told in scheduler(**changed)
+def test_configurations_of_kube_scheduler(changed: Json, finding: str) -> None:
+    assert finding in scheduler(**changed)
 
 
 def test_durations_of_go() -> None:
@@ -382,8 +382,8 @@ METRICS = "/api/v1/namespaces/kube-system/pods/topowise-exporter-x:9153/proxy/me
 
 def metrics(looked: float, source: str = "configz") -> str:
     return (
-        "# HELP topowise_exporter_last_look_timestamp_seconds When the node was last seen.\n"
-        f"topowise_exporter_last_look_timestamp_seconds {looked!r}\n"
+        "# HELP topowise_exporter_last_sync_timestamp_seconds When the node was last seen.\n"
+        f"topowise_exporter_last_sync_timestamp_seconds {looked!r}\n"
         f"topowise_exporter_last_publish_timestamp_seconds {looked!r}\n"
         f'topowise_exporter_kubelet_config_source{{source="{source}"}} 1.0\n'
     )
@@ -416,7 +416,7 @@ def test_exporters_that_are_silent_or_guess(fake: FakeKubectl, ask: Ask) -> None
 
 @pytest.mark.parametrize("value", ["1.2.3", "1e", "e5", "-", "-1e999", "1e99999"])
 def test_metrics_that_are_no_numbers_are_passed_over(fake: FakeKubectl, ask: Ask, value: str) -> None:
-    fake.answer(METRICS, f"topowise_exporter_last_look_timestamp_seconds {value}\n")
+    fake.answer(METRICS, f"topowise_exporter_last_sync_timestamp_seconds {value}\n")
     assert ask("doctor").text.startswith("Looked at 1 report, 1 node, 3 pods: nothing to mend.\n")
 
 

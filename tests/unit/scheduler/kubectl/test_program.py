@@ -75,7 +75,7 @@ def on_terminal(words: list[str], **environment: str) -> str:
         [*PROGRAM, *words], stdout=child, stderr=subprocess.DEVNULL, env=inherited | {"TERM": "xterm"} | environment
     )
     os.close(child)
-    told = b""
+    shown = b""
     while True:
         try:
             part = os.read(parent, 65536)
@@ -83,10 +83,10 @@ def on_terminal(words: list[str], **environment: str) -> str:
             break
         if not part:
             break
-        told += part
+        shown += part
     process.wait(10)
     os.close(parent)
-    return told.decode()
+    return shown.decode()
 
 
 def test_colours_are_for_terminals_that_want_them(saved: Save) -> None:
@@ -116,10 +116,10 @@ def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
         (["nobody", ""], ""),
     ],
 )
-def test_completion(words: list[str], told: str, saved: Save) -> None:
+def test_completion(words: list[str], shown: str, saved: Save) -> None:
     done = run("__complete", *(word.replace("CLUSTER", saved()) for word in words))
     *candidates, directive = done.stdout.splitlines()
-    assert [candidate.split("\t")[0] for candidate in candidates] == told.split()
+    assert [candidate.split("\t")[0] for candidate in candidates] == shown.split()
     assert directive == ":4"
 
 

@@ -18,7 +18,7 @@ from topowise_scheduler.kubectl.console import Answer
 Ask = Callable[..., Answer]
 HERE = Path(__file__).parent
 
-TOLD = {
+SHOWN = {
     "node": "metal-a",
     "verdict": "fits",
     "score": 7,
@@ -39,7 +39,7 @@ class Stub(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[tuple[dict[str, list[str]], Any]] = []
-        self.answer = json.dumps([TOLD])
+        self.answer = json.dumps([SHOWN])
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -77,7 +77,7 @@ def test_a_pod_by_its_name(stub: Stub, ask: Ask) -> None:
     assert answer.status == 0
     assert "metal-a   fits      7       the pod goes to NUMA node 1 (cpu 4)" in answer.text
     assert stub.asked == [({"pod": ["prod/web"], "node": ["metal-a"]}, None)]
-    assert json.loads(ask("explain", "web", "-n", "prod", "--service", url, "-o", "json").text) == [TOLD]
+    assert json.loads(ask("explain", "web", "-n", "prod", "--service", url, "-o", "json").text) == [SHOWN]
 
 
 def test_pods_by_their_manifests(stub: Stub, ask: Ask) -> None:
@@ -89,9 +89,9 @@ def test_pods_by_their_manifests(stub: Stub, ask: Ask) -> None:
 
 def test_what_the_service_refuses_is_an_error(stub: Stub, ask: Ask) -> None:
     url = f"http://127.0.0.1:{stub.server_port}"
-    for said, told in (('{"error": "not ready: pods"}', "not ready: pods"), ("[", "is no explanation")):
+    for said, message in (('{"error": "not ready: pods"}', "not ready: pods"), ("[", "is no explanation")):
         stub.answer = said
-        with pytest.raises(SourceError, match=told):
+        with pytest.raises(SourceError, match=message):
             ask("explain", "web", "-n", "prod", "--service", url)
 
 
@@ -99,6 +99,6 @@ def test_what_the_service_refuses_is_an_error(stub: Stub, ask: Ask) -> None:
     ("url", "told"),
     [("http://127.0.0.1:1", "cannot be asked"), ("file:///etc/passwd", "is no address"), ("x", "is no")],
 )
-def test_a_service_that_is_not_there(url: str, told: str, ask: Ask) -> None:
-    with pytest.raises(SourceError, match=told):
+def test_a_service_that_is_not_there(url: str, message: str, ask: Ask) -> None:
+    with pytest.raises(SourceError, match=message):
         ask("explain", "web", "-n", "prod", "--service", url)

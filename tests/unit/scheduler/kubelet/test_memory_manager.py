@@ -219,7 +219,9 @@ def test_a_container_that_nobody_knows_finishes_no_init_container(
     assert _free(kubelet) == before
 
 
-def test_the_kubelets_own_books_replace_ours_where_they_are_known(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:
+def test_the_kubelets_own_accounting_replace_ours_where_they_are_known(
+    machine_of: MachineOf, kubelet_of: KubeletOf
+) -> None:
     kubelet = kubelet_of(machine_of(4, 4))
     assert kubelet.memory is not None
     tables = kubelet.memory.tables

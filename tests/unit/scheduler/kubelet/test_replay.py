@@ -164,10 +164,10 @@ def test_a_malformed_line_is_named_and_the_next_one_replayed(
 ) -> None:
     good = json.dumps(SCENARIO).encode()
     assert len(list(replay([good, broken, b"", good]))) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: line 2: ")
-    assert named in told
-    assert told.count("\n") == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: line 2: ")
+    assert named in shown
+    assert shown.count("\n") == 1
 
 
 @pytest.mark.parametrize("compress", [False, True])

@@ -102,12 +102,12 @@ def test_what_is_admitted_fits_what_is_available(
             for name, amount in pods.needs(pod).requests.items():
                 requested[name] = requested.get(name, 0) + amount
             _place(kubelet, admission, placed, single=policy == "single-numa-node" and len(zones) > 1)
-    told = {name for zone in zones for name in zone}
+    shown = {name for zone in zones for name in zone}
     cpus = [zone["cpu"] for zone in zones if "cpu" in zone]
     if all(quantity.milli_value(one[1]) == 0 for one in cpus) and any(quantity.milli_value(one[0]) > 0 for one in cpus):
         # All CPUs of all zones are the system's: the CPU manager is off, which tells nothing about CPUs.
-        told -= {"cpu"}
-    for name in told:
+        shown -= {"cpu"}
+    for name in shown:
         assert requested.get(name, 0) <= sum(mine.get(name, 0) for mine in available.values())
         for zone_id, taken in placed.items():
             assert taken.get(name, 0) <= available[zone_id].get(name, 0)

@@ -56,8 +56,8 @@ def unknown(_name: report.PodName) -> None:
 
 def named(topology: nrt.NodeResourceTopology, **changed: str | None) -> nrt.NodeResourceTopology:
     """The object with attributes on top that say something else, or nothing."""
-    told = nrt.attributes_of(topology.attributes) | {f"topowise.io/{name}": text for name, text in changed.items()}
-    kept = tuple(nrt.Attribute(name, text) for name, text in told.items() if text is not None)
+    shown = nrt.attributes_of(topology.attributes) | {f"topowise.io/{name}": text for name, text in changed.items()}
+    kept = tuple(nrt.Attribute(name, text) for name, text in shown.items() if text is not None)
     return msgspec.structs.replace(topology, attributes=kept)
 
 
@@ -238,8 +238,8 @@ def test_cpus_the_kubelet_does_not_know_of_yet_are_not_given_out(pod_of: PodOf) 
     kubelet = Kubelet(machine(0, 1), CONFIG)
     topology = exported(machine(0, 1), CONFIG, kubelet)
     first, second = topology.zones or ()
-    told = nrt.attributes_of(first.attributes) | {attributes.ZONE_CPUS_AVAILABLE: "1-2"}
-    first = msgspec.structs.replace(first, attributes=tuple(nrt.Attribute(*one) for one in told.items()))
+    shown = nrt.attributes_of(first.attributes) | {attributes.ZONE_CPUS_AVAILABLE: "1-2"}
+    first = msgspec.structs.replace(first, attributes=tuple(nrt.Attribute(*one) for one in shown.items()))
     topology = msgspec.structs.replace(topology, zones=(first, second))
     found = report.read(zones_with(topology, cpu=("8", "2", "2")))
     assert found.precision == "exact"
@@ -349,8 +349,8 @@ def test_a_resource_whose_plug_in_is_away_refuses_who_asks_for_it(pod_of: PodOf)
         nrt.Attribute(attributes.DEVICES, devices.write((), empty=("gpu",))),
     )
     admitted = []
-    for told in (topology.attributes, away):
-        found = report.read(msgspec.structs.replace(topology, attributes=told))
+    for shown in (topology.attributes, away):
+        found = report.read(msgspec.structs.replace(topology, attributes=shown))
         assert found.precision == "exact"
         admitted.append(report.kubelet_of(found, lambda _name: None).admit(pod_of("q", {"gpu": 1})).admitted)
     assert admitted == [True, False]

@@ -83,8 +83,8 @@ def test_koordlet_writes_totals_which_is_all_there_is_to_go_by(topology_of: Topo
 def test_the_fingerprint_may_be_an_annotation_and_a_damaged_one_is_none(topology_of: TopologyOf) -> None:
     def annotated(text: str) -> nrt.NodeResourceTopology:
         topology = topology_of(ZONE)
-        told = msgspec.structs.replace(topology.metadata, annotations={"topology.node.k8s.io/fingerprint": text})
-        return msgspec.structs.replace(topology, metadata=told)
+        shown = msgspec.structs.replace(topology.metadata, annotations={"topology.node.k8s.io/fingerprint": text})
+        return msgspec.structs.replace(topology, metadata=shown)
 
     assert report.read(annotated("pfp0v001ef46db3751d8e999")).fingerprint == "pfp0v001ef46db3751d8e999"
     found = report.read(annotated("pfp0v002ef46db3751d8e999"))

@@ -53,7 +53,7 @@ COMPARED = ((2326, 6274), (2333, 6364), (2348, 6382), (2414, 6508))
 EXPLAINED = ((44, 7), (42, 10), (46, 32), (49, 29))
 
 
-class Outcome(msgspec.Struct):
+class RoundTrip(msgspec.Struct):
     """`compared` admissions, of which `explained` differ under the name of a limit; `wrong` says which others do."""
 
     chunk: int
@@ -138,10 +138,10 @@ def _nodes(chunk: int) -> Iterator[tuple[Scenario, Machine, Kubelet]]:
 
 
 @pytest.fixture(scope="module", params=range(CHUNKS))
-def outcome(request: pytest.FixtureRequest) -> Outcome:
+def outcome(request: pytest.FixtureRequest) -> RoundTrip:
     if not RECORDED.exists():
         pytest.skip("the recorded decisions are not beside this repository")
-    found = Outcome(request.param)
+    found = RoundTrip(request.param)
     for scenario, machine, kubelet in _nodes(request.param):
         for number, event in enumerate(scenario.events):
             rest = scenario.events[number : number + 6]
@@ -159,10 +159,10 @@ def outcome(request: pytest.FixtureRequest) -> Outcome:
     return found
 
 
-def test_every_admission_after_a_report_is_the_one_on_the_node_itself(outcome: Outcome) -> None:
+def test_every_admission_after_a_report_is_the_one_on_the_node_itself(outcome: RoundTrip) -> None:
     assert outcome.wrong == []
     assert (outcome.reports, outcome.compared) == COMPARED[outcome.chunk]
 
 
-def test_what_podresources_does_not_tell_is_all_that_differs(outcome: Outcome) -> None:
+def test_what_podresources_does_not_tell_is_all_that_differs(outcome: RoundTrip) -> None:
     assert tuple(outcome.explained[limit] for limit in LIMITS) == EXPLAINED[outcome.chunk]

@@ -96,13 +96,13 @@ def free(node: Kubelet) -> dict[str, list[int]]:
 
 
 def candidates(
-    nodes: Sequence[Kubelet], whole: Sequence[dict[str, list[int]]], told: Sequence[Admission], asked: Amounts
+    nodes: Sequence[Kubelet], whole: Sequence[dict[str, list[int]]], shown: Sequence[Admission], asked: Amounts
 ) -> Candidates:
     def table(of: Sequence[dict[str, list[int]]], name: str) -> np.ndarray:
         return np.array([node[name] for node in of], np.int64).T.copy()
 
     now = [free(node) for node in nodes]
-    masks = [sum(1 << numa for numa in one.placements["c"].numa or ()) for one in told]
+    masks = [sum(1 << numa for numa in one.placements["c"].numa or ()) for one in shown]
     return Candidates(
         rows=np.arange(len(nodes), dtype=np.int32),
         zones=2,
@@ -123,12 +123,12 @@ def placed(name: str, mix: Shapes, gpus: Sequence[int], seed: int) -> int:
     count = 0
     for number, amounts in enumerate(arrivals(mix, seed, 0.95 * sum(sum(node["cpu"]) for node in whole))):
         uid = f"pod-{number}"
-        told = [node.fork().admit(pod(uid, amounts)) for node in nodes]
-        fit = [place for place, one in enumerate(told) if one.admitted]
+        shown = [node.fork().admit(pod(uid, amounts)) for node in nodes]
+        fit = [place for place, one in enumerate(shown) if one.admitted]
         if not fit:
             continue
         asked = candidates(
-            [nodes[place] for place in fit], [whole[place] for place in fit], [told[place] for place in fit], amounts
+            [nodes[place] for place in fit], [whole[place] for place in fit], [shown[place] for place in fit], amounts
         )
         scores = scale.spread(strategy.finish(strategy.raw(asked)), 10)
         chosen = fit[rng.choice(np.flatnonzero(scores == scores.max()).tolist())]

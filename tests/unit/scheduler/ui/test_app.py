@@ -145,8 +145,8 @@ def test_the_page_needs_no_script(site: Site) -> None:
     reply = site.call("/ui")
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert_harmless(reply.text)
-    for told in ("n1", "n2", "restricted", "NUMA node 0: 3 of 3 free", "NUMA node 1: 0 of 8 free", "reported virtual"):
-        assert told in reply.text
+    for shown in ("n1", "n2", "restricted", "NUMA node 0: 3 of 3 free", "NUMA node 1: 0 of 8 free", "reported virtual"):
+        assert shown in reply.text
     assert "No pod was asked about" in reply.text
 
 
@@ -169,10 +169,10 @@ def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
 
 def test_what_the_ledger_knows(site: Site) -> None:
     site.dashboard._sightings.look()
-    told = site.state()
-    assert told["resources"] == ["cpu", "memory"]
-    assert (told["known"], told["unreported"], told["unit"]) == (3, ["virtual"], "CPUs")
-    assert told["nodes"] == [
+    shown = site.state()
+    assert shown["resources"] == ["cpu", "memory"]
+    assert (shown["known"], shown["unreported"], shown["unit"]) == (3, ["virtual"], "CPUs")
+    assert shown["nodes"] == [
         ["n1", 3, True, "", 0, 0, [[0, 3, 3], [1, 4, 4]]],
         ["n2", 2, False, "", 0, 0, [[0, 3, 8], [1, 0, 8]]],
     ]
@@ -204,7 +204,7 @@ def test_only_the_parts_that_have_changed_are_sent(site: Site) -> None:
     site.service.clock.now += 1
     changed = site.parts(have=have)
     assert changed.keys() == {"map", "summary"}
-    assert "unsettled" in changed["map"][1]
+    assert "uncertain" in changed["map"][1]
 
 
 def test_many_nodes_are_tiles_in_blocks_that_are_sent_when_they_change() -> None:
@@ -230,14 +230,14 @@ def test_a_decision_and_why(site: Site) -> None:
     site.call("/filter", json.dumps(body).encode())
     site.call("/prioritize", json.dumps(body).encode())
     (one,) = site.state()["decisions"]
-    assert (one["pod"], one["fits"], one["asked"], one["outcome"]) == ("default/a", 3, 3, "claimed")
+    assert (one["pod"], one["fits"], one["asked"], one["outcome"]) == ("default/a", 3, 3, "reserved")
     assert one["filter_ms"] > 0
-    assert "claimed" in site.call("/ui").text
+    assert "reserved" in site.call("/ui").text
     assert f'data-number="{one["number"]}"' in site.parts()["decisions-list"][1]
     assert "not kept any more" in site.call("/ui/decision?number=99").text
     assert "not kept any more" in site.call("/ui/decision").text
-    told = site.view.explanations(kube_scheduler.decode(json.dumps(pod("a", "9")).encode()), ["n1", "n2"])
-    part = page.explained_part(site.dashboard.decisions.all()[0], told, markup.Query())
+    shown = site.view.explanations(kube_scheduler.decode(json.dumps(pod("a", "9")).encode()), ["n1", "n2"])
+    part = page.explained_part(site.dashboard.decisions.all()[0], shown, markup.Query())
     assert "a few of the 3 nodes" in part
     assert part.count('<span class="outcome no-room">') == 2
     assert "container c needs cpu 9 together; node 0 has only cpu 3" in part
@@ -258,7 +258,7 @@ def test_explaining_and_counting_are_no_decisions(site: Site) -> None:
     assert json.loads(site.call("/explain", manifest).body)
     assert site.call("/ui/fits", manifest).status == 200
     assert site.state()["decisions"] == []
-    assert site.service.ledger.open_claims == 0
+    assert site.service.ledger.open_reservations == 0
 
 
 def test_a_bad_request_is_shown(site: Site) -> None:
@@ -293,8 +293,8 @@ def test_hostile_text_stays_text(site: Site) -> None:
     fitting = site.call("/ui/fits", json.dumps(wanted).encode()).text
     assert "&lt;script&gt;" in fitting
     assert_harmless(fitting)
-    told = site.view.explanations(kube_scheduler.decode(json.dumps(wanted).encode()), [HOSTILE])
-    assert_harmless(page.explained_part(site.dashboard.decisions.all()[0], told, shown))
+    shown = site.view.explanations(kube_scheduler.decode(json.dumps(wanted).encode()), [HOSTILE])
+    assert_harmless(page.explained_part(site.dashboard.decisions.all()[0], shown, shown))
     assert site.state()["nodes"][0][0] == HOSTILE
 
 
@@ -304,7 +304,7 @@ def test_a_node_with_its_picture(site: Site) -> None:
     assert_harmless(part)
     assert '<svg xmlns="http://www.w3.org/2000/svg" class="topowise"' in part
     assert "default/a" in part
-    assert "unsettled" in part
+    assert "uncertain" in part
     assert ".topowise" in site.call("/ui/style.css").text
     assert "<svg" in site.call("/ui?node=n1").text
     assert "No exporter has reported a node nobody." in site.parts(node="nobody")["node"][1]
@@ -317,17 +317,17 @@ def test_quarantine_is_marked(site: Site) -> None:
     site.service.put(pod("a", "2", node="n1", phase="Failed", reason="TopologyAffinityError"))
     body = {"Pod": pod("b", "2"), "NodeNames": ["n1", "n2"]}
     site.call("/filter", json.dumps(body).encode())
-    told = site.state()
-    assert "q" in told["nodes"][0][3]
-    assert told["counters"]["TopologyAffinityError"] == 1
+    shown = site.state()
+    assert "q" in shown["nodes"][0][3]
+    assert shown["counters"]["TopologyAffinityError"] == 1
 
 
 def test_what_fits(site: Site) -> None:
-    told = site.fits(pod("a", "2"))
-    assert told.pod == "default/a"
+    shown = site.fits(pod("a", "2"))
+    assert shown.pod == "default/a"
     # n1 has 3 and 4 CPUs free, n2 (counts) 3 and 0.
-    assert [(one.node, one.count, one.first) for one in told.nodes] == [("n1", 3, "0"), ("n2", 1, "0")]
-    assert (told.total, told.is_least, told.reasons) == (4, False, {})
+    assert [(one.node, one.count, one.first) for one in shown.nodes] == [("n1", 3, "0"), ("n2", 1, "0")]
+    assert (shown.total, shown.is_least, shown.reasons) == (4, False, {})
     reply = site.call("/ui/fits", json.dumps(pod("a", "2")).encode())
     assert "<strong>4</strong> more of default/a fit on 2 of 2 nodes." in reply.text
     assert "container c needs cpu 2" in reply.text
@@ -337,8 +337,8 @@ def test_what_fits(site: Site) -> None:
         "metadata": {"name": "web", "namespace": "shop"},
         "spec": {"template": {"spec": {"containers": [{"name": "c", **limits}]}}},
     }
-    told = site.fits(deployment)
-    assert (told.pod, told.total, sum(told.reasons.values())) == ("shop/web", 0, 2)
+    shown = site.fits(deployment)
+    assert (shown.pod, shown.total, sum(shown.reasons.values())) == ("shop/web", 0, 2)
     assert "<strong>0</strong> more of shop/web" in site.call("/ui/fits", msgspec.yaml.encode(deployment)).text
     assert site.service.free("n1") == [3, 4]
 
@@ -350,9 +350,9 @@ def test_what_kube_scheduler_would_not_take_does_not_fit(site: Site) -> None:
     amounts = {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}
     container = {"name": "c", "resources": {"requests": amounts, "limits": amounts}}
     wanted = pod("a", containers=[container], volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}])
-    told = site.fits(wanted)
-    assert [(one.node, one.count) for one in told.nodes] == [("n1", 2)]
-    assert (told.total, told.reasons, told.not_looked_at) == (2, {"Insufficient nvidia.com/gpu": 1}, ("volumes",))
+    shown = site.fits(wanted)
+    assert [(one.node, one.count) for one in shown.nodes] == [("n1", 2)]
+    assert (shown.total, shown.reasons, shown.not_looked_at) == (2, {"Insufficient nvidia.com/gpu": 1}, ("volumes",))
     text = site.call("/ui/fits", json.dumps(wanted).encode()).text
     assert "<strong>2</strong> more of default/a fit on 1 of 2 nodes." in text
     assert "<li>1 node: Insufficient nvidia.com/gpu</li>" in text

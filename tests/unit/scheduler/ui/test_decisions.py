@@ -50,7 +50,7 @@ def test_a_pod_from_filter_to_bind(watched: Watched) -> None:
     assert one.reasons == {refusals.NOT_NOW: 1}
     assert one.examples == {refusals.NOT_NOW: ["n2"], "": ["n1", "n3"]}
     watched.ask("prioritize", pod("a", "4"), "n1", "n3")
-    assert (one.expected, one.outcome, one.filter_ms, one.score_ms) == ("n1", "claimed", 1.5, 1.5)
+    assert (one.expected, one.outcome, one.filter_ms, one.score_ms) == ("n1", "reserved", 1.5, 1.5)
     watched.bind("a", "n1")
     assert (one.bound, one.outcome, one.bind_error, one.bind_ms) == ("n1", "bound", "", 4.0)
     assert len(watched.decisions) == 1
@@ -58,7 +58,7 @@ def test_a_pod_from_filter_to_bind(watched: Watched) -> None:
 
 def test_one_node_left_is_expected_at_once(watched: Watched) -> None:
     watched.ask("filter", pod("a", "4"))
-    assert (watched.last.expected, watched.last.outcome) == ("n1", "claimed")
+    assert (watched.last.expected, watched.last.outcome) == ("n1", "reserved")
 
 
 def test_a_refused_bind_and_no_room(watched: Watched) -> None:
@@ -97,10 +97,10 @@ def test_one_is_found_by_its_number_while_it_is_kept(watched: Watched) -> None:
     assert watched.decisions.get("nonsense") is None
 
 
-def test_a_simulation_claims_nothing(watched: Watched) -> None:
+def test_a_simulation_reserves_nothing(watched: Watched) -> None:
     body = {"Pod": pod("a", "4"), "Nodes": {"items": [{"metadata": {"name": "n1"}}]}}
     sent(watched.verbs.prioritize(json.dumps(body).encode()))
-    assert (watched.last.outcome, watched.service.ledger.open_claims) == ("expected", 0)
+    assert (watched.last.outcome, watched.service.ledger.open_reservations) == ("expected", 0)
 
 
 def test_preemption(watched: Watched) -> None:

@@ -54,8 +54,8 @@ def filled(service: Service, wanted: Pod) -> dict[str, int]:
 
 
 def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) -> None:
-    told = explained(service, asked(nodeSelector={"pool": "a"}))
-    assert {name: verdict for name, (verdict, _) in told.items()} == {
+    shown = explained(service, asked(nodeSelector={"pool": "a"}))
+    assert {name: verdict for name, (verdict, _) in shown.items()} == {
         "cordoned": "excluded",
         "gone": "excluded",
         "good": "fits",
@@ -72,7 +72,7 @@ def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) 
         "silent": "the node is not ready",
         "tainted": "only=x:NoSchedule",
     }.items():
-        assert words in told[name][1]
+        assert words in shown[name][1]
     assert filled(service, asked(nodeSelector={"pool": "a"})) == {
         **dict.fromkeys(("cordoned", "gone", "other-pool", "silent", "tainted"), 0),
         "good": 4,
@@ -83,10 +83,10 @@ def test_a_node_that_kube_scheduler_would_not_take_never_fits(service: Service) 
 
 def test_a_resource_that_a_node_does_not_have_is_none(service: Service) -> None:
     """The kubelet of a node without the device plug-in knows nothing of the resource and says nothing against it."""
-    told = explained(service, asked(gpus="1"))
-    assert told["gpu"][0] == "fits"
-    assert told["good"] == ("never", f"Insufficient {GPU}: asks for 1, the node has none")
-    assert told["virtual"][0] == "never"
+    shown = explained(service, asked(gpus="1"))
+    assert shown["gpu"][0] == "fits"
+    assert shown["good"] == ("never", f"Insufficient {GPU}: asks for 1, the node has none")
+    assert shown["virtual"][0] == "never"
     assert {name: count for name, count in filled(service, asked(gpus="1")).items() if count} == {"gpu": 2}
 
 

@@ -171,7 +171,7 @@ def group() -> Picture:
 
 
 def wide_group() -> Picture:
-    """Two pods in one memory group: the books know their sum only."""
+    """Two pods in one memory group: the memory manager knows their sum only."""
     machine = Machine(numa=nodes([4, 4], memory=8))
     kubelet = static(machine, "best-effort")
     run(kubelet, "db/first", cpu="500m", memory="9Gi")

@@ -65,11 +65,11 @@ _ANSWERS: dict[str, dict[str, type]] = {
 def check(app: http.Application, verb: str, body: bytes) -> Any:
     status, answer = call(app, f"/volcano/{verb}", iter([body]))
     assert status == 200
-    told = json.loads(answer)
-    assert {name: type(value) for name, value in told.items()} == _ANSWERS[verb]
+    shown = json.loads(answer)
+    assert {name: type(value) for name, value in shown.items()} == _ANSWERS[verb]
     if verb == "predicate":
-        assert (told["code"] == 0) == (told["status"] == "")
-    return told
+        assert (shown["code"] == 0) == (shown["status"] == "")
+    return shown
 
 
 _json = st.recursive(
@@ -131,10 +131,10 @@ def test_recorded_bodies_with_a_part_cut_out_are_answered_too(app: http.Applicat
     ],
 )
 def test_what_is_wrong_is_said_where_volcano_logs_it(
-    app: http.Application, verb: str, body: bytes, told: dict[str, Any]
+    app: http.Application, verb: str, body: bytes, shown: dict[str, Any]
 ) -> None:
     answer = check(app, verb, body)
-    assert answer.items() >= told.items()
+    assert answer.items() >= shown.items()
     words = answer.get("errorMessage", "") if verb == "allocateFunc" else answer.get("status", "")
     if verb == "predicate":
         assert "Volcano's extender plug-in" in words
@@ -144,9 +144,9 @@ def test_what_is_wrong_is_said_where_volcano_logs_it(
 
 def test_a_policy_that_no_kubelet_has_is_named(app: http.Application) -> None:
     odd = pod("p", annotations={"volcano.sh/numa-topology-policy": "strict"})
-    told = check(app, "predicate", json.dumps({"task": task(odd), "node": node_info("n1")}).encode())
-    assert told["code"] == 1
-    assert "'strict'" in told["status"]
+    shown = check(app, "predicate", json.dumps({"task": task(odd), "node": node_info("n1")}).encode())
+    assert shown["code"] == 1
+    assert "'strict'" in shown["status"]
 
 
 def test_a_whole_cluster_is_read_to_its_end_and_nothing_of_it_kept(app: http.Application) -> None:

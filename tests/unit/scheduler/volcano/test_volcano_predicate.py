@@ -47,15 +47,15 @@ def test_topology_policy_chooses_nodes_as_in_volcanos_table(
 
 def test_a_node_that_nobody_has_reported_fits_unless_a_policy_is_asked_for() -> None:
     volcano = Volcano(Service())
-    assert volcano.fits(pod("p"), "stranger")
-    assert volcano.predicate(pod("q", **policy("restricted")), "stranger") == (3, refusals.OTHER_POLICY)
+    assert volcano.fits(pod("p"), "unknown-node")
+    assert volcano.predicate(pod("q", **policy("restricted")), "unknown-node") == (3, refusals.OTHER_POLICY)
 
 
 @pytest.mark.parametrize(("cpu", "told"), [("4", (2, refusals.NOT_NOW)), ("9", (3, refusals.NEVER))])
-def test_only_where_evicting_may_help_volcano_may_preempt(cpu: str, told: tuple[int, str]) -> None:
+def test_only_where_evicting_may_help_volcano_may_preempt(cpu: str, expected: tuple[int, str]) -> None:
     service = Service()
     service.report(counts("full", ("0", "0"), included=()))
-    assert Volcano(service).predicate(pod("p", cpu), "full") == told
+    assert Volcano(service).predicate(pod("p", cpu), "full") == expected
 
 
 def test_before_the_first_sync_nobody_is_placed_and_nobody_evicted() -> None:
@@ -102,7 +102,7 @@ def test_verdicts_are_counted_by_their_words() -> None:
     volcano = Volcano(service)
     for _ in range(3):
         volcano.predicate(pod("p", "4"), "full")
-    assert service.answers.told[refusals.NOT_NOW] == 3
+    assert service.answers.expected[refusals.NOT_NOW] == 3
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1, (75.0, 50.0, 0.0)), (10, (750.0, 500.0, 0.0))])
@@ -112,9 +112,9 @@ def test_scores_are_volcanos_formula_times_the_weight(weight: int, expected: tup
     for zones in (1, 2, 4):
         free = tuple(str(8 // zones) if at < zones else "0" for at in range(4))
         service.report(counts(f"n{zones}", free, policy="best-effort", allocatable=str(8 // zones), included=()))
-    scores = Volcano(service, weight=weight).scores(pod("p", "8"), "n1", "n2", "n4", "stranger")
+    scores = Volcano(service, weight=weight).scores(pod("p", "8"), "n1", "n2", "n4", "unknown-node")
     assert tuple(scores[name] for name in ("n1", "n2", "n4")) == expected
-    assert scores["stranger"] == 0.0
+    assert scores["unknown-node"] == 0.0
 
 
 def test_a_node_on_which_the_pod_does_not_fit_scores_nothing() -> None:

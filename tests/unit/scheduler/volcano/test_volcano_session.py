@@ -16,7 +16,7 @@ _FULL = {"status": refusals.NOT_NOW, "code": 2}
 _DONE = {"errorMessage": ""}
 _REFUSED = {"errorMessage": "kubelet of n1 would refuse the pod: TopologyAffinityError"}
 # In the order of the recording; the names of victims stand for them.
-_TOLD: list[tuple[str, Any]] = [
+_SHOWN: list[tuple[str, Any]] = [
     ("g-0 fits n1", _FITS),
     ("but not n2", _FULL),
     ("both nodes are asked for", {"nodeScore": {"n1": 0.0, "n2": 0.0}, "errorMessage": ""}),
@@ -57,16 +57,16 @@ def test_every_step_of_the_session_is_answered_as_it_should(service: Service) ->
     files = sorted(RECORDED.glob("*.json"))
     assert files[0].name == "01-onSessionOpen.json"
     assert files[-1].name == "24-onSessionClose.json"
-    for file, (step, expected) in zip(files[1:-1], _TOLD, strict=True):
+    for file, (step, expected) in zip(files[1:-1], _SHOWN, strict=True):
         answer = verbs[file.stem.partition("-")[2]].now
         assert answer is not None
         body = file.read_bytes()
-        told = json.loads(answer(body).body)
-        if "victims" in told:
+        shown = json.loads(answer(body).body)
+        if "victims" in shown:
             offered = json.loads(body)["evictees"]
-            assert all(one in offered for one in told["victims"]), step
-            told["victims"] = [one["Name"] for one in told["victims"]]
-        assert told == expected, step
+            assert all(one in offered for one in shown["victims"]), step
+            shown["victims"] = [one["Name"] for one in shown["victims"]]
+        assert shown == expected, step
 
 
 def test_victims_go_back_byte_for_byte(service: Service) -> None:

@@ -46,10 +46,10 @@ def evictees() -> list[dict[str, Any]]:
     ],
 )
 def test_a_set_is_named_that_suffices_on_one_numa_node(
-    service: Service, cpu: str, offered: tuple[str, ...], told: tuple[int, list[str]]
+    service: Service, cpu: str, offered: tuple[str, ...], expected: tuple[int, list[str]]
 ) -> None:
     among = [one for one in evictees() if one["metadata"]["name"] in offered]
-    assert Volcano(service).evictable(pod("p", cpu), "n", *among) == told
+    assert Volcano(service).evictable(pod("p", cpu), "n", *among) == expected
 
 
 def test_priorities_of_pods_do_not_forbid_what_volcano_offers(service: Service) -> None:
@@ -71,7 +71,7 @@ def test_nobody_is_evicted_because_it_is_not_known_where_newer_pods_lie() -> Non
     volcano = Volcano(service)
     for name, cpu in (("a", "5"), ("b", "3")):
         assert volcano.allocate(pod(name, cpu), "n") == ""
-    assert volcano.predicate(pod("p", "6"), "n") == (2, refusals.UNSETTLED)
+    assert volcano.predicate(pod("p", "6"), "n") == (2, refusals.UNCERTAIN)
     assert volcano.evictable(pod("p", "6"), "n", running("old", "2")) == (REJECT, [])
 
 
@@ -82,4 +82,4 @@ def test_a_pod_without_anything_to_align_and_a_node_that_nobody_has_reported_are
     burstable = pod("p")
     burstable["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "8"}}
     assert volcano.evictable(burstable, "n", *evictees()) == (ABSTAIN, [])
-    assert volcano.evictable(pod("q", "8"), "stranger", *evictees()) == (ABSTAIN, [])
+    assert volcano.evictable(pod("q", "8"), "unknown-node", *evictees()) == (ABSTAIN, [])

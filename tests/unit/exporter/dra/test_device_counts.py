@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_exporter.dra.amounts import Places, held_by_place, with_devices
+from topowise_exporter.dra.device_counts import DeviceLocations, held_by_node, with_devices
 from topowise_exporter.dra.slices import Device
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.model import Allocations, Claim, ContainerAllocation, PodAllocation
@@ -85,7 +85,7 @@ def amounts(devices: Mapping[Claim, Device], *pods: PodAllocation) -> dict[int, 
     ],
 )
 def test_a_device_lies_where_driver_function_or_root_say(device: Device, node_id: int | None) -> None:
-    assert Places(MACHINE).node_of(device) == node_id
+    assert DeviceLocations(MACHINE).node_of(device) == node_id
 
 
 def test_a_driver_is_a_resource_of_the_zones_it_has_devices_on() -> None:
@@ -118,7 +118,7 @@ def test_devices_that_are_not_given_as_a_whole_are_in_no_count() -> None:
     assert amounts(devices, pod("a", gpu("gpu-0-mig-1g"))) == {0: Amount(1, 1, 1)}
 
 
-def test_what_pods_hold_is_told_by_place_even_if_no_slice_names_it() -> None:
+def test_what_pods_hold_is_counted_by_node_even_if_no_slice_names_it() -> None:
     devices = {gpu("gpu-0"): Device(0), gpu("gpu-1-mig-1g"): Device(4, is_whole=False), gpu("gpu-2"): Device()}
     pods = (
         pod("a", gpu("gpu-0"), gpu("gone")),
@@ -126,7 +126,7 @@ def test_what_pods_hold_is_told_by_place_even_if_no_slice_names_it() -> None:
         pod("c", gpu("gpu-0"), Claim("net.example.com", "rack-1", "nic")),
     )
     assert amounts(devices, *pods) == {0: Amount(1, 1, 0)}
-    assert held_by_place(devices, MACHINE, pods) == {
+    assert held_by_node(devices, MACHINE, pods) == {
         (DRIVER, 0): 1,
         (DRIVER, 4): 1,
         (DRIVER, None): 2,
@@ -156,7 +156,7 @@ def test_amounts_are_in_order_and_every_device_is_on_one_zone_at_most(
     counted = amounts(devices, pod("a", *held))
     assert all(one.capacity >= one.allocatable >= one.available >= 0 for one in counted.values())
     assert sum(one.capacity for one in counted.values()) <= sum(device.is_whole for device in devices.values())
-    assert sum(held_by_place(devices, MACHINE, [pod("a", *held)]).values()) == len(set(held))
+    assert sum(held_by_node(devices, MACHINE, [pod("a", *held)]).values()) == len(set(held))
 
 
 def resources(

@@ -3,9 +3,9 @@
 A prediction is as good as the order of events. Between our decision and the kubelet's another pod may end, which the
 kubelet knows before the API server does, or two pods may change places; then a pod lies on another NUMA node than
 predicted, and the next one predicted on top of it may be refused. So until a report confirms them, or time has shown
-that nothing came in between, a pod only fits if it fits in every *world*: each way in which such pods may lie on the
-NUMA nodes that could take them. Where these are too many there is one world instead, which is worse than all of them:
-each such pod holds what it could hold on every NUMA node at once.
+that nothing came in between, a pod only fits if it fits in every *possible placement*: each way in which such pods may
+lie on the NUMA nodes that could take them. Where these are too many there is one instead, which is worse than all of
+them: each such pod holds what it could hold on every NUMA node at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from topowise_scheduler.kubelet.pod import PodView, device_requests
 
 # Under the other policies CPUs and devices may come from anywhere, so that only their sums decide.
 _ZONES_DECIDE: Final = ("restricted", "single-numa-node")
-_MAX_WORLDS: Final = 16
+_MAX_POSSIBLE: Final = 16
 _ANYWHERE: Final[Mapping[str, int]] = {}
 
 
@@ -53,7 +53,9 @@ def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
     return amounts | {name: count for name in node.devices.tables if (count := device_requests(pod, name))}
 
 
-def worlds(node: Kubelet, unsure: Sequence[PodView], highest: Mapping[str, int] = _ANYWHERE) -> list[Kubelet]:
+def possible_placements(
+    node: Kubelet, uncertain: Sequence[PodView], highest: Mapping[str, int] = _ANYWHERE
+) -> list[Kubelet]:
     """Copies of the node for the ways in which these pods may lie, beside the predicted one. Predicates aside: what
     pods request is the same in all of them.
 
@@ -62,30 +64,30 @@ def worlds(node: Kubelet, unsure: Sequence[PodView], highest: Mapping[str, int] 
     lowest NUMA node that will do (of equally narrow hints the one with the lower bits: topologymanager/policy.go,
     compareHints), and what ends makes more of them do, never fewer.
     """
-    if not unsure:
+    if not uncertain:
         return []
-    wanted = [[part for part in _parts(node, pod) if part] for pod in unsure]
+    wanted = [[part for part in _parts(node, pod) if part] for pod in uncertain]
     takes_the_lowest = (
-        all(pod.uid in highest for pod in unsure)
+        all(pod.uid in highest for pod in uncertain)
         and not node.settings.topology.prefer_most_allocated
         and all(parts == wanted[0] for parts in wanted[1:])
     )
     choices: list[list[tuple[str, _Part, int] | None]] = []
-    for pod, parts in zip(unsure, wanted, strict=True):
+    for pod, parts in zip(uncertain, wanted, strict=True):
         if len(parts) > 1:
-            return [_at_worst(node, unsure)]
+            return [_at_worst(node, uncertain)]
         count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
         places = [position for position in range(count) if _is_possible(parts[0], node, position)]
         choices.append([*((pod.uid, parts[0], position) for position in places)] or [None])
-    if prod(map(len, choices)) > _MAX_WORLDS:
-        return [_at_worst(node, unsure)]
+    if prod(map(len, choices)) > _MAX_POSSIBLE:
+        return [_at_worst(node, uncertain)]
     found = []
     base = node.fork()
-    for pod in unsure:
+    for pod in uncertain:
         base.remove(pod.uid)
-    for world in product(*choices):
+    for combination in product(*choices):
         copy = base.fork()
-        for placed in world:
+        for placed in combination:
             if placed is not None:
                 uid, part, position = placed
                 _reserve(copy, node, uid, position, part, [])
@@ -100,10 +102,10 @@ def position_of(node: Kubelet, uid: str) -> int:
     return node.node_ids.index(zones.pop()) if len(zones) == 1 else len(node.node_ids) - 1
 
 
-def _at_worst(node: Kubelet, unsure: Iterable[PodView]) -> Kubelet:
+def _at_worst(node: Kubelet, uncertain: Iterable[PodView]) -> Kubelet:
     """A copy of the node in which each of these pods also holds what it might hold elsewhere."""
     copy = node.fork()
-    for pod in unsure:
+    for pod in uncertain:
         parts = [part for part in _parts(node, pod) if part]
         held = node.placements(pod.uid).values() if pod.uid in node.active else ()
         for position in range(len(node.node_ids)):

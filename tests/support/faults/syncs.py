@@ -1,8 +1,8 @@
-"""`python looks.py CONFIG ROUNDS`: the exporter's rounds one after another, without the pauses between them.
+"""`python syncs.py CONFIG COUNT`: the exporter's syncs one after another, without the pauses between them.
 
-A daemon looks ten times a second at most, by which ten thousand looks take a quarter of an hour. What a round does is
+A daemon syncs ten times a second at most, by which ten thousand syncs take a quarter of an hour. What a sync does is
 the daemon's own: the kubelet's socket and files are read, and what is new is written. Prints what the process holds
-after a tenth of the rounds and after all, a JSON list a line: RSS in bytes, descriptors, threads, tasks, rounds done.
+after a tenth of the syncs and after all, a JSON list a line: RSS in bytes, descriptors, threads, tasks, syncs done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from faults.usage import usage
 from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise.runtime import config
-from topowise_exporter.complaints import Complaints
+from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.daemon import Exporter
 from topowise_exporter.kubelet.podresources import PodResources
@@ -28,23 +28,23 @@ from topowise_exporter.publisher import Publisher
 from topowise_exporter.triggers import Trigger
 
 
-async def main(file: str, rounds: int) -> None:
+async def main(file: str, syncs: int) -> None:
     settings = config.load(ExporterConfiguration, file)
     access = await credentials.load(settings.client.kubeconfig)
-    metrics, complaints = Metrics(), Complaints()
+    metrics, conditions = Metrics(), Conditions()
     async with (
         PodResources(settings.podresources_socket) as podresources,
         Api(access, "topowise-exporter", timeout=settings.client.timeout) as api,
     ):
         source = Source(settings.kubelet)
         observer = Observer(settings, podresources, source)
-        publisher = Publisher(settings, api, metrics, complaints)
-        exporter = Exporter(settings, observer, publisher, source, metrics, complaints, Trigger())
+        publisher = Publisher(settings, api, metrics, conditions)
+        exporter = Exporter(settings, observer, publisher, source, metrics, conditions, Trigger())
         gc.collect()
         gc.freeze()
-        for number in range(1, rounds + 1):
-            await exporter.round()
-            if number in (rounds // 10, rounds):
+        for number in range(1, syncs + 1):
+            await exporter.sync()
+            if number in (syncs // 10, syncs):
                 gc.collect()
                 held = usage(os.getpid())
                 sys.stdout.write(json.dumps([*held, len(asyncio.all_tasks()), number]) + "\n")

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from topowise.errors import ApiError
-from topowise_exporter.publish import rivals
-from topowise_exporter.publish.rivals import FIELD_MANAGER, PAUSE_S, product
+from topowise_exporter.publish import other_writers
+from topowise_exporter.publish.other_writers import FIELD_MANAGER, PAUSE_S, product
 from topowise_exporter.publish.writer import Writer
 
 RTE = "resource-topology-exporter"
@@ -175,7 +175,7 @@ async def test_who_is_overwritten_unseen_is_noticed_and_named_at_the_next_readin
     await writer.publish("one")
     server.write(KOORDLET, "theirs")
     await writer.publish("two")
-    assert writer.foreign_writers == {rivals.UNKNOWN}
+    assert writer.foreign_writers == {other_writers.UNKNOWN}
     server.write(KOORDLET, "theirs again")
     await writer.check()
     assert writer.foreign_writers == {KOORDLET}
@@ -191,7 +191,7 @@ async def test_a_label_names_who_has_lost_its_fields() -> None:
     assert writer.foreign_writers == {KOORDLET}
 
 
-async def test_another_exporter_of_ours_is_told_from_strangers() -> None:
+async def test_another_exporter_of_ours_is_told_from_unknown_writers() -> None:
     server = Server()
     writer = make(server)
     await writer.publish("one")

@@ -1,4 +1,4 @@
-"""What the managers of a kubelet have on their books, after every single write of them.
+"""What the managers of a kubelet hold, after every single write of them.
 
 The one-node model decides a pod at once; the real kubelet goes container by container and manager by manager, with a
 checkpoint after each, and everybody may read it in between. So the model's managers are watched while it admits, and
@@ -20,7 +20,7 @@ from topowise_scheduler.kubelet.memory_manager import MemoryManager
 from topowise_scheduler.kubelet.pod import PodView
 
 
-class Books(msgspec.Struct, frozen=True):
+class ManagerStates(msgspec.Struct, frozen=True):
     """Each manager with whatever it has; None for one that is off. Never changed in place."""
 
     devices: DeviceManager
@@ -28,7 +28,7 @@ class Books(msgspec.Struct, frozen=True):
     memory: MemoryManager | None
 
     @classmethod
-    def of(cls, kubelet: Kubelet) -> Books:
+    def of(cls, kubelet: Kubelet) -> ManagerStates:
         """As the model has them: without the dead."""
         cpu, memory = kubelet.cpu, kubelet.memory
         return cls(kubelet.devices.fork(), cpu and cpu.fork(), memory and memory.fork())
@@ -44,7 +44,7 @@ class Books(msgspec.Struct, frozen=True):
         managers = (self.devices, self.cpu, self.memory)
         return dict.fromkeys((name for one in managers if one is not None for name in one.held.get(uid, ())), "app")
 
-    def without_cpus_of(self, uids: set[str]) -> Books:
+    def without_cpus_of(self, uids: set[str]) -> ManagerStates:
         """The CPU manager has dropped these pods."""
         if self.cpu is None or not uids & self.cpu.held.keys():
             return self
@@ -53,7 +53,7 @@ class Books(msgspec.Struct, frozen=True):
             cpu.release(uid)
         return msgspec.structs.replace(self, cpu=cpu)
 
-    def without_memory_of(self, uid: str, containers: set[str]) -> Books:
+    def without_memory_of(self, uid: str, containers: set[str]) -> ManagerStates:
         """The memory manager has dropped these containers."""
         if self.memory is None or not containers:
             return self
@@ -62,8 +62,8 @@ class Books(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, memory=memory)
 
 
-def admit(kubelet: Kubelet, seen: PodView) -> tuple[Admission, list[Books]]:
-    """The model's decision, which holds, and what the books were after every write on the way to it."""
+def admit(kubelet: Kubelet, seen: PodView) -> tuple[Admission, list[ManagerStates]]:
+    """The model's decision, which holds, and what they held after every write on the way to it."""
     watch = _Watch(kubelet)
     managers = kubelet.devices, kubelet.cpu, kubelet.memory
     kubelet.devices = cast(DeviceManager, _Watched(kubelet.devices, watch.devices))
@@ -81,26 +81,26 @@ def admit(kubelet: Kubelet, seen: PodView) -> tuple[Admission, list[Books]]:
 class _Watched:
     """A manager of the model; whenever it has allocated, somebody is told."""
 
-    def __init__(self, manager: object, told: Callable[[Any, str], None]) -> None:
+    def __init__(self, manager: object, allocated: Callable[[Any, str], None]) -> None:
         self._manager: Any = manager
-        self._told = told
+        self._allocated = allocated
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._manager, name)
 
     def allocate(self, pod: PodView, *arguments: Any) -> None:
         self._manager.allocate(pod, *arguments)
-        self._told(self._manager, pod.uid)
+        self._allocated(self._manager, pod.uid)
 
     def allocate_pod(self, pod: PodView, *arguments: Any) -> None:
         self._manager.allocate_pod(pod, *arguments)
-        self._told(self._manager, pod.uid)
+        self._allocated(self._manager, pod.uid)
 
 
 class _Watch:
     def __init__(self, kubelet: Kubelet) -> None:
-        self._now = Books.of(kubelet)
-        self.steps: list[Books] = []
+        self._now = ManagerStates.of(kubelet)
+        self.steps: list[ManagerStates] = []
 
     def devices(self, manager: DeviceManager, uid: str) -> None:
         if manager.held.get(uid) is not self._now.devices.held.get(uid):

@@ -1,7 +1,7 @@
-"""The books of one node: what its kubelet holds for every pod, those of its last report and those after it.
+"""The state of one node: what its kubelet holds for every pod, those of its last report and those after it.
 
 A report is a past. Pods assigned since are placed by the model, in the order in which they were assigned, where the
-kubelet will place them; claims and nominations are placed like them, and can be taken away again. When a report
+kubelet will place them; reservations and nominations are placed like them, and can be taken away again. When a report
 arrives, what it confirms replaces the prediction, the rest is placed anew on top of it.
 
 What confirms a pod is confirmation.py.
@@ -13,18 +13,18 @@ from collections.abc import Collection, Mapping
 
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
-from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, Ended, Resize, Standing, is_unsure
-from topowise_scheduler.cluster.caution import holds_anything, own_amounts, position_of
+from topowise_scheduler.cluster.admission_order import fit_after, fit_in_any_order
+from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, BookingState, Ended, Resize, is_uncertain
 from topowise_scheduler.cluster.confirmation import Comparison
-from topowise_scheduler.cluster.orders import fit_after, fit_in_any_order
-from topowise_scheduler.cluster.places import same_place
+from topowise_scheduler.cluster.possible_placements import holds_anything, own_amounts, position_of
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.same_zones import same_zones
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.report import Placements, PodName, Report, kubelet_of
 
 
-class Books:
+class NodeState:
     """One node. `kubelet` is its present state, None until it has been reported."""
 
     def __init__(self) -> None:
@@ -76,22 +76,22 @@ class Books:
         """
         held = self.bookings.get(booking.uid)
         report = self.report
-        if held is not None and held.standing <= booking.standing and held.record.shape != booking.record.shape:
+        if held is not None and held.state <= booking.state and held.record.shape != booking.record.shape:
             # It was resized on its way here.
             self.drop(booking.uid, None)
             held = None
-        was_unsure = held is not None and held.standing is Standing.CLAIMED
+        was_uncertain = held is not None and held.state is BookingState.RESERVED
         if held is not None:
             held.record = booking.record
-            if booking.standing <= held.standing:
+            if booking.state <= held.state:
                 return False
-            if held.standing is Standing.NOMINATED:
+            if held.state is BookingState.NOMINATED:
                 # From now on it may lie elsewhere than predicted, and come in another turn.
                 self._revision += 1
                 held.releases_before = -1
-            held.standing, held.since = booking.standing, booking.since
+            held.state, held.since = booking.state, booking.since
             held.acknowledged = booking.acknowledged
-            if report is None or booking.standing is not Standing.ASSIGNED:
+            if report is None or booking.state is not BookingState.ASSIGNED:
                 return False
             booking = held
         else:
@@ -100,14 +100,14 @@ class Books:
                 self._mark_by_amounts(report)
                 self._rebuild(report)
                 return True
-            if report is None or booking.standing is not Standing.ASSIGNED:
+            if report is None or booking.state is not BookingState.ASSIGNED:
                 self._place(booking)
                 return True
-        if self._is_told_of(report, booking):
+        if self._is_included(report, booking):
             self._rebuild(report)
             return True
         if self._comes_in_its_turn(booking):
-            return self._start(booking) or not was_unsure
+            return self._start(booking) or not was_uncertain
         self._place_before_the_less_sure(booking)
         return True
 
@@ -148,10 +148,10 @@ class Books:
         booking = self.bookings.get(uid)
         return booking is not None and booking.placed and booking.judged_in == self._revision
 
-    def lower(self, uid: str, standing: Standing) -> None:
+    def lower(self, uid: str, state: BookingState) -> None:
         """The pod is less sure to come than it was."""
         if uid in self.bookings:
-            self.bookings[uid].standing = standing
+            self.bookings[uid].state = state
 
     def drop(self, uid: str, ended_at: float | None) -> None:
         """A pod has ended (seconds, monotonic), or is not expected any more (None)."""
@@ -159,7 +159,7 @@ class Books:
         if booking is None:
             return
         self._revision += 1
-        if booking.standing is Standing.ASSIGNED and ended_at is not None and self.report is not None:
+        if booking.state is BookingState.ASSIGNED and ended_at is not None and self.report is not None:
             held = self.report.held.get(booking.name) if booking.whole else None
             self._ended[booking.name] = Ended(ended_at, booking.record, held)
             if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
@@ -217,8 +217,8 @@ class Books:
         return fit_after(state, record, coming)
 
     def survive_any_order(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
-        """Whether this pod and all that their kubelet has not taken on yet, the claimed ones too, find room in whatever
-        order they come: the one for pods that somebody else binds. `without` some pods.
+        """Whether this pod and all that their kubelet has not taken on yet, the reserved ones too, find room in
+        whatever order they come: the one for pods that somebody else binds. `without` some pods.
 
         After `at_most` admissions, what was tried decides.
         """
@@ -226,7 +226,7 @@ class Books:
         coming = [
             booking.record
             for booking in self.bookings.values()
-            if booking.standing is not Standing.NOMINATED
+            if booking.state is not BookingState.NOMINATED
             and booking.placed
             and not booking.reported
             and booking.acknowledged is None
@@ -250,7 +250,7 @@ class Books:
                 kubelet.admit_view(self._view(booking))
         return kubelet
 
-    def unsure(self, now: float) -> list[PodView]:
+    def uncertain(self, now: float) -> list[PodView]:
         """The pods that may lie elsewhere than predicted, if they lie there at all."""
         node = self.kubelet
         if node is None or len(node.node_ids) < 2:
@@ -259,7 +259,8 @@ class Books:
         return [
             view
             for booking in self.bookings.values()
-            if is_unsure(booking, assigned, self._releases, now) and holds_anything(node, view := self._view(booking))
+            if is_uncertain(booking, assigned, self._releases, now)
+            and holds_anything(node, view := self._view(booking))
         ]
 
     def highest(self) -> dict[str, int]:
@@ -274,9 +275,9 @@ class Books:
         return booking.record.view(self.kubelet)
 
     def _assigned(self) -> list[Booking]:
-        return [booking for booking in self.bookings.values() if booking.standing is Standing.ASSIGNED]
+        return [booking for booking in self.bookings.values() if booking.state is BookingState.ASSIGNED]
 
-    def _is_told_of(self, report: Report, booking: Booking) -> bool:
+    def _is_included(self, report: Report, booking: Booking) -> bool:
         """Whether the report we have includes a pod whose assignment we only hear of now: watches are not in step."""
         if report.precision == "counts":
             return self._mark_counted(report, believes=False)
@@ -343,7 +344,7 @@ class Books:
         settled: frozenset[str] = frozenset()
         if before is not None:
             settled = self._keep_unlisted(before, self.kubelet) if is_exact else self._settle(before, self.kubelet)
-        for booking in sorted(self.bookings.values(), key=lambda one: -one.standing):
+        for booking in sorted(self.bookings.values(), key=lambda one: -one.state):
             if booking.uid in settled:
                 continue
             booking.placed = is_exact and booking.reported
@@ -359,7 +360,7 @@ class Books:
         for booking in unlisted:
             lay = before.placements(booking.uid) if booking.uid in before.active else {}
             # With other ids, if a pod that came after its end has some of them.
-            placements = same_place(node, lay) if lay else None
+            placements = same_zones(node, lay) if lay else None
             booking.placed = placements is not None
             if placements is not None:
                 node.hold(booking.uid, self._view(booking).requests, placements)
@@ -378,7 +379,7 @@ class Books:
                 continue
             if booking.uid not in before.active:
                 continue
-            placements = same_place(node, before.placements(booking.uid))
+            placements = same_zones(node, before.placements(booking.uid))
             if placements is not None:
                 node.hold(booking.uid, self._view(booking).requests, placements)
                 settled.add(booking.uid)
@@ -387,22 +388,22 @@ class Books:
     def _comes_in_its_turn(self, booking: Booking) -> bool:
         """Whether placing it before the less sure ones would give what there is: it was, and nothing has left since."""
         is_after = False
-        last = booking.standing
+        last = booking.state
         for other in self.bookings.values():
             if not (other.reported or (other.placed and other.releases_before == self._removals)):
                 return False
             if other is booking:
                 is_after = True
-            elif is_after == (other.standing is Standing.ASSIGNED) or other.standing > last:
+            elif is_after == (other.state is BookingState.ASSIGNED) or other.state > last:
                 return False
             elif is_after:
-                last = other.standing
+                last = other.state
         return True
 
     def _place_before_the_less_sure(self, booking: Booking) -> None:
         """The kubelet knows nothing of pods that are only expected, so they make room for one that is bound."""
         assert self.kubelet is not None
-        lesser = [one for one in self.bookings.values() if one.standing is not Standing.ASSIGNED]
+        lesser = [one for one in self.bookings.values() if one.state is not BookingState.ASSIGNED]
         for one in (*lesser, booking):
             self.kubelet.remove(one.uid)
             one.placed = False
@@ -411,7 +412,7 @@ class Books:
 
     def _place_the_rest(self) -> None:
         """What found no room may find some now: a pod is often seen before the end of the one it follows."""
-        for other in sorted(self.bookings.values(), key=lambda one: -one.standing):
+        for other in sorted(self.bookings.values(), key=lambda one: -one.state):
             if not other.placed and not other.reported:
                 self._place(other)
 
@@ -437,7 +438,7 @@ class Books:
     def _parts(self, booking: Booking, view: PodView) -> Placements:
         """What an exact report lists of a pod that it does not confirm, as its kubelet is still admitting it."""
         report = self.report
-        if report is None or booking.standing is not Standing.ASSIGNED or booking.resized or view.by_pod_level:
+        if report is None or booking.state is not BookingState.ASSIGNED or booking.resized or view.by_pod_level:
             return {}
         listed = report.held.get(booking.name, {})
         return {} if confirmation.is_old(booking.name, listed, self._ended) else listed

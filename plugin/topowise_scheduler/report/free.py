@@ -1,8 +1,8 @@
-"""What is free by the kubelet's own books, from the zones of an exact report.
+"""What is free by the kubelet's own accounting, from the zones of an exact report.
 
 Holders do not tell all: a block over several nodes does not say how much lies on which, blocks of size 0 still count
-as assignments, and a release gives back to the lowest node first whoever took it where. So once everybody holds what
-he is said to hold, the books of the kubelet are put in place of ours. Pods that have ended since are released from
+as assignments, and a release gives back to the lowest node first whoever took it where. So once every container holds
+what it is said to hold, the kubelet's numbers are put in place of ours. Pods that have ended since are released from
 there, as the kubelet will.
 """
 
@@ -15,14 +15,14 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import Mask
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
 from topowise_scheduler.report.hardware import text_of
-from topowise_scheduler.report.model import Books, ReportError
+from topowise_scheduler.report.model import FreeResources, ReportError
 from topowise_scheduler.report.sets import cpu_set, mask_on
 
 Zones = Sequence[tuple[nrt.Zone, Mapping[str, str]]]
 
 
-def books_of(empty: Kubelet, zones: Zones) -> Books:
-    """The books. `zones` are those of the NUMA nodes in order, with their attributes.
+def free_of(empty: Kubelet, zones: Zones) -> FreeResources:
+    """What is free. `zones` are those of the NUMA nodes in order, with their attributes.
 
     Raises ParseError, and ReportError for what is missing or cannot be.
     """
@@ -32,14 +32,14 @@ def books_of(empty: Kubelet, zones: Zones) -> Books:
         for zone, named in zones:
             cpus |= cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
     if empty.memory is None:
-        return Books(cpus)
+        return FreeResources(cpus)
     assignments, cells = [], []
     for zone, named in zones:
         if attributes.MEMORY_CELLS in named and attributes.MEMORY_ASSIGNMENTS in named:
             cells.append(_cells(zone, named[attributes.MEMORY_CELLS], empty.node_ids))
             assignments.append(_assignments(zone, named[attributes.MEMORY_ASSIGNMENTS]))
     known = len(cells) == len(zones)
-    return Books(
+    return FreeResources(
         cpus,
         _free_memory(empty.memory.policy, [zone for zone, _ in zones]),
         tuple(assignments) if known else None,
@@ -47,12 +47,12 @@ def books_of(empty: Kubelet, zones: Zones) -> Books:
     )
 
 
-def keep(books: Books, kubelet: Kubelet) -> None:
-    """The kubelet has these books from now on."""
-    if kubelet.cpu is not None and books.cpus is not None:
-        kubelet.cpu.correct(books.cpus)
+def keep(free: FreeResources, kubelet: Kubelet) -> None:
+    """The kubelet has this free from now on."""
+    if kubelet.cpu is not None and free.cpus is not None:
+        kubelet.cpu.correct(free.cpus)
     if kubelet.memory is not None:
-        kubelet.memory.tables.correct(books.memory, books.assignments, books.cells)
+        kubelet.memory.tables.correct(free.memory, free.assignments, free.cells)
 
 
 def _free_memory(policy: MemoryPolicy, zones: Sequence[nrt.Zone]) -> dict[str, tuple[int | None, ...]]:
@@ -62,8 +62,10 @@ def _free_memory(policy: MemoryPolicy, zones: Sequence[nrt.Zone]) -> dict[str, t
     for name, most in policy.allocatable.items():
         values: list[int | None] = []
         for named, may in zip(available, most, strict=True):
-            told = named.get(name)
-            values.append(None if told is None or may <= 0 else min(may, max(0, quantity.value(told))))
+            available_text = named.get(name)
+            values.append(
+                None if available_text is None or may <= 0 else min(may, max(0, quantity.value(available_text)))
+            )
         free[name] = tuple(values)
     return free
 

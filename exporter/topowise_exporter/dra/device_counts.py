@@ -19,7 +19,7 @@ from topowise_exporter.machine.model import Machine
 from topowise_exporter.zones import Accounts, Amount
 
 
-class Places:
+class DeviceLocations:
     """Where devices of one machine lie."""
 
     def __init__(self, machine: Machine) -> None:
@@ -61,10 +61,10 @@ def with_devices(accounts: Accounts, devices: Devices, machine: Machine, pods: I
     """The accounts with a resource more for each driver that has devices on a node."""
     if not devices:
         return accounts
-    places, taken = Places(machine), held(pods)
+    locations, taken = DeviceLocations(machine), held(pods)
     counts: dict[tuple[int, str], Counter[str]] = {}
     for claim, device in devices.items():
-        node_id = places.node_of(device) if device.is_whole else None
+        node_id = locations.node_of(device) if device.is_whole else None
         if node_id is not None:
             count = counts.setdefault((node_id, resource_name(claim.driver)), Counter())
             count["capacity"] += 1
@@ -76,7 +76,7 @@ def with_devices(accounts: Accounts, devices: Devices, machine: Machine, pods: I
     return msgspec.structs.replace(accounts, amounts=amounts)
 
 
-def held_by_place(
+def held_by_node(
     devices: Devices, machine: Machine, pods: Iterable[PodAllocation]
 ) -> Mapping[tuple[str, int | None], int]:
     """(driver, NUMA node) -> devices that pods hold; None for those that no slice names or that lie near no node."""
@@ -84,8 +84,8 @@ def held_by_place(
     taken = held(pods)
     if not taken:
         return found
-    places = Places(machine)
+    locations = DeviceLocations(machine)
     for claim in taken:
         device = devices.get(claim)
-        found[claim.driver, None if device is None else places.node_of(device)] += 1
+        found[claim.driver, None if device is None else locations.node_of(device)] += 1
     return found

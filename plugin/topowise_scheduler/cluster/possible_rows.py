@@ -1,6 +1,6 @@
-"""The engine's rows of what nodes may be beside what is predicted (caution.py).
+"""The engine's rows of what nodes may be beside what is predicted (possible_placements.py).
 
-The engine judges the worlds of a node as nodes of their own, whose names no node can have.
+The engine judges the possible placements of a node as nodes of their own, whose names no node can have.
 """
 
 from __future__ import annotations
@@ -19,50 +19,50 @@ Rows = NDArray[np.int32]
 _NO_ROWS: Final[Rows] = np.zeros(0, np.int32)
 
 
-class WorldRows:
-    """The worlds of all nodes. A node must be in the engine as long as it has any here."""
+class PossibleRows:
+    """The possible placements of all nodes. A node must be in the engine as long as it has any here."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        # By node: how many pods may lie elsewhere, and how many worlds that makes.
-        self._unsure: dict[str, tuple[int, int]] = {}
+        # By node: how many pods may lie elsewhere, and how many possible placements that makes.
+        self._uncertain: dict[str, tuple[int, int]] = {}
         self._rows: dict[int, Rows] = {}
         self._all: tuple[Rows, Rows] | None = None
 
     def __contains__(self, node: str) -> bool:
-        return node in self._unsure
+        return node in self._uncertain
 
     @property
     def pods(self) -> int:
         """Pods that may lie elsewhere than predicted."""
-        return sum(pods for pods, _ in self._unsure.values())
+        return sum(pods for pods, _ in self._uncertain.values())
 
     @property
-    def unsettled(self) -> Container[int]:
+    def uncertain(self) -> Container[int]:
         """The engine's rows of nodes on which there are such pods."""
         return self._rows.keys()
 
     def counts(self) -> list[tuple[str, int]]:
         """Nodes with such pods, and how many they are."""
-        return [(node, pods) for node, (pods, _) in self._unsure.items()]
+        return [(node, pods) for node, (pods, _) in self._uncertain.items()]
 
-    def put(self, node: str, worlds: Sequence[Kubelet], pods: int) -> None:
+    def put(self, node: str, possible: Sequence[Kubelet], pods: int) -> None:
         """What the node may be, because of so many pods; none if it is as predicted."""
         row = self._engine.row(node)
-        _, before = self._unsure.pop(node, (0, 0))
+        _, before = self._uncertain.pop(node, (0, 0))
         self._rows.pop(row, None)
         self._all = None
-        names = [f"{node}/{number}" for number in range(max(len(worlds), before))]
-        for name, world in zip(names, worlds, strict=False):
-            self._engine.put(name, world)
-        for name in names[len(worlds) :]:
+        names = [f"{node}/{number}" for number in range(max(len(possible), before))]
+        for name, kubelet in zip(names, possible, strict=False):
+            self._engine.put(name, kubelet)
+        for name in names[len(possible) :]:
             self._engine.drop(name)
         if pods:
-            self._unsure[node] = pods, len(worlds)
-            self._rows[row] = np.array([self._engine.row(name) for name in names[: len(worlds)]], np.int32)
+            self._uncertain[node] = pods, len(possible)
+            self._rows[row] = np.array([self._engine.row(name) for name in names[: len(possible)]], np.int32)
 
     def all(self) -> tuple[Rows, Rows]:
-        """(worlds,) the rows of all worlds, and for each the row of its node."""
+        """(possible,) the rows of all of them, and for each the row of its node."""
         if self._all is None:
             rows = [_NO_ROWS, *self._rows.values()]
             owners = np.repeat(np.fromiter(self._rows, np.int32, len(self._rows)), [len(one) for one in rows[1:]])

@@ -1,4 +1,4 @@
-"""The two halves of a look that need no kubelet: the scan of /sys, and the object made of what is known."""
+"""The two halves of a sync that need no kubelet: the scan of /sys, and the object made of what is known."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from topowise_exporter.complaints import Complaints
+from topowise_exporter.conditions import Conditions
 
 ABOUT = "Cannot read the node"
 
@@ -18,48 +18,48 @@ def said(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 
 
 def test_a_problem_is_said_when_it_begins_and_changes_and_when_it_is_over(said: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints()
+    conditions = Conditions()
     for problem in ("no socket", "no socket", "no answer", "no answer"):
-        complaints.raise_(ABOUT, problem)
-    assert ABOUT in complaints
-    complaints.settle(ABOUT)
-    complaints.settle(ABOUT)
-    assert ABOUT not in complaints
+        conditions.set(ABOUT, problem)
+    assert ABOUT in conditions
+    conditions.clear(ABOUT)
+    conditions.clear(ABOUT)
+    assert ABOUT not in conditions
     assert said.messages == [ABOUT, ABOUT, "Recovered"]
 
 
 def test_what_was_never_wrong_does_not_recover(said: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints()
-    complaints.settle(ABOUT)
-    complaints.note(ABOUT, ())
+    conditions = Conditions()
+    conditions.clear(ABOUT)
+    conditions.note(ABOUT, ())
     assert said.messages == []
 
 
 def test_of_several_problems_the_first_is_told_with_how_many_more_there_are(said: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints()
-    complaints.note(ABOUT, ("one", "two", "three"))
-    complaints.note(ABOUT, ("one",))
-    complaints.note(ABOUT, ())
+    conditions = Conditions()
+    conditions.note(ABOUT, ("one", "two", "three"))
+    conditions.note(ABOUT, ("one",))
+    conditions.note(ABOUT, ())
     assert [vars(record)["kv"].get("why") for record in said.records] == ["one (and 2 more)", "one", None]
     assert said.messages == [ABOUT, ABOUT, "Recovered"]
 
 
 def test_those_of_a_group_that_are_not_named_again_are_over_and_others_stay(said: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints()
-    complaints.raise_(ABOUT, "no socket")
-    complaints.replace("Object is written by ", {"nfd": "zones", "rte": "zones"})
-    complaints.replace("Object is written by ", {"rte": "zones"})
-    assert "Object is written by nfd" not in complaints
-    assert "Object is written by rte" in complaints
-    assert ABOUT in complaints
+    conditions = Conditions()
+    conditions.set(ABOUT, "no socket")
+    conditions.replace("Object is written by ", {"nfd": "zones", "rte": "zones"})
+    conditions.replace("Object is written by ", {"rte": "zones"})
+    assert "Object is written by nfd" not in conditions
+    assert "Object is written by rte" in conditions
+    assert ABOUT in conditions
     assert said.messages == [ABOUT, "Object is written by nfd", "Object is written by rte", "Recovered"]
 
 
 def test_a_problem_at_every_other_look_floods_no_log(said: pytest.LogCaptureFixture) -> None:
-    complaints = Complaints()
+    conditions = Conditions()
     for _ in range(100):
-        complaints.raise_(ABOUT, "limited")
-        assert ABOUT in complaints
-        complaints.settle(ABOUT)
-        assert ABOUT not in complaints
+        conditions.set(ABOUT, "limited")
+        assert ABOUT in conditions
+        conditions.clear(ABOUT)
+        assert ABOUT not in conditions
     assert said.messages == [ABOUT, "Recovered"]

@@ -99,7 +99,7 @@ class Answer(msgspec.Struct, frozen=True):
         )
 
 
-class Rivals:
+class OtherWriters:
     """What the server's answers tell of others. Each answer is shown to it once, in order."""
 
     def __init__(

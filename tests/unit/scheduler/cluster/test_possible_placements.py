@@ -8,7 +8,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
-from topowise_scheduler.cluster.caution import holds_anything, worlds
+from topowise_scheduler.cluster.possible_placements import holds_anything, worlds
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 
@@ -25,13 +25,13 @@ def free(node: Kubelet) -> tuple[list[int], list[int]]:
     return cpus, [amount // GIB for amount in node.memory.tables.free["memory"]]
 
 
-class TestWorlds:
+class TestPossiblePlacements:
     def test_there_is_one_for_each_numa_node_on_which_the_pod_may_lie(self) -> None:
         node = kubelet()
         one = view(node, "a", "2", "4Gi")
         assert node.admit_view(one).admitted
         assert free(node) == ([1, 4], [11, 16])
-        assert [free(world) for world in worlds(node, [one])] == [([1, 4], [11, 16]), ([3, 2], [15, 12])]
+        assert [free(possible) for possible in worlds(node, [one])] == [([1, 4], [11, 16]), ([3, 2], [15, 12])]
         assert free(node) == ([1, 4], [11, 16])
 
     def test_none_where_the_pod_could_never_lie(self) -> None:
@@ -39,18 +39,18 @@ class TestWorlds:
         one = view(node, "a", "4")
         assert node.admit_view(one).admitted
         # Of the first NUMA node's CPUs one is the system's.
-        assert [free(world)[0] for world in worlds(node, [one])] == [[3, 0]]
+        assert [free(possible)[0] for possible in worlds(node, [one])] == [[3, 0]]
 
     def test_a_pod_that_found_no_room_may_have_found_some(self) -> None:
         node = kubelet()
         assert node.admit_view(view(node, "other", "4")).admitted
-        assert [free(world)[0] for world in worlds(node, [view(node, "a", "2")])] == [[1, 0], [3, 0]]
+        assert [free(possible)[0] for possible in worlds(node, [view(node, "a", "2")])] == [[1, 0], [3, 0]]
 
     def test_two_pods_may_lie_together_or_apart(self) -> None:
         node = kubelet()
         pair = [view(node, name, "1") for name in "ab"]
         assert all(node.admit_view(one).admitted for one in pair)
-        assert [free(world)[0] for world in worlds(node, pair)] == [[1, 4], [2, 3], [2, 3], [3, 2]]
+        assert [free(possible)[0] for possible in worlds(node, pair)] == [[1, 4], [2, 3], [2, 3], [3, 2]]
 
     def test_too_many_are_one_that_is_worse_than_all(self) -> None:
         node = kubelet()
@@ -64,7 +64,7 @@ class TestWorlds:
         pair = [view(node, name, "2") for name in "ab"]
         assert all(node.admit_view(one).admitted for one in pair)
         assert free(node)[0] == [1, 2]
-        found = [free(world)[0] for world in worlds(node, pair, {"uid-a": 0, "uid-b": 1})]
+        found = [free(possible)[0] for possible in worlds(node, pair, {"uid-a": 0, "uid-b": 1})]
         assert found == [[0, 4], [1, 2]]
         unlike = [pair[0], view(node, "b", "1")]
         assert len(worlds(node, unlike, {"uid-a": 0, "uid-b": 1})) == 4
@@ -73,7 +73,7 @@ class TestWorlds:
         node = kubelet(topologyManagerPolicy="best-effort")
         one = view(node, "a", "2", "4Gi")
         assert node.admit_view(one).admitted
-        assert [free(world)[1] for world in worlds(node, [one])] == [[11, 16], [15, 12]]
+        assert [free(possible)[1] for possible in worlds(node, [one])] == [[11, 16], [15, 12]]
 
     def test_a_pod_of_the_shared_pool_holds_nothing(self) -> None:
         node = kubelet(memoryManagerPolicy="None", reservedMemory=None)
@@ -138,7 +138,7 @@ class TestWhenItIsNotSure:
     def test_a_pod_we_sent_to_the_first_numa_node_is_not_feared_on_the_second(self, service: Service) -> None:
         record = service.put(pod("a", "2"))
         assert record.needs is not None
-        service.ledger.claim(record, record.needs, "n1")
+        service.ledger.reserve(record, record.needs, "n1")
         assert self.fits(service, "4")
         service.put(pod("a", "2", node="n1"))
         assert self.fits(service, "4")
@@ -176,7 +176,7 @@ class TestWhenItIsNotSure:
         assert self.fits(service, "8")
         assert not self.fits(service, "9")
 
-    def test_on_one_numa_node_there_is_nothing_to_be_unsure_of(self) -> None:
+    def test_on_one_numa_node_there_is_nothing_to_be_uncertain_of(self) -> None:
         service = Service()
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "3", node="n1"))

@@ -63,8 +63,8 @@ class Axis(NamedTuple):
         return self.start + self.length * (value - low) / (high - low)
 
 
-def document(width: int, height: int, title: str, told: str, parts: Iterable[str]) -> str:
-    """The whole picture; `told` is for those who do not see it."""
+def document(width: int, height: int, title: str, description: str, parts: Iterable[str]) -> str:
+    """The whole picture; `description` is for those who do not see it."""
     light, dark = (" ".join(f"--{name}:{value};" for name, value in one.items()) for one in (_LIGHT, _DARK))
     data = [name for name in _LIGHT if name.startswith("d")]
     fills = " ".join(f".{name} {{ fill: var(--{name}); }}" for name in data)
@@ -74,7 +74,7 @@ def document(width: int, height: int, title: str, told: str, parts: Iterable[str
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
             ' aria-labelledby="title desc">',
             f'  <title id="title">{escape(title)}</title>',
-            f'  <desc id="desc">{escape(told)}</desc>',
+            f'  <desc id="desc">{escape(description)}</desc>',
             "  <style>",
             f"    svg {{ {light} }}",
             f"    @media (prefers-color-scheme: dark) {{\n      svg {{ {dark} }}\n    }}",

@@ -1,4 +1,4 @@
-"""Waking pods on an API server that refuses or fails: whom it costs what."""
+"""Requeueing pods on an API server that refuses or fails: whom it costs what."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Service, counts, full, pod
 from topowise.kube.api import Api
-from topowise_scheduler.waking import WOKEN_ANNOTATION, Waker
+from topowise_scheduler.requeue import REQUEUED_ANNOTATION, Requeuer
 
 PODS = "/api/v1/namespaces/default/pods"
 
@@ -25,9 +25,9 @@ def service() -> Service:
 
 
 @pytest.fixture
-async def waker(api: Api, service: Service) -> AsyncIterator[Waker]:
+async def requeuer(api: Api, service: Service) -> AsyncIterator[Requeuer]:
     """One that runs."""
-    made = Waker(api, service.ledger, service.answers.fits, interval=0.01, per_second=100.0)
+    made = Requeuer(api, service.ledger, service.answers.fits, interval=0.01, per_second=100.0)
     task = asyncio.create_task(made.run())
     yield made
     assert not task.done(), task
@@ -50,23 +50,23 @@ def free(service: Service) -> None:
     service.report(counts("n1", "8", included=(), version="2"))
 
 
-async def woken(api: Api, name: str) -> bool:
+async def requeued(api: Api, name: str) -> bool:
     made: dict[str, Any] = json.loads(await api.request("GET", f"{PODS}/{name}"))
-    return WOKEN_ANNOTATION in (made["metadata"].get("annotations") or {})
+    return REQUEUED_ANNOTATION in (made["metadata"].get("annotations") or {})
 
 
 @pytest.mark.usefixtures("waker")
-async def test_a_name_that_is_none_wakes_no_other_pod(server: ApiServer, api: Api, service: Service) -> None:
+async def test_a_name_that_is_none_requeues_no_other_pod(server: ApiServer, api: Api, service: Service) -> None:
     document = pod("a", "2")
     del document["metadata"]["uid"]
     made = server.create("pods", document)
     service.put({**pod("a", "3", conditions=WAITS), "metadata": {**made["metadata"], "name": "a?dryRun=All"}})
     put(server, service, "b")
     free(service)
-    await assert_eventually(lambda: woken(api, "b"))
+    await assert_eventually(lambda: requeued(api, "b"))
     asked = {entry.asked.path for entry in server.log() if entry.asked.method == "PATCH"}
     assert asked == {f"{PODS}/a?dryRun=All", f"{PODS}/b"}
-    assert not await woken(api, "a")
+    assert not await requeued(api, "a")
 
 
 @pytest.mark.usefixtures("waker")
@@ -79,15 +79,15 @@ async def test_a_pod_that_a_webhook_refuses_keeps_nobody_else_asleep(
     refusal = server.levers.answer(403, method="PATCH", path=f"{PODS}/second")
     free(service)
     for name in ("first", "third"):
-        await assert_eventually(lambda name=name: woken(api, name))
+        await assert_eventually(lambda name=name: requeued(api, name))
     await assert_eventually(lambda: refusal.hits > 0)
-    assert not await woken(api, "second")
-    assert [record.message for record in caplog.records].count("Cannot wake a pod") == 1
+    assert not await requeued(api, "second")
+    assert [record.message for record in caplog.records].count("Cannot requeue a pod") == 1
 
 
 @pytest.mark.usefixtures("waker")
 @pytest.mark.parametrize("status", [429, 500])
-async def test_after_an_api_servers_own_trouble_all_are_woken_in_the_end(
+async def test_after_an_api_servers_own_trouble_all_are_requeued_in_the_end(
     server: ApiServer, api: Api, service: Service, status: int
 ) -> None:
     put(server, service, "a", "1")
@@ -95,7 +95,7 @@ async def test_after_an_api_servers_own_trouble_all_are_woken_in_the_end(
     trouble = server.levers.answer(status, method="PATCH", retry_after=0, count=1)
     free(service)
     for name in ("a", "b"):
-        await assert_eventually(lambda name=name: woken(api, name))
+        await assert_eventually(lambda name=name: requeued(api, name))
     assert trouble.hits == 1
 
 
@@ -123,4 +123,4 @@ async def test_a_pod_that_was_made_anew_under_its_name_is_another_one(
     free(service)
     await assert_eventually(lambda: not service.ledger.waiting)
     assert caplog.messages == []
-    assert not await woken(api, "a")
+    assert not await requeued(api, "a")

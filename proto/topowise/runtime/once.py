@@ -1,4 +1,5 @@
-"""What was said not long ago, so that a trouble that shows in two ways in turn is not said each time it shows.
+"""Log once per change: what was said not long ago is remembered, so that a trouble that shows in two ways in turn is
+not said each time it shows.
 
 A server that is half gone resets one connection and refuses the next; a log that says each change of the words says a
 line a try then, for as long as the trouble lasts.
@@ -14,8 +15,9 @@ _AGAIN_S: Final = 300.0
 _MOST: Final = 32
 
 
-class Told:
-    """Texts with the time at which they were said. `clock` is monotonic, `again` seconds after which one is news."""
+class OncePerChange:
+    """Texts with the time at which they were said. `clock` is monotonic, `again` seconds after which one is logged
+    again."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, again: float = _AGAIN_S) -> None:
         self._clock = clock
@@ -28,7 +30,7 @@ class Told:
         """The present text, "" for none."""
         return self._last
 
-    def is_news(self, text: str) -> bool:
+    def is_change(self, text: str) -> bool:
         """Whether to say a text: it was not said since another one, or for a while. Then it counts as said."""
         if text == self._last and self._is_said:
             return False
@@ -48,7 +50,7 @@ class Told:
         was, self._last, self._is_said = self._is_said, "", False
         return was
 
-    def settle(self) -> bool:
+    def clear(self) -> bool:
         """The trouble is over: whether there was one. What was said is forgotten."""
         was, self._last, self._is_said = bool(self._last), "", False
         self._said.clear()

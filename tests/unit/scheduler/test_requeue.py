@@ -1,11 +1,11 @@
-"""Who is woken, when, and how often."""
+"""Who is requeued, when, and how often."""
 
 import pytest
 
 from sandbox.exported import exported
 from scheduling import WAITS, Service, configuration, counts, full, kubelet, machine, pod
 from topowise.kube.api import Api
-from topowise_scheduler.waking import Waker
+from topowise_scheduler.requeue import Requeuer
 
 
 @pytest.fixture
@@ -13,9 +13,9 @@ def service() -> Service:
     return full()
 
 
-def waker(service: Service, per_second: float = 1000.0) -> Waker:
+def requeuer(service: Service, per_second: float = 1000.0) -> Requeuer:
     # due() asks nobody; the requests are tested with a server in tests/integration.
-    return Waker(
+    return Requeuer(
         object.__new__(Api),
         service.ledger,
         service.answers.fits,
@@ -25,7 +25,7 @@ def waker(service: Service, per_second: float = 1000.0) -> Waker:
     )
 
 
-def due(one: Waker) -> list[str]:
+def due(one: Requeuer) -> list[str]:
     return [record.name for record in one.due()]
 
 
@@ -33,9 +33,9 @@ def free(service: Service, cpus: str, version: str) -> None:
     service.report(counts("n1", cpus, included=(), version=version))
 
 
-def test_a_pod_is_woken_when_its_room_appears_and_only_once_for_it(service: Service) -> None:
+def test_a_pod_is_requeued_when_its_room_appears_and_only_once_for_it(service: Service) -> None:
     service.put(pod("a", "4", conditions=WAITS))
-    one = waker(service)
+    one = requeuer(service)
     assert due(one) == []
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
@@ -46,9 +46,9 @@ def test_a_pod_is_woken_when_its_room_appears_and_only_once_for_it(service: Serv
     assert due(one) == ["a"]
 
 
-def test_a_pod_woken_in_vain_is_left_alone_for_longer_and_longer(service: Service) -> None:
+def test_a_pod_requeued_in_vain_is_left_alone_for_longer_and_longer(service: Service) -> None:
     service.put(pod("a", "4", conditions=WAITS))
-    one = waker(service)
+    one = requeuer(service)
     service.ledger.drop_pod("uid-other")
     times = 0
     for tick in range(600):
@@ -58,9 +58,9 @@ def test_a_pod_woken_in_vain_is_left_alone_for_longer_and_longer(service: Servic
     assert times == 6
 
 
-def test_a_pod_whose_policy_no_node_has_is_never_woken(service: Service) -> None:
+def test_a_pod_whose_policy_no_node_has_is_never_requeued(service: Service) -> None:
     service.put(pod("a", "4", conditions=WAITS, annotations={"volcano.sh/numa-topology-policy": "restricted"}))
-    one = waker(service)
+    one = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
     assert due(one) == []
@@ -71,25 +71,25 @@ def test_of_more_groups_than_fit_into_a_round_each_has_its_turn(service: Service
     for number in range(70):
         service.put(pod(f"p{number}", "9", memory=f"{number + 1}Mi", conditions=WAITS, priority=5))
     service.put(pod("small", "4", conditions=WAITS))
-    one = waker(service)
+    one = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
-    woken = [name for _ in range(3) for name in due(one)]
-    assert woken == ["small"]
+    requeued = [name for _ in range(3) for name in due(one)]
+    assert requeued == ["small"]
 
 
 def test_a_pod_that_still_does_not_fit_sleeps_on(service: Service) -> None:
     service.put(pod("a", "4", conditions=WAITS))
-    one = waker(service)
+    one = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "3", "2")
     assert due(one) == []
 
 
-def test_a_pod_refused_by_other_plugins_is_not_ours_to_wake(service: Service) -> None:
+def test_a_pod_refused_by_other_plugins_is_not_ours_to_requeue(service: Service) -> None:
     other = [{**WAITS[0], "message": "0/1 nodes are available: 1 Insufficient cpu."}]
     service.put(pod("a", "4", conditions=other))
-    one = waker(service)
+    one = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
     assert due(one) == []
@@ -98,7 +98,7 @@ def test_a_pod_refused_by_other_plugins_is_not_ours_to_wake(service: Service) ->
 def test_the_most_important_come_first_and_as_many_as_there_are_nodes_for_them(service: Service) -> None:
     for name, priority in (("low", 1), ("high", 9), ("middle", 5)):
         service.put(pod(name, "8", priority=priority, conditions=WAITS))
-    one = waker(service)
+    one = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
     assert due(one) == ["high"]
@@ -109,7 +109,7 @@ def test_the_most_important_come_first_and_as_many_as_there_are_nodes_for_them(s
 def test_while_a_node_has_room_the_next_of_the_shape_follows(service: Service) -> None:
     for name in ("a", "b", "c"):
         service.put(pod(name, "4", conditions=WAITS, creationTimestamp=f"2026-01-01T00:00:0{ord(name) - 96}Z"))
-    one = waker(service)
+    one = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
     assert due(one) == ["a"]
@@ -122,7 +122,7 @@ def test_while_a_node_has_room_the_next_of_the_shape_follows(service: Service) -
 def test_the_rate_is_limited_and_nobody_is_forgotten(service: Service) -> None:
     for number in range(4):
         service.put(pod(f"p{number}", "1", memory=f"{number + 1}Mi", conditions=WAITS))
-    one = waker(service, per_second=20.0)
+    one = requeuer(service, per_second=20.0)
     one._allowance = 2.0
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
@@ -132,17 +132,17 @@ def test_the_rate_is_limited_and_nobody_is_forgotten(service: Service) -> None:
     assert sorted(first + due(one)) == ["p0", "p1", "p2", "p3"]
 
 
-def test_a_quarantined_node_wakes_nobody(service: Service) -> None:
+def test_a_quarantined_node_requeues_nobody(service: Service) -> None:
     service.put(pod("a", "4", conditions=WAITS))
-    one = waker(service)
+    one = requeuer(service)
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
     service.put(pod("b", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
     assert due(one) == []
 
 
-def test_an_exact_report_of_freed_room_wakes_too(service: Service) -> None:
+def test_an_exact_report_of_freed_room_requeues_too(service: Service) -> None:
     service.put(pod("a", "4", conditions=WAITS))
-    one = waker(service)
+    one = requeuer(service)
     service.report(exported(machine(), configuration(), kubelet()))
     assert due(one) == ["a"]

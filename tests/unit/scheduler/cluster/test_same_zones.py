@@ -7,7 +7,7 @@ import pytest
 
 from lives import GPU, machine
 from scheduling import GIB, configuration, kubelet
-from topowise_scheduler.cluster.places import same_place
+from topowise_scheduler.cluster.same_zones import same_zones
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 
 # CPUs 0-3 are on NUMA node 0, where 0 is reserved, 4-7 on NUMA node 1.
@@ -22,7 +22,7 @@ def taken(node: Kubelet, cpus: int, memory: int = 0) -> Kubelet:
 
 
 def test_the_same_number_of_cpus_of_the_same_numa_node_is_found_though_others_are_free() -> None:
-    found = same_place(taken(kubelet(), 0b0010_0000), {"c": HELD})
+    found = same_zones(taken(kubelet(), 0b0010_0000), {"c": HELD})
     assert found is not None
     cpus = found["c"].cpus
     assert cpus is not None
@@ -34,14 +34,14 @@ def test_the_same_number_of_cpus_of_the_same_numa_node_is_found_though_others_ar
     ("cpus", "memory"), [(0b0111_0000, 0), (0, 16 * GIB)], ids=["too few CPUs", "too little memory"]
 )
 def test_where_the_numa_node_has_no_room_there_is_no_place(cpus: int, memory: int) -> None:
-    assert same_place(taken(kubelet(), cpus, memory), {"c": HELD}) is None
+    assert same_zones(taken(kubelet(), cpus, memory), {"c": HELD}) is None
 
 
 def test_two_containers_do_not_get_the_same_cpus() -> None:
-    found = same_place(kubelet(), {"a": HELD, "b": HELD})
+    found = same_zones(kubelet(), {"a": HELD, "b": HELD})
     assert found is not None
     assert ((found["a"].cpus or 0) | (found["b"].cpus or 0)) == 0b1111_0000
-    assert same_place(taken(kubelet(), 0b0001_0000), {"a": HELD, "b": HELD}) is None
+    assert same_zones(taken(kubelet(), 0b0001_0000), {"a": HELD, "b": HELD}) is None
 
 
 @pytest.mark.parametrize(
@@ -50,15 +50,15 @@ def test_two_containers_do_not_get_the_same_cpus() -> None:
     ids=["init container", "memory over two nodes", "memory that the node does not have"],
 )
 def test_what_only_an_admission_can_tell_has_no_place(changed: dict[str, object]) -> None:
-    assert same_place(kubelet(), {"c": msgspec.structs.replace(HELD, **changed)}) is None
+    assert same_zones(kubelet(), {"c": msgspec.structs.replace(HELD, **changed)}) is None
 
 
 def test_as_many_devices_near_the_same_numa_node_are_found_or_none() -> None:
     node = Kubelet(machine(), configuration())
     held = Placement("app", None, False, None, (), {GPU: ("gpu10",)})
     for own, expected in (("a", "gpu10"), ("b", "gpu11")):
-        found = same_place(node, {"c": held})
+        found = same_zones(node, {"c": held})
         assert found is not None
         assert found["c"].devices == {GPU: (expected,)}
         node.hold(own, {}, found)
-    assert same_place(node, {"c": held}) is None
+    assert same_zones(node, {"c": held}) is None

@@ -1,10 +1,10 @@
-"""Waking pods that were refused for want of NUMA room when there is some.
+"""Requeueing pods that were refused for want of NUMA room when there is some.
 
 kube-scheduler tries a pod that an extender has refused again on events of pods and nodes, not on those of NRTs; in a
 quiet cluster such a pod sleeps five minutes beside a free node. An annotation on the pod is an event of that pod, and
-wakes nobody else. A pod is woken when a node has improved on which we would say yes to it, as many at a time as there
-are such nodes. What else kube-scheduler may have against the node we do not know, so a pod that was woken in vain is
-left alone for a second, then for two, up to five minutes.
+requeues nobody else. A pod is requeued when a node has improved on which we would say yes to it, as many at a time as
+there are such nodes. What else kube-scheduler may have against the node we do not know, so a pod that was requeued in
+vain is left alone for a second, then for two, up to five minutes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
-from topowise.runtime.told import Told
+from topowise.runtime.once import OncePerChange
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
 
 log = logging.getLogger(__name__)
 
-WOKEN_ANNOTATION: Final = "topowise.io/woken"
-# Groups of like pods tried in one round: some milliseconds of work.
+REQUEUED_ANNOTATION: Final = "topowise.io/requeued"
+# Groups of like pods tried in one cycle: some milliseconds of work.
 _MAX_GROUPS: Final = 64
 _TIMEOUT_S: Final = 5.0
 _SHORTEST_S: Final = 0.01
@@ -43,16 +43,16 @@ Fits = Callable[[PodRecord, Sequence[str]], NDArray[np.bool_]]
 """Whether a pod would be let onto each of these nodes (Answers.fits)."""
 
 
-class _Woken(msgspec.Struct, frozen=True):
-    """The round in which a pod was woken last, when it may be woken again, and the pause after that (seconds)."""
+class _Requeued(msgspec.Struct, frozen=True):
+    """The cycle in which a pod was requeued last, when it may be requeued again, and the pause after that (seconds)."""
 
-    round: int
+    cycle: int
     not_before: float
     pause: float
 
 
-class Waker:
-    """`interval` is seconds between two rounds, `per_second` the most pods that are woken in a second."""
+class Requeuer:
+    """`interval` is seconds between two cycles, `per_second` the most pods that are requeued in a second."""
 
     def __init__(
         self,
@@ -71,43 +71,43 @@ class Waker:
         self._per_second = per_second
         self._clock = clock
         self._allowance = self._most
-        self._round = 0
+        self._cycle = 0
         self._first_group = 0
         self._open: dict[str, int] = {}
-        self._woken: dict[str, _Woken] = {}
-        self._complaints = Told()
+        self._requeued: dict[str, _Requeued] = {}
+        self._failures = OncePerChange()
 
     @property
     def _most(self) -> float:
         return max(1.0, self._per_second)
 
     async def run(self) -> None:
-        """Wakes pods until cancelled."""
+        """Requeues pods until cancelled."""
         backoff = Backoff()
         while True:
             await asyncio.sleep(self._interval)
             self._allowance = min(self._most, self._allowance + self._per_second * self._interval)
             for record in self.due():
                 try:
-                    await self._wake(record)
+                    await self._requeue(record)
                 except ApiError as exc:
-                    self._complain(record, exc)
+                    self._log_failure(record, exc)
                     if exc.status and exc.status < 500 and exc.status != 429:
                         # This pod's own trouble, such as a webhook's refusal.
                         continue
-                    del self._woken[record.uid]
+                    del self._requeued[record.uid]
                     await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
                     break
                 backoff.reset()
-                self._complaints.settle()
+                self._failures.clear()
 
     def due(self) -> Iterator[PodRecord]:
-        """The pods to wake now, the most important first."""
-        self._round += 1
+        """The pods to requeue now, the most important first."""
+        self._cycle += 1
         ledger, now = self._ledger, self._clock()
-        self._open.update(dict.fromkeys(ledger.improved, self._round))
+        self._open.update(dict.fromkeys(ledger.improved, self._cycle))
         ledger.improved.clear()
-        self._woken = {uid: woken for uid, woken in self._woken.items() if uid in ledger.waiting}
+        self._requeued = {uid: requeued for uid, requeued in self._requeued.items() if uid in ledger.waiting}
         if not ledger.waiting:
             self._open.clear()
         if not self._open:
@@ -126,12 +126,12 @@ class Waker:
             for record in group:
                 if not room[shape] or self._allowance < 1:
                     break
-                woken = self._woken.get(record.uid)
-                if woken is None:
-                    woken = _Woken(0, now, _FIRST_PAUSE_S)
-                if woken.not_before <= now and bool((fits & (since > woken.round)).any()):
-                    pause = min(_LONGEST_PAUSE_S, 2 * woken.pause)
-                    self._woken[record.uid] = _Woken(self._round, now + woken.pause, pause)
+                requeued = self._requeued.get(record.uid)
+                if requeued is None:
+                    requeued = _Requeued(0, now, _FIRST_PAUSE_S)
+                if requeued.not_before <= now and bool((fits & (since > requeued.cycle)).any()):
+                    pause = min(_LONGEST_PAUSE_S, 2 * requeued.pause)
+                    self._requeued[record.uid] = _Requeued(self._cycle, now + requeued.pause, pause)
                     self._allowance -= 1
                     room[shape] -= 1
                     yield record
@@ -142,7 +142,7 @@ class Waker:
     def _groups(self) -> list[list[PodRecord]]:
         """The pods that wait, those of which the same is true together, by priority and then by age.
 
-        If there are too many groups for one round, each round begins with others.
+        If there are too many groups for one cycle, each cycle begins with others.
         """
         grouped: dict[object, list[PodRecord]] = {}
         for record in sorted(self._ledger.waiting.values(), key=lambda one: (-one.priority, one.started, one.uid)):
@@ -153,10 +153,10 @@ class Waker:
             groups = groups[self._first_group :] + groups[: self._first_group]
         return groups
 
-    async def _wake(self, record: PodRecord) -> None:
+    async def _requeue(self, record: PodRecord) -> None:
         path = paths.pod(record.namespace, record.name)
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        body = {"metadata": {"uid": record.uid, "annotations": {WOKEN_ANNOTATION: now}}}
+        body = {"metadata": {"uid": record.uid, "annotations": {REQUEUED_ANNOTATION: now}}}
         try:
             await self._api.request(
                 "PATCH", path, body=msgspec.json.encode(body), content_type=MERGE_PATCH, timeout=_TIMEOUT_S
@@ -169,9 +169,9 @@ class Waker:
             # It is gone, or another one of its name is there.
             self._ledger.waiting.pop(record.uid, None)
             return
-        self._ledger.events["woken"] += 1
-        log.log(V2, "Woke a pod", extra=kv(pod=f"{record.namespace}/{record.name}"))
+        self._ledger.events["requeued"] += 1
+        log.log(V2, "Requeued a pod", extra=kv(pod=f"{record.namespace}/{record.name}"))
 
-    def _complain(self, record: PodRecord, exc: ApiError) -> None:
-        if self._complaints.is_news(f"{exc.status} {exc.reason}"):
-            log.warning("Cannot wake a pod", extra=kv(pod=f"{record.namespace}/{record.name}", why=exc))
+    def _log_failure(self, record: PodRecord, exc: ApiError) -> None:
+        if self._failures.is_change(f"{exc.status} {exc.reason}"):
+            log.warning("Cannot requeue a pod", extra=kv(pod=f"{record.namespace}/{record.name}", why=exc))

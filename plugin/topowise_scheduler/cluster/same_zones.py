@@ -10,7 +10,7 @@ from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 from topowise_scheduler.kubelet.masks import lowest
 
 
-def same_place(node: Kubelet, placements: Mapping[str, Placement]) -> dict[str, Placement] | None:
+def same_zones(node: Kubelet, placements: Mapping[str, Placement]) -> dict[str, Placement] | None:
     """What the pod holds, on the same NUMA nodes of `node` with ids that are free there, or None if that cannot be.
 
     Ids are made up with counts, so that only their NUMA nodes mean anything. `node` has the hardware it was placed on.
