@@ -138,7 +138,7 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
         assert len(process.log.splitlines()) < 20, process.log[-3000:]
 
 
-async def test_ten_thousand_looks_leave_nothing_in_the_exporter(
+async def test_ten_thousand_syncs_leave_nothing_in_the_exporter(
     server: ApiServer,
     config: dict[str, Any],
     kubelet: FakeKubelet,
@@ -174,7 +174,7 @@ async def test_ten_thousand_looks_leave_nothing_in_the_exporter(
     assert process.returncode == 0
     (*before, tasks, _), (*after, tasks_after, syncs) = map(json.loads, out.decode().splitlines())
     seconds = time.monotonic() - began
-    tell(capsys, f"{syncs} looks at {number} changes in {seconds:.0f}s", Usage(*before), Usage(*after))
+    tell(capsys, f"{syncs} syncs at {number} changes in {seconds:.0f}s", Usage(*before), Usage(*after))
     assert syncs == ROUNDS
     assert number >= ROUNDS // 500
     assert tasks_after == tasks

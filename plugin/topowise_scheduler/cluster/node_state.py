@@ -70,7 +70,7 @@ class NodeState:
             booking.reported = booking.placed = booking.whole = False
 
     def put(self, booking: Booking, *, is_news: bool = True) -> bool:
-        """Book a pod, or raise the standing of its booking. False if the node is as it was, for all that is known.
+        """Book a pod, or raise the state of its booking. False if the node is as it was, for all that is known.
 
         `is_news` is False for a pod that was there before us: a report without a fingerprint may include it.
         """
@@ -112,7 +112,8 @@ class NodeState:
         return True
 
     def update(self, record: PodRecord, now: float) -> bool:
-        """A booked pod has changed. True if that changes the books: it was resized, or its init containers are done."""
+        """A booked pod has changed. True if that changes the node's state: it was resized, or its init containers are
+        done."""
         booking = self.bookings.get(record.uid)
         if booking is None:
             return False

@@ -23,10 +23,10 @@ _SCRIPTS: Final = {
     "bash": """\
 # Completion of kubectl-topowise for bash. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
 _kubectl_topowise() {
-  local told
-  told=$(kubectl-topowise __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null) || return
-  [[ ${told##*:} == 0 ]] && compopt -o default
-  mapfile -t COMPREPLY < <(sed -e '$d' -e 's/\\t.*//' <<<"$told")
+  local reply
+  reply=$(kubectl-topowise __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null) || return
+  [[ ${reply##*:} == 0 ]] && compopt -o default
+  mapfile -t COMPREPLY < <(sed -e '$d' -e 's/\\t.*//' <<<"$reply")
 }
 complete -F _kubectl_topowise kubectl-topowise
 """,
@@ -35,10 +35,10 @@ complete -F _kubectl_topowise kubectl-topowise
 # Completion of kubectl-topowise for zsh. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
 _kubectl_topowise() {
   local tab=$'\\t'
-  local -a told
-  told=("${(@f)$(kubectl-topowise __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-  [[ ${told[-1]} == ":0" ]] && _files && return
-  compadd -- ${told[1,-2]%%$tab*}
+  local -a reply
+  reply=("${(@f)$(kubectl-topowise __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  [[ ${reply[-1]} == ":0" ]] && _files && return
+  compadd -- ${reply[1,-2]%%$tab*}
 }
 compdef _kubectl_topowise kubectl-topowise
 """,
@@ -46,9 +46,9 @@ compdef _kubectl_topowise kubectl-topowise
 # Completion of kubectl-topowise for fish. `kubectl topowise` is completed by kubectl's own: see `completion kubectl`.
 function __kubectl_topowise
     set -l words (commandline -opc) (commandline -ct)
-    set -l told (kubectl-topowise __complete $words[2..-1] 2>/dev/null)
-    test "$told[-1]" = ":0"; and __fish_complete_path (commandline -ct)
-    printf '%s\\n' $told | string match -v -r '^:[0-9]+$'
+    set -l reply (kubectl-topowise __complete $words[2..-1] 2>/dev/null)
+    test "$reply[-1]" = ":0"; and __fish_complete_path (commandline -ct)
+    printf '%s\\n' $reply | string match -v -r '^:[0-9]+$'
 end
 complete -c kubectl-topowise -f -a '(__kubectl_topowise)'
 """,

@@ -140,21 +140,23 @@ def decisions_part(decisions: Sequence[Decision], query: Query) -> str:
     return f'<table class="decisions"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{button}'
 
 
-def explained_part(one: Decision, explanations: Sequence[NodeExplanation], query: Query) -> str:
+def explained_part(one: Decision, explained: Sequence[NodeExplanation], query: Query) -> str:
     """Why some nodes of a decision say yes or no, as things are now."""
     rows = "".join(
         f'<tr><th scope="row">{node_link(why.node, query)}</th>'
         f'<td><span class="outcome {"bound" if why.verdict == "fits" else "no-room"}">{why.verdict}</span></td>'
         f"<td>{escaped(why.text)}</td></tr>"
-        for why in explanations
+        for why in explained
     )
     some = (
         f"a few of the {one.asked} nodes, some for each reason"
-        if one.asked > len(explanations)
+        if one.asked > len(explained)
         else "all nodes asked about"
     )
     note = f'<p class="note">As things are now; {some}.</p>'
-    return f"{note}<table><tbody>{rows}</tbody></table>{_not_looked_at(explanations[0].not_looked_at if explanations else ())}"
+    return (
+        f"{note}<table><tbody>{rows}</tbody></table>{_not_looked_at(explained[0].not_looked_at if explained else ())}"
+    )
 
 
 def fits_part(explanations: Fits, query: Query) -> str:
@@ -233,7 +235,7 @@ def node_part(node: NodePage, query: Query) -> str:
     )
     table = (
         '<table class="pods"><thead><tr><th scope="col">Pod</th><th scope="col">NUMA nodes</th>'
-        '<th scope="col">Standing</th><th scope="col" class="number">Priority</th></tr></thead>'
+        '<th scope="col">State</th><th scope="col" class="number">Priority</th></tr></thead>'
         f"<tbody>{rows}</tbody></table>"
         if rows
         else '<p class="note">No pods.</p>'

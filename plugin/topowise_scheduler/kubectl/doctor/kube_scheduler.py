@@ -77,7 +77,7 @@ def _whole(config: Mapping[str, Any]) -> Iterator[Finding]:
         if _IN_TREE in named:
             yield _finding(
                 "warning", "kube-scheduler", f"{_IN_TREE} in profile {profile.get('schedulerName', '')!r}",
-                "two plug-ins keep account of NUMA nodes; the one that takes pods off every zone refuses what would fit",
+                "two plug-ins count NUMA nodes; the one that takes pods off every zone refuses what would fit",
                 f"use the extender or {_IN_TREE}, not both",
             )  # fmt: skip
 

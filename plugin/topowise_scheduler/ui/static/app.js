@@ -55,18 +55,18 @@
     try {
       const answer = await fetch(`ui/parts?${new URLSearchParams(query)}`, { cache: "no-store" });
       if (answer.status !== 200) throw new Error(`status ${answer.status}`);
-      const told = await answer.json();
-      ahead = told.now - Date.now() / 1000;
-      nodes = told.nodes;
-      view.resource = told.resource;
-      for (const [id, [tag, text]] of Object.entries(told.parts)) {
+      const reply = await answer.json();
+      ahead = reply.now - Date.now() / 1000;
+      nodes = reply.nodes;
+      view.resource = reply.resource;
+      for (const [id, [tag, text]] of Object.entries(reply.parts)) {
         tags[id] = tag;
         swap(id, text);
       }
       if (document.activeElement !== form.elements.resource) form.elements.resource.value = view.resource;
       const first = document.querySelector(".tile");
       if (first) first.tabIndex = 0;
-      say(told.problem ? "not ready" : "live", told.problem ? "not ready" : "live");
+      say(reply.problem ? "not ready" : "live", reply.problem ? "not ready" : "live");
     } catch (problem) {
       say("lost", `not reachable (${problem.message}), trying again`);
     } finally {
