@@ -29,13 +29,13 @@ from topowise_scheduler.kubelet import Kubelet
 SCRIPTS = Path(sys.executable).parent
 
 
-class Output(NamedTuple):
+class OncePerChange(NamedTuple):
     status: int
     out: str
     err: str
 
 
-Run = Callable[..., Awaitable[Output]]
+Run = Callable[..., Awaitable[OncePerChange]]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def run(server: ApiServer, tmp_path: Path) -> Run:
     # What kubectl starts is measured as well, where anything is.
     environment |= {name: value for name, value in os.environ.items() if name.startswith("COVERAGE_")}
 
-    async def start(*words: str, plugin: str = "topowise", stdin: str = "") -> Output:
+    async def start(*words: str, plugin: str = "topowise", stdin: str = "") -> OncePerChange:
         process = await asyncio.create_subprocess_exec(
             kubectl,
             plugin,
@@ -61,7 +61,7 @@ def run(server: ApiServer, tmp_path: Path) -> Run:
             stderr=asyncio.subprocess.PIPE,
         )
         out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
-        return Output(process.returncode or 0, out.decode(), err.decode())
+        return OncePerChange(process.returncode or 0, out.decode(), err.decode())
 
     return start
 

@@ -83,8 +83,8 @@ async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -
         async with session.get(f"{url}/parts") as response:
             parts = {name: text for name, (_, text) in (await response.json())["parts"].items()}
         assert parts["decisions-list"].index("default/giant") < parts["decisions-list"].index("default/trainer")
-        for output in ("no room", "bound", "metal-1"):
-            assert output in parts["decisions-list"]
+        for said_here in ("no room", "bound", "metal-1"):
+            assert said_here in parts["decisions-list"]
         assert parts["map"].count("<bdi>metal-") == 2
         async with session.get(url) as response:
             text = await response.text()

@@ -47,9 +47,9 @@ def stage(scene: str) -> Stage:
 
 @every_scene
 def test_our_exporter_still_writes_what_was_shown(scene: str) -> None:
-    output = recorded(scene)
-    assert (stage(scene).shown(), stage(scene).status()) == (output["object"], output["node"])
-    assert output["recorded"]["commit"].startswith("d5bc503")
+    said_here = recorded(scene)
+    assert (stage(scene).shown(), stage(scene).status()) == (said_here["object"], said_here["node"])
+    assert said_here["recorded"]["commit"].startswith("d5bc503")
 
 
 @every_scene
@@ -69,13 +69,13 @@ def test_it_has_the_zones_in_the_kubelet_s_order_with_what_they_may_give_and_can
     known = recorded(scene)["node"]["status"]["allocatable"].keys()
     for read, zone in zip(zones, topology.zones or (), strict=True):
         for column in ("available", "allocatable"):
-            output = {
+            said_here = {
                 one.name: quantity.milli_value(getattr(one, column)) // (1 if one.name == "cpu" else 1000)
                 for one in zone.resources or ()
                 if one.name in known
             }
             assert {name: amount for name, amount in read[column].items() if amount} == {
-                name: amount for name, amount in output.items() if amount
+                name: amount for name, amount in said_here.items() if amount
             }
 
 
@@ -101,7 +101,7 @@ def test_it_sends_a_guaranteed_pod_to_the_zones_that_the_kubelet_takes(scene: st
 @every_scene
 def test_the_managers_policies_that_it_wishes_for_are_there_in_the_kubelet_s_spelling(scene: str) -> None:
     """ "Possible future work" of docs/developer/designs/numa-topology: with them its ignoreList can go."""
-    output = {one["name"]: one["value"] for one in recorded(scene)["object"]["attributes"]}
+    said_here = {one["name"]: one["value"] for one in recorded(scene)["object"]["attributes"]}
     kubelet = SCENES[scene].kubelet
-    assert output[attributes.CPU_MANAGER_POLICY] == kubelet.cpuManagerPolicy in ("none", "static")
-    assert output[attributes.MEMORY_MANAGER_POLICY] == kubelet.memoryManagerPolicy in ("None", "Static")
+    assert said_here[attributes.CPU_MANAGER_POLICY] == kubelet.cpuManagerPolicy in ("none", "static")
+    assert said_here[attributes.MEMORY_MANAGER_POLICY] == kubelet.memoryManagerPolicy in ("None", "Static")

@@ -83,9 +83,9 @@ def test_every_conversation_is_about_a_scene_and_every_scene_was_shown() -> None
 
 @pytest.mark.parametrize("scene", SCENES)
 def test_our_exporter_still_writes_what_was_shown(scene: str) -> None:
-    output, now = recorded(scene), stage(scene)
-    assert (now.shown(), now.status()) == (output["object"], output["node"])
-    assert (list(SCENES[scene].bound), list(SCENES[scene].asked)) == (output["pods"], output["questions"])
+    said_here, now = recorded(scene), stage(scene)
+    assert (now.shown(), now.status()) == (said_here["object"], said_here["node"])
+    assert (list(SCENES[scene].bound), list(SCENES[scene].asked)) == (said_here["pods"], said_here["questions"])
 
 
 @every_scene
@@ -158,8 +158,8 @@ def test_it_counts_the_pods_that_we_count(scene: str) -> None:
     containers, terminating, static. Not: Burstable and BestEffort ones, unless all count."""
     counted = recorded(scene)["answers"]["fingerprint"]["shared"]["counted"]
     digest = fingerprint.of((name.split("/")[0], name.split("/")[1]) for name in counted)
-    output = nrt.attributes_of(topology_of(scene).attributes)["nodeTopologyPodsFingerprint"]
-    assert (digest == output) is ("shared" not in REFUSED.get(scene, ()))
+    said_here = nrt.attributes_of(topology_of(scene).attributes)["nodeTopologyPodsFingerprint"]
+    assert (digest == said_here) is ("shared" not in REFUSED.get(scene, ()))
 
 
 def test_pods_of_every_kind_are_told_apart() -> None:

@@ -125,9 +125,9 @@ class Ledger:
         expected: dict[str, dict[str, BookingState]] = {}
         for uid, pod in self._pods:
             assert not (pod.state is State.BOUND and uid in self._waiting), f"{uid} waits and is bound"
-            for name, state in pod.standings().items():
-                expected.setdefault(name, {})[uid] = state
-        there = {name: state.standings() for name, state in self._nodes.items() if state.bookings}
+            for name, booked in pod.booking_states().items():
+                expected.setdefault(name, {})[uid] = booked
+        there = {name: state.booking_states() for name, state in self._nodes.items() if state.bookings}
         assert there == expected, f"the nodes have {there}, the pods say {expected}"
         for name, state in self._nodes.items():
             state.check()

@@ -46,7 +46,7 @@ class NodeState:
         )
         return f"{'unreported' if self.report is None else self.report.version or 'reported'} ({pods})"
 
-    def standings(self) -> dict[str, BookingState]:
+    def booking_states(self) -> dict[str, BookingState]:
         """What the pods here are, by uid."""
         return {uid: booking.state for uid, booking in self.bookings.items()}
 

@@ -42,7 +42,7 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
         """Whether it counts as bound."""
         return self.state is State.ASSUMED or self.state is State.BOUND
 
-    def standings(self) -> dict[str, BookingState]:
+    def booking_states(self) -> dict[str, BookingState]:
         """What it is for the nodes that know of it."""
         found = {self.nominated: BookingState.NOMINATED} if self.nominated else {}
         if self.is_assigned:
@@ -124,7 +124,7 @@ class PodStates:
         else:
             self._assumed.discard(uid)
             self._unlisted.pop(uid, None)
-        old, new = before.standings(), state.standings()
+        old, new = before.booking_states(), state.booking_states()
         changes = [Change(node, old.get(node), new.get(node)) for node in {**old, **new}]
         return sorted((one for one in changes if one.before is not one.after), key=lambda one: one.after or 0)
 
