@@ -248,7 +248,12 @@ def watched_files(settings: ExporterConfiguration) -> dict[Path, frozenset[str]]
     paths = [Path(socket_path(settings.podresources_socket))]
     if settings.kubelet_root:
         root = Path(settings.kubelet_root)
-        names = (state_files.CPU_STATE, state_files.MEMORY_STATE, state_files.DEVICE_STATE)
+        names = (
+            state_files.CPU_STATE,
+            state_files.MEMORY_STATE,
+            state_files.DEVICE_STATE,
+            state_files.ALLOCATED_STATE,
+        )
         paths += [root / name for name in names]
         # A pod's directory comes when it has been admitted, and goes when it has ended: any name.
         wanted[root / "pods"] = set()

@@ -90,6 +90,7 @@ class Observer:
         self._device_state = StateFile(
             root / state_files.DEVICE_STATE, device_checkpoint.parse, device_checkpoint.MOST_BYTES
         )
+        self._allocated_state = StateFile(root / state_files.ALLOCATED_STATE, state_files.parse_allocated_pods)
         self._last: Observation | None = None
         self._last_inputs: tuple[object, ...] = ()
         self._machine: machine.Machine | None = None
@@ -127,13 +128,15 @@ class Observer:
         """
         self.problems = {}
         kubelet = await self._configuration.read(self.kubelet_version)
-        # Before List: a pod with a directory is admitted, so all that it holds is in a List that is asked for later.
-        directories = self._existing_pods()
+        # Before List: a pod that is admitted by then has all that it holds in a List that is asked for later.
+        directories, admitted = self._existing_pods(), self._admitted_pods()
         allocatable = await self._podresources.allocatable()
         pods = await self._podresources.pods()
         read = self._read_machine()
         files = self._read_files(kubelet)
-        found = self._admissions.sort(pods, files.readable, directories, self._clock())
+        found = self._admissions.sort(
+            pods, files.readable, None if directories is None else directories | admitted, self._clock()
+        )
         self.withheld, self.due = found.withheld, found.due
         said = self._answer(kubelet, allocatable, pods, files, directories, found.listed)
         self.doubts = self._kubelet.doubts(said)
@@ -273,6 +276,16 @@ class Observer:
             return frozenset(os.listdir(self._pods_directory))  # noqa: PTH208
         except OSError:
             return None
+
+    def _admitted_pods(self) -> frozenset[str]:
+        """Uids of pods that the kubelet has written down as admitted; none with one that does not."""
+        if not self._has_files or not self._allocated_state.exists():
+            return _NONE
+        try:
+            return self._allocated_state.read() or _NONE
+        except SourceError as exc:
+            self.problems["Allocated pods state cannot be read, going by directories of pods"] = str(exc)
+            return _NONE
 
 
 def _memory_of(pods: Iterable[PodAllocation]) -> list[tuple[str, str, tuple[MemoryBlock, ...]]]:

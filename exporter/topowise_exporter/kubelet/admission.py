@@ -1,9 +1,10 @@
 """Which of the listed pods the kubelet is still admitting: they are not to be published in parts.
 
 A kubelet gives a pod devices, CPUs and memory container by container and writes a checkpoint each time, so for some
-milliseconds, on a busy disk for seconds, List and the state files show a part of the pod. It makes the pod's directory
-(`pods/<uid>`, makePodDataDirs in syncPod) only when the whole pod is admitted. So a pod is whole if its directory was
-there before List was asked. List has names, state files and directories have uids: they are brought together by what
+milliseconds, on a busy disk for seconds, List and the state files show a part of the pod. Only when the whole pod is
+admitted it is written down in `allocated_pods_state` (allocation manager, from 1.33 on), and later, once there is a
+cgroup, gets its directory (`pods/<uid>`, makePodDataDirs in syncPod). So a pod is whole if either was there before List
+was asked. List has names, state files and directories have uids: they are brought together by what
 the pod holds.
 
 Where that proves nothing (no directories to look into, no file that could have what the pod holds) a pod is taken to be
@@ -93,7 +94,8 @@ class Admissions:
     def sort(
         self, pods: tuple[PodAllocation, ...], states: States, directories: frozenset[str] | None, now: float
     ) -> Sorted:
-        """`directories` are uids of pods that had one before List was asked, None if they cannot be read."""
+        """`directories` are uids of pods that had one, or were written down as admitted, before List was asked; None if
+        that cannot be told."""
         seen = (pods, *states, directories)
         is_same = len(seen) == len(self._seen) and all(
             one is other or one == other for one, other in zip(seen, self._seen, strict=True)

@@ -25,6 +25,7 @@ from topowise_exporter.kubelet.model import MemoryBlock
 CPU_STATE: Final = "cpu_manager_state"
 MEMORY_STATE: Final = "memory_manager_state"
 DEVICE_STATE: Final = "device-plugins/kubelet_internal_checkpoint"
+ALLOCATED_STATE: Final = "allocated_pods_state"
 
 _TICK_NS: Final = 50_000_000
 
@@ -119,6 +120,26 @@ def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
         for uid, containers in (checkpoint.entries or {}).items()
     }
     return MemoryState(checkpoint.machine_state or {}, holders, bool(checkpoint.pod_entries))
+
+
+class _AllocatedPods(msgspec.Struct, frozen=True):
+    """The kubelet wraps the entries in a text, of which its checksum is."""
+
+    data: str
+
+
+class _AllocatedEntries(msgspec.Struct, frozen=True):
+    entries: dict[str, msgspec.Raw] = {}
+
+
+def parse_allocated_pods(text: bytes, source: str) -> frozenset[str]:
+    """Uids of pods whose admission is over (pkg/kubelet/allocation/state/checkpoint.go). Raises SourceError.
+
+    The allocation manager writes a pod down once it has been admitted as a whole, by default since 1.33
+    (InPlacePodVerticalScaling), and long before the pod has a directory.
+    """
+    data = _decode(text, source, _AllocatedPods).data
+    return frozenset(_decode(data.encode(), source, _AllocatedEntries).entries)
 
 
 class StateFile(Generic[State]):
