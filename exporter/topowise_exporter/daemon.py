@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 _NO_KUBELET = "Cannot read the node, publishing nothing until it can be read"
 _NO_WRITE = "Cannot publish, trying again"
 # Conditions of single sources begin so; they come and go together.
+_WILL_NOT_START = "The kubelet would not start again, as a state file does not match machine and configuration"
 _SOURCE = "Source: "
 
 # A burst of the kubelet's writes for one admission is over within this; it is most of our own delay.
@@ -162,6 +163,9 @@ class Exporter:
         self._metrics.last_sync.set_to_current_time()
         self._metrics.show_source(self._source.name)
         self._metrics.show_admissions(self._observer.withheld, seen.allocations.admitting)
+        self._metrics.show_refused_files(seen.refused_state_files)
+        refused = tuple(f"{name}: {why}" for name, why in seen.refused_state_files.items())
+        self._conditions.note(_WILL_NOT_START, refused)
         if self._annotator is not None and not self._observer.doubts:
             self._annotator.saw(seen)
         try:
@@ -230,6 +234,7 @@ class Exporter:
             self._observer.forget_machine()
         if Path(self._settings.podresources_socket).name in reasons:
             self._check_by = min(self._check_by, time.monotonic() + random.uniform(*_CHECK_AFTER_RESTART_S))
+            self._source.expire()
         await asyncio.sleep(self._limit.delay())
 
     async def _check_drift(self) -> None:

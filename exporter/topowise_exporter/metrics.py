@@ -49,6 +49,9 @@ class Metrics:
             "1 for each reason for which the object is the last true one and not what the kubelet says now.",
             "reason",
         )
+        self.refused_files = self._gauge(
+            "refused_state_file", "1 for each state file on which the kubelet would not start again.", "file"
+        )
         self.claims = self._gauge(
             "claimed_devices",
             "Devices that pods hold by resource claims; zone is unknown for those no ResourceSlice places on one.",
@@ -89,6 +92,12 @@ class Metrics:
         """How many pods are being admitted."""
         self.withheld.set(len(withheld))
         self.admitting.set(len(admitting))
+
+    def show_refused_files(self, names: Iterable[str]) -> None:
+        """State files that the kubelet would not accept."""
+        self.refused_files.clear()
+        for name in names:
+            self.refused_files.labels(name).set(1)
 
     def show_source(self, current: str) -> None:
         """Where the kubelet's configuration is from."""

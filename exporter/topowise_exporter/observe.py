@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.kubelet.settled import Answer, Before, Kubelet
 from topowise_exporter.kubelet.state_files import CpuState, MemoryState, State, StateFile
 from topowise_exporter.publish.topology import Observation
+from topowise_exporter.restart import StartCheck
 
 _NONE: frozenset[str] = frozenset()
 _NO_DEVICES: Devices = {}
@@ -109,6 +110,7 @@ class Observer:
         """Pods that are left out because they are being admitted."""
         self.due: float | None = None
         """Seconds until the next sync finds something new although nothing may happen."""
+        self._start = StartCheck(Path(settings.kubelet_root))
         self.kubelet_version: str | None = None
         """The Node's, on which the kubelet's defaults depend; None: the newest."""
 
@@ -128,6 +130,7 @@ class Observer:
         """
         self.problems = {}
         kubelet = await self._configuration.read(self.kubelet_version)
+        version = self._configuration.version
         # Before List: a pod that is admitted by then has all that it holds in a List that is asked for later.
         directories, admitted = self._existing_pods(), self._admitted_pods()
         allocatable = await self._podresources.allocatable()
@@ -146,25 +149,35 @@ class Observer:
         unlisted = {} if files.cpu is None else self._unlisted(files.cpu, found, directories or _NONE)
         leftovers = self._unlisted_devices(files.devices, pods, found, directories or _NONE)
         devices = self._devices()
+        if self._has_files and not self.doubts:
+            self._start.compare(kubelet, read, allocatable)
         changing = (unlisted, leftovers, absent)
         inputs = (read, allocatable, found.pods, found.admitting, devices, files.cpu, files.memory, files.devices)
-        if self._last is not None and self._is_same(self._last, kubelet, inputs, changing):
+        if self._last is not None and self._is_same(
+            self._last, kubelet, (version, self._start.problems), inputs, changing
+        ):
             return self._last
         free_memory = self._free_memory(files, found.pods)
         allocations = Allocations(allocatable, found.pods, unlisted, free_memory, leftovers, found.admitting, absent)
-        made = Observation(read, kubelet, allocations, devices)
+        made = Observation(read, kubelet, allocations, devices, version, self._start.problems)
         if made != self._last:
             self._last = made
         self._last_inputs = inputs
         return self._last
 
     def _is_same(
-        self, last: Observation, kubelet: KubeletConfiguration, inputs: tuple[object, ...], changing: tuple[object, ...]
+        self,
+        last: Observation,
+        kubelet: KubeletConfiguration,
+        shown: tuple[str, Mapping[str, str]],
+        inputs: tuple[object, ...],
+        changing: tuple[object, ...],
     ) -> bool:
         known = last.allocations
         return (
             all(one is other for one, other in zip(inputs, self._last_inputs, strict=True))
             and last.kubelet == kubelet
+            and (last.version, last.refused_state_files) == shown
             # By directories of pods, which come later than the state file and go without any other change.
             and (known.unlisted, known.unlisted_devices, known.absent) == changing
         )

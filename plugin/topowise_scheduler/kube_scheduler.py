@@ -51,8 +51,13 @@ class NodeSpec(msgspec.Struct, frozen=True, gc=False):
     taints: tuple[Taint, ...] | None = None
 
 
+class NodeInfo(msgspec.Struct, frozen=True, gc=False):
+    kubeletVersion: str = ""
+
+
 class NodeStatus(msgspec.Struct, frozen=True, gc=False):
     allocatable: pods.Quantities | None = None
+    nodeInfo: NodeInfo = NodeInfo()
     conditions: tuple[pods.Condition, ...] | None = None
 
 
@@ -79,6 +84,7 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     taints: tuple[Taint, ...] = ()
     is_cordoned: bool = False
     is_ready: bool = True
+    kubelet_version: str = ""
 
     def label(self, key: str) -> str | None:
         """The value of a label, None if the node does not have it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
@@ -29,6 +30,7 @@ class Counts(Collector):
         events = ledger.events
         yield _gauge("nodes", "Nodes of the cluster.", len(ledger.known))
         yield _gauge("reported_nodes", "Nodes that an exporter has reported.", len(ledger.reported()))
+        yield _kubelets(ledger)
         yield _gauge(
             "unconfirmed_nodes", "Nodes whose last report their kubelet does not confirm now.", len(ledger.unconfirmed)
         )
@@ -82,6 +84,23 @@ class Counts(Collector):
             "outcome",
             {"hit": engine.cache_hits, "miss": engine.cache_misses},
         )
+
+
+def _kubelets(ledger: Ledger) -> Metric:
+    """By version: 1.39 with certainty "assumed" is a kubelet that nobody has compared with the model yet."""
+    family = GaugeMetricFamily(
+        _NAME + "kubelets",
+        "Reported nodes by the kubelet they are judged as, and how sure it is that it decides so.",
+        labels=["kubelet", "certainty"],
+    )
+    found = Counter(
+        (report.kubelet.name, report.certainty)
+        for name in ledger.reported()
+        if (node_state := ledger.node_state(name)) is not None and (report := node_state.report) is not None
+    )
+    for labels, count in sorted(found.items()):
+        family.add_metric(labels, count)
+    return family
 
 
 def registry(ledger: Ledger, answers: Answers) -> CollectorRegistry:

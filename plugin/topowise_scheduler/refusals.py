@@ -17,6 +17,8 @@ NOT_ALLOCATABLE: Final = PREFIX + "kubelet could not allocate CPUs, memory or de
 NEVER_ALLOCATABLE: Final = PREFIX + "node can never allocate the CPUs, memory or devices"
 NOT_WHOLE_CORES: Final = PREFIX + "kubelet gives whole physical cores only"
 NO_SHARED_POOL: Final = PREFIX + "pod leaves no CPUs or memory for its shared containers"
+WOULD_HANG: Final = PREFIX + "kubelet would never end to admit the pod"
+SIDECARS: Final = PREFIX + "kubelet does not take pods with sidecars"
 OUT_OF: Final = PREFIX + "node allocatable is used up"
 NEVER_ENOUGH: Final = PREFIX + "node allocatable is too small"
 QUARANTINED: Final = PREFIX + "kubelet refused such a pod, waiting for a new report of the node"
@@ -30,6 +32,8 @@ _NOW: Final = {
     "UnexpectedAdmissionError": NOT_ALLOCATABLE,
     "SMTAlignmentError": NOT_WHOLE_CORES,
     "EmptyPodSharedPoolError": NO_SHARED_POOL,
+    "KubeletWouldHang": WOULD_HANG,
+    "InitContainerRestartPolicyForbidden": SIDECARS,
 }
 _EVER: Final = {**_NOW, "TopologyAffinityError": NEVER, "UnexpectedAdmissionError": NEVER_ALLOCATABLE}
 

@@ -1,16 +1,19 @@
 """What a pod asks the managers of a kubelet for, without who it is.
 
 Invariant: pods of one `Shape` get the same verdict on the same node, so every verdict is kept by shape. What follows
-from the requests of a pod, its view and its shape under each combination of feature gates, is computed once.
+from the requests of a pod, its view and its shape under each combination of feature gates and behaviours that makes a
+difference to it, is computed once; to most pods none does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from topowise.pods import HUGEPAGES, Kind, Needs
+from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.pod import PodView, device_requests, view
 
 Amounts = tuple[tuple[str, int], ...]
@@ -19,6 +22,8 @@ Amounts = tuple[tuple[str, int], ...]
 _NOBODY = "\0"
 # What no device plugin can be registered for.
 _NATIVE = frozenset(("cpu", "memory", "ephemeral-storage"))
+# What every node allocatable has.
+_ALWAYS_KNOWN = frozenset(("cpu", "memory"))
 
 
 class AlignedRequest(NamedTuple):
@@ -36,7 +41,8 @@ class Shape(NamedTuple):
     """Equal shapes get equal verdicts on equal nodes.
 
     `containers` are in the order of admission, `kinds` theirs; `total` is what scope pod asks for at once. `requests`
-    are those above 0 the predicates look at. `pinned` and `by_pod_level` as in PodView.
+    are those above 0 the predicates look at, `init_requests` those that count also where a node lacks the resource.
+    `pinned` and `by_pod_level` as in PodView.
     """
 
     containers: tuple[AlignedRequest, ...]
@@ -45,6 +51,8 @@ class Shape(NamedTuple):
     requests: Amounts
     pinned: bool
     by_pod_level: bool
+    init_requests: Amounts
+    has_sidecars: bool
 
     @classmethod
     def of(cls, view: PodView) -> Shape:
@@ -63,11 +71,16 @@ class Shape(NamedTuple):
             total = AlignedRequest(view.cpus, _sorted(view.memory), counts)
         requests = tuple(sorted([pair for pair in view.requests.items() if pair[1] > 0]))
         kinds = tuple([container.kind for container in view.containers])
-        return cls(containers, kinds, total, requests, view.pinned, view.by_pod_level)
+        before = tuple(sorted([pair for pair in view.init_requests.items() if pair[1] > 0]))
+        sidecars = any(container.declared == "sidecar" for container in view.containers)
+        return cls(containers, kinds, total, requests, view.pinned, view.by_pod_level, before, sidecars)
 
 
 class Gates(Protocol):
-    """The feature gates of a kubelet that decide how it sees a pod."""
+    """What decides how a kubelet sees a pod: its feature gates, and three fields of its behaviour."""
+
+    @property
+    def behaviour(self) -> Behaviour: ...
 
     @property
     def pod_level_resources(self) -> bool: ...
@@ -77,7 +90,7 @@ class Gates(Protocol):
 
 
 class PodForm(NamedTuple):
-    """A pod as kubelets of one combination of gates see it; the view is nobody's, its uid is one no pod has."""
+    """A pod as kubelets of some gates and behaviours see it; the view is nobody's, its uid is one no pod has."""
 
     view: PodView
     shape: Shape
@@ -89,42 +102,106 @@ class PodRequests:
     `ungated` is what such a pod needs where the gate PodLevelResources is off, None if that is the same.
     """
 
-    __slots__ = ("_forms", "needs", "ungated")
+    __slots__ = ("_forms", "_one", "_ways", "needs", "ungated")
 
     def __init__(self, needs: Needs, ungated: Needs | None = None) -> None:
         self.needs = needs
         self.ungated = ungated
-        self._forms: tuple[PodForm, ...] = ()
+        self._ways: _Ways | None = None
+        self._one: PodForm | None = None
+        self._forms: dict[_Way, PodForm] = {}
 
     @property
     def forms(self) -> tuple[PodForm, ...]:
-        """One for all gates if they make no difference; else the usual, with managers of pod-level resources, and
-        without pod-level resources."""
-        if not self._forms:
-            usual = _form(self.needs)
-            self._forms = (usual,)
-            if self.needs.pod_level is not None or self.ungated is not None:
-                without = usual if self.ungated is None else _form(self.ungated)
-                self._forms = (usual, _form(self.needs, managers=True), without)
-        return self._forms
+        """One if all kubelets see the pod alike; else all that there can be, that of the newest first."""
+        if self._one is not None:
+            return (self._one,)
+        if self._ways is None:
+            self._ways = _Ways.of(self.needs, self.ungated)
+        found = tuple([self._made(way) for way in self._ways.all()])
+        if len(found) == 1:
+            self._one = found[0]
+        return found
 
     def form(self, gates: Gates) -> PodForm:
-        """The pod as a kubelet with these gates sees it."""
-        forms = self._forms or self.forms
-        if len(forms) == 1:
-            return forms[0]
-        if not gates.pod_level_resources:
-            return forms[2]
-        return forms[1] if gates.pod_level_resource_managers else forms[0]
+        """The pod as a kubelet with these gates and this behaviour sees it."""
+        if self._one is None and self._ways is None:
+            _ = self.forms
+        return self._one or self._made(_way(gates, self._ways or _ALIKE))
 
     def view(self, uid: str, gates: Gates) -> PodView:
         """One of these pods as a kubelet with these gates sees it."""
         return msgspec.structs.replace(self.form(gates).view, uid=uid)
 
+    def _made(self, way: _Way) -> PodForm:
+        form = self._forms.get(way)
+        if form is None:
+            needs = self.needs if way.pod_level or self.ungated is None else self.ungated
+            found = view(
+                _NOBODY,
+                needs,
+                pod_level_resource_managers=way.managers,
+                behaviour=Behaviour(
+                    sidecars_are_kept=way.keeps_sidecars,
+                    unknown_resources_of_init_containers_are_dropped=way.drops_unknown,
+                    pod_level_pods_are_not_aligned=way.leaves_alone,
+                ),
+            )
+            form = self._forms[way] = PodForm(found, Shape.of(found))
+        return form
 
-def _form(needs: Needs, *, managers: bool = False) -> PodForm:
-    found = view(_NOBODY, needs, pod_level_resource_managers=managers)
-    return PodForm(found, Shape.of(found))
+
+class _Way(NamedTuple):
+    """How a kubelet sees a pod. What makes no difference to the pod is as in the newest."""
+
+    pod_level: bool = True
+    managers: bool = False
+    keeps_sidecars: bool = True
+    drops_unknown: bool = True
+    leaves_alone: bool = True
+
+
+class _Ways(NamedTuple):
+    """What can make a difference to a pod."""
+
+    pod_level: bool
+    sidecars: bool
+    unknown: bool
+
+    @classmethod
+    def of(cls, needs: Needs, ungated: Needs | None) -> _Ways:
+        before = [container for container in needs.containers if container.kind != "app"]
+        return cls(
+            needs.pod_level is not None or ungated is not None,
+            any(container.kind == "sidecar" for container in before),
+            any(
+                name not in _ALWAYS_KNOWN and not name.startswith(HUGEPAGES) for one in before for name in one.requests
+            ),
+        )
+
+    def all(self) -> Iterator[_Way]:
+        gates = [(True, False, True), (True, False, False), (True, True, True), (False, False, True)]
+        for pod_level, managers, apart in gates if self.pod_level else gates[:1]:
+            for keeps in (True, False) if self.sidecars else (True,):
+                for drops in (True, False) if self.unknown else (True,):
+                    yield _Way(pod_level, managers, keeps, drops, apart)
+
+
+_ALIKE = _Ways(False, False, False)
+
+
+def _way(gates: Gates, ways: _Ways) -> _Way:
+    how = gates.behaviour
+    pod_level = not ways.pod_level or gates.pod_level_resources
+    managers = ways.pod_level and pod_level and gates.pod_level_resource_managers
+    return _Way(
+        pod_level,
+        managers,
+        not ways.sidecars or how.sidecars_are_kept,
+        not ways.unknown or how.unknown_resources_of_init_containers_are_dropped,
+        # Without pod-level resources, or with managers of them, nobody is left alone.
+        managers or not pod_level or not ways.pod_level or how.pod_level_pods_are_not_aligned,
+    )
 
 
 def _sorted(amounts: dict[str, int] | None) -> Amounts | None:

@@ -19,6 +19,8 @@ import msgspec
 from topowise import cpuset, documents
 from topowise.errors import ParseError
 
+# A CPU is named by the init containers of a pod and by one more, and by dead pods.
+_MOST_HELD: Final = 1 << 18
 _NOT_RESTORED: Final = "could not restore state from checkpoint: "
 _DIFFERENT: Final = "[memorymanager] the expected machine state is different from the real one"
 
@@ -80,6 +82,30 @@ class _MemoryCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
     entries: dict[str, dict[str, tuple[_Block, ...]]] | None = None
 
 
+class CpuState(NamedTuple):
+    """`cpu_manager_state` of any version: the policy, the CPUs that nobody holds exclusively, and by pod uid and
+    container those that somebody does. `pods` are what pods hold as a whole (V4)."""
+
+    policy: str
+    shared: Cpus
+    held: Mapping[str, Mapping[str, Cpus]]
+    pods: Mapping[str, Mapping[str, Cpus]]
+
+
+def cpu_state(text: bytes) -> CpuState:
+    """The state as a kubelet of the file's version reads it. Raises ParseError.
+
+    V1, of kubelets up to 1.17, names containers by an id that nobody else knows: they are under "" as their pod.
+    """
+    state = _cpu_data(text)
+    return CpuState(
+        state.policy_name,
+        cpuset.parse(state.default_cpu_set),
+        _by_pod(state.entries or {}),
+        _by_pod(state.pod_entries or {}),
+    )
+
+
 def cpu_problem(text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict: bool = False) -> Problem | None:
     """Whether `cpu_manager_state` is refused at the next start.
 
@@ -87,8 +113,7 @@ def cpu_problem(text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict:
     is strict-cpu-reservation. With policy none only the policy is compared.
     """
     try:
-        checkpoint = _decode(text, _CpuCheckpoint)
-        state: _CpuData = _decode(checkpoint.data.encode(), _CpuData) if checkpoint.data else checkpoint
+        state = _cpu_data(text)
         if state.policy_name != policy:
             return Problem(_NOT_RESTORED + _other_policy(policy, state.policy_name))
         shared = cpuset.parse(state.default_cpu_set)
@@ -167,6 +192,25 @@ def _invalid_cpu_state(
         f'"{cpuset.spell(total)}"',
         ", ".join(f"{cpuset.spell(changed)} {what}" for what, changed in changes if changed),
     )
+
+
+def _cpu_data(text: bytes) -> _CpuData:
+    checkpoint = _decode(text, _CpuCheckpoint)
+    return _decode(checkpoint.data.encode(), _CpuData) if checkpoint.data else checkpoint
+
+
+def _by_pod(entries: Mapping[str, Mapping[str, str] | str]) -> dict[str, dict[str, Cpus]]:
+    found: dict[str, dict[str, Cpus]] = {}
+    count = 0
+    for uid, containers in entries.items():
+        pod, named = ("", {uid: containers}) if isinstance(containers, str) else (uid, containers)
+        mine = found.setdefault(pod, {})
+        for name, cpus in named.items():
+            mine[name] = cpuset.parse(cpus)
+            count += len(mine[name])
+            if count > _MOST_HELD:
+                raise ParseError("checkpoint", f"{len(entries)} entries", f"up to {_MOST_HELD} CPUs in all of them")
+    return found
 
 
 def _held(entries: Mapping[str, Mapping[str, str] | str]) -> Iterator[tuple[str, Cpus]]:

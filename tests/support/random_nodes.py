@@ -20,9 +20,12 @@ from topowise_scheduler.kubelet import (
     NumaNode,
     Placement,
 )
+from topowise_scheduler.kubelet.versions import version_of
 
 GI = 1 << 30
 GPU, NIC, FPGA = "x.io/gpu", "x.io/nic", "x.io/fpga"
+# Of each behaviour one; the newest that was run is the most thoroughly known.
+VERSIONS = ("v1.28.15", "v1.30.14", "v1.31.14", "v1.33.13", "v1.34.9", "v1.36.2", "v1.36.2", "v1.37.0", "v1.38.0")
 POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 
 
@@ -40,8 +43,9 @@ def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> 
         config = _configuration(rng, machine, policy or rng.choice(POLICIES))
         checked = rng.random() < 0.7
         integers = rng.random() < 0.9
+        version = version_of(rng.choice(VERSIONS))
         try:
-            kubelet = Kubelet(machine, config, predicates=checked, integer_scores=integers)
+            kubelet = Kubelet(machine, config, version=version, predicates=checked, integer_scores=integers)
         except (KubeletStartError, ConfigError):
             continue
         empty = kubelet.fork()
@@ -169,6 +173,9 @@ def _configuration(rng: Random, machine: Machine, policy: str) -> KubeletConfigu
         gates["PodLevelResourceManagers"] = True
     if rng.random() < 0.05:
         gates["PodLevelResources"] = False
+    if rng.random() < 0.7:
+        # Which 1.28 does not have on by itself.
+        gates["SidecarContainers"] = True
     fields["featureGates"] = gates
     return KubeletConfiguration(**fields)
 

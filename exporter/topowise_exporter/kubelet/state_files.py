@@ -18,7 +18,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from topowise import cpuset, documents
+from topowise import checkpoints, documents
 from topowise.errors import ParseError, SourceError
 from topowise_exporter.kubelet.model import MemoryBlock
 
@@ -28,9 +28,6 @@ DEVICE_STATE: Final = "device-plugins/kubelet_internal_checkpoint"
 ALLOCATED_STATE: Final = "allocated_pods_state"
 
 _TICK_NS: Final = 50_000_000
-
-# A CPU is named by the init containers of a pod and by one more, and by dead pods.
-_MAX_HELD: Final = 1 << 18
 
 Checkpoint = TypeVar("Checkpoint")
 State = TypeVar("State")
@@ -71,12 +68,6 @@ class MemoryState(msgspec.Struct, frozen=True):
     has_pod_level: bool = False
 
 
-class _CpuCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
-    policy_name: str
-    default_cpu_set: str
-    entries: dict[str, dict[str, str]] | None = None
-
-
 class _Block(msgspec.Struct, frozen=True):
     numaAffinity: tuple[int, ...] | None
     type: str
@@ -92,22 +83,13 @@ class _MemoryCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
 
 def parse_cpu_state(text: bytes, source: str) -> CpuState | None:
     """None if the CPU manager is off. Raises SourceError."""
-    checkpoint = _decode(text, source, _CpuCheckpoint)
-    if checkpoint.policy_name != "static":
-        return None
-    holders: dict[str, dict[str, frozenset[int]]] = {}
-    count = 0
     try:
-        for uid, containers in (checkpoint.entries or {}).items():
-            held = holders[uid] = {}
-            for name, cpus in containers.items():
-                held[name] = cpuset.parse(cpus)
-                count += len(held[name])
-                if count > _MAX_HELD:
-                    raise SourceError(source, f"names more than {_MAX_HELD} CPUs, expected each with a few containers")
-        return CpuState(cpuset.parse(checkpoint.default_cpu_set), holders)
+        state = checkpoints.cpu_state(text)
     except ParseError as exc:
-        raise SourceError(source, str(exc)) from exc
+        raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
+    if not state.policy:
+        raise SourceError(source, "is not the checkpoint it should be: it names no policy")
+    return CpuState(state.shared, state.held) if state.policy == "static" else None
 
 
 def parse_memory_state(text: bytes, source: str) -> MemoryState | None:

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from topowise import attributes, cpuset, fingerprint, kubeletconfig, nrt, placement
-from topowise.attributes import cores, devices, doubts, holdings
+from topowise.attributes import cores, devices, doubts, holdings, restarts
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import Section
@@ -47,6 +47,10 @@ class Observation(msgspec.Struct, frozen=True):
     allocations: Allocations
     devices: Devices = {}
     """Those that pods get by resource claims; none if ResourceSlices are not read."""
+    version: str = ""
+    """The kubelet's in its own words; "" if it was not asked, and the Node's word is as good."""
+    refused_state_files: Mapping[str, str] = {}
+    """Why the kubelet would not start again, by file."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -131,6 +135,10 @@ def _on_top(
         attributes.CORES: _spell_cores(seen.machine.cpus),
         **_policy_options(kubelet),
     }
+    if seen.version:
+        named[attributes.KUBELET_VERSION] = seen.version
+    if seen.refused_state_files:
+        named[attributes.REFUSED_STATE_FILES] = restarts.write(seen.refused_state_files)
     if kubelet.reserved_cpus:
         named[attributes.RESERVED_CPUS] = attributes.write_ids(kubelet.reserved_cpus)
     if accounts.derived:

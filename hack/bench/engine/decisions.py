@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import sys
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Final, NamedTuple
@@ -15,15 +16,17 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from bench.engine.servers import KINDS, loaded
-from bench.engine.workloads import WORKLOADS, Workload
+from bench.engine.workloads import WORKLOADS, Workload, five
 from bench.figures import Figure, percentile
 from bench.usage import thread_ms
 from topowise import pods
 from topowise_scheduler.engine import Engine, Outcome
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, version_of
 from topowise_scheduler.shape import PodRequests
 
 NODES, DISTINCT, ROUNDS = 5000, 250, 25
+VERSIONS: Final = ("v1.31.14", "v1.33.13", "v1.35.6", "v1.36.2")
 POLICIES: Final = (("single-numa-node", 2.0), ("restricted", 10.0), ("best-effort", 10.0))
 
 
@@ -41,7 +44,22 @@ def measure() -> list[Figure]:
             found += _puts(cluster)
         for workload in WORKLOADS:
             found += _judgements(cluster, policy, workload, target if workload.limited else None)
+    for policy in ("single-numa-node", "restricted"):
+        found += _mixed(_cluster(policy, VERSIONS), f"{policy}, kubelets of four versions")
     return found
+
+
+def _mixed(cluster: Cluster, what: str) -> list[Figure]:
+    """Nodes in the middle of an upgrade."""
+    shapes = map(PodRequests, map(five, itertools.count(1)))
+    cold = thread_ms([partial(cluster.engine.judge, shape) for shape in itertools.islice(shapes, ROUNDS)])
+    warm = PodRequests(five(0))
+    cluster.engine.judge(warm)
+    changed = [_after_changes(cluster, warm, round_) for round_ in range(ROUNDS)]
+    return [
+        Figure(f"{what}: 5,000 nodes cold, p50", round(statistics.median(cold), 2), "ms"),
+        Figure(f"{what}: 10 of 5,000 changed, p50", round(statistics.median(changed), 2), "ms"),
+    ]
 
 
 def _judgements(cluster: Cluster, policy: str, workload: Workload, target: float | None) -> list[Figure]:
@@ -99,9 +117,13 @@ def _model(cluster: Cluster, needs: pods.Needs) -> tuple[float, float]:
     return statistics.mean(times), statistics.mean(unaligned)
 
 
-def _cluster(policy: str) -> Cluster:
+def _cluster(policy: str, versions: Sequence[str] = ()) -> Cluster:
     rng = Random(policy)
-    kubelets = [loaded(rng, policy, KINDS[number % len(KINDS)]) for number in range(DISTINCT)]
+    known = [version_of(text) for text in versions] or [NEWEST_RECORDED]
+    kubelets = [
+        loaded(rng, policy, KINDS[number % len(KINDS)], version=known[number // len(KINDS) % len(known)])
+        for number in range(DISTINCT)
+    ]
     engine = Engine()
     for number in range(NODES):
         engine.put(f"node-{number}", kubelets[number % DISTINCT])

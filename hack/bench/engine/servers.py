@@ -21,6 +21,7 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
 GI: Final = 1 << 30
 ZONES: Final = 8
@@ -41,7 +42,9 @@ class Kind(NamedTuple):
 KINDS = (Kind(8, 64, 1, 4), Kind(16, 128, 1, 8), Kind(12, 96, 2, 4), Kind(16, 64, 0, 8))
 
 
-def loaded(rng: Random, policy: str, kind: Kind, zones: int = ZONES) -> Kubelet:
+def loaded(
+    rng: Random, policy: str, kind: Kind, zones: int = ZONES, version: KubeletVersion = NEWEST_RECORDED
+) -> Kubelet:
     """A server with as many random pods as it took, some of them gone again."""
     total = zones * kind.cores
     numa = tuple(
@@ -66,7 +69,7 @@ def loaded(rng: Random, policy: str, kind: Kind, zones: int = ZONES) -> Kubelet:
         reservedMemory=reserved,
         systemReserved={"cpu": "2", "memory": f"{zones}Gi"},
     )
-    kubelet = Kubelet(machine, configuration)
+    kubelet = Kubelet(machine, configuration, version=version)
     names: Iterator[int] = itertools.count()
     refused = 0
     while refused < rng.choice((2, 6, 12)):

@@ -27,7 +27,7 @@ from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.report import Report
+from topowise_scheduler.report import Report, of_node
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +55,8 @@ class Ledger:
         self._reservation_s = reservation_s
         self._nodes: dict[str, NodeState] = {}
         self._pods = PodStates()
+        # As the Nodes tell them; the strings are shared.
+        self._kubelet_versions: dict[str, str] = {}
         self._others_bound_at = float("-inf")
         self._quarantine = Quarantine()
         self._seen_refusals: set[str] = set()
@@ -137,6 +139,7 @@ class Ledger:
 
     def put_report(self, report: Report) -> None:
         """A new report of a node."""
+        report = of_node(report, self._kubelet_versions.get(report.name, report.node_version))
         node_state = self._nodes.setdefault(report.name, NodeState())
         problems = () if node_state.report is None else node_state.report.problems
         if report.problems != problems:
@@ -157,6 +160,13 @@ class Ledger:
             )
         self._events[f"report_{report.precision}"] += 1
         self._publish(report.name, node_state)
+
+    def put_kubelet_version(self, name: str, version: str) -> None:
+        """The Node tells its kubelet's version: what is known of the node is judged anew as that kubelet would."""
+        self._kubelet_versions[name] = version
+        node_state = self._nodes.get(name)
+        if node_state is not None and node_state.judge_as(version):
+            self._publish(name, node_state)
 
     def lose_report(self, name: str) -> None:
         """The node's object was deleted. As long as there is the node, its kubelet holds what it held: the exporter
@@ -180,6 +190,7 @@ class Ledger:
     def drop_node(self, name: str) -> None:
         """The Node object is gone, and with it what a deleted report left behind."""
         self._known.discard(name)
+        self._kubelet_versions.pop(name, None)
         if OBJECT_DELETED in self.unconfirmed.why(name):
             self.drop_report(name)
 

@@ -21,7 +21,7 @@ from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.same_zones import same_zones
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.report import Placements, PodName, Report, kubelet_of
+from topowise_scheduler.report import Placements, PodName, Report, kubelet_of, of_node
 
 
 class NodeState:
@@ -80,6 +80,17 @@ class NodeState:
         self.report = report
         self._rebuild(report)
         return comparison
+
+    def judge_as(self, kubelet_version: str) -> bool:
+        """The Node has this kubelet. True if that changes what is known of it: everything is judged anew then."""
+        before = self.report
+        if before is None:
+            return False
+        self.report = of_node(before, kubelet_version)
+        is_other = self.report.empty is not before.empty
+        if is_other:
+            self._rebuild(self.report)
+        return is_other
 
     def _note_who_left(self, report: Report) -> None:
         for name, ended in self._ended.items():

@@ -6,6 +6,7 @@ labels and taints, so that a node costs some 200 bytes; only a label that is ano
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from topowise.kube.reflector import EventType
 
 _MAX_SHARED: Final = 20_000
+# Of a version that is kept: longer than any is.
+_LONGEST: Final = 64
 
 
 _decode = msgspec.json.Decoder(NodeObject).decode
@@ -44,6 +47,11 @@ class Nodes:
     def get(self, name: str) -> Node | None:
         """A node, None if there is no such object."""
         return self._held.get(name)
+
+    def kubelet_version(self, name: str) -> str:
+        """The version that a node tells of its kubelet, "" if it does not or there is no such object."""
+        node = self._held.get(name)
+        return "" if node is None else node.kubelet_version
 
     def decode(self, raw: bytes | msgspec.Raw) -> Node:
         """A node from its JSON. Raises msgspec.DecodeError for what is no v1.Node."""
@@ -72,6 +80,8 @@ class Nodes:
             taints=self._taints.setdefault(taints, taints),
             is_cordoned=bool(spec.unschedulable),
             is_ready=given.is_ready,
+            # A cluster has a handful of them.
+            kubelet_version=sys.intern(status.nodeInfo.kubeletVersion[:_LONGEST]),
         )
 
     def replace(self, items: list[Node]) -> None:

@@ -84,6 +84,8 @@ class _Nodes:
     def replace(self, items: list[Node]) -> None:
         self._nodes.replace(items)
         self._ledger.replace_nodes(set(self._nodes))
+        for item in items:
+            self._ledger.put_kubelet_version(item.name, item.kubelet_version)
 
     def apply(self, event: EventType, item: Node) -> None:
         self._nodes.apply(event, item)
@@ -91,6 +93,7 @@ class _Nodes:
             self._ledger.drop_node(item.name)
         else:
             self._ledger.put_node(item.name)
+            self._ledger.put_kubelet_version(item.name, item.kubelet_version)
 
 
 class _Pods:
@@ -159,7 +162,8 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nod
     decode_topology = nrt.decode
 
     def decode_report(raw: bytes | msgspec.Raw) -> report.Report:
-        return report.read(decode_topology(raw))
+        topology = decode_topology(raw)
+        return report.read(topology, nodes.kubelet_version(topology.metadata.name))
 
     reports = _Reports(ledger)
     return [

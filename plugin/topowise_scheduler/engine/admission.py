@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import topology_manager
-from topowise_scheduler.engine.counts import CPU, Traits
+from topowise_scheduler.engine.counts import CPU, ENDLESS, Traits
 from topowise_scheduler.engine.cpu_manager import CpuManager
 from topowise_scheduler.engine.device_manager import DeviceManager
 from topowise_scheduler.engine.masks import Flags, Masks, order_of
 from topowise_scheduler.engine.memory_manager import MemoryManager
 from topowise_scheduler.engine.node_groups import CountsView
 from topowise_scheduler.engine.topology_manager import ResourceHints
-from topowise_scheduler.engine.verdicts import AFFINITY, FAILED, SHORT, Decisions
+from topowise_scheduler.engine.verdicts import AFFINITY, FAILED, SHORT, SIDECARS, Decisions
 from topowise_scheduler.shape import AlignedRequest, Shape
+
+Numbers = NDArray[np.int64]
 
 # What the kubelet looks at first, in its order; the others follow by name (predicates.py).
 _FIRST = ("cpu", "memory", "ephemeral-storage")
@@ -151,6 +153,8 @@ class _Admission:
 
     def _check_predicates(self) -> None:
         """The sums of requests against node allocatable; the first resource that is short is the reason."""
+        if self.shape.has_sidecars and not self.traits.sidecars:
+            self.decisions.refuse(self.decisions.undecided, SIDECARS)
         amounts = dict(self.shape.requests)
         for index, name in enumerate(checked(self.shape)):
             short = self._short(name, 1 if name == "pods" else amounts[name])
@@ -161,12 +165,22 @@ class _Admission:
                     self.decisions.refuse(where, SHORT)
 
     def _short(self, name: str, amount: int) -> Flags | None:
-        if ("slack", name) in self.counts:
-            short: Flags = self.counts.section(("slack", name))[0] < amount
-            return short
-        if name.startswith("hugepages-"):
+        slack = self.counts.section(("slack", name))[0] if ("slack", name) in self.counts else None
+        if name.startswith("hugepages-") and slack is None:
             return np.ones(len(self.counts), dtype=np.bool_)
-        return self.devices.short(name, amount, self._holding())
+        found = [] if slack is None else [slack < amount]
+        by_devices = self.devices.short(name, amount, self._holding())
+        if by_devices is not None:
+            found.append(by_devices)
+        if self.traits.refuses_unknown and name in dict(self.shape.init_requests):
+            found.append(self._lacking(name, slack))
+        return np.logical_or.reduce(found) if found else None
+
+    def _lacking(self, name: str, slack: Numbers | None) -> Flags:
+        """Where neither the kubelet nor a device plug-in knows the resource."""
+        lacking = np.ones(len(self.counts), dtype=np.bool_) if slack is None else slack == ENDLESS
+        registered = self.devices.registered(name)
+        return lacking if registered is None else lacking & ~registered
 
     def _holding(self) -> Flags:
         """Whether the pod was given devices, whichever."""

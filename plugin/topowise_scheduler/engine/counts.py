@@ -9,15 +9,16 @@ Sections of counts, with Z for "one per NUMA node":
 ==================  ================================================================================================
 cpu                 Z CPUs that can still be taken (ABSENT where a node has no CPUs), their sum, those on cores without
                     a reserved CPU, Z cores that are wholly free
-groups              bits of the nodes that hold memory, bits of those in no group, whether there are groups, Z cells
+groups              bits of the nodes that hold memory, bits of those in no group, whether there are groups, whether
+                    the kubelet sees to it that they are kept, Z cells
 memory, type        Z free bytes (ABSENT in all where the node lacks the type), whether the node has the type
-device, resource    Z free devices (ABSENT where no device is), free in all, healthy, held, requested by pods, whether
+device, resource    Z free devices (ABSENT where no hint looks), free in all, healthy, held, requested by pods, whether
                     it is registered, whether it has topology, whether a device is near several NUMA nodes
 slack, resource     node allocatable less what pods request; "pods": how many more
 cores               Z CPUs of the machine, CPUs per core, whether the machine is even (CpuTopology.is_even), whether
                     numbers tell how many CPUs come from which NUMA node (cpu_manager.py), whether NUMA nodes are larger
                     than sockets, CPUs per socket, Z positions of sockets
-devices, resource   Z devices, healthy or not
+devices, resource   Z devices, healthy or not (ABSENT where no hint looks)
 distances           Z times Z
 ==================  ================================================================================================
 
@@ -26,13 +27,15 @@ The last three never change while a node keeps its hardware, so they are kept on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from operator import is_
 from typing import Final, NamedTuple
 
 from topowise.pods import HUGEPAGES
 from topowise_scheduler.engine.masks import Distances
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.memory_tables import MemoryTables
@@ -73,7 +76,7 @@ class Traits(NamedTuple):
     """The settings of a kubelet that decide how it counts; how much it has is no part of them.
 
     `distances` ranks masks with prefer-closest-numa-nodes and is None without it. `exact_shares` is the arithmetic of
-    KEP-6007 that does not round.
+    KEP-6007 that does not round. `sidecars` and `refuses_unknown` are what predicates ask for beside amounts.
     """
 
     zones: int
@@ -90,6 +93,9 @@ class Traits(NamedTuple):
     predicates: bool
     pod_level_resources: bool
     pod_level_resource_managers: bool
+    behaviour: Behaviour
+    sidecars: bool
+    refuses_unknown: bool
 
     @classmethod
     def of(cls, kubelet: Kubelet) -> Traits:
@@ -113,7 +119,21 @@ class Traits(NamedTuple):
             kubelet.predicates,
             settings.pod_level_resources,
             settings.pod_level_resource_managers,
+            _seen(settings.behaviour),
+            settings.sidecars,
+            kubelet.knows_all and not settings.behaviour.unknown_resources_of_init_containers_are_dropped,
         )
+
+
+@lru_cache(maxsize=64)
+def _seen(behaviour: Behaviour) -> Behaviour:
+    """What decides how a pod is seen. All else that versions change is in the counts, or is left to the model, so that
+    nodes of several versions are judged together."""
+    return Behaviour(
+        sidecars_are_kept=behaviour.sidecars_are_kept,
+        unknown_resources_of_init_containers_are_dropped=behaviour.unknown_resources_of_init_containers_are_dropped,
+        pod_level_pods_are_not_aligned=behaviour.pod_level_pods_are_not_aligned,
+    )
 
 
 def absent(key: Key, zones: int) -> Sequence[int]:
@@ -125,7 +145,7 @@ def absent(key: Key, zones: int) -> Sequence[int]:
         case "cores":
             return [0] * (2 * zones + 5)
         case "groups":
-            return [0] * (zones + 3)
+            return [0] * (zones + 4)
         case "memory":
             return [*[ABSENT] * zones, 0]
         case "device":
@@ -134,7 +154,7 @@ def absent(key: Key, zones: int) -> Sequence[int]:
             # A hugepage size the node lacks is short, any other unknown resource is not checked.
             return [0 if name.startswith(HUGEPAGES) else ENDLESS]
         case "devices":
-            return [0] * zones
+            return [ABSENT] * zones
     return [0] * (zones * zones)
 
 
@@ -169,17 +189,18 @@ def hardware_of(kubelet: Kubelet) -> Hardware:
         _read_cpu_policy(kubelet.cpu.policy, empty, fixed)
     if kubelet.memory is not None:
         everything = (1 << zones) - 1
-        empty[GROUPS] = [0, everything, 0, *[1 << position for position in range(zones)]]
+        checked = kubelet.memory.policy.behaviour.memory_groups_are_checked
+        empty[GROUPS] = [0, everything, 0, checked, *[1 << position for position in range(zones)]]
         for name, allocatable in kubelet.memory.tables.policy.allocatable.items():
             empty["memory", name] = [*allocatable, 1]
             if min(allocatable) < 0:
                 cause = "negative-memory"
     for resource, table in kubelet.devices.tables.items():
         healthy = table.healthy
-        most = [(near & healthy).bit_count() if near else ABSENT for near in table.near]
+        most = [(near & healthy).bit_count() if hinted else ABSENT for near, hinted in _hinted(table)]
         count = healthy.bit_count()
         empty["device", resource] = [*most, count, count, 0, 0, *_flags(table)]
-        fixed["devices", resource] = [near.bit_count() for near in table.near]
+        fixed["devices", resource] = [near.bit_count() if hinted else ABSENT for near, hinted in _hinted(table)]
     if kubelet.predicates:
         for name, amount in kubelet.capacity.items():
             empty["slack", name] = [amount]
@@ -197,7 +218,7 @@ def read(kubelet: Kubelet) -> Counts:
     for resource, table in manager.tables.items():
         healthy, allocated = table.healthy, manager.allocated[resource]
         available = healthy & ~allocated
-        free = [(near & available).bit_count() if near else ABSENT for near in table.near]
+        free = [(near & available).bit_count() if hinted else ABSENT for near, hinted in _hinted(table)]
         now["device", resource] = [
             *free,
             available.bit_count(),
@@ -255,9 +276,16 @@ def _read_memory(tables: MemoryTables, now: Counts) -> None:
             used |= 1 << position
         if tables.cells[position] == 1 << position:
             alone |= 1 << position
-    now[GROUPS] = [used, alone, alone != (1 << zones) - 1, *tables.cells]
+    checked = tables.policy.behaviour.memory_groups_are_checked
+    now[GROUPS] = [used, alone, alone != (1 << zones) - 1, checked, *tables.cells]
     for name, free in tables.free.items():
         now["memory", name] = [*free, 1]
+
+
+def _hinted(table: DeviceTable) -> Iterator[tuple[int, bool]]:
+    """The devices of each NUMA node, and whether hints are made of it (DeviceTable.nodes)."""
+    for position, near in enumerate(table.near):
+        yield near, bool(table.nodes >> position & 1)
 
 
 def _flags(table: DeviceTable) -> tuple[int, int, int]:

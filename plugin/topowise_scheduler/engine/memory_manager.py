@@ -1,7 +1,8 @@
 """The memory manager of many nodes at once (kubelet/memory_manager.py and memory_tables.py).
 
 Invariant: the free amounts and groups kept here are those its memory manager would have after the same containers. It
-decides by amounts and by groups of NUMA nodes, never by ids, so all of it is arithmetic and no node is deferred.
+decides by amounts and by groups of NUMA nodes, never by ids, so all of it is arithmetic, and only where a kubelet joins
+groups that are in use, as it did up to 1.31, the node is deferred.
 
 One NUMA node fits alone if it is in no group; several fit together if none of them is in use, or if they are exactly a
 group. Nodes in use count as less than nothing in sums over several, which leaves the groups to be looked at one by one,
@@ -82,7 +83,8 @@ class MemoryManager:
         self._used: Masks = section[0].astype(np.uint8)
         self._alone: Masks = section[1].astype(np.uint8)
         self._grouped: Flags = section[2] > 0
-        self._cells: NDArray[np.int64] = section[3:]
+        self._checked: Flags = section[3] > 0
+        self._cells: NDArray[np.int64] = section[4:]
         self._free: dict[str, Numbers] = {}
         self._reusable: list[_Reusable] = []
         self._everything = np.uint8((1 << zones) - 1)
@@ -104,7 +106,7 @@ class MemoryManager:
         """Refuse where no hint would help: no mask fits, and none can be met that lies within a group."""
         hints = None if self._reusable else self.hints(requested)
         if hints is not None and hints.active is not None:
-            self.decisions.refuse(~hints.active & ~self._grouped, FAILED)
+            self.decisions.refuse(~hints.active & ~self._grouped & self._checked, FAILED)
 
     def allocate(self, requested: Amounts, kind: Kind, hint: Masks, preferred: Flags, *, more: bool) -> None:
         """Allocate; `more`: a later container has memory too. A hint of 0 is no affinity."""
@@ -130,7 +132,8 @@ class MemoryManager:
             subset = np.flatnonzero(~single & decide.undecided)
             violates = np.zeros(len(mask), dtype=np.bool_)
             violates[subset] = ~self._respects(mask[subset], subset)
-            decide.refuse(violates, FAILED)
+            decide.refuse(violates & self._checked, FAILED)
+            decide.defer(violates, "memory-groups")
         if more and requested:
             self._book(mask, requested, kind, single)
 

@@ -137,7 +137,7 @@ class HardwareKinds:
         """(kinds,) the fewest NUMA nodes that have so many devices (DeviceTable.smallest_mask)."""
         return self._cached(
             ("device", resource, requested),
-            lambda: _smallest(self.fixed.section(("devices", resource))[:, : self.count], requested),
+            lambda: _smallest_hinted(self.fixed.section(("devices", resource))[:, : self.count], requested),
         )
 
     def memory_sizes(self, requested: Amounts) -> Masks:
@@ -304,6 +304,15 @@ class NodeGroup:
 
 def _frozen(counts: Counts) -> list[tuple[object, ...]]:
     return [(key, *numbers) for key, numbers in counts.items()]
+
+
+def _smallest_hinted(capacity: Numbers, requested: int) -> Masks:
+    """The same of devices: all nodes that hints look at if they have too few, though some of them have none."""
+    hinted = capacity >= 0
+    largest = np.cumsum(-np.sort(-np.maximum(capacity, 0), axis=0), axis=0)
+    least = 1 + (largest < requested).sum(axis=0)
+    sizes: Masks = np.minimum(least, hinted.sum(axis=0)).astype(np.uint8)
+    return sizes
 
 
 def _smallest(capacity: Numbers, requested: int) -> Masks:

@@ -65,8 +65,10 @@ class Cluster:
         nodes = Nodes()
         nodes.replace([nodes.node(one) for one in there.nodes or ()])
         self.view = ClusterView(self.ledger, answers, nodes)
+        for name, version in there.kubelet_versions.items():
+            self.ledger.put_kubelet_version(name, version)
         for one in there.reports:
-            read = report.read(one.topology)
+            read = report.read(one.topology, nodes.kubelet_version(one.topology.metadata.name))
             self.notes += [f"warning: {read.name}: {problem}" for problem in read.problems]
             self.ledger.put_report(read)
         if there.pods is None:

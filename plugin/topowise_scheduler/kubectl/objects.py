@@ -49,6 +49,11 @@ class Objects(msgspec.Struct, frozen=True):
     nodes: tuple[NodeObject, ...] | None = None
     classes: dict[str, int] = {}
 
+    @property
+    def kubelet_versions(self) -> dict[str, str]:
+        """By node, as far as there are nodes."""
+        return {node.metadata.name: node.status.nodeInfo.kubeletVersion for node in self.nodes or ()}
+
     def report(self, name: str) -> Reported | None:
         """The report of a node."""
         return next((one for one in self.reports if one.topology.metadata.name == name), None)

@@ -19,7 +19,7 @@ Stage = Literal["alpha", "beta", "stable", "draft"]
 Proof = Literal["recorded", "reconstructed"]
 
 
-class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=True):
     """What a kubelet does, each as a change that it has or has not. Equal behaviours decide equally."""
 
     sidecars_are_kept: bool = False

@@ -174,6 +174,11 @@ class Kubelet:
         return copy
 
     @property
+    def knows_all(self) -> bool:
+        """Whether a resource that it does not know is one that the node does not have."""
+        return self._knows_all
+
+    @property
     def capacity(self) -> Mapping[str, int]:
         """What the predicates compare requests with, devices left out; the same object in every fork."""
         return self._fixed

@@ -26,7 +26,7 @@ _OPENSHIFT: Final = re.compile(r"\+[0-9a-f]{7,12}", re.ASCII)
 _LONGEST: Final = 256
 
 
-class KubeletVersion(msgspec.Struct, frozen=True, gc=False):
+class KubeletVersion(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """A kubelet as the model knows it.
 
     `minor` is the row that is used. `certainty`: "recorded" where code of this minor was run, "reconstructed" where its
@@ -52,11 +52,17 @@ def behaviour_of(minor: int, distribution: Distribution | None = None) -> Behavi
     return Behaviour(**dict.fromkeys(names, True))
 
 
+def is_release(text: str) -> bool:
+    """Whether it names a version that somebody may have released, known here or not."""
+    found = _VERSION.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    return found is not None and int(found[1]) > 0
+
+
 @lru_cache(maxsize=1024)
 def version_of(text: str) -> KubeletVersion:
     """The kubelet of a version string, whatever it says; never raises."""
-    found = _VERSION.fullmatch(text.strip()) if len(text) <= _LONGEST else None
-    if found is None or int(found[1]) == 0:
+    found = _VERSION.fullmatch(text.strip()) if is_release(text) else None
+    if found is None:
         # A kubelet that was built outside of a release calls itself v0.0.0.
         said = f"kubelet version {text[:80]!r} is not one of a release, expected one as v1.33.5"
         return _assumed(NEWEST_RECORDED.minor, said)
@@ -79,6 +85,7 @@ def _assumed(minor: int, why: str) -> KubeletVersion:
     return msgspec.structs.replace(_known(minor), certainty="assumed", remark=f"{why}; judged as 1.{minor}")
 
 
+@lru_cache(maxsize=64)
 def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersion:
     row = ROWS[minor - _FIRST]
     options = dict(policy_options.stages(minor))

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import msgspec
 
 from topowise import attributes, nrt, quantity
-from topowise.errors import ParseError
+from topowise.errors import ConfigError, ParseError
 from topowise.pods import HUGEPAGES
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.masks import MAX_NODES
+from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import simplest
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.counts import Count, counts_of
@@ -22,8 +23,20 @@ from topowise_scheduler.report.occupants import occupants_of
 from topowise_scheduler.report.policies import Policies, policies_of
 
 
+class Source(NamedTuple):
+    """The simplest machine with the counts."""
+
+    zones: tuple[simplest.Zone, ...]
+    policies: Policies
+
+    def empty(self, version: KubeletVersion) -> Kubelet:
+        """The node with a kubelet of this version."""
+        return simplest.kubelet(self.zones, self.policies, version)
+
+
 class Counted(NamedTuple):
     empty: Kubelet
+    source: Source
     occupants: tuple[Occupant, ...]
 
 
@@ -31,17 +44,19 @@ def read(
     topology: nrt.NodeResourceTopology,
     named: Mapping[str, str],
     zones: Sequence[tuple[int, nrt.Zone]],
+    version: KubeletVersion,
     problems: list[str],
 ) -> Counted:
     """The node. `named` are the attributes on top, `zones` those of type Node by id; problems are added."""
     if not zones:
         problems.append("zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked")
-        return Counted(simplest.unknown(), ())
+        source = Source(*simplest.NOTHING)
+        return Counted(source.empty(version), source, ())
     counts = [_usable(zone, counts_of(zone, problems), problems) for _, zone in zones]
     if _gives_no_cpus(zone for _, zone in zones):
         counts = [{name: count for name, count in mine.items() if name != "cpu"} for mine in counts]
     listed = {resource for mine in counts for resource in mine}
-    policies = _modelled(policies_of(named, topology.topologyPolicies, listed, problems), zones, problems)
+    policies = _ranked(policies_of(named, topology.topologyPolicies, listed, problems), zones, problems)
     policies = policies._replace(cpu=policies.cpu and _are_as_many_as_linux_has(counts, problems))
     _tell_too_many_devices(counts, problems)
     facts = tuple(
@@ -54,8 +69,14 @@ def read(
             for (numa_id, zone), mine in zip(zones, counts, strict=True)
         ]
     )
-    kubelet = simplest.kubelet(facts, policies)
-    return Counted(kubelet, tuple(occupants_of(kubelet, zones, counts)))
+    source = Source(facts, policies)
+    try:
+        kubelet = source.empty(version)
+    except ConfigError:
+        problems.append(f"zones: {len(zones)}, expected up to {MAX_NODES} with a policy; only sums are checked")
+        source = Source(facts, Policies(TopologySettings("none", policies.topology.scope), cpu=False, memory=False))
+        kubelet = source.empty(version)
+    return Counted(kubelet, source, tuple(occupants_of(kubelet, zones, counts)))
 
 
 def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:
@@ -112,12 +133,9 @@ def _tell_too_many_devices(counts: Sequence[Mapping[str, Count]], problems: list
         )
 
 
-def _modelled(policies: Policies, zones: Sequence[tuple[int, nrt.Zone]], problems: list[str]) -> Policies:
-    """The policies as far as they can be modelled on this machine."""
+def _ranked(policies: Policies, zones: Sequence[tuple[int, nrt.Zone]], problems: list[str]) -> Policies:
+    """The policies, without preferring what is closest where that is not told."""
     topology = policies.topology
-    if len(zones) > MAX_NODES and (topology.policy != "none" or policies.memory):
-        problems.append(f"zones: {len(zones)}, expected up to {MAX_NODES} with a policy; only sums are checked")
-        return Policies(TopologySettings("none", topology.scope), cpu=False, memory=False)
     if topology.prefer_closest:
         ids = [numa_id for numa_id, _ in zones]
         if any(distances(zone.costs or (), ids) is None for _, zone in zones):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from topowise import attributes, nrt
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free, hardware
 from topowise_scheduler.report.held import Known, held_by
 from topowise_scheduler.report.model import FreeResources, Placements, PodName, ReportError
@@ -15,8 +16,20 @@ from topowise_scheduler.report.model import FreeResources, Placements, PodName, 
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
 
 
+class Source(NamedTuple):
+    """The texts of the node, and of its devices."""
+
+    facts: hardware.Facts
+    devices: str
+
+    def empty(self, version: KubeletVersion) -> Kubelet | None:
+        """The node with a kubelet of this version, None if that would not start."""
+        return hardware.empty(self.facts, self.devices, version).kubelet
+
+
 class Exact(NamedTuple):
     empty: Kubelet
+    source: Source
     held: dict[PodName, Placements]
     free: FreeResources
     problems: tuple[str, ...]
@@ -27,7 +40,7 @@ def is_ours(named: Mapping[str, str]) -> bool:
     return any(attribute in named for attribute in _OURS)
 
 
-def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]]) -> Exact:
+def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: KubeletVersion) -> Exact:
     """The node. `named` are the attributes on top, `zones` those of type Node by id.
 
     Raises TopowiseError or ValueError for the first thing that keeps it from being exact.
@@ -35,7 +48,8 @@ def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]]) -> Exact:
     of_zones = {numa_id: nrt.attributes_of(zone.attributes) for numa_id, zone in zones}
     facts = hardware.facts_of(named, zones, of_zones)
     holdings = hardware.text_of(named, attributes.HOLDINGS)
-    empty, problems = hardware.empty(facts, named.get(attributes.DEVICES, ""))
+    source = Source(facts, named.get(attributes.DEVICES, ""))
+    empty, problems = hardware.empty(*source, version)
     if empty is None:
         raise ReportError("; ".join(problems))
     for resource in attributes.read_names(named, attributes.DERIVED) & _managed(empty):
@@ -47,7 +61,7 @@ def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]]) -> Exact:
     reported_free = free.free_of(empty, modelled)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     known = Known(empty.topology.cpus, empty.node_ids, types)
-    return Exact(empty, held_by(holdings, known), reported_free, problems)
+    return Exact(empty, source, held_by(holdings, known), reported_free, problems)
 
 
 def _managed(empty: Kubelet) -> set[str]:

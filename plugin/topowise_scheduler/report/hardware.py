@@ -18,6 +18,7 @@ from topowise.errors import TopowiseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import HUGEPAGES, MAX_AMOUNT
 from topowise_scheduler.kubelet import Core, Device, Kubelet, KubeletStartError, Machine, NumaNode
+from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.model import ReportError
@@ -92,11 +93,11 @@ def shared(facts: Facts) -> Facts:
     return _shared(facts) if _is_memorable(facts) else facts
 
 
-def empty(facts: Facts, listed_devices: str) -> Empty:
+def empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
     """The node with these devices. Devices come and go with their health, the rest of the node stays the same."""
     if len(listed_devices) <= _MEMORABLE and _is_memorable(facts):
-        return _empty(facts, listed_devices)
-    return _empty.__wrapped__(facts, listed_devices)
+        return _empty(facts, listed_devices, version)
+    return _empty.__wrapped__(facts, listed_devices, version)
 
 
 def _is_memorable(facts: Facts) -> bool:
@@ -112,30 +113,30 @@ def _shared(facts: Facts) -> Facts:
 
 
 @lru_cache(maxsize=16384)
-def _empty(facts: Facts, listed_devices: str) -> Empty:
-    made = (_without_devices if _is_memorable(facts) else _without_devices.__wrapped__)(facts)
+def _empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
+    made = (_without_devices if _is_memorable(facts) else _without_devices.__wrapped__)(facts, version)
     if made.kubelet is None or not listed_devices:
         return made
     try:
         by_resource: dict[str, list[Device]] = {resource: [] for resource in devices.names(listed_devices)}
         for one in devices.read(listed_devices):
             by_resource[one.resource].append(Device(one.id, one.nodes or None))
+        kubelet = made.kubelet.fork()
+        for resource, reported in by_resource.items():
+            kubelet.report_devices(resource, reported)
     except (TopowiseError, ValueError) as exc:
         return Empty(None, (str(exc),))
-    kubelet = made.kubelet.fork()
-    for resource, reported in by_resource.items():
-        kubelet.report_devices(resource, reported)
     return Empty(kubelet, made.problems)
 
 
 # No two servers have exactly as much memory, so this is one for each node.
 @lru_cache(maxsize=16384)
-def _without_devices(facts: Facts) -> Empty:
+def _without_devices(facts: Facts, version: KubeletVersion) -> Empty:
     try:
         config = kubeletconfig.decode(facts.configuration)
         amounts = [_amounts(zone) for zone in facts.zones]
         machine = _machine(facts, config, amounts)
-        kubelet = Kubelet(machine, _resolved(config, facts))
+        kubelet = Kubelet(machine, _resolved(config, facts), version=version)
     except KubeletStartError as exc:
         return Empty(None, (f"attribute {attributes.KUBELET_CONFIGURATION}: no kubelet would start with it: {exc}",))
     except (TopowiseError, ValueError) as exc:

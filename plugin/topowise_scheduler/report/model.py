@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -12,6 +12,7 @@ from topowise.fingerprint import Method
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.masks import Mask
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
 Precision = Literal["exact", "counts"]
 
@@ -47,6 +48,14 @@ class Occupant(msgspec.Struct, frozen=True):
     placements: Placements
 
 
+class Source(Protocol):
+    """What `Report.empty` is made of; the texts are shared between reports."""
+
+    def empty(self, version: KubeletVersion) -> Kubelet | None:
+        """The node with a kubelet of this version, None if that would not start."""
+        ...
+
+
 class Report(msgspec.Struct, frozen=True):
     """One node as its NRT tells it.
 
@@ -75,3 +84,28 @@ class Report(msgspec.Struct, frozen=True):
     unconfirmed: tuple[str, ...] = ()
     """Why this is the last true report and not what the kubelet says now (attributes.doubts); empty if it is."""
     problems: tuple[str, ...] = ()
+    kubelet: KubeletVersion = NEWEST_RECORDED
+    """Whose decisions `empty` makes: what `precision` is exact for."""
+    told_version: str = ""
+    """The kubelet's version as the object tells it, "" if it does not."""
+    node_version: str = ""
+    """The same as its Node told it when the report was read, "" if the Node was not known (versions.py)."""
+    version_problem: str = ""
+    """That one of `problems` which is about these two."""
+    source: Source | None = None
+
+    @property
+    def certainty(self) -> str:
+        """How sure it is that the node's kubelet decides as `kubelet`; "unknown" if nobody has told its version."""
+        return self.kubelet.certainty if self.told_version or self.node_version else "unknown"
+
+    @property
+    def exact_for(self) -> str:
+        """The kubelet in a word for people, with "?" if it is not proven; "" if nobody has told its version."""
+        marks = {"unknown": "", "recorded": self.kubelet.name}
+        return marks.get(self.certainty, f"{self.kubelet.name}?")
+
+    @property
+    def remark(self) -> str:
+        """Why the answers for its kubelet are not proven, "" if they are or nobody has told which it is."""
+        return "" if self.certainty == "unknown" else self.kubelet.remark

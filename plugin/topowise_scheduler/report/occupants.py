@@ -19,7 +19,9 @@ def occupants_of(
     kubelet: Kubelet, zones: Sequence[tuple[int, nrt.Zone]], counts: Sequence[Mapping[str, Count]]
 ) -> Iterator[Occupant]:
     """One for each zone that has something to hold."""
-    for position, ((numa_id, zone), mine) in enumerate(zip(zones, counts, strict=True)):
+    for (numa_id, zone), mine in zip(zones, counts, strict=True):
+        # None for one that was left out as it has nothing that the managers give (Machine.modelled).
+        position = kubelet.devices.positions.get(numa_id)
         used = {name: count for name, count in mine.items() if count.available < count.allocatable}
         if used:
             placement = Placement(
@@ -38,17 +40,17 @@ def occupants_of(
             yield Occupant(f"unavailable/{zone.name}", requests, {"": placement})
 
 
-def _cpus(kubelet: Kubelet, position: int, count: Count) -> CpuSet | None:
+def _cpus(kubelet: Kubelet, position: int | None, count: Count) -> CpuSet | None:
     """The first CPUs that are not reserved; a part of one is all of it."""
-    if kubelet.cpu is None:
+    if kubelet.cpu is None or position is None:
         return None
     usable = kubelet.topology.numa_cpus[position] & ~kubelet.cpu.policy.reserved
     taken = count.allocatable // 1000 - count.available // 1000
     return mask_of(islice(members(usable), taken))
 
 
-def _blocks(kubelet: Kubelet, position: int, used: Mapping[str, Count]) -> Iterator[MemoryBlock]:
-    if kubelet.memory is None:
+def _blocks(kubelet: Kubelet, position: int | None, used: Mapping[str, Count]) -> Iterator[MemoryBlock]:
+    if kubelet.memory is None or position is None:
         return
     for name, count in used.items():
         if name in kubelet.memory.policy.allocatable:

@@ -9,24 +9,31 @@ from topowise import attributes, fingerprint, nrt, placement
 from topowise.attributes import doubts
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
-from topowise_scheduler.report import counted, exact, koordlet
+from topowise_scheduler.report import counted, exact, koordlet, versions
 from topowise_scheduler.report.model import Report
 
 _MAX_PROBLEMS: Final = 16
 _MAX_LENGTH: Final = 500
 
 
-def read(topology: nrt.NodeResourceTopology) -> Report:
-    """The node as the object tells it. Nothing in an object is an error; `problems` say what could not be used."""
+def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
+    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet.
+
+    Nothing in an object is an error; `problems` say what could not be used.
+    """
     problems: list[str] = []
     if koordlet.wrote(topology):
         topology = koordlet.translated(topology, problems)
     named = nrt.attributes_of(topology.attributes)
     zones = nrt.numa_zones(topology)
+    first_problems = named.get(attributes.KUBELET_VERSION, "")[:_MAX_LENGTH]
+    kubelet, version_problem = versions.choose(first_problems, node_version)
+    if version_problem:
+        problems.append(version_problem)
     digest, method = _fingerprint(topology, named, problems)
     if exact.is_ours(named):
         try:
-            found = exact.read(named, zones)
+            found = exact.read(named, zones, kubelet)
         except (TopowiseError, ValueError) as exc:
             problems.append(f"{exc}; the node is predicted from counts")
         else:
@@ -42,13 +49,18 @@ def read(topology: nrt.NodeResourceTopology) -> Report:
                 admitting=doubts.read_pods(named),
                 unconfirmed=doubts.read_reasons(named),
                 problems=_bounded((*problems, *found.problems)),
+                kubelet=kubelet,
+                told_version=first_problems,
+                node_version=node_version,
+                version_problem=version_problem,
+                source=found.source,
             )
     problems += [
         f"zone {zone.name!r:.80}: expected a name node-<id>; the zone is left out"
         for zone in topology.zones or ()
         if zone.type == nrt.ZONE_TYPE and nrt.zone_id(zone.name) is None
     ]
-    simple = counted.read(topology, named, zones, problems)
+    simple = counted.read(topology, named, zones, kubelet, problems)
     return Report(
         name=topology.metadata.name,
         version=topology.metadata.resourceVersion,
@@ -61,6 +73,11 @@ def read(topology: nrt.NodeResourceTopology) -> Report:
         admitting=doubts.read_pods(named),
         unconfirmed=doubts.read_reasons(named),
         problems=_bounded(problems),
+        kubelet=kubelet,
+        told_version=first_problems,
+        node_version=node_version,
+        version_problem=version_problem,
+        source=simple.source,
     )
 
 

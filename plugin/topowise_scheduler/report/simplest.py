@@ -21,11 +21,12 @@ from typing import Final, NamedTuple
 
 from topowise import nrt
 from topowise.pods import HUGEPAGES, Amounts
-from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode, feature_gates
 from topowise_scheduler.kubelet.configuration import CpuSettings, Settings, TopologySettings
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.machine import hugepages_resource
 from topowise_scheduler.kubelet.masks import mask_of
+from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.policies import Policies
@@ -53,7 +54,7 @@ class Zone(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def kubelet(zones: tuple[Zone, ...], policies: Policies) -> Kubelet:
+def kubelet(zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion) -> Kubelet:
     amounts = [{name: (capacity, allocatable) for name, capacity, allocatable in zone.amounts} for zone in zones]
     sums: Amounts = {}
     for name, _, allocatable in (amount for zone in zones for amount in zone.amounts):
@@ -71,8 +72,10 @@ def kubelet(zones: tuple[Zone, ...], policies: Policies) -> Kubelet:
         reserved_memory=({},) * len(zones) if policies.memory else None,
         reserved={},
         max_pods=_ANY_NUMBER_OF_PODS,
-        pod_level_resources=True,
+        pod_level_resources=feature_gates.is_on("PodLevelResources", dict(version.gates), {}),
         pod_level_resource_managers=False,
+        sidecars=feature_gates.is_on("SidecarContainers", dict(version.gates), {}),
+        behaviour=version.behaviour,
     )
     for plugin in plugins:
         del sums[plugin.resource]
@@ -84,10 +87,8 @@ def kubelet(zones: tuple[Zone, ...], policies: Policies) -> Kubelet:
     return Kubelet(machine, settings, allocatable=sums)
 
 
-@lru_cache(maxsize=1)
-def unknown() -> Kubelet:
-    """A node of which nothing is known admits everything."""
-    return kubelet((Zone(0, (), ()),), Policies(TopologySettings("none", "container"), cpu=False, memory=False))
+# A node of which nothing is known admits everything.
+NOTHING: Final = (Zone(0, (), ()),), Policies(TopologySettings("none", "container"), cpu=False, memory=False)
 
 
 def _cores(counts: Iterable[tuple[int, int]]) -> tuple[list[tuple[Core, ...]], CpuSet]:

@@ -46,6 +46,7 @@ class NodePage(msgspec.Struct, frozen=True):
     policy: str
     scope: str
     precision: str
+    kubelet: str
     marks: str
     seen: int
     version: str
@@ -65,6 +66,7 @@ def read(ledger: Ledger, reader: Reader, sightings: Sightings, name: str, monoto
         policy=settings.policy,
         scope=settings.scope,
         precision=node_state.report.precision,
+        kubelet=node_state.report.exact_for,
         marks=reader.marks(name, node_state, reader.quarantined()),
         seen=sightings.of(name),
         version=node_state.report.version,

@@ -220,6 +220,7 @@ def node_part(node: NodePage, query: Query) -> str:
         f"policy {node.policy}",
         f"scope {node.scope}",
         "exact" if node.precision == "exact" else "counts: predicted from amounts alone",
+        f"kubelet {node.kubelet}" if node.kubelet else "",
         seen,
         f"version {node.version}" if node.version else "",
     ]

@@ -20,6 +20,7 @@ from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod, Refusal
+from topowise_scheduler.report import Report
 from topowise_scheduler.view import explanation
 from topowise_scheduler.view.explanation import NodeExplanation
 from topowise_scheduler.view.fits import Filling
@@ -86,8 +87,12 @@ class ClusterView:
 
     def precision(self, name: str) -> str:
         """How exactly a node is known, "" if nobody has reported it."""
+        report = self._report(name)
+        return "" if report is None else report.precision
+
+    def _report(self, name: str) -> Report | None:
         node_state = self._ledger.node_state(name)
-        return "" if node_state is None or node_state.report is None else node_state.report.precision
+        return None if node_state is None else node_state.report
 
     def _judge(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts, list[Refusal | None]]:
         """What the extender would say of each node, and what kube-scheduler has against it before it asks."""
@@ -125,6 +130,7 @@ class ClusterView:
             and words not in (refusals.QUARANTINED, refusals.UNCONFIRMED),
             score=score,
             unconfirmed=self._ledger.unconfirmed.why(name),
+            report=self._report(name),
         )
 
 

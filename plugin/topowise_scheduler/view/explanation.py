@@ -14,12 +14,15 @@ import msgspec
 from topowise import quantity
 from topowise.pods import HUGEPAGES
 from topowise_scheduler.kube_scheduler import Refusal, spell
-from topowise_scheduler.kubelet import Admission, Kubelet
+from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
+from topowise_scheduler.report import Report
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
 _MAX_ZONES = 2
+# On as many NUMA nodes every kubelet is quick, unless a pod asks for many resources at once.
+_QUICK_NODES = 7
 
 
 class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
@@ -56,7 +59,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """One node. `reason` and `message` are what the kubelet would write into the pod's status.
 
     `precision` is "exact" if the node's exporter tells all that decides, "counts" if only amounts are known, "" if no
-    report has decided.
+    report has decided. `kubelet` is the version for which it is so, with "?" if that is not proven, "" if not known.
     `not_looked_at` is what the pod asks for beside that, the same for all nodes.
     """
 
@@ -71,6 +74,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     steps: tuple[Step, ...]
     text: str
     not_looked_at: tuple[str, ...] = ()
+    kubelet: str = ""
 
     def after(self, refusal: Refusal | None) -> NodeExplanation:
         """With what kube-scheduler itself has against the node; it asks nobody else about such a node.
@@ -98,13 +102,15 @@ def explain(
     never: bool = False,
     score: int = 0,
     unconfirmed: Sequence[str] = (),
+    report: Report | None = None,
 ) -> NodeExplanation:
     """What happens to the pod on the node, which is changed by it: give a fork.
 
     `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
-    `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now.
+    `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now, `report` that report.
     """
     steps: list[Step] = []
+    takes = cost.estimate(node, pod).seconds if len(node.all_node_ids) > _QUICK_NODES else 0.0
 
     def watch(
         kubelet: Kubelet, container: ContainerView | None, groups: Sequence[tuple[str, Hints]], merged: Hint
@@ -126,6 +132,10 @@ def explain(
         text = _placed(node, pod, steps, admission)
     if unconfirmed:
         text += f"; the node's report is its last true one, not confirmed now ({', '.join(unconfirmed)})"
+    if takes >= 1:
+        text += f"; its kubelet takes about {seconds(takes)} to decide, as it tries every set of NUMA nodes"
+    if report is not None and report.remark:
+        text += f"; {report.remark}"
     return NodeExplanation(
         node=name,
         verdict=verdict,
@@ -137,7 +147,16 @@ def explain(
         message=admission.message,
         steps=tuple(steps),
         text=text,
+        kubelet="" if report is None else report.exact_for,
     )
+
+
+def seconds(about: float) -> str:
+    """A time of which only the order of magnitude is known."""
+    for size, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if about >= 2 * size:
+            return f"{about / size:,.0f} {name}" if about < 1e4 * size else f"more than 10,000 {name}"
+    return f"{about:.0f} seconds" if about >= 1 else "less than a second"
 
 
 def human(resource: str, amount: int) -> str:

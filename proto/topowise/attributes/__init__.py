@@ -36,6 +36,10 @@ DEVICES: Final = "topowise.io/devices"
 HOLDINGS: Final = "topowise.io/holdings"
 # On top: the kubelet's configuration as far as it decides placements; see topowise.kubeletconfig.
 KUBELET_CONFIGURATION: Final = "topowise.io/kubelet-configuration"
+# On top: the kubelet's version as it tells it itself, else as its Node does ("v1.33.5").
+KUBELET_VERSION: Final = "topowise.io/kubelet-version"
+# On top: state files on which the kubelet would not start again; see `restarts` here.
+REFUSED_STATE_FILES: Final = "topowise.io/refused-state-files"
 # Per zone, with memory manager Static: the nodes of the group it belongs to, and how many blocks lie on it.
 MEMORY_CELLS: Final = "topowise.io/memory-cells"
 MEMORY_ASSIGNMENTS: Final = "topowise.io/memory-assignments"

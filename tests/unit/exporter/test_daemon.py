@@ -38,10 +38,13 @@ class Stub:
     def __init__(self, observe: Exception | None = None, write: Exception | None = None) -> None:
         self._observe, self._write = observe, write
         self.problems: dict[str, str] = {}
-        self.checks = 0
+        self.checks = self.expired = 0
 
     async def check_drift(self) -> None:
         self.checks += 1
+
+    def expire(self) -> None:
+        self.expired += 1
 
     async def recall(self) -> None:
         pass
@@ -102,4 +105,4 @@ async def test_a_kubelet_that_was_restarted_may_have_made_its_node_anew(monkeypa
     one._trigger.notify("kubelet.sock")
     await asyncio.sleep(0.3)
     task.cancel()
-    assert stub.checks == 1
+    assert (stub.checks, stub.expired) == (1, 1)

@@ -151,3 +151,24 @@ def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
     free_memory = holders.exact_memory(state, holders.live_memory_holders(state, [LISTED]))
     assert free_memory.free == {(0, "memory"): free}
     assert free_memory.assignments == {0: assignments}
+
+
+@pytest.mark.parametrize(
+    ("text", "holders"),
+    [
+        (b'{"policyName":"static","defaultCpuSet":"0","entries":{"u":{"c":"1-2"}},"checksum":1}', {"u": {"c": {1, 2}}}),
+        # V4, from 1.37 on: what counts is a text of its own, and the rest is for older kubelets.
+        (
+            b'{"policyName":"static","defaultCpuSet":"0-9","entries":{},"checksum":1,"data":"{\\"policyName\\":'
+            b'\\"static\\",\\"defaultCpuSet\\":\\"0\\",\\"entries\\":{\\"u\\":{\\"c\\":\\"1-2\\"}},'
+            b'\\"podEntries\\":{\\"u\\":{\\"\\":\\"1-3\\"}}}"}',
+            {"u": {"c": {1, 2}}},
+        ),
+        # V1, up to 1.17: containers by their ids, whose pods nobody knows.
+        (b'{"policyName":"static","defaultCpuSet":"0","entries":{"d3adb33f":"1-2"}}', {"": {"d3adb33f": {1, 2}}}),
+    ],
+)  # fmt: skip
+def test_cpu_state_of_every_version(text: bytes, holders: dict[str, dict[str, set[int]]]) -> None:
+    state = parse_cpu_state(text, "x")
+    assert state is not None
+    assert (state.shared, state.holders) == (frozenset({0}), holders)

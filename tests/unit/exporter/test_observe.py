@@ -35,6 +35,7 @@ class Kubelet:
 
     allocated = Allocatable(frozenset({1, 2, 3}))
     listed = (PodAllocation("ns", "p"),)
+    version = ""
 
     async def read(self, version: str | None) -> KubeletConfiguration:
         return KubeletConfiguration(cpuManagerPolicy="static")
@@ -89,6 +90,7 @@ async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_loo
 class Node:
     """A kubelet whose answers, files and directories a test changes, and an observer of it."""
 
+    version = ""
     config = KubeletConfiguration(cpuManagerPolicy="static", memoryManagerPolicy="Static")
 
     def __init__(self, root: Path) -> None:

@@ -95,6 +95,13 @@ def test_our_attributes_are_read_back_by_their_codecs(hardware: machine.Machine)
     assert two.containers[0].cpu_ids() == {2, 3}
 
 
+def test_a_kubelet_that_tells_its_version_is_quoted(hardware: machine.Machine) -> None:
+    for version, shown in (("v1.33.5+k3s1", "v1.33.5+k3s1"), ("", None)):
+        seen = Observation(hardware, STATIC, Allocations(ALLOCATABLE), version=version)
+        built = build("n", seen, Publishing(), Exclusions())
+        assert nrt.attributes_of(built.topology.attributes).get(attributes.KUBELET_VERSION) == shown
+
+
 def test_the_fingerprint_counts_exclusive_pods_or_all(hardware: machine.Machine) -> None:
     exclusive = fingerprint.of([("a", "one"), ("b", "two")])
     everyone = fingerprint.of([("a", "one"), ("a", "shared"), ("b", "two")])

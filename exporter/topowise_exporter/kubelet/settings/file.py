@@ -30,12 +30,16 @@ class FileSource:
     """One of the two paths may be empty."""
 
     name: Final = "file"
+    version: Final = ""
 
     def __init__(self, config_file: str, config_dir: str = "") -> None:
         self._config_file = config_file
         self._config_dir = config_dir
         self._seen: tuple[str | None, list[_Stamp]] | None = None
         self._read = KubeletConfiguration()
+
+    def expire(self) -> None:
+        """Nothing is kept for longer than the files stay as they are."""
 
     async def read(self, kubelet_version: str | None) -> KubeletConfiguration:
         """The merged configuration with defaults. Raises SourceError naming the file."""

@@ -28,10 +28,16 @@ PATIENCE_S: Final = 300.0
 
 
 class Readable(Protocol):
-    """A source. `read` gives the configuration with defaults, cached as it sees fit, or raises SourceError."""
+    """A source. `read` gives the configuration with defaults, cached as it sees fit until it is told to `expire`, or
+    raises SourceError; `version` is the kubelet's if the source has it from the kubelet itself, else ""."""
 
     @property
     def name(self) -> Name: ...
+
+    @property
+    def version(self) -> str: ...
+
+    def expire(self) -> None: ...
 
     async def read(self, kubelet_version: str | None) -> KubeletConfiguration: ...
 
@@ -56,6 +62,13 @@ class Source:
         self._good_at = 0.0
         self.name: Name | Literal[""] = ""
         self.problems: tuple[str, ...] = ()
+        self.version = ""
+        """The kubelet's version in its own words, "" if no source asks it."""
+
+    def expire(self) -> None:
+        """The kubelet has restarted: its configuration and version may be others."""
+        for candidate in self._candidates:
+            candidate.expire()
 
     async def read(self, kubelet_version: str | None = None) -> KubeletConfiguration:
         """The kubelet's configuration as the kubelet sees it; `kubelet_version` is the Node's, None: the newest.
@@ -65,6 +78,7 @@ class Source:
         problems: list[str] = []
         found = await self._first_readable(kubelet_version, problems)
         self.problems = tuple(problems)
+        self.version = next((one.version for one in self._candidates if one.version), "")
         if found is None:
             return self._without_sources(kubelet_version)
         return self._overrides.over(found)

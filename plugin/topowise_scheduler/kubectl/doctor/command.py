@@ -74,7 +74,8 @@ def _look(kubectl: Kubectl, found: list[Finding], console: Console, patience: fl
 
 
 def _read(there: Objects) -> Read:
-    return [(one, read(one.topology)) for one in there.reports]
+    versions = there.kubelet_versions
+    return [(one, read(one.topology, versions.get(one.topology.metadata.name, ""))) for one in there.reports]
 
 
 def _common(there: Objects, known: Read, now: float) -> Iterator[Finding]:

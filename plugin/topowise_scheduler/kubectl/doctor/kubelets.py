@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from topowise import attributes, digits, kubeletconfig, nrt
+from topowise import attributes, digits, kubeletconfig, nrt, pods
+from topowise.attributes import restarts
 from topowise.errors import ParseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_scheduler.kubectl.doctor.finding import Finding, Severity
 from topowise_scheduler.kubectl.objects import Reported
+from topowise_scheduler.kubelet import cost
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.costs import distances
+from topowise_scheduler.view import explanation
 
 _MOST_NODES: Final = 8
+_HANGING: Final = ("full-pcpus-only", "distribute-cpus-across-numa")
 _ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most-allocated-numa-node")
 
 
@@ -91,6 +95,36 @@ def check(raw: Reported, report: Report) -> Iterator[Finding]:
             "turn node interleaving off in the firmware, or give the virtual machine its NUMA topology",
         )
     yield from _options_of(config, raw, report)
+    for name, why in restarts.read(nrt.attributes_of(raw.topology.attributes)).items():
+        yield found(
+            "error",
+            f"kubelet will not start again with its {name}: {why}",
+            "it compares the file with machine and configuration at its next start, and exits if they differ",
+            f"undo the change, or drain the node, delete {name} and restart the kubelet",
+        )
+    if _would_hang(config, report):
+        yield found(
+            "warning",
+            "full-pcpus-only with distribute-cpus-across-numa",
+            f"a kubelet of {report.kubelet.name} may search for ever for whole cores while it admits a pod, and then "
+            "admits nothing any more (kubernetes#140730)",
+            "turn one of the two options off, or update the kubelet to 1.38",
+        )
+
+
+def _admission_s(report: Report) -> float:
+    """About how long the empty node's kubelet takes for a Guaranteed container with a CPU, memory and a device each."""
+    limits: dict[str, pods.Quantity] = {"cpu": "1", "memory": "64Mi", **dict.fromkeys(report.empty.devices.tables, "1")}
+    container = pods.Container("c", pods.Resources(limits=limits))
+    needs = pods.needs(pods.Pod(pods.Metadata("sample"), pods.Spec(containers=(container,))))
+    return cost.estimate(report.empty, report.empty.view("sample", needs)).seconds
+
+
+def _would_hang(config: KubeletConfiguration, report: Report) -> bool:
+    options = config.cpuManagerPolicyOptions or {}
+    both = all(options.get(name, "").lower() in ("true", "t", "1") for name in _HANGING)
+    is_on = both and config.cpuManagerPolicy == "static"
+    return is_on and not report.kubelet.behaviour.remainder_counts_whole_groups
 
 
 def _options_of(config: KubeletConfiguration, raw: Reported, report: Report) -> Iterator[Finding]:
@@ -109,7 +143,8 @@ def _options_of(config: KubeletConfiguration, raw: Reported, report: Report) -> 
         yield Finding(
             "kubelet", "warning", "node", (report.name,),
             f"{len(zones)} NUMA nodes, max-allowable-numa-nodes {most or 'unset'}",
-            "the kubelet tries every set of NUMA nodes for each container: beyond 8 that takes seconds and more",
+            f"the kubelet tries every set of NUMA nodes for each container: beyond 8 that takes seconds and more; here "
+            f"about {explanation.seconds(_admission_s(report))} for a pod with one of everything",
             "have fewer NUMA nodes (NPS or SNC in the firmware), or policy none",
         )  # fmt: skip
     gates = sorted(name for name, is_on in (config.featureGates or {}).items() if is_on and "Alpha" in name)

@@ -41,6 +41,13 @@ def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterato
                 "the scheduler judges the node by less than there is",
                 "update the exporter of the node, or report the object as a bug",
             )  # fmt: skip
+        if report.remark and not report.version_problem:
+            yield Finding(
+                "reports", "warning" if report.certainty == "assumed" else "note", "node", (report.name,),
+                report.remark,
+                "its kubelet may decide otherwise than predicted, and then it refuses pods that were sent to it",
+                "update topowise once it knows this version, and watch topowise_scheduler_kubelet_refusals_total",
+            )  # fmt: skip
         if report.precision == "counts":
             yield Finding(
                 "reports", "note", "node", (report.name,), "known by counts alone",

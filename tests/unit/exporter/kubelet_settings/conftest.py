@@ -32,11 +32,13 @@ async def serve(pki: Path) -> AsyncIterator[Serve]:
     """Starts a kubelet with a certificate of that name; returns its port."""
     runners: list[web.AppRunner] = []
 
-    async def start(handler: Handler, certificate: str = "good") -> int:
+    async def start(handler: Handler, certificate: str = "good", metrics: Handler | None = None) -> int:
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         tls.load_cert_chain(pki / f"{certificate}.crt", pki / f"{certificate}.key")
         application = web.Application()
         application.router.add_get("/configz", handler)
+        if metrics is not None:
+            application.router.add_get("/metrics", metrics)
         runner = web.AppRunner(application, handler_cancellation=True)
         runners.append(runner)
         await runner.setup()

@@ -256,3 +256,36 @@ def test_the_address_is_the_nodes_unless_it_is_told() -> None:
 def test_an_older_kubelets_answer_without_kind_is_taken() -> None:
     body = b'{"kubeletconfig": {"evictionHard": {"memory.available": "100Mi"}, "mergeDefaultEvictionSettings": true}}'
     assert decode(body, source="x").evictionHard == {"memory.available": "100Mi"}
+
+
+METRICS = """# HELP kubernetes_build_info [BETA] A metric with a constant '1' value.
+# TYPE kubernetes_build_info gauge
+kubernetes_build_info{build_date="2026-04-01T00:00:00Z",compiler="gc",git_version="v1.36.2",minor="36"} 1
+process_cpu_seconds_total 12
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "version"),
+    [(200, METRICS, "v1.36.2"), (403, "", ""), (200, "up 1", ""), (200, "x" * (17 << 20), "")],
+)
+async def test_the_version_is_the_kubelets_own_word(
+    status: int, text: str, version: str, serve: Serve, pki: Path, token: Path
+) -> None:
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, text=text)
+
+    asked = source(await serve(Kubelet().configz, metrics=metrics), pki / "ca.crt", token)
+    assert (await asked.read(None)).maxPods == 250
+    assert asked.version == version
+
+
+async def test_a_kubelet_that_restarted_is_asked_at_once(serve: Serve, pki: Path, token: Path) -> None:
+    kubelet = Kubelet()
+    asked = source(await serve(kubelet.configz), pki / "ca.crt", token)
+    await asked.read(None)
+    await asked.read(None)
+    assert len(kubelet.requests) == 1
+    asked.expire()
+    await asked.read(None)
+    assert len(kubelet.requests) == 2

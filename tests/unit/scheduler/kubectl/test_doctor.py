@@ -474,3 +474,32 @@ def test_a_scheduler_file_without_its_configuration(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump({"kind": "ConfigMap"}))
     with pytest.raises(Exception, match="has no KubeSchedulerConfiguration"):
         kube_scheduler.read(str(file))
+
+
+def test_options_with_which_a_kubelet_hangs(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    options = {"full-pcpus-only": "true", "distribute-cpus-across-numa": "true"}
+    document = configured(objects[REPORT], cpuManagerPolicyOptions=options)
+    finding = "warning node metal-a: full-pcpus-only with distribute-cpus-across-numa"
+    for version, hangs in (("v1.36.2", True), ("v1.37.1", True), ("v1.38.0", False)):
+        node = json.loads(json.dumps(objects["Node metal-a"]))
+        node.setdefault("status", {})["nodeInfo"] = {"kubeletVersion": version}
+        assert (finding in examine(document, node)) == hangs
+
+
+def test_a_kubelet_that_is_not_proven(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    node = json.loads(json.dumps(objects["Node metal-a"]))
+    node.setdefault("status", {})["nodeInfo"] = {"kubeletVersion": "v1.39.0"}
+    finding = "kubelet 1.39 is newer than what is proven here (1.28 to 1.36); judged as 1.38"
+    assert f"warning node metal-a: {finding}" in examine(objects[REPORT], node)
+    both = with_attributes(objects[REPORT], topowise_io_kubelet_version="v1.36.2")
+    (line,) = [line for line in examine(both, node) if "kubelet-version" in line]
+    assert "'v1.36.2', the Node says 'v1.39.0'; judged as the newer, 1.38" in line
+
+
+def test_a_kubelet_that_will_not_start_again(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    why = json.dumps({"memory_manager_state": "the expected machine state is different from the real one"})
+    document = with_attributes(objects[REPORT], topowise_io_refused_state_files=why)
+    assert (
+        "error node metal-a: kubelet will not start again with its memory_manager_state: "
+        "the expected machine state is different from the real one"
+    ) in examine(document)

@@ -30,6 +30,7 @@ SHOWN = {
     "steps": [],
     "text": "the pod goes to NUMA node 1 (cpu 4)",
     "notLookedAt": [],
+    "kubelet": "",
 }
 
 

@@ -1,0 +1,99 @@
+"""Whether the kubelet would start again on the state files that it keeps, found out before it has to.
+
+A kubelet compares them with machine and configuration when it starts, and exits if they do not match: after a changed
+reservation, hugepages that were made at run time, memory that came or went. What is compared, and in which order, is
+topowise.checkpoints'; here is where each side comes from. A file that is not there is made anew, and nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from topowise.checkpoints import MemoryAmounts, Problem, cpu_problem, memory_problem
+from topowise.errors import SourceError
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise.pods import HUGEPAGES
+from topowise_exporter.kubelet.model import Allocatable
+from topowise_exporter.kubelet.state_files import CPU_STATE, MEMORY_STATE, StateFile
+from topowise_exporter.machine.model import Machine, NumaNode
+
+_LONGEST: Final = 400
+_TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+_UNITS: Final = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
+
+
+class StartCheck:
+    """`problems` has what would keep the kubelet from starting, by the name of the file."""
+
+    def __init__(self, root: Path) -> None:
+        self._cpu: StateFile[bytes] = StateFile(root / CPU_STATE, _as_it_is)
+        self._memory: StateFile[bytes] = StateFile(root / MEMORY_STATE, _as_it_is)
+        self._last: tuple[object, ...] = ()
+        self.problems: Mapping[str, str] = {}
+
+    def compare(self, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable) -> None:
+        """Compare anew if anything has changed."""
+        seen = (_text(self._cpu), _text(self._memory), config, machine, allocatable.cpus)
+        if seen == self._last:
+            return
+        # Its words quote what changes with every pod: as long as only the files change, the first ones hold.
+        held = self.problems if seen[2:4] == self._last[2:4] else {}
+        self._last = seen
+        cpu, memory, *_ = seen
+        found = {CPU_STATE: None if cpu is None else of_cpus(cpu, config, machine, allocatable)}
+        found[MEMORY_STATE] = None if memory is None else of_memory(memory, config, machine)
+        self.problems = {name: held.get(name) or _shown(one) for name, one in found.items() if one is not None}
+
+
+def of_cpus(text: bytes, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable) -> Problem | None:
+    """Why `cpu_manager_state` would be refused, None if it would not."""
+    cpus = frozenset(cpu for node in machine.nodes for cpu in node.cpus)
+    # Which CPUs make up an amount that is reserved is the kubelet's choice: those that it does not give out.
+    reserved = config.reserved_cpus or cpus - allocatable.cpus
+    if config.cpuManagerPolicy == "static" and not config.reserved_cpus and not allocatable.cpus:
+        return None
+    strict = (config.cpuManagerPolicyOptions or {}).get("strict-cpu-reservation", "") in _TRUE
+    return cpu_problem(text, policy=config.cpuManagerPolicy, cpus=cpus, reserved=reserved, strict=strict)
+
+
+def of_memory(text: bytes, config: KubeletConfiguration, machine: Machine) -> Problem | None:
+    """Why `memory_manager_state` would be refused, None if it would not."""
+    sizes = sorted({size for node in machine.nodes for size in node.hugepages})
+    nodes = {node.id: _amounts(node, config, sizes) for node in machine.nodes}
+    return memory_problem(text, policy=config.memoryManagerPolicy, nodes=nodes)
+
+
+def _amounts(node: NumaNode, config: KubeletConfiguration, sizes: list[int]) -> dict[str, MemoryAmounts]:
+    """As the memory manager starts with them (memorymanager/policy_static.go, getDefaultMachineState)."""
+    found = {}
+    for size in sizes:
+        name, total = _resource(size), size * node.hugepages.get(size, 0)
+        kept = config.reserved_on(node.id, name)
+        found[name] = MemoryAmounts(total, kept, total - kept)
+    in_pages = sum(one.total for one in found.values())
+    kept = config.reserved_on(node.id, "memory")
+    found["memory"] = MemoryAmounts(node.memory_bytes, kept, node.memory_bytes - kept - in_pages)
+    return found
+
+
+def _resource(size: int) -> str:
+    shift, unit = next(((one, name) for one, name in _UNITS if size % one == 0), (1, ""))
+    return f"{HUGEPAGES}{size // shift}{unit}"
+
+
+def _shown(problem: Problem) -> str:
+    return f"{problem.error}{f' ({problem.detail})' if problem.detail else ''}"[:_LONGEST]
+
+
+def _as_it_is(text: bytes, _source: str) -> bytes:
+    return text
+
+
+def _text(file: StateFile[bytes]) -> bytes | None:
+    """What the file has, None if there is none that could be read now."""
+    try:
+        return file.read()
+    except SourceError:
+        return None

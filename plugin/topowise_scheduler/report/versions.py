@@ -1,0 +1,74 @@
+"""Which kubelet a report is of, and the same report once that is known better.
+
+Two tell: our exporter, which asks the kubelet itself, in an attribute, and the Node. Either may come first, a kubelet
+that is upgraded in place is seen by one before the other, and other producers' reports have the Node's word alone.
+Where the two disagree, the newer one is taken, as hardly anybody goes back, and nobody takes the answer for proven.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from topowise import attributes
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion, is_release, version_of
+from topowise_scheduler.report.model import Report
+
+
+class Found(NamedTuple):
+    """The kubelet, and what is odd about what was told of it ("" if nothing is)."""
+
+    kubelet: KubeletVersion
+    problem: str = ""
+
+
+def choose(shown: str, node: str) -> Found:
+    """The kubelet by what its exporter tells and by what its Node does; both "" if nobody has told."""
+    if not shown or (node and not is_release(shown)):
+        found = version_of(node) if node else NEWEST_RECORDED
+        return Found(found, _no_release(shown, node) if shown else "")
+    mine = version_of(shown)
+    if not is_release(shown):
+        return Found(mine, f"{_attribute(shown)}, expected one as v1.33.5; judged as 1.{mine.minor}")
+    other = version_of(node) if node and is_release(node) else mine
+    if mine == other:
+        return Found(mine)
+    newer = max(mine, other, key=lambda one: one.minor)
+    problem = f"{_attribute(shown)}, the Node says {node!r:.80}; judged as the newer, {newer.name}"
+    return Found(msgspec.structs.replace(newer, certainty="assumed", remark=problem), problem)
+
+
+def of_node(report: Report, node_version: str) -> Report:
+    """The report as it reads with this version on its Node; the same object if that is what it was read with.
+
+    A kubelet that would not start there is no reason to lose the report: it is judged as before, and says so.
+    """
+    if node_version == report.node_version or report.source is None:
+        return report
+    kubelet, problem = choose(report.told_version, node_version)
+    empty = report.empty
+    if kubelet != report.kubelet:
+        made = report.source.empty(kubelet)
+        if made is None:
+            problem = f"kubelet {kubelet.name} would not start with what is reported; judged as {report.kubelet.name}"
+            kubelet = msgspec.structs.replace(report.kubelet, certainty="assumed", remark=problem)
+        else:
+            empty = made
+    others = [one for one in report.problems if one != report.version_problem]
+    return msgspec.structs.replace(
+        report,
+        empty=empty,
+        kubelet=kubelet,
+        node_version=node_version,
+        version_problem=problem,
+        problems=(*([problem] if problem else []), *others),
+    )
+
+
+def _attribute(shown: str) -> str:
+    return f"attribute {attributes.KUBELET_VERSION}: {shown!r:.80}"
+
+
+def _no_release(shown: str, node: str) -> str:
+    return f"{_attribute(shown)}, expected one as v1.33.5; the Node's {node!r:.80} is taken"

@@ -1,0 +1,126 @@
+"""State files that the kubelet would refuse at its next start, on the machine and configuration of the exporter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from topowise.attributes import restarts
+from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_exporter.kubelet.model import Allocatable
+from topowise_exporter.machine.model import Machine, NumaNode
+from topowise_exporter.restart import StartCheck
+
+GIB = 1 << 30
+CONFIG = KubeletConfiguration(
+    cpuManagerPolicy="static",
+    memoryManagerPolicy="Static",
+    reservedSystemCPUs="0",
+    reservedMemory=(MemoryReservation(0, {"memory": "1Gi"}),),
+)
+
+
+def node(number: int, **changed: Any) -> NumaNode:
+    return msgspec.convert(
+        {
+            "id": number,
+            "cpus": [2 * number, 2 * number + 1],
+            "cpus_present": [2 * number, 2 * number + 1],
+            "memory_bytes": 8 * GIB,
+            "hugepages": {2 << 20: 512},
+            "hugepages_free": {},
+            "hugepages_surplus": {},
+            "distances": {},
+            "sockets": [0],
+            **changed,
+        },
+        NumaNode,
+    )
+
+
+def two(**changed: Any) -> Machine:
+    online = (0, 1, 2, 3)
+    return Machine((node(0), node(1, **changed)), (), (), online, online, online, (), ())
+
+
+def memory_node(number: int, kept: int) -> dict[str, Any]:
+    pages, total = GIB, 8 * GIB
+    left = total - kept - pages
+    return {
+        "numberOfAssignments": 0,
+        "memoryMap": {
+            "memory": {"total": total, "systemReserved": kept, "allocatable": left, "reserved": 0, "free": left},
+            "hugepages-2Mi": {"total": pages, "systemReserved": 0, "allocatable": pages, "reserved": 0, "free": pages},
+        },
+        "cells": [number],
+    }
+
+
+def write(root: Path, cpus: str = "0-3") -> StartCheck:
+    (root / "cpu_manager_state").write_text(json.dumps({"policyName": "static", "defaultCpuSet": cpus, "checksum": 1}))
+    state = {"0": memory_node(0, GIB), "1": memory_node(1, 0)}
+    (root / "memory_manager_state").write_text(json.dumps({"policyName": "Static", "machineState": state}))
+    return StartCheck(root)
+
+
+ALLOCATABLE = Allocatable(cpus=frozenset((1, 2, 3)))
+
+
+def test_files_that_match_are_accepted_and_missing_ones_too(tmp_path: Path) -> None:
+    check = write(tmp_path)
+    check.look(CONFIG, two(), ALLOCATABLE)
+    assert check.problems == {}
+    amount = msgspec.structs.replace(CONFIG, reservedSystemCPUs="", systemReserved={"cpu": "1"})
+    check.look(amount, two(), ALLOCATABLE)
+    assert check.problems == {}
+    nothing = StartCheck(tmp_path / "elsewhere")
+    nothing.look(CONFIG, two(), ALLOCATABLE)
+    assert nothing.problems == {}
+
+
+def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
+    check = write(tmp_path)
+    check.look(CONFIG, two(cpus=(2,), memory_bytes=8 * GIB + 4096), ALLOCATABLE)
+    assert check.problems == {
+        "cpu_manager_state": 'current set of available CPUs "0-2" doesn\'t match with CPUs in state "0-3" (3 went)',
+        "memory_manager_state": "[memorymanager] the expected machine state is different from the real one "
+        f"(node 1, memory: total {8 * GIB}, now {8 * GIB + 4096})",
+    }
+    other = msgspec.structs.replace(CONFIG, cpuManagerPolicy="none", memoryManagerPolicy="None")
+    check.look(other, two(), ALLOCATABLE)
+    assert sorted(check.problems) == ["cpu_manager_state", "memory_manager_state"]
+    assert (
+        'configured policy "none" differs from state checkpoint policy "static"' in check.problems["cpu_manager_state"]
+    )
+
+
+def test_a_reservation_that_was_changed(tmp_path: Path) -> None:
+    check = write(tmp_path, cpus="0,2-3")
+    check.look(msgspec.structs.replace(CONFIG, reservedSystemCPUs="0-1"), two(), ALLOCATABLE)
+    assert "not all reserved cpus" in check.problems["cpu_manager_state"]
+    more = msgspec.structs.replace(CONFIG, reservedMemory=(MemoryReservation(0, {"memory": "2Gi"}),))
+    check.look(more, two(), ALLOCATABLE)
+    assert "system reserved" in check.problems["memory_manager_state"]
+
+
+def test_words_that_quote_the_pods_of_the_moment_do_not_change_with_them(tmp_path: Path) -> None:
+    check = write(tmp_path, cpus="1-3")
+    check.look(CONFIG, two(), ALLOCATABLE)
+    first = check.problems["cpu_manager_state"]
+    assert 'defaultCpuSet: "1-3"' in first
+    held = {"policyName": "static", "defaultCpuSet": "2-3", "entries": {"u": {"c": "0-1"}}}
+    (tmp_path / "cpu_manager_state").write_text(json.dumps(held))
+    check.look(CONFIG, two(), ALLOCATABLE)
+    assert check.problems["cpu_manager_state"] == first
+    write(tmp_path)
+    check.look(CONFIG, two(), ALLOCATABLE)
+    assert check.problems == {}
+
+
+def test_it_is_published_and_read_back() -> None:
+    shown = {"cpu_manager_state": 'not all "reserved"'}
+    assert restarts.read({"topowise.io/refused-state-files": restarts.write(shown)}) == shown
+    assert restarts.read({"topowise.io/refused-state-files": "[1]"}) == restarts.read({}) == {}

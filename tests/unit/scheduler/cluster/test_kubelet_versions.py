@@ -1,0 +1,82 @@
+"""A node's kubelet gets known, and is upgraded in place, before and after its report and its pods."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import Service, configuration, exact, kubelet, machine, pod
+from topowise import nrt
+from topowise_scheduler import kube_scheduler, metrics
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.versions import version_of
+
+
+def sidecar_pod(name: str, node: str = "") -> dict[str, object]:
+    """A sidecar with 2 CPUs before a container with 2: one of 1.28 gives the container those of the sidecar."""
+    amounts = {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
+    document = pod(name, "2", node=node)
+    document["spec"]["initContainers"] = [{"name": "s", "restartPolicy": "Always", "resources": amounts}]
+    return document
+
+
+def behaviour(service: Service, name: str = "n1") -> object:
+    node_state = service.ledger.node_state(name)
+    assert node_state is not None
+    assert node_state.kubelet is not None
+    return node_state.kubelet.settings.behaviour
+
+
+@pytest.mark.parametrize("node_first", [True, False])
+def test_node_and_report_in_either_order(node_first: bool) -> None:
+    service = Service()
+    if node_first:
+        service.ledger.put_kubelet_version("n1", "v1.33.1")
+        service.report(exact(kubelet()))
+    else:
+        service.report(exact(kubelet()))
+        service.ledger.put_kubelet_version("n1", "v1.33.1")
+    assert behaviour(service) == version_of("v1.33.1").behaviour
+
+
+def test_an_upgrade_in_place_judges_bookings_anew() -> None:
+    service = Service()
+    service.ledger.put_kubelet_version("n1", "v1.28.15")
+    config = configuration(featureGates={"SidecarContainers": True})
+    made = exported(machine(), config, Kubelet(machine(), config))
+    service.report(msgspec.structs.replace(made, metadata=nrt.Metadata("n1", resourceVersion="1")))
+    service.put(sidecar_pod("a", node="n1"))
+    node_state = service.ledger.node_state("n1")
+    assert node_state is not None
+    assert node_state.kubelet is not None
+    assert node_state.kubelet.cpu is not None
+    before = node_state.kubelet.cpu.available.bit_count()
+    assert (node_state.bookings["uid-a"].placed, before) == (True, 5)
+    changes = service.ledger.changes
+    service.ledger.put_kubelet_version("n1", "v1.29.14")
+    assert node_state.kubelet.cpu is not None
+    assert node_state.kubelet.cpu.available.bit_count() == before - 2
+    assert (node_state.bookings["uid-a"].placed, service.ledger.changes) == (True, changes + 1)
+    service.ledger.put_kubelet_version("n1", "v1.29.15")
+    assert service.ledger.changes == changes + 1
+
+
+def test_a_node_that_came_back_is_not_what_it_was() -> None:
+    service = Service()
+    service.ledger.put_kubelet_version("n1", "v1.28.15")
+    service.ledger.drop_node("n1")
+    service.report(exact(kubelet()))
+    assert behaviour(service) == version_of("v1.36.2").behaviour
+
+
+def test_a_newer_kubelet_is_told_by_metric_and_explanation() -> None:
+    service = Service()
+    service.report(exact(kubelet()))
+    service.ledger.put_kubelet_version("n1", "v1.41.0")
+    families = {one.name: one for one in metrics.Counts(service.ledger, service.answers).collect()}
+    (sample,) = families["topowise_scheduler_kubelets"].samples
+    assert (sample.labels, sample.value) == ({"kubelet": "1.38", "certainty": "assumed"}, 1)
+    (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
+    assert (shown.precision, shown.kubelet) == ("exact", "1.38?")
+    assert shown.text.endswith("kubelet 1.41 is newer than what is proven here (1.28 to 1.36); judged as 1.38")

@@ -1,0 +1,129 @@
+"""Of which kubelet a report is, by its exporter and by its Node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import configuration, exact, kubelet, machine
+from topowise import nrt, pods
+from topowise_scheduler import report
+from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
+from topowise_scheduler.kubelet.versions import version_of
+from topowise_scheduler.report.versions import choose
+
+TopologyOf = Callable[..., nrt.NodeResourceTopology]
+PodOf = Callable[..., pods.Pod]
+
+
+def shown(topology: nrt.NodeResourceTopology, version: str) -> nrt.NodeResourceTopology:
+    mine = nrt.Attribute("topowise.io/kubelet-version", version)
+    return msgspec.structs.replace(topology, attributes=(*(topology.attributes or ()), mine))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "node", "name", "certainty"),
+    [
+        ("", "", "1.36", "recorded"),
+        ("", "v1.33.5+k3s1", "1.33", "recorded"),
+        ("v1.34.1", "", "1.34", "recorded"),
+        ("v1.34.1", "v1.34.9", "1.34", "recorded"),
+        ("", "v1.39.0", "1.38", "assumed"),
+        ("", "devel", "1.36", "assumed"),
+    ],
+)
+def test_one_that_is_told(attribute: str, node: str, name: str, certainty: str) -> None:
+    found = choose(attribute, node)
+    assert (found.kubelet.name, found.kubelet.certainty, found.problem) == (name, certainty, "")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "node", "name", "certainty", "problem"),
+    [
+        ("v1.36.2", "v1.33.1", "1.36", "assumed", "'v1.36.2', the Node says 'v1.33.1'; judged as the newer, 1.36"),
+        ("v1.33.1", "v1.36.2", "1.36", "assumed", "'v1.33.1', the Node says 'v1.36.2'; judged as the newer, 1.36"),
+        ("new", "v1.33.1", "1.33", "recorded", "'new', expected one as v1.33.5; the Node's 'v1.33.1' is taken"),
+        ("new", "", "1.36", "assumed", "'new', expected one as v1.33.5; judged as 1.36"),
+    ],
+)
+def test_sources_that_disagree_are_one_line_and_nothing_proven(
+    attribute: str, node: str, name: str, certainty: str, problem: str
+) -> None:
+    found = choose(attribute, node)
+    assert (found.kubelet.name, found.kubelet.certainty) == (name, certainty)
+    assert found.problem == f"attribute topowise.io/kubelet-version: {problem}"
+
+
+def test_a_report_decides_as_the_kubelet_of_its_node() -> None:
+    for version in ("v1.28.15", "v1.33.1", "v1.36.2"):
+        found = report.read(exact(kubelet()), version)
+        assert (found.precision, found.problems) == ("exact", ())
+        assert found.empty.settings.behaviour == version_of(version).behaviour
+        assert found.exact_for == version_of(version).name
+    assert report.read(exact(kubelet())).exact_for == ""
+
+
+def test_counts_take_the_version_of_the_node(topology_of: TopologyOf) -> None:
+    zone = {"cpu": ("8", "8", "8"), "memory": ("8Gi", "8Gi", "8Gi")}
+    found = report.read(topology_of(zone, zone, topologyManagerPolicy="restricted"), "v1.31.2")
+    settings = found.empty.settings
+    assert (settings.behaviour, settings.pod_level_resources) == (version_of("v1.31.2").behaviour, False)
+
+
+def test_a_version_that_comes_later_reads_as_if_it_had_come_first() -> None:
+    for topology in (exact(kubelet()), shown(exact(kubelet()), "v1.36.2"), shown(exact(kubelet()), "?")):
+        later = report.of_node(report.read(topology), "v1.33.1")
+        first = report.read(topology, "v1.33.1")
+        assert (later.kubelet, later.problems, later.exact_for) == (first.kubelet, first.problems, first.exact_for)
+        assert later.empty.settings == first.empty.settings
+        assert report.of_node(later, "v1.33.1") is later
+        assert report.of_node(later, "").problems == report.read(topology).problems
+
+
+def test_a_kubelet_that_would_not_start_so_does_not_cost_the_report() -> None:
+    options: dict[str, Any] = {
+        "topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": "true"},
+        "featureGates": {"TopologyManagerPolicyBetaOptions": False},
+    }
+    config = configuration(**options)
+    seen = report.read(exported(machine(), config, Kubelet(machine(), config)), "v1.33.1")
+    assert seen.precision == "exact"
+    found = report.of_node(seen, "v1.31.2")
+    assert (found.precision, found.kubelet.name, found.certainty) == ("exact", "1.33", "assumed")
+    assert found.problems == ("kubelet 1.31 would not start with what is reported; judged as 1.33",)
+    assert report.of_node(found, "v1.34.0").problems == ()
+
+
+def test_gates_that_nobody_knows_are_a_running_kubelets_own_business() -> None:
+    config = configuration(featureGates={"SomethingOfThe2040s": True, "MemoryManager": True})
+    found = report.read(exported(machine(), config, Kubelet(machine(), config)), "v1.36.2")
+    assert (found.precision, found.problems) == ("exact", ())
+
+
+def test_zones_without_anything_do_not_count_against_the_policy(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    """34 NUMA nodes, 32 of which are memory of GPUs that no manager gives."""
+    full = {"cpu": ("8", "8", "4"), "memory": ("8Gi", "8Gi", "8Gi")}
+    zones = [{} for _ in range(32)]
+    found = report.read(topology_of(*zones, full, full, topologyManagerPolicy="single-numa-node"), "v1.34.1")
+    assert (found.problems, found.empty.settings.topology.policy) == ((), "single-numa-node")
+    node = report.kubelet_of(found, lambda _name: None)
+    assert node.fork().admit(pod_of("a", {"cpu": "4", "memory": "1Gi"})).placements["c0"].numa == (32,)
+    assert not node.fork().admit(pod_of("a", {"cpu": "5", "memory": "1Gi"})).admitted
+
+
+def test_a_device_near_a_node_that_was_left_out_makes_it_counts() -> None:
+    """Its list came after the machine; sums are what is left."""
+    bare = tuple(NumaNode(number, 0, (), {}) for number in range(2, 34))
+    base = machine()
+    wide = Machine(numa=(*(msgspec.structs.replace(one, distances=None) for one in base.numa), *bare))
+    options = {"max-allowable-numa-nodes": "64"}
+    config = configuration(topologyManagerPolicyOptions=options)
+    topology = exported(wide, config, Kubelet(wide, config))
+    assert report.read(topology, "v1.34.1").precision == "exact"
+    devices = nrt.Attribute("topowise.io/devices", '{"x.io/gpu":{"33":["gpu0"]}}')
+    found = report.read(msgspec.structs.replace(topology, attributes=(*(topology.attributes or ()), devices)))
+    assert found.precision == "counts"
