@@ -71,26 +71,26 @@ ALLOCATABLE = Allocatable(cpus=frozenset((1, 2, 3)))
 
 def test_files_that_match_are_accepted_and_missing_ones_too(tmp_path: Path) -> None:
     check = write(tmp_path)
-    check.look(CONFIG, two(), ALLOCATABLE)
+    check.compare(CONFIG, two(), ALLOCATABLE)
     assert check.problems == {}
     amount = msgspec.structs.replace(CONFIG, reservedSystemCPUs="", systemReserved={"cpu": "1"})
-    check.look(amount, two(), ALLOCATABLE)
+    check.compare(amount, two(), ALLOCATABLE)
     assert check.problems == {}
     nothing = StartCheck(tmp_path / "elsewhere")
-    nothing.look(CONFIG, two(), ALLOCATABLE)
+    nothing.compare(CONFIG, two(), ALLOCATABLE)
     assert nothing.problems == {}
 
 
 def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
     check = write(tmp_path)
-    check.look(CONFIG, two(cpus=(2,), memory_bytes=8 * GIB + 4096), ALLOCATABLE)
+    check.compare(CONFIG, two(cpus=(2,), memory_bytes=8 * GIB + 4096), ALLOCATABLE)
     assert check.problems == {
         "cpu_manager_state": 'current set of available CPUs "0-2" doesn\'t match with CPUs in state "0-3" (3 went)',
         "memory_manager_state": "[memorymanager] the expected machine state is different from the real one "
         f"(node 1, memory: total {8 * GIB}, now {8 * GIB + 4096})",
     }
     other = msgspec.structs.replace(CONFIG, cpuManagerPolicy="none", memoryManagerPolicy="None")
-    check.look(other, two(), ALLOCATABLE)
+    check.compare(other, two(), ALLOCATABLE)
     assert sorted(check.problems) == ["cpu_manager_state", "memory_manager_state"]
     assert (
         'configured policy "none" differs from state checkpoint policy "static"' in check.problems["cpu_manager_state"]
@@ -99,24 +99,24 @@ def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
 
 def test_a_reservation_that_was_changed(tmp_path: Path) -> None:
     check = write(tmp_path, cpus="0,2-3")
-    check.look(msgspec.structs.replace(CONFIG, reservedSystemCPUs="0-1"), two(), ALLOCATABLE)
+    check.compare(msgspec.structs.replace(CONFIG, reservedSystemCPUs="0-1"), two(), ALLOCATABLE)
     assert "not all reserved cpus" in check.problems["cpu_manager_state"]
     more = msgspec.structs.replace(CONFIG, reservedMemory=(MemoryReservation(0, {"memory": "2Gi"}),))
-    check.look(more, two(), ALLOCATABLE)
+    check.compare(more, two(), ALLOCATABLE)
     assert "system reserved" in check.problems["memory_manager_state"]
 
 
 def test_words_that_quote_the_pods_of_the_moment_do_not_change_with_them(tmp_path: Path) -> None:
     check = write(tmp_path, cpus="1-3")
-    check.look(CONFIG, two(), ALLOCATABLE)
+    check.compare(CONFIG, two(), ALLOCATABLE)
     first = check.problems["cpu_manager_state"]
     assert 'defaultCpuSet: "1-3"' in first
     held = {"policyName": "static", "defaultCpuSet": "2-3", "entries": {"u": {"c": "0-1"}}}
     (tmp_path / "cpu_manager_state").write_text(json.dumps(held))
-    check.look(CONFIG, two(), ALLOCATABLE)
+    check.compare(CONFIG, two(), ALLOCATABLE)
     assert check.problems["cpu_manager_state"] == first
     write(tmp_path)
-    check.look(CONFIG, two(), ALLOCATABLE)
+    check.compare(CONFIG, two(), ALLOCATABLE)
     assert check.problems == {}
 
 
