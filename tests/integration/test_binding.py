@@ -72,7 +72,7 @@ async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder:
 
 
 @pytest.mark.parametrize(
-    ("name", "namespace", "told"),
+    ("name", "namespace", "shown"),
     [
         ("a?dryRun=All", "default", 'pods "a?dryRun=All" not found'),
         ("a#", "default", 'pods "a#" not found'),

@@ -145,7 +145,11 @@ async def ask(server: ApiServer, folder: Path, *words: str) -> tuple[int, str, s
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), 60)
+    except TimeoutError:
+        process.kill()
+        raise
     return process.returncode or 0, out.decode(), err.decode()
 
 

@@ -55,7 +55,7 @@ async def requeued(api: Api, name: str) -> bool:
     return REQUEUED_ANNOTATION in (made["metadata"].get("annotations") or {})
 
 
-@pytest.mark.usefixtures("waker")
+@pytest.mark.usefixtures("requeuer")
 async def test_a_name_that_is_none_requeues_no_other_pod(server: ApiServer, api: Api, service: Service) -> None:
     document = pod("a", "2")
     del document["metadata"]["uid"]
@@ -69,7 +69,7 @@ async def test_a_name_that_is_none_requeues_no_other_pod(server: ApiServer, api:
     assert not await requeued(api, "a")
 
 
-@pytest.mark.usefixtures("waker")
+@pytest.mark.usefixtures("requeuer")
 async def test_a_pod_that_a_webhook_refuses_keeps_nobody_else_asleep(
     server: ApiServer, api: Api, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,7 +85,7 @@ async def test_a_pod_that_a_webhook_refuses_keeps_nobody_else_asleep(
     assert [record.message for record in caplog.records].count("Cannot requeue a pod") == 1
 
 
-@pytest.mark.usefixtures("waker")
+@pytest.mark.usefixtures("requeuer")
 @pytest.mark.parametrize("status", [429, 500])
 async def test_after_an_api_servers_own_trouble_all_are_requeued_in_the_end(
     server: ApiServer, api: Api, service: Service, status: int
@@ -99,7 +99,7 @@ async def test_after_an_api_servers_own_trouble_all_are_requeued_in_the_end(
     assert trouble.hits == 1
 
 
-@pytest.mark.usefixtures("waker")
+@pytest.mark.usefixtures("requeuer")
 async def test_a_pod_that_is_gone_is_not_waited_for(
     server: ApiServer, api: Api, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,7 +111,7 @@ async def test_a_pod_that_is_gone_is_not_waited_for(
     assert caplog.messages == []
 
 
-@pytest.mark.usefixtures("waker")
+@pytest.mark.usefixtures("requeuer")
 async def test_a_pod_that_was_made_anew_under_its_name_is_another_one(
     server: ApiServer, api: Api, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -156,7 +157,9 @@ async def whole_node(
         service = Service(server, directory)
         node = WholeNode(server, api, service, session)
         if reporting is None:
-            await _start_processes(node, start, directory, pause)
+            # Not under pytest's directory: the path of a socket has at most 107 characters.
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-node-")))
+            await _start_processes(node, start, directory, root, pause)
         else:
             fleet = Fleet(api, pace=Pace(pause=Pause(pause, pause)), reporting=reporting)
             fleet.add(NAME, _MACHINE, msgspec.convert(_KUBELET, KubeletConfiguration))
@@ -174,8 +177,9 @@ async def whole_node(
         yield node
 
 
-async def _start_processes(node: WholeNode, start: Start, directory: Path, pause: tuple[float, float]) -> None:
-    root = directory / NAME
+async def _start_processes(
+    node: WholeNode, start: Start, directory: Path, root: Path, pause: tuple[float, float]
+) -> None:
     sysfs, procfs = machines.write_tree(_MACHINE, root)
     kubelet = root / "kubelet"
     kubelet.mkdir()

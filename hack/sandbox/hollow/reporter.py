@@ -13,7 +13,7 @@ import time
 from collections import deque
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -33,6 +33,7 @@ from topowise_exporter.kubelet import holders, state_files
 from topowise_exporter.kubelet.model import Allocations
 from topowise_exporter.kubelet.podresources import PodResources
 from topowise_exporter.kubelet.settings import Source
+from topowise_exporter.kubelet.settings.section import Kubelet
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine import Machine
 from topowise_exporter.observe import Observer
@@ -165,7 +166,7 @@ class _Exporter(Observer):
 
     def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
         settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root))
-        super().__init__(settings, podresources, cast(Source, _Known(config)))
+        super().__init__(settings, podresources, _Known(config))
         self._known = machine
 
     async def observe(self) -> Observation:
@@ -179,15 +180,14 @@ class _Exporter(Observer):
         return self._known
 
 
-class _Known:
+class _Known(Source):
     """A source of the configuration that never fails."""
 
-    name = "sandbox"
-
     def __init__(self, config: KubeletConfiguration) -> None:
+        super().__init__(Kubelet())
         self._config = config
 
-    async def read(self, kubelet_version: str | None) -> KubeletConfiguration:
+    async def read(self, kubelet_version: str | None = None) -> KubeletConfiguration:
         return self._config
 
 

@@ -29,8 +29,8 @@ def columns(
     lines = []
     for number, row in enumerate(table):
         *first, last = row
-        lines = [last] if room is None or len(last) <= room else _wrapped(last, room)
-        for at, part in enumerate(lines):
+        parts = [last] if room is None or len(last) <= room else _wrapped(last, room)
+        for at, part in enumerate(parts):
             cells = [*(first if not at else [""] * len(first)), part]
             if paint is not None and number:
                 padded = [_painted(paint, column, cell, widths[column]) for column, cell in enumerate(cells)]

@@ -31,12 +31,12 @@ def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> list[Nod
         raise SourceError(url, "is no address, expected one such as http://127.0.0.1:8080")
     try:
         with urllib.request.urlopen(urllib.request.Request(address, body), timeout=_TIMEOUT_S) as response:
-            body = response.read()
+            received = response.read()
     except (OSError, ValueError) as exc:
         why = exc.reason if isinstance(exc, urllib.error.URLError) else exc
         raise SourceError(url, f"cannot be asked: {why}; is it forwarded (kubectl port-forward)?") from exc
     try:
-        answer = msgspec.json.decode(body, type=list[NodeExplanation] | _Refusal)
+        answer = msgspec.json.decode(received, type=list[NodeExplanation] | _Refusal)
     except msgspec.DecodeError as exc:
         raise SourceError(url, f"answered something that is no explanation: {exc}") from exc
     if isinstance(answer, _Refusal):

@@ -293,8 +293,8 @@ def test_hostile_text_stays_text(site: Site) -> None:
     fitting = site.call("/ui/fits", json.dumps(wanted).encode()).text
     assert "&lt;script&gt;" in fitting
     assert_harmless(fitting)
-    shown = site.view.explanations(kube_scheduler.decode(json.dumps(wanted).encode()), [HOSTILE])
-    assert_harmless(page.explained_part(site.dashboard.decisions.all()[0], shown, shown))
+    explanations = site.view.explanations(kube_scheduler.decode(json.dumps(wanted).encode()), [HOSTILE])
+    assert_harmless(page.explained_part(site.dashboard.decisions.all()[0], explanations, shown))
     assert site.state()["nodes"][0][0] == HOSTILE
 
 
