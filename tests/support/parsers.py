@@ -270,7 +270,10 @@ def parsers() -> tuple[Parser, ...]:
         Parser(
             "scheduler configuration",
             _configuration(SchedulerConfiguration),
-            (head + b"SchedulerConfiguration\nclaims: {ttl: 1m30s}\nscoring: {resources: [{name: cpu, weight: 2}]}\n",),
+            (
+                head
+                + b"SchedulerConfiguration\nreservations: {ttl: 1m30s}\nscoring: {resources: [{name: cpu, weight: 2}]}\n",
+            ),
         ),
         Parser("kubeconfig", _kubeconfig, (_KUBECONFIG,)),
         Parser("cpu state", lambda given: state_files.parse_cpu_state(given, "file"), (_CPU_STATE,)),

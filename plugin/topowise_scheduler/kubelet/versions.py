@@ -85,7 +85,6 @@ def _assumed(minor: int, why: str) -> KubeletVersion:
     return msgspec.structs.replace(_known(minor), certainty="assumed", remark=f"{why}; judged as 1.{minor}")
 
 
-@lru_cache(maxsize=64)
 def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersion:
     row = ROWS[minor - _FIRST]
     options = dict(policy_options.stages(minor))

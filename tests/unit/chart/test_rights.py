@@ -131,7 +131,8 @@ def test_the_kube_scheduler_has_the_roles_of_the_clusters_own(default: Any) -> N
 
 def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
     made = render("", "exporter.config.kubelet.configz.enabled=true", "exporter.config.numatopology=true")
-    grown = {("", "nodes/configz", "get"), *((*NUMATOPOLOGY, verb) for verb in ("get", "create", "patch"))}
+    kubelet = {("", f"nodes/{one}", "get") for one in ("configz", "metrics")}
+    grown = kubelet | {(*NUMATOPOLOGY, verb) for verb in ("get", "create", "patch")}
     assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | EXPORTER_WATCHES | grown
 
 

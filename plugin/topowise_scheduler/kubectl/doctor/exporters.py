@@ -73,7 +73,7 @@ def _metrics(one: Exporter, text: str, now: float) -> Iterator[Finding]:
         (match[1], match[2] or "", float(match[3])) for match in map(_SAMPLE.fullmatch, text.splitlines()) if match
     ]
     for metric, what in (
-        ("last_look_timestamp_seconds", "has not looked at its node"),
+        ("last_sync_timestamp_seconds", "has not looked at its node"),
         ("last_publish_timestamp_seconds", "has not got its object to the API server"),
     ):
         for seen, _, value in samples:

@@ -19,7 +19,7 @@ READ = KubeletConfiguration(
 
 
 @pytest.mark.parametrize(
-    ("told", "field", "expected"),
+    ("shown", "field", "expected"),
     [
         ({"topologyManagerPolicy": "best-effort"}, "topologyManagerPolicy", "best-effort"),
         ({"topologyManagerPolicy": "none"}, "topologyManagerPolicy", "none"),
@@ -48,7 +48,7 @@ def test_only_a_told_policy_can_stand_in_for_a_source() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "named"),
+    ("shown", "named"),
     [
         ({"topologyManagerPolcy": "none"}, r"overrides\.topologyManagerPolcy: no such field.*topologyManagerPolicy"),
         ({"mergeDefaultEvictionSettings": True}, "no such field"),

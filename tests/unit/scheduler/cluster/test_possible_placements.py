@@ -8,7 +8,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
-from topowise_scheduler.cluster.possible_placements import holds_anything, worlds
+from topowise_scheduler.cluster.possible_placements import holds_anything, possible_placements
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 
@@ -31,7 +31,10 @@ class TestPossiblePlacements:
         one = view(node, "a", "2", "4Gi")
         assert node.admit_view(one).admitted
         assert free(node) == ([1, 4], [11, 16])
-        assert [free(possible) for possible in worlds(node, [one])] == [([1, 4], [11, 16]), ([3, 2], [15, 12])]
+        assert [free(possible) for possible in possible_placements(node, [one])] == [
+            ([1, 4], [11, 16]),
+            ([3, 2], [15, 12]),
+        ]
         assert free(node) == ([1, 4], [11, 16])
 
     def test_none_where_the_pod_could_never_lie(self) -> None:
@@ -39,24 +42,24 @@ class TestPossiblePlacements:
         one = view(node, "a", "4")
         assert node.admit_view(one).admitted
         # Of the first NUMA node's CPUs one is the system's.
-        assert [free(possible)[0] for possible in worlds(node, [one])] == [[3, 0]]
+        assert [free(possible)[0] for possible in possible_placements(node, [one])] == [[3, 0]]
 
     def test_a_pod_that_found_no_room_may_have_found_some(self) -> None:
         node = kubelet()
         assert node.admit_view(view(node, "other", "4")).admitted
-        assert [free(possible)[0] for possible in worlds(node, [view(node, "a", "2")])] == [[1, 0], [3, 0]]
+        assert [free(possible)[0] for possible in possible_placements(node, [view(node, "a", "2")])] == [[1, 0], [3, 0]]
 
     def test_two_pods_may_lie_together_or_apart(self) -> None:
         node = kubelet()
         pair = [view(node, name, "1") for name in "ab"]
         assert all(node.admit_view(one).admitted for one in pair)
-        assert [free(possible)[0] for possible in worlds(node, pair)] == [[1, 4], [2, 3], [2, 3], [3, 2]]
+        assert [free(possible)[0] for possible in possible_placements(node, pair)] == [[1, 4], [2, 3], [2, 3], [3, 2]]
 
     def test_too_many_are_one_that_is_worse_than_all(self) -> None:
         node = kubelet()
         many = [view(node, f"p{number}", "1") for number in range(5)]
         assert all(node.admit_view(one).admitted for one in many)
-        (worst,) = worlds(node, many)
+        (worst,) = possible_placements(node, many)
         assert free(worst)[0] == [0, 0]
 
     def test_where_only_ends_can_come_in_between_like_pods_lie_no_higher_than_predicted(self) -> None:
@@ -64,16 +67,16 @@ class TestPossiblePlacements:
         pair = [view(node, name, "2") for name in "ab"]
         assert all(node.admit_view(one).admitted for one in pair)
         assert free(node)[0] == [1, 2]
-        found = [free(possible)[0] for possible in worlds(node, pair, {"uid-a": 0, "uid-b": 1})]
+        found = [free(possible)[0] for possible in possible_placements(node, pair, {"uid-a": 0, "uid-b": 1})]
         assert found == [[0, 4], [1, 2]]
         unlike = [pair[0], view(node, "b", "1")]
-        assert len(worlds(node, unlike, {"uid-a": 0, "uid-b": 1})) == 4
+        assert len(possible_placements(node, unlike, {"uid-a": 0, "uid-b": 1})) == 4
 
     def test_where_zones_do_not_decide_only_memory_may_be_elsewhere(self) -> None:
         node = kubelet(topologyManagerPolicy="best-effort")
         one = view(node, "a", "2", "4Gi")
         assert node.admit_view(one).admitted
-        assert [free(possible)[1] for possible in worlds(node, [one])] == [[11, 16], [15, 12]]
+        assert [free(possible)[1] for possible in possible_placements(node, [one])] == [[11, 16], [15, 12]]
 
     def test_a_pod_of_the_shared_pool_holds_nothing(self) -> None:
         node = kubelet(memoryManagerPolicy="None", reservedMemory=None)
@@ -98,13 +101,13 @@ class TestWhenItIsNotSure:
     def test_until_the_kubelet_has_taken_the_pod_on_and_nothing_came_in_between(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
         assert not self.fits(service, "4")
-        assert service.ledger.worlds.pods == 1
+        assert service.ledger.possible.pods == 1
         service.put(pod("a", "3", node="n1", phase="Running"))
         assert not self.fits(service, "4")
         service.clock.now += 3
         service.ledger.tick()
         assert self.fits(service, "4")
-        assert service.ledger.worlds.pods == 0
+        assert service.ledger.possible.pods == 0
 
     def test_until_the_report_if_a_pod_ended_meanwhile(self, service: Service) -> None:
         truth = kubelet()
@@ -119,7 +122,7 @@ class TestWhenItIsNotSure:
         service.ledger.tick()
         assert service.free("n1") == [3, 2]
         assert self.fits(service, "3")
-        assert service.ledger.worlds.pods == 1
+        assert service.ledger.possible.pods == 1
         truth.remove("uid-other")
         assert truth.admit(pods.decode(msgspec.json.encode(pod("a", "2")))).admitted
         service.report(self.report(truth, "3"))

@@ -134,6 +134,14 @@ class LedgerMachine(RuleBasedStateMachine):
         if self.pods[uid].state == "assumed" and self.pods[uid].node == node:
             self.pods[uid].leave()
 
+    @rule(name=names, node=nodes, fails=st.booleans())
+    def preempt(self, name: str, node: str, *, fails: bool) -> None:
+        """A pod for which others made way comes to where it is nominated, or does not."""
+        self.nominate(name, node)
+        self.begin_to_bind(name, node)
+        if fails:
+            self.bind_fails(name, node)
+
     @rule(name=names, node=nodes, runs=st.booleans())
     def is_bound(self, name: str, node: str, *, runs: bool) -> None:
         """An event says so, of ours or of somebody else's Binding; a pod never changes its node then."""

@@ -70,7 +70,7 @@ def test_a_healthy_node_has_nothing(objects: dict[str, Json], examine: Callable[
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "finding"),
     [
         (
             {"cpuManagerPolicy": "none"},
@@ -280,7 +280,7 @@ def test_a_good_configuration_of_kube_scheduler() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "finding"),
     [
         ({"nodeCacheCapable": False}, "error: nodeCacheCapable False, expected true"),
         ({"nodeCacheCapable": None}, "error: nodeCacheCapable None, expected true"),

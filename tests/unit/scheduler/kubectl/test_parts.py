@@ -11,7 +11,7 @@ from topowise_scheduler.kubectl.zones import Amount
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [(0, "0s"), (119, "119s"), (120, "2m"), (200, "3m20s"), (660, "11m"), (10_800, "3h"), (11_100, "3h5m"),
      (100_000, "27h"), (172_800, "2d"), (200_000, "2d7h"), (864_000, "10d"), (70_000_000, "2y80d")],
 )  # fmt: skip

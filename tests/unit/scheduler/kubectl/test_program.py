@@ -103,7 +103,7 @@ def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "shown"),
     [
         ([""], "nodes node explain fits simulate doctor completion"),
         (["no"], "nodes node"),

@@ -97,7 +97,7 @@ def test_what_the_service_refuses_is_an_error(stub: Stub, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [("http://127.0.0.1:1", "cannot be asked"), ("file:///etc/passwd", "is no address"), ("x", "is no")],
 )
 def test_a_service_that_is_not_there(url: str, message: str, ask: Ask) -> None:

@@ -121,7 +121,7 @@ def test_recorded_bodies_with_a_part_cut_out_are_answered_too(app: http.Applicat
 
 
 @pytest.mark.parametrize(
-    ("verb", "body", "told"),
+    ("verb", "body", "shown"),
     [
         ("predicate", b"{", {"code": 1}),
         ("predicate", b"{}", {"code": 1}),

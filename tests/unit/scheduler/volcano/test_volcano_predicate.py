@@ -51,7 +51,7 @@ def test_a_node_that_nobody_has_reported_fits_unless_a_policy_is_asked_for() -> 
     assert volcano.predicate(pod("q", **policy("restricted")), "unknown-node") == (3, refusals.OTHER_POLICY)
 
 
-@pytest.mark.parametrize(("cpu", "told"), [("4", (2, refusals.NOT_NOW)), ("9", (3, refusals.NEVER))])
+@pytest.mark.parametrize(("cpu", "expected"), [("4", (2, refusals.NOT_NOW)), ("9", (3, refusals.NEVER))])
 def test_only_where_evicting_may_help_volcano_may_preempt(cpu: str, expected: tuple[int, str]) -> None:
     service = Service()
     service.report(counts("full", ("0", "0"), included=()))
@@ -102,7 +102,7 @@ def test_verdicts_are_counted_by_their_words() -> None:
     volcano = Volcano(service)
     for _ in range(3):
         volcano.predicate(pod("p", "4"), "full")
-    assert service.answers.expected[refusals.NOT_NOW] == 3
+    assert service.answers.verdict_counts[refusals.NOT_NOW] == 3
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1, (75.0, 50.0, 0.0)), (10, (750.0, 500.0, 0.0))])

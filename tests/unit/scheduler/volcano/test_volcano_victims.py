@@ -34,7 +34,7 @@ def evictees() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "offered", "told"),
+    ("cpu", "offered", "expected"),
     [
         ("2", ("left-a", "left-b", "right"), (ABSTAIN, [])),
         ("4", ("left-a", "left-b", "right"), (PERMIT, ["left-a"])),
