@@ -272,7 +272,8 @@ def parsers() -> tuple[Parser, ...]:
             _configuration(SchedulerConfiguration),
             (
                 head
-                + b"SchedulerConfiguration\nreservations: {ttl: 1m30s}\nscoring: {resources: [{name: cpu, weight: 2}]}\n",
+                + b"SchedulerConfiguration\nreservations: {ttl: 1m30s}\n"
+                + b"scoring: {resources: [{name: cpu, weight: 2}]}\n",
             ),
         ),
         Parser("kubeconfig", _kubeconfig, (_KUBECONFIG,)),
