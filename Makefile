@@ -18,8 +18,8 @@ venv: .venv/stamp ## The environment that everything else needs, from the lock.
 demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. KEEP=1 leaves it running.
 	@$(BIN)/python -m demo $(if $(KEEP),--keep)
 
-test: venv ## Unit, contract and integration tests (under 3 minutes on 2 cores).
-	@$(BIN)/python -m pytest -n 2 $(ARGS)
+test: venv ## Unit, contract and integration tests (under 4 minutes on 2 cores).
+	@$(BIN)/python -m pytest -n 4 $(ARGS)
 
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check

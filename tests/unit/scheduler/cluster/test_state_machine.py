@@ -271,8 +271,8 @@ def test_any_order_of_events() -> None:
 
 
 def _keeps_the_old_node(self: PodStates, uid: str, state: PodState) -> list[Any]:
-    """A pod that goes from one node to another stays on the first as well."""
-    return [one for one in _MOVE(self, uid, state) if one.after is not None or state.node == ""]
+    """A pod that leaves a node stays on it as well."""
+    return [one for one in _MOVE(self, uid, state) if one.after is not None]
 
 
 def _forgets_nominations(self: PodState) -> PodState:
