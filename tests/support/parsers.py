@@ -191,7 +191,7 @@ _KUBECONFIG = (
     b"users: [{name: u, user: {token: t, client-certificate-data: aGk=, client-key-data: aGk=}}]\n"
     b"contexts: [{name: c, context: {cluster: k, user: u}}]\n"
 )
-_CPU_STATE = b'{"policyName":"static","defaultCpuSet":"0-1,8","entries":{"uid":{"c":"2-3"}},"checksum":1}'
+_CPU_STATE = b'{"policyName":"static","defaultCpuSet":"0-1,8","entries":{"uid":{"c":"2-3"}},"checksum":0}'
 _DEVICE_CHECKPOINT = (
     b'{"Data":{"PodDeviceEntries":[{"PodUID":"bf52b2cd-b611-4e79-86b1-280b283185c3","ContainerName":"check",'
     b'"ResourceName":"nvidia.com/gpu","DeviceIDs":{"-1":["tegra"]},'
@@ -200,7 +200,7 @@ _DEVICE_CHECKPOINT = (
 )
 _MEMORY_STATE = (
     b'{"policyName":"Static","machineState":{"0":{"numberOfAssignments":1,"memoryMap":{"memory":{"total":9,"free":5}},'
-    b'"cells":[0,1]}},"entries":{"uid":{"c":[{"numaAffinity":[0],"type":"memory","size":4}]}},"checksum":1}'
+    b'"cells":[0,1]}},"entries":{"uid":{"c":[{"numaAffinity":[0],"type":"memory","size":4}]}},"checksum":0}'
 )
 _NUMATOPOLOGY = (
     b'{"metadata":{"name":"n"},"spec":{"policies":{"CPUManagerPolicy":"static"},"resReserved":{"cpu":"1"},"numares":'

@@ -5,8 +5,7 @@ written only here. Two traps: the file is written when a device is given and not
 that are long gone; and it names pods by uid. Formats (pkg/kubelet/cm/devicemanager/checkpoint): DeviceIDs is a list of
 ids up to Kubernetes 1.19, and by NUMA node since, where -1 is none; a device near two nodes is under both.
 
-The checksum is FNV-1a over a dump of Go's structs by spew (`%#v`, map keys sorted). It is made here again, as a kubelet
-that finds it wrong takes the file for damaged.
+The checksum is made here again (checksum.py), as a kubelet that finds it wrong takes the file for damaged.
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ import msgspec
 
 from topowise import documents
 from topowise.errors import SourceError
+from topowise_exporter.kubelet.checksum import MOST_DUMPED, fnv1a
 from topowise_exporter.kubelet.model import Device
 
 MOST_BYTES: Final = 16 << 20
 """A plug-in's answer, with all environment and mounts, is in it for each container."""
 _MOST_DEVICES: Final = 1 << 16
-# Twenty milliseconds of our time; a longer dump, with long answers of plug-ins in it, goes by its form alone.
-_MOST_DUMPED: Final = 256 << 10
 
 _Ids = tuple[str, ...]
 
@@ -74,12 +72,17 @@ def parse(text: bytes, source: str) -> DeviceState:
     return DeviceState(holders, frozenset(resource for resource, ids in registered.items() if ids))
 
 
+def checksum_of(data: object) -> int | None:
+    """Of a `Data` as JSON has it."""
+    return checksum(msgspec.convert(data, _Data))
+
+
 def checksum(data: _Data) -> int | None:
     """As the kubelet makes it; None for a file that would take too long. Raises ValueError."""
-    if sum(len(entry.AllocResp or "") for entry in data.PodDeviceEntries or ()) > _MOST_DUMPED // 4:
+    if sum(len(entry.AllocResp or "") for entry in data.PodDeviceEntries or ()) > MOST_DUMPED // 4:
         return None
-    dump = _dump(data).encode()
-    return _fnv1a(dump) if len(dump) <= _MOST_DUMPED else None
+    dump = _dump(data)
+    return fnv1a(dump) if len(dump) <= MOST_DUMPED else None
 
 
 def _holders(data: _Data, source: str) -> dict[str, dict[str, tuple[Device, ...]]]:
@@ -141,10 +144,3 @@ def _dump_map(ids: Mapping[str, _Ids | None] | None, keys: list[str]) -> str:
 
 def _dump_list(ids: _Ids | None) -> str:
     return "<nil>" if ids is None else f"[{' '.join(ids)}]"
-
-
-def _fnv1a(text: bytes) -> int:
-    value = 0x811C9DC5
-    for byte in text:
-        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return value

@@ -20,6 +20,7 @@ import msgspec
 
 from topowise import checkpoints, documents
 from topowise.errors import ParseError, SourceError
+from topowise_exporter.kubelet import checksum
 from topowise_exporter.kubelet.model import MemoryBlock
 
 CPU_STATE: Final = "cpu_manager_state"
@@ -89,12 +90,14 @@ def parse_cpu_state(text: bytes, source: str) -> CpuState | None:
         raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
     if not state.policy:
         raise SourceError(source, "is not the checkpoint it should be: it names no policy")
+    checksum.check_cpu_state(text, source)
     return CpuState(state.shared, state.held) if state.policy == "static" else None
 
 
 def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
     """None if the memory manager is off. Raises SourceError."""
     checkpoint = _decode(text, source, _MemoryCheckpoint)
+    checksum.check_memory_state(text, source)
     if checkpoint.policy_name != "Static":
         return None
     holders = {

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from topowise.errors import SourceError
-from topowise_exporter.kubelet import holders
+from topowise_exporter.kubelet import checksum, holders
 from topowise_exporter.kubelet.model import ContainerAllocation, MemoryBlock, PodAllocation
 from topowise_exporter.kubelet.state_files import StateFile, parse_cpu_state, parse_memory_state
 
 GIB = 1 << 30
 
 CPU = b"""{"policyName":"static","defaultCpuSet":"0,7","entries":{
- "live":{"setup":"5-6","main":"1-2"},"init-only":{"setup":"3"},"dead":{"main":"4"}},"checksum":1}"""
+ "live":{"setup":"5-6","main":"1-2"},"init-only":{"setup":"3"},"dead":{"main":"4"}},"checksum":0}"""
 
 MEMORY = b"""{"policyName":"Static","machineState":{
  "0":{"numberOfAssignments":2,"memoryMap":{"memory":{"total":10,"systemReserved":0,"allocatable":8,"reserved":7,"free":1}},
@@ -23,7 +24,7 @@ MEMORY = b"""{"policyName":"Static","machineState":{
  "1":{"numberOfAssignments":2,"memoryMap":{"memory":{"total":10,"systemReserved":0,"allocatable":8,"reserved":3,"free":5}},
       "cells":[0,1]}},
  "entries":{"live":{"main":[{"numaAffinity":[0,1],"type":"memory","size":4}]},
-            "dead":{"main":[{"numaAffinity":[0,1],"type":"memory","size":6}]}},"checksum":1}"""
+            "dead":{"main":[{"numaAffinity":[0,1],"type":"memory","size":6}]}},"checksum":0}"""
 
 LIVE = PodAllocation("ns", "p", (ContainerAllocation("main", frozenset({1, 2}), (MemoryBlock("memory", (0, 1), 4),)),))
 
@@ -105,7 +106,7 @@ def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
     text = b"""{"policyName":"Static","machineState":{"0":{"numberOfAssignments":2,"memoryMap":{
      "memory":{"allocatable":8,"reserved":8,"free":0}},"cells":[0]}},
      "entries":{"a":{"main":[{"numaAffinity":[0],"type":"memory","size":4}]},
-                "b":{"main":[{"numaAffinity":[0],"type":"memory","size":4}]}},"checksum":1}"""
+                "b":{"main":[{"numaAffinity":[0],"type":"memory","size":4}]}},"checksum":0}"""
     state = parse_memory_state(text, "x")
     assert state is not None
     pod = PodAllocation("ns", "r-1", (ContainerAllocation("main", memory=(MemoryBlock("memory", (0,), 4),)),))
@@ -125,7 +126,7 @@ def test_a_damaged_file_is_named(parse: Any) -> None:
 def memory_of(number: int, reserved: int, entries: str, more: str = "") -> bytes:
     tables = f'"memory":{{"allocatable":100,"reserved":{reserved},"free":{100 - reserved}}}'
     nodes = f'"0":{{"numberOfAssignments":{number},"memoryMap":{{{tables}}},"cells":[0]}}'
-    text = f'{{"policyName":"Static","machineState":{{{nodes}}},"entries":{{{entries}}}{more},"checksum":1}}'
+    text = f'{{"policyName":"Static","machineState":{{{nodes}}},"entries":{{{entries}}}{more},"checksum":0}}'
     return text.encode()
 
 
@@ -156,10 +157,10 @@ def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
 @pytest.mark.parametrize(
     ("text", "holders"),
     [
-        (b'{"policyName":"static","defaultCpuSet":"0","entries":{"u":{"c":"1-2"}},"checksum":1}', {"u": {"c": {1, 2}}}),
+        (b'{"policyName":"static","defaultCpuSet":"0","entries":{"u":{"c":"1-2"}},"checksum":0}', {"u": {"c": {1, 2}}}),
         # V4, from 1.37 on: what counts is a text of its own, and the rest is for older kubelets.
         (
-            b'{"policyName":"static","defaultCpuSet":"0-9","entries":{},"checksum":1,"data":"{\\"policyName\\":'
+            b'{"policyName":"static","defaultCpuSet":"0-9","entries":{},"checksum":0,"data":"{\\"policyName\\":'
             b'\\"static\\",\\"defaultCpuSet\\":\\"0\\",\\"entries\\":{\\"u\\":{\\"c\\":\\"1-2\\"}},'
             b'\\"podEntries\\":{\\"u\\":{\\"\\":\\"1-3\\"}}}"}',
             {"u": {"c": {1, 2}}},
@@ -172,3 +173,37 @@ def test_cpu_state_of_every_version(text: bytes, holders: dict[str, dict[str, se
     state = parse_cpu_state(text, "x")
     assert state is not None
     assert (state.shared, state.holders) == (frozenset({0}), holders)
+
+
+# As kubelets wrote them (the checksums are those of upstream's own tests of its checkpoints, and of damaged ones).
+GOOD_CPU = b'{"policyName":"none","defaultCpuSet":"","checksum":1353318690}'
+GOOD_MEMORY = b'{"policyName":"None","machineState":{},"checksum":4236770233}'
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (parse_cpu_state, GOOD_CPU),
+        (parse_memory_state, GOOD_MEMORY),
+    ],
+)
+def test_a_checksum_that_is_wrong_is_damage_and_one_of_an_unknown_struct_is_not_looked_at(
+    parse: Callable[[bytes, str], object], text: bytes
+) -> None:
+    assert parse(text, "file") is None
+    right = int(text.rpartition(b":")[2].rstrip(b"}"))
+    with pytest.raises(SourceError, match=f"file: has checksum {right + 1}, expected {right}$"):
+        parse(text.replace(str(right).encode(), str(right + 1).encode()), "file")
+    damaged = text.replace(b'"policyName":"', b'"policyName":"X')
+    with pytest.raises(SourceError, match=f"has checksum {right}, expected"):
+        parse(damaged, "file")
+    # A newer kubelet's fields are in a dump that is not known here.
+    assert parse(damaged.replace(b'"checksum"', b'"newer":{},"checksum"'), "file") is None
+
+
+def test_a_file_of_a_kubelet_with_pod_level_managers_is_as_good() -> None:
+    fields = "PolicyName:(string)none DefaultCPUSet:(string) Entries:(map[string]map[string]string)map[] "
+    for name, more in (("", "PodEntries:(state.PodCPUAssignments)map[] "), ("V2", "")):
+        dump = f"(*state.CPUManagerCheckpoint{name}){{{fields}{more}Checksum:(checksum.Checksum)0}}"
+        text = GOOD_CPU.replace(b"1353318690", str(checksum.fnv1a(dump)).encode())
+        assert parse_cpu_state(text, "file") is None

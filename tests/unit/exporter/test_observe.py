@@ -26,7 +26,7 @@ from topowise_exporter.kubelet.model import Device as Plugged
 from topowise_exporter.machine.model import Machine
 from topowise_exporter.observe import Observer
 
-STATE = b'{"policyName":"static","defaultCpuSet":"0-1","entries":{"u":{"setup":"2-3"}},"checksum":1}'
+STATE = b'{"policyName":"static","defaultCpuSet":"0-1","entries":{"u":{"setup":"2-3"}},"checksum":0}'
 MACHINE = Machine((), (), (), (), (), (), (), ())
 
 
@@ -118,7 +118,7 @@ class Node:
 
     def write(self, cpus: dict[str, dict[str, str]], memory: dict[str, int] | None = None) -> None:
         """The state files: CPUs of containers, and bytes of each pod's container c on NUMA node 0."""
-        text = msgspec.json.encode({"policyName": "static", "defaultCpuSet": "0", "entries": cpus, "checksum": 1})
+        text = msgspec.json.encode({"policyName": "static", "defaultCpuSet": "0", "entries": cpus, "checksum": 0})
         (self.root / "cpu_manager_state").write_bytes(text)
         entries = {
             uid: {"c": [{"numaAffinity": [0], "type": "memory", "size": size}]} for uid, size in (memory or {}).items()
@@ -126,7 +126,7 @@ class Node:
         used = sum((memory or {}).values())
         table = {"allocatable": 100, "reserved": used, "free": 100 - used}
         nodes = {"0": {"numberOfAssignments": len(entries), "memoryMap": {"memory": table}, "cells": [0]}}
-        text = msgspec.json.encode({"policyName": "Static", "machineState": nodes, "entries": entries, "checksum": 1})
+        text = msgspec.json.encode({"policyName": "Static", "machineState": nodes, "entries": entries, "checksum": 0})
         (self.root / "memory_manager_state").write_bytes(text)
 
     async def read(self, version: str | None) -> KubeletConfiguration:

@@ -60,7 +60,7 @@ def memory_node(number: int, kept: int) -> dict[str, Any]:
 
 
 def write(root: Path, cpus: str = "0-3") -> StartCheck:
-    (root / "cpu_manager_state").write_text(json.dumps({"policyName": "static", "defaultCpuSet": cpus, "checksum": 1}))
+    (root / "cpu_manager_state").write_text(json.dumps({"policyName": "static", "defaultCpuSet": cpus, "checksum": 0}))
     state = {"0": memory_node(0, GIB), "1": memory_node(1, 0)}
     (root / "memory_manager_state").write_text(json.dumps({"policyName": "Static", "machineState": state}))
     return StartCheck(root)

@@ -11,13 +11,13 @@ import pytest
 
 from sandbox import machines
 from sandbox.hollow.hardware import scanned
-from sandbox.kubelet import checksum
 from sandbox.kubelet.holdings import NodeHoldings
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.state_files import StateFiles
 from topowise import pods
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_exporter.kubelet import checksum, device_checkpoint
 from topowise_scheduler.kubelet import Admission
 
 # Written by kubelets, as people have put them on the web, and by Kubernetes' own tests.
@@ -50,7 +50,7 @@ def test_the_checksum_of_devices_is_the_one_that_a_kubelet_writes() -> None:
         "PodDeviceEntries": None,
         "RegisteredDevices": {"nvidia.com/gpu": ["GPU-0650a168-e770-3ea8-8ac3-8a1d419763e0"]},
     }
-    assert checksum.of_device_state(data) == 3952659280
+    assert device_checkpoint.checksum_of(data) == 3952659280
 
 
 GPU = "nvidia.com/gpu"
