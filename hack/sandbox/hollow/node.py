@@ -42,8 +42,10 @@ class HollowNode:
         self.reporter = Reporter(
             api, name, machine, self.config, self.kubelet, directory, reporting=reporting, random=random
         )
+        root = Root(directory)
+        root.make_socket_file()
         self.lifecycle = Lifecycle(
-            api, name, self.kubelet, Root(directory), self.reporter.note, pace=pace, refused=refused, random=random
+            api, name, self.kubelet, root, self.reporter.note, pace=pace, refused=refused, random=random
         )
         self.lifecycle.checkpoint(devices=True)
 

@@ -165,7 +165,8 @@ class _Exporter(Observer):
     """The real one's look, at a machine and a configuration that are known."""
 
     def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
-        settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root))
+        socket = str(root / "pod-resources/kubelet.sock")
+        settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root), podresources_socket=socket)
         super().__init__(settings, podresources, _Known(config))
         self._known = machine
 

@@ -133,11 +133,16 @@ class Lifecycle:
         async with self._loop:
             self.history.append((time.monotonic(), "kubelet restarts"))
             active = [pod for uid, pod in self._known.items() if self.node.runs(uid)]
+            self.node.is_blind = True
+            self._root.make_socket_file()
             await self.start_up(startup)
             for pod in _by_age(active):
                 decision = await self._allocate(pod)
                 if not decision.admitted:
-                    self._spawn(self._refuse(pod, decision), f"{pod.metadata.name} is refused")
+                    # It ran, so no scheduler is to be told.
+                    self._note(pod, f"not admitted again: {decision.reason}")
+                    self._lives.pop(pod.metadata.uid).cancel()
+                    self._spawn(self._report(pod, _failed(decision)), f"{pod.metadata.name} fails")
             self.node.forget_restored()
 
     async def run(self) -> None:
@@ -246,9 +251,7 @@ class Lifecycle:
         self._note(pod, f"REFUSED: {decision.reason}")
         if self._refused is not None:
             self._refused(pod, decision)
-        message = f"Pod was rejected: {decision.message}"
-        status = {"phase": "Failed", "reason": decision.reason, "message": message, "startTime": _now()}
-        await self._report(pod, status)
+        await self._report(pod, _failed(decision))
 
     async def _live(self, pod: pods.Pod) -> None:
         uid = pod.metadata.uid
@@ -346,6 +349,11 @@ def _running(pod: pods.Pod) -> dict[str, Any]:
             for container in pod.spec.containers or ()
         ],
     }
+
+
+def _failed(decision: Admission) -> dict[str, Any]:
+    message = f"Pod was rejected: {decision.message}"
+    return {"phase": "Failed", "reason": decision.reason, "message": message, "startTime": _now()}
 
 
 def _succeeded(pod: pods.Pod) -> dict[str, Any]:

@@ -12,6 +12,7 @@ class Root:
 
     def __init__(self, directory: Path) -> None:
         self.files = StateFiles(directory)
+        self.socket = directory / "pod-resources/kubelet.sock"
         self._pods = directory / "pods"
         self._pods.mkdir(parents=True, exist_ok=True)
 
@@ -26,3 +27,10 @@ class Root:
     def remove_pod(self, uid: str) -> None:
         """Nothing of the pod is left (cleanupOrphanedPodDirs)."""
         (self._pods / uid).rmdir()
+
+    def make_socket_file(self) -> None:
+        """In the place of a socket, where nobody listens: every process makes it anew, which tells of its start."""
+        self.socket.parent.mkdir(exist_ok=True)
+        scratch = self.socket.with_name(".kubelet.sock")
+        scratch.touch()
+        scratch.replace(self.socket)

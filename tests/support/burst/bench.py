@@ -81,7 +81,8 @@ class Bench:
         self.services: list[Service] = []
         self.refusals: list[Refusal] = []
         self.raced: list[Refusal] = []
-        """Refused because another scheduler's pod was bound to the node at the same moment; nobody can know that."""
+        """Refused because another scheduler's pod was bound to the node at the same moment, or because the kubelet went
+        down on their way to it; nobody can know that."""
         self.blind_refusals: list[Refusal] = []
         self.evidence: list[str] = []
         self.errors: Counter[str] = Counter()
@@ -357,7 +358,7 @@ class Bench:
             self.blind_refusals.append(refusal)
             return
         seen = evidence.scene(refusal, self.fleet.nodes[refusal.node])
-        if seen.is_race("default/blind"):
+        if seen.is_race("default/blind") or seen.is_overtaken():
             self.raced.append(refusal)
         else:
             self.refusals.append(refusal)

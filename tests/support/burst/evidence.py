@@ -46,6 +46,11 @@ class Scene(msgspec.Struct, frozen=True):
         ]
         return any(mine - _RACE_S <= moment <= mine for moment in theirs)
 
+    def is_overtaken(self) -> bool:
+        """Whether the kubelet went down after the pod was decided: its device plugins may not be back in time."""
+        decided = self.times().get(self.pod, {}).get("decided", 0.0)
+        return any(moment > decided for moment, what in self.history if what == "kubelet restarts")
+
     def suspects(self) -> Iterator[str]:
         """Orders of events since that report which a prediction may have taken for another."""
         times = self.times()
