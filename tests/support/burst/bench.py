@@ -81,8 +81,9 @@ class Bench:
         self.services: list[Service] = []
         self.refusals: list[Refusal] = []
         self.raced: list[Refusal] = []
-        """Refused because another scheduler's pod was bound to the node at the same moment, or because the kubelet went
-        down on their way to it; nobody can know that."""
+        """Refused because another scheduler's pod was bound to the node at the same moment; nobody can know that."""
+        self.overtaken: list[Refusal] = []
+        """Refused because the kubelet went down when they were on their way to it; nobody can know that either."""
         self.blind_refusals: list[Refusal] = []
         self.evidence: list[str] = []
         self.errors: Counter[str] = Counter()
@@ -225,6 +226,7 @@ class Bench:
             "pods/s": f"{pods / max(0.001, self.seconds):.0f}",
             "refused": str(len(self.refusals)),
             "raced": str(len(self.raced)),
+            "overtaken": str(len(self.overtaken)),
             "blind refused": str(len(self.blind_refusals)),
             "bound": str(counts["bound"]),
             "attempts": str(counts["attempts"]),
@@ -358,7 +360,9 @@ class Bench:
             self.blind_refusals.append(refusal)
             return
         seen = evidence.scene(refusal, self.fleet.nodes[refusal.node])
-        if seen.is_race("default/blind") or seen.is_overtaken():
+        if seen.is_overtaken():
+            self.overtaken.append(refusal)
+        elif seen.is_race("default/blind"):
             self.raced.append(refusal)
         else:
             self.refusals.append(refusal)

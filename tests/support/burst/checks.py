@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from burst.bench import Bench
-from sandbox.hollow import HollowNode
+from sandbox.hollow import HollowNode, Refusal
 from sandbox.kubescheduler.pod import PodInfo
-from topowise import quantity
+from topowise import pods, quantity
 
 _SHOWN: Final = 12
 
@@ -15,8 +15,14 @@ _SHOWN: Final = 12
 def assert_no_refusals(bench: Bench) -> None:
     """No kubelet has refused a pod of ours, but where another scheduler was faster by the blink of an eye."""
     assert not bench.refusals, f"{len(bench.refusals)} of our pods were refused:\n" + "\n".join(bench.evidence)
+    # What a kubelet's restart takes away for a while are devices; CPUs and memory are those of its files.
+    assert all(_asks_for_devices(one) for one in bench.overtaken), "\n".join(bench.evidence)
     few = max(1, bench.scenario.pods // 100)
     assert len(bench.raced) <= few, f"{len(bench.raced)} pods lost races:\n" + "\n".join(bench.evidence)
+
+
+def _asks_for_devices(refusal: Refusal) -> bool:
+    return any("/" in name for name in pods.needs(refusal.pod).requests)
 
 
 async def assert_nothing_left_out(bench: Bench) -> None:
