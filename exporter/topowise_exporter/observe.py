@@ -150,7 +150,7 @@ class Observer:
         leftovers = self._unlisted_devices(files.devices, pods, found, directories or _NONE)
         devices = self._devices()
         if self._has_files and not self.doubts:
-            self._start.compare(kubelet, read, allocatable)
+            self._start.compare(kubelet, read, allocatable, self._clock())
         changing = (unlisted, leftovers, absent)
         inputs = (read, allocatable, found.pods, found.admitting, devices, files.cpu, files.memory, files.devices)
         if self._last is not None and self._is_same(

@@ -3,6 +3,10 @@
 A kubelet compares them with machine and configuration when it starts, and exits if they do not match: after a changed
 reservation, hugepages that were made at run time, memory that came or went. What is compared, and in which order, is
 topowise.checkpoints'; here is where each side comes from. A file that is not there is made anew, and nothing is wrong.
+
+A kubelet that gives a container CPUs or memory writes what is left and what is held one after the other, so in between
+its files contradict themselves. They are compared once they have been left alone for a while; that also keeps the cost
+out of admissions.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from topowise_exporter.kubelet.state_files import CPU_STATE, MEMORY_STATE, State
 from topowise_exporter.machine.model import Machine, NumaNode
 
 _LONGEST: Final = 400
+_SETTLED_S: Final = 5.0
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 _UNITS: Final = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
@@ -31,12 +36,18 @@ class StartCheck:
         self._cpu: StateFile[bytes] = StateFile(root / CPU_STATE, _as_it_is)
         self._memory: StateFile[bytes] = StateFile(root / MEMORY_STATE, _as_it_is)
         self._last: tuple[object, ...] = ()
+        self._seen: tuple[object, ...] = ()
+        self._seen_since = -_SETTLED_S
         self.problems: Mapping[str, str] = {}
 
-    def compare(self, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable) -> None:
-        """Compare anew if anything has changed."""
+    def compare(self, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable, now: float) -> None:
+        """Compare anew what has changed and then stayed the same for a while; the first time at once. `now` is in
+        seconds, monotonic."""
         seen = (_text(self._cpu), _text(self._memory), config, machine, allocatable.cpus)
-        if seen == self._last:
+        if seen != self._seen:
+            self._seen_since = now if self._seen else now - _SETTLED_S
+            self._seen = seen
+        if seen == self._last or now - self._seen_since < _SETTLED_S:
             return
         # Its words quote what changes with every pod: as long as only the files change, the first ones hold.
         held = self.problems if seen[2:4] == self._last[2:4] else {}

@@ -111,7 +111,7 @@ async def test_a_kubelet_that_is_killed_in_the_middle_of_an_admission(
     server: ApiServer, api: Api, start: Start, tmp_path: Path
 ) -> None:
     async with whole_node(server, api, start, tmp_path, pause=SLOW) as node:
-        state = tmp_path / "n1/kubelet/cpu_manager_state"
+        state = node.kubelet_root / "cpu_manager_state"
         before = len(node.versions)
         node.create("first", *FOUR)
         await assert_eventually(lambda: "c1" in state.read_text(), within=LONG_S)

@@ -69,6 +69,8 @@ class WholeNode:
         self.versions: list[Json] = []
         self.start_kubelet: Callable[..., Any] = _nothing
         self.kubelet: Daemon | None = None
+        self.kubelet_root = Path()
+        """The kubelet's folder, if it is a process."""
 
     # As Consumer of the node's objects
 
@@ -181,7 +183,7 @@ async def _start_processes(
     node: WholeNode, start: Start, directory: Path, root: Path, pause: tuple[float, float]
 ) -> None:
     sysfs, procfs = machines.write_tree(_MACHINE, root)
-    kubelet = root / "kubelet"
+    kubelet = node.kubelet_root = root / "kubelet"
     kubelet.mkdir()
     (kubelet / "config.yaml").write_text(yaml.safe_dump(_KUBELET))
     kubeconfig = str(node.server.kubeconfig(directory / "kubeconfig"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -67,30 +68,38 @@ def write(root: Path, cpus: str = "0-3") -> StartCheck:
 
 
 ALLOCATABLE = Allocatable(cpus=frozenset((1, 2, 3)))
+TIMES = count(0.0, 100.0)
+
+
+def compare(check: StartCheck, config: KubeletConfiguration, machine: Machine) -> None:
+    """All as it is for a while."""
+    now = next(TIMES)
+    for later in (0.0, 5.0):
+        check.compare(config, machine, ALLOCATABLE, now + later)
 
 
 def test_files_that_match_are_accepted_and_missing_ones_too(tmp_path: Path) -> None:
     check = write(tmp_path)
-    check.compare(CONFIG, two(), ALLOCATABLE)
+    compare(check, CONFIG, two())
     assert check.problems == {}
     amount = msgspec.structs.replace(CONFIG, reservedSystemCPUs="", systemReserved={"cpu": "1"})
-    check.compare(amount, two(), ALLOCATABLE)
+    compare(check, amount, two())
     assert check.problems == {}
     nothing = StartCheck(tmp_path / "elsewhere")
-    nothing.compare(CONFIG, two(), ALLOCATABLE)
+    compare(nothing, CONFIG, two())
     assert nothing.problems == {}
 
 
 def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
     check = write(tmp_path)
-    check.compare(CONFIG, two(cpus=(2,), memory_bytes=8 * GIB + 4096), ALLOCATABLE)
+    compare(check, CONFIG, two(cpus=(2,), memory_bytes=8 * GIB + 4096))
     assert check.problems == {
         "cpu_manager_state": 'current set of available CPUs "0-2" doesn\'t match with CPUs in state "0-3" (3 went)',
         "memory_manager_state": "[memorymanager] the expected machine state is different from the real one "
         f"(node 1, memory: total {8 * GIB}, now {8 * GIB + 4096})",
     }
     other = msgspec.structs.replace(CONFIG, cpuManagerPolicy="none", memoryManagerPolicy="None")
-    check.compare(other, two(), ALLOCATABLE)
+    compare(check, other, two())
     assert sorted(check.problems) == ["cpu_manager_state", "memory_manager_state"]
     assert (
         'configured policy "none" differs from state checkpoint policy "static"' in check.problems["cpu_manager_state"]
@@ -99,24 +108,41 @@ def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
 
 def test_a_reservation_that_was_changed(tmp_path: Path) -> None:
     check = write(tmp_path, cpus="0,2-3")
-    check.compare(msgspec.structs.replace(CONFIG, reservedSystemCPUs="0-1"), two(), ALLOCATABLE)
+    compare(check, msgspec.structs.replace(CONFIG, reservedSystemCPUs="0-1"), two())
     assert "not all reserved cpus" in check.problems["cpu_manager_state"]
     more = msgspec.structs.replace(CONFIG, reservedMemory=(MemoryReservation(0, {"memory": "2Gi"}),))
-    check.compare(more, two(), ALLOCATABLE)
+    compare(check, more, two())
     assert "system reserved" in check.problems["memory_manager_state"]
 
 
 def test_words_that_quote_the_pods_of_the_moment_do_not_change_with_them(tmp_path: Path) -> None:
     check = write(tmp_path, cpus="1-3")
-    check.compare(CONFIG, two(), ALLOCATABLE)
+    compare(check, CONFIG, two())
     first = check.problems["cpu_manager_state"]
     assert 'defaultCpuSet: "1-3"' in first
     held = {"policyName": "static", "defaultCpuSet": "2-3", "entries": {"u": {"c": "0-1"}}}
     (tmp_path / "cpu_manager_state").write_text(json.dumps(held))
-    check.compare(CONFIG, two(), ALLOCATABLE)
+    compare(check, CONFIG, two())
     assert check.problems["cpu_manager_state"] == first
     write(tmp_path)
-    check.compare(CONFIG, two(), ALLOCATABLE)
+    compare(check, CONFIG, two())
+    assert check.problems == {}
+
+
+def test_a_kubelet_that_has_written_half_of_an_admission_is_not_yet_one_that_will_not_start(tmp_path: Path) -> None:
+    check = write(tmp_path)
+    check.compare(CONFIG, two(), ALLOCATABLE, 0.0)
+    # The CPUs have left the shared pool, and are nobody's for some milliseconds, or as long as a slow disk takes.
+    for now, cpus in ((1.0, "0,2-3"), (4.0, "0,2-3"), (5.5, "0,3"), (10.4, "0,3")):
+        write(tmp_path, cpus=cpus)
+        check.compare(CONFIG, two(), ALLOCATABLE, now)
+        assert check.problems == {}
+    check.compare(CONFIG, two(), ALLOCATABLE, 10.5)
+    assert check.problems.keys() == {"cpu_manager_state"}
+    write(tmp_path)
+    check.compare(CONFIG, two(), ALLOCATABLE, 11.0)
+    assert check.problems.keys() == {"cpu_manager_state"}
+    check.compare(CONFIG, two(), ALLOCATABLE, 16.0)
     assert check.problems == {}
 
 
