@@ -125,7 +125,7 @@ class Answers:
             if name in asked.names:
                 at = asked.names.index(name)
                 outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(refusals.QUARANTINED)
-        self._close_unconfirmed(asked, outcomes, words)
+        self._close(asked, outcomes, words)
         self._apply_policy(asked, outcomes, words)
         for word, times in enumerate([] if asked.is_simulation else np.bincount(words).tolist()):
             if times:
@@ -225,10 +225,14 @@ class Answers:
         elif admissions:
             outcomes[at], words[at] = Outcome.FITS, 0
 
-    def _close_unconfirmed(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
-        for closed in self._ledger.unconfirmed.closed(asked.record):
-            at = np.isin(asked.rows, closed)
-            outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(refusals.UNCONFIRMED)
+    def _close(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+        """Nodes that take no such pod whatever room they have."""
+        closed = [(rows, refusals.UNCONFIRMED) for rows in self._ledger.unconfirmed.closed(asked.record)]
+        if (slow := self._ledger.slow_admissions.closed(asked.record)).size:
+            closed.append((slow, refusals.TOO_SLOW))
+        for rows, text in closed:
+            at = np.isin(asked.rows, rows)
+            outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(text)
 
     def _apply_policy(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Nodes whose Topology Manager cannot give what the pod's annotations ask for."""

@@ -70,6 +70,14 @@ class Reservations(Section, frozen=True):
     """For how long a pod is expected that nobody binds."""
 
 
+class Filter(Section, frozen=True):
+    """What keeps a pod from a node that its kubelet would admit it to."""
+
+    max_admission_time: Duration = Duration(0)
+    """A kubelet tries every set of NUMA nodes, and with a dozen of them takes minutes for a pod of several resources;
+    meanwhile it admits no other. Pods that are estimated to take longer are kept away; 0: none are."""
+
+
 class Requeue(Section, frozen=True):
     """kube-scheduler does not see that a NUMA node has got room, so a pod refused for it is requeued by an
     annotation."""
@@ -122,6 +130,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     extender: Extender = msgspec.field(default_factory=Extender)
     grpc: Grpc = msgspec.field(default_factory=Grpc)
     scoring: Scoring = msgspec.field(default_factory=Scoring)
+    filter: Filter = msgspec.field(default_factory=Filter)
     reservations: Reservations = msgspec.field(default_factory=Reservations)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)

@@ -52,7 +52,10 @@ async def run(settings: SchedulerConfiguration) -> int:
     access = await credentials.load(settings.client.kubeconfig, settings.client.context)
     async with Api(access, "topowise-scheduler", timeout=settings.client.timeout) as api:
         ledger = Ledger(
-            Engine(), time.monotonic, reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0
+            Engine(),
+            time.monotonic,
+            reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
+            max_admission_s=settings.filter.max_admission_time,
         )
         records, budgets, nodes = Records(), Budgets(), Nodes()
         sources = reflectors(api, ledger, records, budgets, nodes)

@@ -18,6 +18,7 @@ NEVER_ALLOCATABLE: Final = PREFIX + "node can never allocate the CPUs, memory or
 NOT_WHOLE_CORES: Final = PREFIX + "kubelet gives whole physical cores only"
 NO_SHARED_POOL: Final = PREFIX + "pod leaves no CPUs or memory for its shared containers"
 WOULD_HANG: Final = PREFIX + "kubelet would never end to admit the pod"
+TOO_SLOW: Final = PREFIX + "kubelet would take too long to admit the pod"
 SIDECARS: Final = PREFIX + "kubelet does not take pods with sidecars"
 OUT_OF: Final = PREFIX + "node allocatable is used up"
 NEVER_ENOUGH: Final = PREFIX + "node allocatable is too small"

@@ -24,6 +24,7 @@ from topowise_scheduler.cluster.possible_placements import possible_placements
 from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
@@ -46,10 +47,12 @@ class Ledger:
     """All nodes. Not thread-safe: it lives in the event loop, and every call returns at once.
 
     `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
-    0 for not at all.
+    0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
     """
 
-    def __init__(self, engine: Engine, clock: Callable[[], float], *, reservation_s: float = 30.0) -> None:
+    def __init__(
+        self, engine: Engine, clock: Callable[[], float], *, reservation_s: float = 30.0, max_admission_s: float = 0.0
+    ) -> None:
         self.engine = engine
         self._clock = clock
         self._reservation_s = reservation_s
@@ -65,6 +68,8 @@ class Ledger:
         self._known: set[str] = set()
         self.unconfirmed = UnconfirmedNodes(engine)
         """Nodes of which the report is the last true one, and not what their kubelet says now."""
+        self.slow_admissions = SlowAdmissions(engine, max_admission_s)
+        """Nodes whose kubelet would take too long."""
         self._with_past: set[str] = set()
         self._changes = 0
         self._changed: dict[str, int] = {}
@@ -151,6 +156,7 @@ class Ledger:
         if node_state.report is None or node_state.report.version != report.version:
             self._quarantine.release(report.name)
         self.unconfirmed.put(report.name, report.unconfirmed)
+        self.slow_admissions.put(report.name, report.empty)
         comparison = node_state.put_report(report, self._clock())
         self._events["prediction_hit"] += comparison.hits
         self._events["prediction_miss"] += len(comparison.misses)
@@ -166,6 +172,7 @@ class Ledger:
         self._kubelet_versions[name] = version
         node_state = self._nodes.get(name)
         if node_state is not None and node_state.judge_as(version):
+            self.slow_admissions.put(name, node_state.report.empty if node_state.report else None)
             self._publish(name, node_state)
 
     def lose_report(self, name: str) -> None:
@@ -197,6 +204,7 @@ class Ledger:
     def drop_report(self, name: str) -> None:
         """Nobody reports the node any more."""
         self.unconfirmed.put(name, ())
+        self.slow_admissions.put(name, None)
         node_state = self._nodes.get(name)
         if node_state is not None and node_state.report is not None:
             node_state.drop_report()

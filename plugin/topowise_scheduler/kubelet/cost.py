@@ -22,6 +22,10 @@ _NANOSECONDS_A_COMBINATION: Final = 300
 _NANOSECONDS_A_MASK: Final = 1000
 
 
+# On as many NUMA nodes every kubelet is quick, unless a pod asks for many resources at once.
+_QUICK_NODES: Final = 7
+
+
 class Cost(NamedTuple):
     """What a kubelet tries to decide a pod: masks for hints, and combinations of hints."""
 
@@ -32,6 +36,11 @@ class Cost(NamedTuple):
     def seconds(self) -> float:
         """About how long that takes."""
         return (self.masks * _NANOSECONDS_A_MASK + self.combinations * _NANOSECONDS_A_COMBINATION) / 1e9
+
+
+def is_quick(kubelet: Kubelet) -> bool:
+    """Whether it is not worth an estimate."""
+    return len(kubelet.all_node_ids) <= _QUICK_NODES
 
 
 def combinations(groups: Iterable[Hints], *, policy: str, nodes: int, beyond: Sequence[int] = ()) -> int:

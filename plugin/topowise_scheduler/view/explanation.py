@@ -21,8 +21,6 @@ from topowise_scheduler.report import Report
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
 _MAX_ZONES = 2
-# On as many NUMA nodes every kubelet is quick, unless a pod asks for many resources at once.
-_QUICK_NODES = 7
 
 
 class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
@@ -110,7 +108,7 @@ def explain(
     `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now, `report` that report.
     """
     steps: list[Step] = []
-    takes = cost.estimate(node, pod).seconds if len(node.all_node_ids) > _QUICK_NODES else 0.0
+    takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
 
     def watch(
         kubelet: Kubelet, container: ContainerView | None, groups: Sequence[tuple[str, Hints]], merged: Hint

@@ -1,0 +1,59 @@
+"""Nodes whose kubelet would take too long to decide a pod, because it tries every set of its NUMA nodes.
+
+While a kubelet decides one pod it decides no other, so a pod that costs minutes (kubelet/cost.py) stops its node. How
+long it takes depends on what is free; here it is that of the empty node, the longest, so that the answer does not
+waver.
+
+Invariant: a reported node is in here exactly if it has more NUMA nodes than any kubelet is quick with, and there is a
+limit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.kubelet import Kubelet, cost
+
+_MAX_SHAPES: Final = 256
+
+Rows = NDArray[np.int32]
+
+
+class SlowAdmissions:
+    """`limit_s` in seconds; 0: no admission is too long. Not thread-safe."""
+
+    def __init__(self, engine: Engine, limit_s: float) -> None:
+        self._engine = engine
+        self._limit_s = limit_s
+        self._nodes: dict[str, Kubelet] = {}
+        # By shape of pod. A shape is estimated once for all nodes that are alike, and again when one of them changes.
+        self._rows: dict[bytes, Rows] = {}
+
+    def put(self, node: str, empty: Kubelet | None) -> None:
+        """A node with nothing held, the same object for nodes that are alike; None: nobody reports it any more."""
+        kept = empty if self._limit_s and empty is not None and not cost.is_quick(empty) else None
+        if self._nodes.get(node) is not kept:
+            self._rows.clear()
+            if kept is None:
+                del self._nodes[node]
+            else:
+                self._nodes[node] = kept
+
+    def closed(self, record: PodRecord) -> Rows:
+        """The engine's rows of nodes that would take too long with the pod."""
+        rows = self._rows.get(record.shape)
+        if rows is None:
+            if len(self._rows) >= _MAX_SHAPES:
+                self._rows.clear()
+            takes = {id(empty): cost.estimate(empty, record.view(empty)).seconds for empty in self._kinds()}
+            names = [name for name, empty in self._nodes.items() if takes[id(empty)] > self._limit_s]
+            rows = self._rows[record.shape] = self._engine.rows(names)
+        return rows
+
+    def _kinds(self) -> list[Kubelet]:
+        return list({id(empty): empty for empty in self._nodes.values()}.values())
