@@ -28,12 +28,15 @@ from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.policies import Demand
 
 log = logging.getLogger(__name__)
 
 REQUEUED_ANNOTATION: Final = "topowise.io/requeued"
-# Groups of like pods tried in one cycle: some milliseconds of work.
+# Groups of like pods tried in one cycle: some milliseconds of work. The others come in the next ones.
 _MAX_GROUPS: Final = 64
+# From kube-scheduler's question to the event that tells that the pod waits: its status has to be written first.
+_RECENT_S: Final = 10.0
 _TIMEOUT_S: Final = 5.0
 _SHORTEST_S: Final = 0.01
 _FIRST_PAUSE_S: Final = 1.0
@@ -49,6 +52,11 @@ class _Requeued(msgspec.Struct, frozen=True):
     cycle: int
     not_before: float
     pause: float
+
+
+_NEVER: Final = _Requeued(0, float("-inf"), _FIRST_PAUSE_S)
+_Key = tuple[bytes, int, Demand]
+"""Pods of the same shape, priority and demand: what is true of one is true of all."""
 
 
 class Requeuer:
@@ -72,8 +80,16 @@ class Requeuer:
         self._clock = clock
         self._allowance = self._most
         self._cycle = 0
-        self._first_group = 0
+        # The nodes that have improved, with the cycle in which that was found, for as long as it may be of use.
         self._open: dict[str, int] = {}
+        # The cycle and the time (seconds, monotonic) of improvements that a pod on its way to us may have missed.
+        self._recent: dict[str, tuple[int, float]] = {}
+        self._began = 0
+        # The last cycle in which a group was tried, and the nodes that it would still come to.
+        self._tried: dict[_Key, int] = {}
+        self._useful: dict[_Key, set[str]] = {}
+        # Until then (seconds, monotonic) there is nothing to do unless a node improves.
+        self._rests_until = 0.0
         self._requeued: dict[str, _Requeued] = {}
         self._failures = OncePerChange()
 
@@ -105,52 +121,75 @@ class Requeuer:
         """The pods to requeue now, the most important first."""
         self._cycle += 1
         ledger, now = self._ledger, self._clock()
-        self._open.update(dict.fromkeys(ledger.take_improved(), self._cycle))
+        improved, began = ledger.take_improved(), ledger.began_to_wait
+        if not improved and began == self._began and now < self._rests_until:
+            return
+        self._began, self._rests_until = began, 0.0
+        self._note(improved, now)
         self._requeued = {uid: requeued for uid, requeued in self._requeued.items() if uid in ledger.waiting}
         if not ledger.waiting:
             self._open.clear()
-        if not self._open:
+        if not (self._open or self._recent):
             return
-        names = list(self._open)
-        since = np.array([self._open[name] for name in names])
-        useful = np.zeros(len(names), np.bool_)
+        groups = self._groups()
+        if not groups.keys() <= self._tried.keys():
+            # Its pods were refused before the last improvements, and are known to wait only now.
+            self._open = {name: opened for name, (opened, _) in self._recent.items()} | self._open
+        self._tried = {key: self._tried.get(key, 0) for key in groups}
+        self._useful = {key: self._useful[key] for key in groups if key in self._useful}
+        if not self._open:
+            self._rests_until = float("inf")
+            return
+        names, since = list(self._open), np.array(list(self._open.values()))
+        newest = int(since.max())
+        due = [key for key in groups if self._tried[key] < newest or self._is_ready(key, groups[key], now)]
         # One pod of a shape for each node that takes it: the first may fill it.
         room: dict[bytes, int] = {}
-        groups = self._groups()
-        for group in groups[:_MAX_GROUPS]:
+        for key in sorted(due, key=self._tried.__getitem__)[:_MAX_GROUPS]:
+            group = groups[key]
             fits = self._fits(group[0], names)
-            useful |= fits
             shape = group[0].shape
             room.setdefault(shape, int(fits.sum()))
             for record in group:
                 if not room[shape] or self._allowance < 1:
                     break
-                requeued = self._requeued.get(record.uid)
-                if requeued is None:
-                    requeued = _Requeued(0, now, _FIRST_PAUSE_S)
+                requeued = self._requeued.get(record.uid, _NEVER)
                 if requeued.not_before <= now and bool((fits & (since > requeued.cycle)).any()):
                     pause = min(_LONGEST_PAUSE_S, 2 * requeued.pause)
                     self._requeued[record.uid] = _Requeued(self._cycle, now + requeued.pause, pause)
                     self._allowance -= 1
                     room[shape] -= 1
                     yield record
-        if len(groups) <= _MAX_GROUPS:
-            # Nobody who waits fits there: no reason to look again before it changes.
-            self._open = {name: self._open[name] for name, keep in zip(names, useful, strict=True) if keep}
+            # Only now: a caller that could not requeue the pod comes back to the group.
+            self._tried[key] = self._cycle
+            last = min(self._requeued.get(record.uid, _NEVER).cycle for record in group)
+            self._useful.pop(key, None)
+            if (later := fits & (since > last)).any():
+                self._useful[key] = {names[at] for at in np.flatnonzero(later).tolist()}
+        # A node that every group was tried on is of no use before it changes, but to those who wait for their turn.
+        if len(due) <= _MAX_GROUPS:
+            ready = [self._requeued.get(one.uid, _NEVER).not_before for key in self._useful for one in groups[key]]
+            self._rests_until = min(ready, default=float("inf"))
+        oldest, useful = min(self._tried.values()), set().union(*self._useful.values())
+        self._open = {name: opened for name, opened in self._open.items() if opened > oldest or name in useful}
 
-    def _groups(self) -> list[list[PodRecord]]:
-        """The pods that wait, those of which the same is true together, by priority and then by age.
+    def _note(self, improved: set[str], now: float) -> None:
+        self._open.update(dict.fromkeys(improved, self._cycle))
+        late = [name for name, (_, at) in self._recent.items() if at + _RECENT_S < now]
+        for name in late:
+            del self._recent[name]
+        self._recent.update(dict.fromkeys(improved, (self._cycle, now)))
 
-        If there are too many groups for one cycle, each cycle begins with others.
-        """
-        grouped: dict[object, list[PodRecord]] = {}
+    def _is_ready(self, key: _Key, group: Sequence[PodRecord], now: float) -> bool:
+        """Whether a node takes the pods, as was found before, and one of them may be requeued now."""
+        return key in self._useful and any(self._requeued.get(record.uid, _NEVER).not_before <= now for record in group)
+
+    def _groups(self) -> dict[_Key, list[PodRecord]]:
+        """The pods that wait, those of which the same is true together, by priority and then by age."""
+        grouped: dict[_Key, list[PodRecord]] = {}
         for record in sorted(self._ledger.waiting.values(), key=lambda one: (-one.priority, one.started, one.uid)):
             grouped.setdefault((record.shape, record.priority, record.demand), []).append(record)
-        groups = list(grouped.values())
-        if len(groups) > _MAX_GROUPS:
-            self._first_group = (self._first_group + _MAX_GROUPS) % len(groups)
-            groups = groups[self._first_group :] + groups[: self._first_group]
-        return groups
+        return grouped
 
     async def _requeue(self, record: PodRecord) -> None:
         path = paths.pod(record.namespace, record.name)

@@ -65,6 +65,7 @@ class Ledger:
         self._seen_refusals: set[str] = set()
         self._asked: dict[str, PodRecord] = {}
         self._waiting: dict[str, PodRecord] = {}
+        self._began_to_wait = 0
         self._known: set[str] = set()
         self.unconfirmed = UnconfirmedNodes(engine)
         """Nodes of which the report is the last true one, and not what their kubelet says now."""
@@ -89,6 +90,11 @@ class Ledger:
     def waiting(self) -> Mapping[str, PodRecord]:
         """Pending pods that were refused here, by uid."""
         return self._waiting
+
+    @property
+    def began_to_wait(self) -> int:
+        """Counts the pods that have come into `waiting`."""
+        return self._began_to_wait
 
     @property
     def known(self) -> Set[str]:
@@ -504,6 +510,7 @@ class Ledger:
             # Our own bind, which this event does not know of yet.
             return
         if record.waits and record.needs is not None:
+            self._began_to_wait += record.uid not in self._waiting
             self._waiting[record.uid] = record
         else:
             self._waiting.pop(record.uid, None)

@@ -1,10 +1,15 @@
 """Who is requeued, when, and how often."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sandbox.exported import exported
 from scheduling import WAITS, Service, configuration, counts, full, kubelet, machine, pod
 from topowise.kube.api import Api
+from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.requeue import Requeuer
 
 
@@ -64,6 +69,50 @@ def test_a_pod_whose_policy_no_node_has_is_never_requeued(service: Service) -> N
     service.ledger.drop_pod("uid-other")
     free(service, "8", "2")
     assert due(one) == []
+
+
+def test_a_pod_that_begins_to_wait_after_the_node_has_improved_is_requeued(service: Service) -> None:
+    service.put(pod("huge", "9", conditions=WAITS))
+    one = requeuer(service)
+    assert due(one) == []
+    # It was refused before, but the event of its condition comes after this.
+    service.ledger.drop_pod("uid-other")
+    free(service, "8", "2")
+    assert due(one) == []
+    assert due(one) == []
+    service.put(pod("late", "4", conditions=WAITS))
+    assert due(one) == ["late"]
+    assert due(one) == []
+    # What improved long ago the pod was refused in spite of.
+    service.clock.now += 11
+    service.put(pod("later", "3", conditions=WAITS))
+    assert due(one) == []
+
+
+def test_two_hundred_kinds_of_pods_that_fit_nowhere_cost_nothing_once_each_was_tried() -> None:
+    service, asked = Service(), []
+    for number in range(50):
+        service.report(counts(f"n{number}", "0", included=()))
+    for number in range(200):
+        service.put(pod(f"p{number}", "1", memory=f"{number + 1}Mi", conditions=WAITS))
+    one = requeuer(service)
+    fits = one._fits
+
+    def count(record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
+        asked.append(record.name)
+        return fits(record, names)
+
+    one._fits = count
+    for number in range(50):
+        service.report(counts(f"n{number}", "0", included=(), version="2"))
+        service.ledger.note_improved(f"n{number}")
+    for _ in range(4):
+        assert due(one) == []
+    assert sorted(asked) == sorted(f"p{number}" for number in range(200))
+    for _ in range(100):
+        service.clock.now += 0.1
+        assert due(one) == []
+    assert len(asked) == 200
 
 
 def test_of_more_groups_than_fit_into_a_round_each_has_its_turn(service: Service) -> None:
