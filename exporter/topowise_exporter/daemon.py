@@ -57,8 +57,6 @@ _BEAT_S = 10.0
 # A kubelet that starts registers its node, which is another one if somebody had deleted it: then ours has gone with it.
 # Garbage collection takes seconds, and the kubelets of a cluster may start together.
 _CHECK_AFTER_RESTART_S = (10.0, 40.0)
-# A kubelet that restarts is ready after some seconds; a reader need not know before that.
-_UNCONFIRMED_AFTER_S = 5.0
 # While the kubelet is not believed its answers are compared again so often, whatever the interval.
 _DOUBTFUL_S = 0.5
 # The own object is compared with what was written at most so often: when it was deleted, and when it was changed.
@@ -103,7 +101,6 @@ class Exporter:
         self._annotator = annotator
         self._own_version = own_version
         self._has_recalled = False
-        self._doubted_since: float | None = None
         self._backoff = backoff or Backoff()
         # Asking the kubelet costs nobody but this node anything.
         self._source_backoff = Backoff(0.2, 5.0)
@@ -188,14 +185,11 @@ class Exporter:
         self._has_recalled = True
 
     async def _publish(self, seen: Observation) -> None:
-        doubts, now = self._observer.doubts, time.monotonic()
-        if not doubts:
-            self._doubted_since = None
+        if self._observer.doubts:
+            # At once: a pod that comes now would be admitted before its devices are there again.
+            await self._publisher.keep(self._observer.doubts)
+        else:
             await self._publisher.publish(seen)
-            return
-        if self._doubted_since is None:
-            self._doubted_since = now
-        await self._publisher.keep(doubts, is_long=now - self._doubted_since >= _UNCONFIRMED_AFTER_S)
 
     def _failed(self, exc: ApiError) -> Pause:
         self._conditions.set(_NO_WRITE, str(exc))

@@ -130,18 +130,17 @@ class Publisher:
             self._true = None if there is None else topology.recalled(there)
         return self._true
 
-    async def keep(self, reasons: frozenset[str], *, is_long: bool) -> None:
-        """What was seen is not the truth yet: the last true object stays, and says so if that takes long."""
+    async def keep(self, reasons: frozenset[str]) -> None:
+        """What was seen is not the truth yet: the last true object stays, and says so."""
         self.show_doubts(reasons)
         self._published = None
         self.has_published |= self._true is not None
-        if self._true is None or not (is_long or self._topology.is_lost):
+        if self._true is None:
             return
         owner = await self._own_node()
         if self._is_orphan():
             return
-        wanted = topology.unconfirmed(self._true, reasons) if is_long else self._true
-        await self._write_topology(topology.owned(wanted, owner))
+        await self._write_topology(topology.owned(topology.unconfirmed(self._true, reasons), owner))
 
     def show_doubts(self, reasons: frozenset[str]) -> None:
         """In metrics and the log."""

@@ -20,7 +20,7 @@ import msgspec
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Seconds
 from sandbox.kubelet.podresources import PodResourcesServicer
-from topowise import numatopology
+from topowise import nrt, numatopology
 from topowise.errors import ApiError, SourceError
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration
@@ -95,6 +95,7 @@ class Reporter:
         self._stale = asyncio.Event()
         self._is_writing = False
         self._published: Observation | None = None
+        self._true: nrt.NodeResourceTopology | None = None
         self.written = 0
         self.reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         """When the node was looked at and when that was published, monotonic; newest last."""
@@ -131,16 +132,26 @@ class Reporter:
             seen = await self.observe()
         except SourceError as exc:
             log.info("Nothing to publish", extra=kv(node=self._name, why=exc))
+            await self._mark(lag)
         else:
             if seen != self._published:
                 await self._publish_seen(seen, lag)
             self.reports.append((now, time.monotonic()))
         self._is_writing = False
 
+    async def _mark(self, lag: float) -> None:
+        """As the daemon does: the last true object says why it is not confirmed."""
+        if self._true is None or not self._looker.doubts:
+            return
+        await asyncio.sleep(lag)
+        await self._write(self._writers[0], topology.unconfirmed(self._true, self._looker.doubts))
+        self._published = None
+
     async def _publish_seen(self, seen: Observation, lag: float) -> None:
         made = topology.build(self._name, seen, self._reporting.published, Exclusions())
         if made.problems:
             log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(made.problems)))
+        self._true = made.topology
         objects: list[object] = [made.topology]
         if self._reporting.numatopology:
             for_volcano = volcano.observed(self._name, seen, Exclusions())
@@ -194,6 +205,8 @@ class _Known(Source):
 
 class _Halves:
     """Believes whatever the kubelet shows, each part for itself."""
+
+    doubts: Final[frozenset[str]] = frozenset()
 
     def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
         self._machine = machine

@@ -342,15 +342,13 @@ def marks(api: FakeApi) -> dict[str, str]:
 PODS = frozenset({doubts.PODS})
 
 
-async def test_the_last_true_object_stays_and_says_so_after_a_while() -> None:
+async def test_the_last_true_object_stays_and_says_so() -> None:
     api, metrics = FakeApi(), Metrics()
     configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n")
     publisher = Publisher(configuration, api, metrics, Conditions())  # type: ignore[arg-type]
     await publisher.publish(seen(1))
     before = msgspec.json.encode(api.objects[NRT])
-    await publisher.keep(PODS, is_long=False)
-    assert msgspec.json.encode(api.objects[NRT]) == before
-    await publisher.keep(PODS, is_long=True)
+    await publisher.keep(PODS)
     assert marks(api) == {attributes.UNCONFIRMED: "pods"}
     assert metrics.registry.get_sample_value("topowise_exporter_unconfirmed", {"reason": "pods"}) == 1
     unmarked = [one for one in api.objects[NRT]["attributes"] if one["name"] != attributes.UNCONFIRMED]
@@ -366,7 +364,7 @@ async def test_the_same_facts_after_doubts_are_written_without_the_mark() -> Non
     publisher = make(api)
     facts = seen(1)
     await publisher.publish(facts)
-    await publisher.keep(PODS, is_long=True)
+    await publisher.keep(PODS)
     await publisher.publish(facts)
     assert marks(api) == {}
 
@@ -375,13 +373,10 @@ async def test_at_our_own_start_the_object_of_an_earlier_exporter_is_the_last_tr
     api = FakeApi()
     await make(api).publish(seen(1))
     api.objects[NRT]["metadata"]["annotations"]["somebody.example/note"] = "rack 4"
-    before = msgspec.json.encode(api.objects[NRT])
     publisher = make(api)
     assert await publisher.recall() is not None
-    await publisher.keep(PODS, is_long=False)
+    await publisher.keep(PODS)
     assert publisher.has_published
-    assert msgspec.json.encode(api.objects[NRT]) == before
-    await publisher.keep(PODS, is_long=True)
     assert marks(api) == {attributes.UNCONFIRMED: "pods"}
     assert free(api) == "2"
     # What others wrote beside it is not ours to apply.
@@ -395,7 +390,7 @@ async def test_a_node_without_an_object_of_ours_stays_without_one_while_the_kube
         api.raw[NRT] = there
     publisher = make(api)
     assert await publisher.recall() is None
-    await publisher.keep(PODS, is_long=True)
+    await publisher.keep(PODS)
     assert NRT not in api.objects
     assert not publisher.has_published
 
@@ -413,9 +408,9 @@ async def test_an_object_that_is_deleted_while_the_kubelet_is_doubted_is_written
     del api.objects[NRT]
     assert publisher.differs_from("")
     await publisher.check_drift()
-    await publisher.keep(PODS, is_long=False)
+    await publisher.keep(PODS)
     assert free(api) == "2"
-    assert marks(api) == {}
+    assert marks(api) == {attributes.UNCONFIRMED: "pods"}
 
 
 async def test_an_object_that_went_with_its_node_comes_back_with_it_and_not_before() -> None:
@@ -428,7 +423,7 @@ async def test_an_object_that_went_with_its_node_comes_back_with_it_and_not_befo
     await publisher.check_drift()
     for _ in range(3):
         await publisher.publish(seen(1, 2))
-        await publisher.keep(PODS, is_long=True)
+        await publisher.keep(PODS)
         assert NRT not in api.objects
     api.node_uid, now[0] = "second", 1000.0
     await publisher.publish(seen(1, 2))
