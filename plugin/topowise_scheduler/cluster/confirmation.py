@@ -21,6 +21,7 @@ from topowise_scheduler.cluster.possible_placements import own_amounts
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceTable
+from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.pod import ContainerView
 from topowise_scheduler.report import Placements, PodName, Report
 
@@ -149,9 +150,29 @@ def _lies_there(listed: Placement, predicted: Placement, node: Kubelet) -> bool:
     """Whether what is listed of a container is on the predicted NUMA nodes; what is not listed yet says nothing."""
     return all(
         mine == theirs
-        for mine, theirs in zip(numa_nodes(listed, node), numa_nodes(predicted, node), strict=True)
+        for mine, theirs in zip(_numa_nodes(listed, node), _numa_nodes(predicted, node), strict=True)
         if mine
+    ) and all(
+        _is_such_a_choice(table, ids, predicted.devices.get(resource, ()), predicted.numa, node)
+        for resource, ids in listed.devices.items()
+        if ids and (table := node.devices.tables.get(resource)) is not None
     )
+
+
+def _is_such_a_choice(
+    table: DeviceTable, listed: Sequence[str], predicted: Sequence[str], hint: Sequence[int] | None, node: Kubelet
+) -> bool:
+    """Whether the devices are as good as the predicted ones: near the hint's NUMA nodes if those are.
+
+    Which of several such devices a container gets is its kubelet's (Go's map order) or its plug-in's choice; one of
+    them may be near further nodes as well.
+    """
+    if hint is None or not table.index.keys() >= {*listed, *predicted}:
+        return hint is None
+    near = table.touching(mask_of(node.node_ids.index(numa) for numa in hint if numa in node.node_ids))
+    if not table.select(predicted) & ~near:
+        return not table.select(listed) & ~near
+    return sorted(_nodes_of(table, one) for one in listed) == sorted(_nodes_of(table, one) for one in predicted)
 
 
 def counted(report: Report, assigned: Sequence[Booking], ended: Mapping[PodName, Ended]) -> list[Booking]:
@@ -235,21 +256,16 @@ def _own(report: Report, record: PodRecord) -> dict[str, int]:
     return own_amounts(report.empty, record.view(report.empty))
 
 
-def numa_nodes(placement: Placement, node: Kubelet) -> list[object]:
-    """The NUMA nodes of what a container holds: of its CPUs, of its memory, and of each of its devices."""
+def _numa_nodes(placement: Placement, node: Kubelet) -> list[object]:
+    """The NUMA nodes of a container's CPUs and of its memory."""
     cpus = [numa.id for numa in node.topology.numas if numa.cpus & (placement.cpus or 0)]
     memory = {block.type: block.numa for block in placement.memory if block.size}
-    devices = {
-        resource: sorted(_nodes_of(node.devices.tables.get(resource), device) for device in ids)
-        for resource, ids in placement.devices.items()
-        if ids
-    }
-    return [cpus, memory, devices]
+    return [cpus, memory]
 
 
-def _nodes_of(table: DeviceTable | None, device: str) -> tuple[int, ...]:
-    number = None if table is None else table.index.get(device)
-    if table is None or number is None:
+def _nodes_of(table: DeviceTable, device: str) -> tuple[int, ...]:
+    number = table.index.get(device)
+    if number is None:
         return ()
     return tuple(position for position, near in enumerate(table.near) if near >> number & 1)
 
