@@ -24,7 +24,7 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import Records
-from topowise_scheduler.cluster.watch import Budgets, reflectors
+from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.configuration import LeaderElection, SchedulerConfiguration
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender import http, verbs
@@ -33,6 +33,7 @@ from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.requeue import Requeuer
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.volcano import verbs as volcano

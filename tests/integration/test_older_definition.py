@@ -23,7 +23,8 @@ from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.kube.reflector import Reflector
-from topowise_scheduler.cluster.watch import Budgets, reflectors
+from topowise_scheduler.cluster.watch import reflectors
+from topowise_scheduler.preemption import Budgets
 
 DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{nrt.PLURAL}.{nrt.GROUP}"
 

@@ -16,7 +16,6 @@ from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import PodRecord, Records
-from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender.binding import Binder
@@ -25,6 +24,7 @@ from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.replies import Observer, Reply, Verb
 from topowise_scheduler.extender.verbs import Verbs, table
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.view.cluster_view import ClusterView
 
 GIB = 1 << 30

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from scheduling import Service, sent
 from topowise_scheduler import strategies
-from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.extender.replies import NotReady, Verb
+from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.volcano.allocations import Allocations
 from topowise_scheduler.volcano.verbs import Verbs, table
 from topowise_scheduler.volcano.victims import Victims

@@ -18,7 +18,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.kube_scheduler import Node
-from topowise_scheduler.preemption import Budget, decode_budget
+from topowise_scheduler.preemption import Budgets, decode_budget
 
 BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
 
@@ -121,28 +121,6 @@ class _Pods:
         else:
             self._held.add(item.uid)
             self._ledger.put_pod(item)
-
-
-class Budgets:
-    """The PodDisruptionBudgets there are, by namespace and name."""
-
-    def __init__(self) -> None:
-        self._held: dict[str, Budget] = {}
-
-    def all(self) -> list[Budget]:
-        """In no particular order."""
-        return list(self._held.values())
-
-    def replace(self, items: list[Budget]) -> None:
-        """The collection is exactly this."""
-        self._held = {item.key: item for item in items}
-
-    def apply(self, event: EventType, item: Budget) -> None:
-        """One budget came, changed or went."""
-        if event == "DELETED":
-            self._held.pop(item.key, None)
-        else:
-            self._held[item.key] = item
 
 
 def _guarded(put: Callable[[Item], None], item: Item) -> None:

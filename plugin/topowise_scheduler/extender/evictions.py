@@ -9,8 +9,8 @@ from typing import Final
 from topowise_scheduler import preemption
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.watch import Budgets
 from topowise_scheduler.engine import Outcome
+from topowise_scheduler.preemption import Budgets
 
 # kube-scheduler proposes a hundred candidates or more and evicts from one of them; those that this does not suffice for
 # are left out.
@@ -54,6 +54,7 @@ class Evictions:
         state = next(states, None)
         if state is None:
             return proposal
-        record, budgets = asked.record, self._budgets.all()
-        pods = self._ledger.pods_on(name)
-        return preemption.choose_for_all(state, states, record.view, record.priority, pods, proposal.victims, budgets)
+        record, pods = asked.record, self._ledger.pods_on(name)
+        return preemption.choose_for_all(
+            state, states, record.view, record.priority, pods, proposal.victims, self._budgets
+        )

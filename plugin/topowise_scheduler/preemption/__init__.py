@@ -11,8 +11,8 @@ confirms the answer, budgets.py knows which PodDisruptionBudget selects a pod.
 Upstream: pkg/scheduler/framework/preemption, pkg/scheduler/framework/plugins/defaultpreemption (1.36).
 """
 
-from topowise_scheduler.preemption.budgets import Budget, decode_budget
+from topowise_scheduler.preemption.budgets import Budget, Budgets, decode_budget
 from topowise_scheduler.preemption.roster import Choice, Running
 from topowise_scheduler.preemption.victims import choose, choose_for_all
 
-__all__ = ["Budget", "Choice", "Running", "choose", "choose_for_all", "decode_budget"]
+__all__ = ["Budget", "Budgets", "Choice", "Running", "choose", "choose_for_all", "decode_budget"]

@@ -10,6 +10,7 @@ Upstream: filterPodsWithPDBViolation (plugins/defaultpreemption/default_preempti
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 import msgspec
 
@@ -100,6 +101,52 @@ class Budget(msgspec.Struct, frozen=True, gc=False):
 decode_budget = msgspec.json.Decoder(Budget).decode
 
 
-def matching(name: str, namespace: str, labels: Mapping[str, str], budgets: Iterable[Budget]) -> tuple[str, ...]:
-    """The keys of the budgets that an eviction of this pod counts against, in their order (`Running.budgets`)."""
-    return tuple([one.key for one in budgets if one.metadata.namespace == namespace and one.counts(name, labels)])
+class Budgets:
+    """The PodDisruptionBudgets there are, found by what they select: a pod is compared with few of them.
+
+    Invariant: a budget is in one bucket, that of one label which a pod must have to be selected, or of its namespace if
+    it asks for no label.
+    """
+
+    def __init__(self, items: Iterable[Budget] = ()) -> None:
+        self._held: dict[str, Budget] = {}
+        self._buckets: dict[tuple[str, ...], dict[str, Budget]] = {}
+        for item in items:
+            self.apply("ADDED", item)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def replace(self, items: Iterable[Budget]) -> None:
+        """The collection is exactly this."""
+        self._held, self._buckets = {}, {}
+        for item in items:
+            self.apply("ADDED", item)
+
+    def apply(self, event: str, item: Budget) -> None:
+        """One budget came, changed or went (a watch's event)."""
+        old = self._held.pop(item.key, None)
+        if old is not None:
+            bucket = self._buckets[_bucket(old)]
+            del bucket[item.key]
+            if not bucket:
+                del self._buckets[_bucket(old)]
+        if event != "DELETED":
+            self._held[item.key] = item
+            self._buckets.setdefault(_bucket(item), {})[item.key] = item
+
+    def matching(self, name: str, namespace: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+        """The keys of the budgets that an eviction of this pod counts against (`Running.budgets`)."""
+        keys = [(namespace,), *((namespace, *label) for label in labels.items())]
+        found = chain.from_iterable(self._buckets.get(key, {}).values() for key in keys)
+        return tuple(sorted(one.key for one in found if one.counts(name, labels)))
+
+    def allowed(self, key: str) -> int:
+        """Evictions that are left of a budget."""
+        return self._held[key].allowed
+
+
+def _bucket(budget: Budget) -> tuple[str, ...]:
+    selector = None if budget.spec is None else budget.spec.selector
+    label = next(iter(sorted((selector.matchLabels or {}).items())), ()) if selector is not None else ()
+    return (budget.metadata.namespace, *label)

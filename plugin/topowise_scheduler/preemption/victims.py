@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.preemption.budgets import Budget, matching
+from topowise_scheduler.preemption.budgets import Budgets
 from topowise_scheduler.preemption.roster import Choice, Roster, Running
 from topowise_scheduler.preemption.search import Search
 from topowise_scheduler.preemption.trials import Trials
@@ -43,17 +43,17 @@ def choose_for_all(
     priority: int,
     pods: Iterable[Pod],
     proposed: Collection[str],
-    budgets: Collection[Budget],
+    budgets: Budgets,
 ) -> Choice | None:
     """As `choose` on the state that the node is predicted to be in, if that helps in the others that it may be in too.
 
     `view` is the pod as a kubelet sees it, `pods` are those on the node that may be evicted. The others are changed.
     """
     running = [
-        Running(one.uid, one.priority, one.started, matching(one.name, one.namespace, one.labels, budgets))
+        Running(one.uid, one.priority, one.started, budgets.matching(one.name, one.namespace, one.labels))
         for one in pods
     ]
-    allowed = {budget.key: budget.allowed for budget in budgets}
+    allowed = {key: budgets.allowed(key) for one in running for key in one.budgets}
     choice = choose(state, view(state), priority, running, proposed, allowed)
     return choice if choice is not None and all(_fits_without(one, view, choice) for one in others) else None
 

@@ -19,7 +19,7 @@ from topowise_scheduler import preemption
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.possible_placements import holds_anything
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.cluster.watch import Budgets
+from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.volcano.allocations import Allocations
 from topowise_scheduler.volcano.wire import Vote
 
@@ -58,7 +58,7 @@ class Victims:
         if state is None or record.needs is None or not holds_anything(state, record.view(state)):
             return Vote.ABSTAIN, set()
         pods = [pod for pod in self._ledger.pods_on(node) if pod.uid in offered]
-        choice = preemption.choose_for_all(state, states, record.view, _ABOVE_ALL, pods, (), self._budgets.all())
+        choice = preemption.choose_for_all(state, states, record.view, _ABOVE_ALL, pods, (), self._budgets)
         if choice is None:
             return Vote.REJECT, set()
         return (Vote.PERMIT, set(choice.victims)) if choice.victims else (Vote.ABSTAIN, set())

@@ -15,6 +15,7 @@ from topowise import nrt, numatopology
 from topowise_exporter.dra.watch import PATHS
 from topowise_scheduler.cluster import watch
 from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.preemption import Budgets
 
 Document = dict[str, Any]
 Right = tuple[str, str, str]
@@ -93,7 +94,7 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
 
 def test_every_watched_collection_is_listed() -> None:
     nothing: Any = None
-    paths = {source._path for source in watch.reflectors(nothing, nothing, Records(), watch.Budgets(), watch.Nodes())}
+    paths = {source._path for source in watch.reflectors(nothing, nothing, Records(), Budgets(), watch.Nodes())}
     assert {(path.split("/")[2] if path.startswith("/apis/") else "", path.split("/")[-1]) for path in paths} == WATCHED
 
 

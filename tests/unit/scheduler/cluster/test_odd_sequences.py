@@ -9,8 +9,9 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
 from topowise_scheduler import report
-from topowise_scheduler.cluster.watch import Budgets, reflectors
+from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.preemption import Budgets
 
 
 @pytest.fixture

@@ -7,7 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from topowise_scheduler.preemption.budgets import Budget, decode_budget, matching
+from topowise_scheduler.preemption.budgets import (
+    Budget,
+    BudgetMetadata,
+    Budgets,
+    BudgetSpec,
+    Selector,
+    decode_budget,
+)
 
 
 def _budget(
@@ -50,7 +57,9 @@ def _expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_a_selector_means_what_policy_v1_says(selector: Any, selects: bool) -> None:
-    assert matching("db-0", "default", {"app": "db"}, [_budget(selector)]) == (("default/pdb",) if selects else ())
+    assert Budgets([_budget(selector)]).matching("db-0", "default", {"app": "db"}) == (
+        ("default/pdb",) if selects else ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,27 +72,27 @@ def test_a_selector_means_what_policy_v1_says(selector: Any, selects: bool) -> N
     ],
 )
 def test_an_invalid_selector_selects_nothing(selector: Any) -> None:
-    assert matching("db-0", "default", {"app": "db"}, [_budget(selector)]) == ()
+    assert Budgets([_budget(selector)]).matching("db-0", "default", {"app": "db"}) == ()
 
 
 def test_an_empty_selector_selects_pods_without_labels_too() -> None:
     # As kubernetes#141785 has it; before, kube-scheduler passed over such a budget, and over such pods.
-    assert matching("bare", "default", {}, [_budget({})]) == ("default/pdb",)
+    assert Budgets([_budget({})]).matching("bare", "default", {}) == ("default/pdb",)
 
 
 def test_a_budget_protects_its_own_namespace_only() -> None:
-    assert matching("db-0", "other", {"app": "db"}, [_budget({})]) == ()
+    assert Budgets([_budget({})]).matching("db-0", "other", {"app": "db"}) == ()
 
 
 def test_a_pod_may_have_several_budgets() -> None:
     budgets = [_budget({}, "all"), _budget({"matchLabels": {"app": "web"}}, "web"), _budget({}, "more")]
-    assert matching("db-0", "default", {"app": "db"}, budgets) == ("default/all", "default/more")
+    assert Budgets(budgets).matching("db-0", "default", {"app": "db"}) == ("default/all", "default/more")
 
 
 def test_a_pod_whose_eviction_was_granted_does_not_count_again() -> None:
     budget = _budget({}, status={"disruptionsAllowed": 0, "disruptedPods": {"db-0": "2026-01-01T00:00:00Z"}})
-    assert matching("db-0", "default", {"app": "db"}, [budget]) == ()
-    assert matching("db-1", "default", {"app": "db"}, [budget]) == ("default/pdb",)
+    assert Budgets([budget]).matching("db-0", "default", {"app": "db"}) == ()
+    assert Budgets([budget]).matching("db-1", "default", {"app": "db"}) == ("default/pdb",)
 
 
 @pytest.mark.parametrize(
@@ -95,4 +104,29 @@ def test_a_budget_without_a_status_allows_nothing(status: dict[str, Any] | None,
 
 def test_what_kubectl_apply_leaves_out_decodes() -> None:
     bare = decode_budget(b'{"metadata":{"name":"pdb","namespace":"default"}}')
-    assert matching("db-0", "default", {"app": "db"}, [bare]) == ()
+    assert Budgets([bare]).matching("db-0", "default", {"app": "db"}) == ()
+
+
+def test_a_pod_is_compared_with_budgets_that_ask_for_one_of_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [
+        Budget(BudgetMetadata(f"b{number}", "default"), BudgetSpec(Selector(matchLabels={"app": f"a{number}"})))
+        for number in range(1000)
+    ]
+    budgets, compared, counts = Budgets(many), [], Budget.counts
+    monkeypatch.setattr(Budget, "counts", lambda one, *pod: compared.append(one.key) or counts(one, *pod))
+    assert budgets.matching("p", "default", {"app": "a7", "tier": "x"}) == ("default/b7",)
+    assert compared == ["default/b7"]
+
+
+def test_a_budget_that_changes_or_goes_is_found_as_it_is_now() -> None:
+    def selecting(value: str) -> Budget:
+        return Budget(BudgetMetadata("b", "default"), BudgetSpec(Selector(matchLabels={"app": value})))
+
+    budgets = Budgets([selecting("x")])
+    budgets.apply("MODIFIED", selecting("y"))
+    assert budgets.matching("p", "default", {"app": "x"}) == ()
+    assert budgets.matching("p", "default", {"app": "y"}) == ("default/b",)
+    budgets.apply("DELETED", selecting("y"))
+    assert budgets.matching("p", "default", {"app": "y"}) == ()
+    budgets.replace([selecting("z")])
+    assert budgets.matching("p", "default", {"app": "z"}) == ("default/b",)
