@@ -7,7 +7,7 @@ is another for this very pod (it is nominated there, or a lesser pod is) is aske
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -25,6 +25,10 @@ from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import Strategy, scale
 
 _MAX_UNKNOWN: Final = 1000
+# A list of names is gone through for each of so few; for more of them an index is made of it.
+_FEW: Final = 8
+# Nodes of which it is remembered how they are without lesser nominated pods, by shape of pod.
+_MAX_APART: Final = 1 << 14
 _FITS: Final = int(Outcome.FITS)
 
 
@@ -87,6 +91,7 @@ class Answers:
         self.verdict_counts: Counter[str] = Counter()
         """Verdicts by their words; "" for nodes that fit."""
         self._unknown: set[str] = set()
+        self._apart: dict[tuple[str, bytes, frozenset[str]], tuple[int, str | None]] = {}
 
     def question(self, pod: pods.Pod, names: Sequence[str], *, is_simulation: bool = False) -> Question:
         """The question as the engine understands it. Raises ParseError."""
@@ -119,12 +124,7 @@ class Answers:
         known = np.flatnonzero(asked.rows >= 0)
         if known.size:
             self._judge(asked, known, outcomes, words)
-        for name, others in self._ledger.exceptions(asked.record.uid, asked.record.priority).items():
-            self._judge_apart(asked, name, others, outcomes, words)
-        for name in self._ledger.quarantined(asked.record.shape):
-            if name in asked.names:
-                at = asked.names.index(name)
-                outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(refusals.QUARANTINED)
+        self._judge_apart(asked, outcomes, words)
         self._close(asked, outcomes, words)
         self._apply_policy(asked, outcomes, words)
         for word, times in enumerate([] if asked.is_simulation else np.bincount(words).tolist()):
@@ -209,29 +209,43 @@ class Answers:
             refused = known[is_tight[rows] & fits[:count]]
             outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNCERTAIN)
 
-    def _judge_apart(
-        self, asked: Question, name: str, others: set[str], outcomes: NDArray[np.int8], words: NDArray[np.int16]
-    ) -> None:
-        if name not in asked.names:
+    def _judge_apart(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+        """Nodes whose state for this pod is another than the engine's, by the one-node model."""
+        exceptions = self._ledger.exceptions(asked.record.uid, asked.record.priority)
+        if not exceptions:
             return
-        at = asked.names.index(name)
-        states = self._ledger.states(name, others)
-        admissions = [state.admit_view(asked.record.view(state)) for state in states]
-        refused = next((one for one in admissions if not one.admitted), None)
-        if refused is not None:
-            # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
-            outcomes[at] = Outcome.UNSCHEDULABLE
-            words[at] = self._texts.number(refusals.of(refused.reason, ever=False))
-        elif admissions:
-            outcomes[at], words[at] = Outcome.FITS, 0
+        places = {name: at for at, name in enumerate(asked.names)} if len(exceptions) > _FEW else None
+        for name, others in exceptions.items():
+            if places is None:
+                at = asked.names.index(name) if name in asked.names else -1
+            else:
+                at = places.get(name, -1)
+            if at >= 0 and (reason := self._reason_apart(asked.record, name, others)) is not None:
+                # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
+                outcomes[at] = Outcome.UNSCHEDULABLE if reason else Outcome.FITS
+                words[at] = self._texts.number(refusals.of(reason, ever=False))
+
+    def _reason_apart(self, record: PodRecord, name: str, others: Set[str]) -> str | None:
+        """Why the kubelet would refuse the pod if these were not there, "" if it would not; None for no report."""
+        key = (name, record.shape, frozenset(others))
+        changed_at, reason = self._apart.get(key, (-1, None))
+        if changed_at != self._ledger.changed_at(name):
+            if len(self._apart) >= _MAX_APART:
+                self._apart.clear()
+            admissions = [state.admit_view(record.view(state)) for state in self._ledger.states(name, others)]
+            reason = next((one.reason for one in admissions if not one.admitted), "") if admissions else None
+            self._apart[key] = self._ledger.changed_at(name), reason
+        return reason
 
     def _close(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Nodes that take no such pod whatever room they have."""
-        closed = [(rows, refusals.UNCONFIRMED) for rows in self._ledger.unconfirmed.closed(asked.record)]
+        quarantined = self._ledger.quarantined(asked.record.shape)
+        closed = [(self._engine.rows(list(quarantined)), refusals.QUARANTINED)] if quarantined else []
+        closed += [(rows, refusals.UNCONFIRMED) for rows in self._ledger.unconfirmed.closed(asked.record)]
         if (slow := self._ledger.slow_admissions.closed(asked.record)).size:
             closed.append((slow, refusals.TOO_SLOW))
         for rows, text in closed:
-            at = np.isin(asked.rows, rows)
+            at = np.isin(asked.rows, rows[rows >= 0])
             outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(text)
 
     def _apply_policy(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:

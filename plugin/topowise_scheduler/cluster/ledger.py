@@ -39,6 +39,7 @@ _UNLISTED_S: Final = 120.0
 _ALONE_S: Final = 600.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
+_MAX_PRIORITIES: Final = 64
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
 _MAX_ORDERS: Final = 64
 
@@ -60,6 +61,8 @@ class Ledger:
         self._pods = PodStates()
         # As the Nodes tell them; the strings are shared.
         self._kubelet_versions: dict[str, str] = {}
+        # By priority; made when it is asked for, and gone when anybody's nomination changes.
+        self._lesser: dict[int, dict[str, frozenset[str]]] = {}
         self._others_bound_at = float("-inf")
         self._quarantine = Quarantine()
         self._seen_refusals: set[str] = set()
@@ -110,6 +113,10 @@ class Ledger:
     def events(self) -> Mapping[str, int]:
         """How often what has happened, for the metrics; 0 for what has not."""
         return self._events
+
+    def changed_at(self, name: str) -> int:
+        """What `changes` counted when the node changed last."""
+        return self._changed.get(name, 0)
 
     def count(self, event: str) -> None:
         """Something has happened that `events` tells of."""
@@ -456,24 +463,35 @@ class Ledger:
 
     # What a question has to know beside the engine
 
-    def exceptions(self, uid: str, priority: int) -> dict[str, set[str]]:
+    def exceptions(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
         """Nodes whose state for this pod is another than the engine's, with the pods that do not count there.
 
         They are the pod itself where it is or is expected, and pods of lower priority that are nominated and not yet on
         their way.
         """
-        found: dict[str, set[str]] = {}
+        lesser = self._lesser_nominated(priority)
         pod = self._pods.of(uid)
-        if pod.node:
-            found[pod.node] = {uid}
-        for other, name in self._pods.nominated.items():
-            if other == uid or self._is_lesser(name, other, priority):
-                found.setdefault(name, set()).add(other)
+        found = lesser
+        for name in {pod.node, pod.nominated} - {""}:
+            found = {**found, name: lesser.get(name, frozenset()) | {uid}}
         return found
 
-    def disregarded(self, uid: str, priority: int, name: str) -> set[str]:
+    def _lesser_nominated(self, priority: int) -> dict[str, frozenset[str]]:
+        """By node the pods that are nominated there and do not stand in the way of one of this priority."""
+        found = self._lesser.get(priority)
+        if found is None:
+            if len(self._lesser) >= _MAX_PRIORITIES:
+                self._lesser.clear()
+            nodes: dict[str, set[str]] = {}
+            for uid, name in self._pods.nominated.items():
+                if self._is_lesser(name, uid, priority):
+                    nodes.setdefault(name, set()).add(uid)
+            found = self._lesser[priority] = {name: frozenset(uids) for name, uids in nodes.items()}
+        return found
+
+    def disregarded(self, uid: str, priority: int, name: str) -> Set[str]:
         """Pods expected on a node that do not stand in the way of this one: itself, and lesser nominated ones."""
-        return self.exceptions(uid, priority).get(name, set())
+        return self.exceptions(uid, priority).get(name, frozenset())
 
     def quarantined(self, shape: bytes) -> Collection[str]:
         """Nodes whose kubelet has refused a pod of this shape since their last report."""
@@ -532,6 +550,7 @@ class Ledger:
         self, record: PodRecord, state: PodState, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
         """Move a pod, and let the nodes know that this concerns. Where it comes, its needs must be readable."""
+        self._forget_lesser(record.uid, state)
         for name, _, after in self._pods.move(record.uid, state):
             if after is None:
                 self._drop_booking(record.uid, name, ended=False)
@@ -543,11 +562,17 @@ class Ledger:
 
     def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
         """Move a pod off its node; `ended`: for good."""
+        self._forget_lesser(uid, state)
         for name, _, after in self._pods.move(uid, state):
             if after is None:
                 self._drop_booking(uid, name, ended=ended)
             else:
                 self._nodes[name].lower(uid, after)
+
+    def _forget_lesser(self, uid: str, state: PodState) -> None:
+        """Who is nominated where changes."""
+        if state.nominated or self._pods.of(uid).nominated:
+            self._lesser.clear()
 
     def _put_refusal(self, record: PodRecord) -> None:
         self._events[f"refusal_{record.refusal}"] += 1
