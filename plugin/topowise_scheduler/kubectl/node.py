@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from topowise import nrt, quantity
+from topowise import attributes, nrt, quantity
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
 from topowise_scheduler.cluster.node_state import NodeState
@@ -35,6 +35,10 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     report = read(found.topology)
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, found, pods_of_it, console.now), found.topology)
+    try:
+        drawn = picture.with_places(drawn, nrt.attributes_of(found.topology.attributes).get(attributes.PCI, "[]"))
+    except ParseError as exc:
+        notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
     if options.output == "wide":
