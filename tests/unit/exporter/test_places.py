@@ -118,6 +118,15 @@ def test_an_unchanged_machine_gives_the_same_bytes_and_only_one_attribute_more(r
     assert with_places.zones == without.zones
 
 
+def test_excluded_resources_have_no_places(root: Path) -> None:
+    read = machine.scan(str(root / "sys"), str(root / "proc"))
+    seen = Observation(read, KubeletConfiguration(), Allocations(Allocatable(frozenset(), (), DEVICES)))
+    built = build("n", seen, Publishing(nested_zones=True), Exclusions(resources=("intel.com/*", NVME, GPU)))
+    shown = nrt.attributes_of(built.topology.attributes)
+    assert list(places.read(shown[attributes.PCI])) == ["mlx5_0"]
+    assert [zone.name for zone in built.topology.zones or () if zone.type == "PCIeRoot"] == ["pci0000:00"]
+
+
 def test_what_has_no_room_is_told_by_number(root: Path) -> None:
     many = tuple(Device(VF, f"0000:98:00.1::{number}", (1,)) for number in range(2000))
     gpu = Device(GPU, "0000:03:00.0", (0,))
