@@ -35,7 +35,8 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class Pci(msgspec.Struct, frozen=True):
-    """A PCI function. `root_port` is the address of the bridge above it (also a function of the machine), if any."""
+    """A PCI function. `root_port` is the address of the bridge right above it (also a function of the machine), if any;
+    it may be a port of a switch, with a bridge above it in turn."""
 
     address: str
     node: int | None
@@ -143,6 +144,19 @@ def nic(address: str, node: int | None, port: str, virtual_functions: int = 0) -
         for number in range(1, virtual_functions + 1)
     )
     return root_port(port, node), Pci(address, node, "0x020000", "0x8086", "0x159b", "ice", root_port=port), *functions
+
+
+def switch(port: str, upstream: str, downstream: Sequence[str], node: int | None) -> tuple[Pci, ...]:
+    """A root port with a PCIe switch behind it: its upstream port, and its downstream ports to hang devices below."""
+    ports = ((upstream, port), *((address, upstream) for address in downstream))
+    return root_port(port, node), *(
+        Pci(address, node, "0x060400", "0x1000", "0xc030", "pcieport", root_port=bridge) for address, bridge in ports
+    )
+
+
+def nvme(address: str, node: int | None, port: str) -> Pci:
+    """A disk."""
+    return Pci(address, node, "0x010802", "0x144d", "0xa80a", "nvme", root_port=port)
 
 
 two_socket = Machine(
@@ -340,7 +354,10 @@ def _write_pages(out: _Writer, machine: Machine) -> None:
 
 def _write_pci(out: _Writer, machine: Machine, online: list[Cpu]) -> None:
     out.folder("bus/pci/devices")
-    places = {function.address: _place(function) for function in machine.pci}
+    places = {
+        function.address: f"devices/{'/'.join((*above(machine, function), function.address))}"
+        for function in machine.pci
+    }
     for function in machine.pci:
         folder = places[function.address]
         out.link(f"bus/pci/devices/{function.address}", folder)
@@ -359,10 +376,16 @@ def _write_pci(out: _Writer, machine: Machine, online: list[Cpu]) -> None:
             out.link(f"{folder}/virtfn{number}", place)
 
 
-def _place(function: Pci) -> str:
-    top = function.root_port or function.address
-    below = f"/{function.address}" if function.root_port else ""
-    return f"devices/pci{top.rpartition(':')[0]}/{top}{below}"
+def above(machine: Machine, function: Pci) -> tuple[str, ...]:
+    """What is above a function in the tree of devices, host bridge first."""
+    bridges = {one.address: one for one in machine.pci}
+    chain: list[str] = []
+    top = function
+    while top.root_port is not None and len(chain) < len(bridges):
+        chain.append(top.root_port)
+        # A port that is only named hangs on the root bus itself.
+        top = bridges.get(top.root_port, Pci(top.root_port, None, "0x060400", "", ""))
+    return f"pci{top.address.rpartition(':')[0]}", *reversed(chain)
 
 
 def _write_attributes(out: _Writer, folder: str, function: Pci, online: list[Cpu]) -> None:

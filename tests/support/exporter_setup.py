@@ -27,11 +27,12 @@ class FakeKubelet:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.pods: tuple[PodHoldings, ...] = ()
+        self.device_nodes: dict[tuple[str, str], tuple[int, ...] | None] = {}
         self._server: grpc.aio.Server | None = None
 
     def holdings(self) -> NodeHoldings:
         memory = (Block("memory", (0,), 1 << 29), Block("memory", (4,), 1 << 30))
-        return NodeHoldings(frozenset(range(1, 8)), memory, frozenset({0}), {}, self.pods)
+        return NodeHoldings(frozenset(range(1, 8)), memory, frozenset({0}), self.device_nodes, self.pods)
 
     def give(self, name: str, *cpus: int) -> None:
         self.pods += (PodHoldings(name, "default", name, (ContainerHoldings("c", "app", frozenset(cpus)),)),)

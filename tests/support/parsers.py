@@ -16,9 +16,9 @@ import msgspec
 
 from sandbox.exported import exported
 from scheduling import configuration
-from topowise import attributes, cpuset, documents, fingerprint, kubeletconfig, nrt, numatopology, placement, pods
+from topowise import attributes, cpuset, documents, fingerprint, kubeletconfig, nrt, numatopology, pci, placement, pods
 from topowise import quantity as quantities
-from topowise.attributes import cores, devices, holdings
+from topowise.attributes import cores, devices, holdings, places
 from topowise.errors import ParseError, TopowiseError
 from topowise.kube import kubeconfig
 from topowise.runtime import config
@@ -71,6 +71,17 @@ def _cpus(text: str) -> object:
 def _placement(text: str) -> object:
     metadata, _, vector = text.partition(" ")
     return placement.decode(metadata, {1: vector})
+
+
+def _places(text: str) -> object:
+    found = places.read(text)
+    written = places.write(found)
+    assert written.omitted or places.read(written.text) == found
+    return [pci.distance(one.place, other.place) for one in list(found.values())[:8] for other in found.values()]
+
+
+def _link(text: str) -> object:
+    return pci.path_of(text, text.rpartition("/")[2])
 
 
 def _named(text: str) -> object:
@@ -262,6 +273,12 @@ def parsers() -> tuple[Parser, ...]:
         Parser(
             "devices", _text(devices.read), (named[attributes.DEVICES], b'{"a/b":{"0":["x"],"0-1":["y"],"":["z"]}}')
         ),
+        Parser(
+            "places",
+            _text(_places),
+            (b'[["pci0000:17/0000:17:00.0",0,["0000:18:00.1"],{"GPU-5e":"0000:18:00.0"}],["pci10000:00",null,[],{}]]',),
+        ),
+        Parser("PCI link", _text(_link), (b"../../../devices/pci0000:40/0000:40:00.0/0000:41:00.0",)),
         Parser("holdings", _text(holdings.read), (named[attributes.HOLDINGS],)),
         Parser("kubelet attribute", _text(kubeletconfig.decode), (named[attributes.KUBELET_CONFIGURATION],)),
         Parser("kubelet file", _kubelet_configuration, (_KUBELET_YAML,)),

@@ -19,7 +19,7 @@ class MemoryBlock(msgspec.Struct, frozen=True, gc=False, order=True):
     size: int
 
 
-class Device(msgspec.Struct, frozen=True, gc=False, order=True):
+class Device(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True):
     """A device-plugin device; `nodes` is empty if it has no affinity to any."""
 
     resource: str

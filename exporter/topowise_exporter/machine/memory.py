@@ -4,14 +4,20 @@
 size; `nr_hugepages` there includes surplus pages (Documentation/admin-guide/mm/hugetlbpage.rst). MemTotal includes the
 hugepages. The directories are missing where hugetlb is not supported, for a size the CPU cannot map, and on some nodes
 only; what the kernel does not count we do not invent, except that the only node of a machine has what the machine has.
+
+How fast memory is, is told on machines with an ACPI HMAT only, as it is from the best initiators, which `access0`
+names: there are no figures for other pairs of nodes. Units are nanoseconds and MiB/s, and 0 is what the firmware left
+out (Documentation/admin-guide/mm/numaperf.rst).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import msgspec
 
+from topowise_exporter.machine.model import Access
 from topowise_exporter.machine.nodes import ROOT
 from topowise_exporter.machine.sysfs import Tree
 
@@ -79,3 +85,15 @@ def read_hugepages(sysfs: Tree, folder: str) -> Hugepages:
         free[page] = count if unused is None else unused
         surplus[page] = sysfs.integer(f"{path}/surplus_hugepages", "none counts as surplus") or 0
     return Hugepages(total=total, free=free, surplus=surplus)
+
+
+def read_access(sysfs: Tree, node: int, ids: Collection[int]) -> Access | None:
+    """From where, and how fast, the node's memory is reached best; `ids` are the nodes there are."""
+    folder = f"{ROOT}/node{node}/access0/initiators"
+    latency, bandwidth = (sysfs.integer(f"{folder}/read_{what}") for what in ("latency", "bandwidth"))
+    found = Access(
+        initiators=tuple(other for other in sysfs.numbered(folder, "node") if other in ids),
+        read_latency_ns=latency if latency is not None and latency > 0 else None,
+        read_bandwidth_mib=bandwidth if bandwidth is not None and bandwidth > 0 else None,
+    )
+    return None if found == Access((), None, None) else found

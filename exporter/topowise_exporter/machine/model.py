@@ -13,6 +13,16 @@ from __future__ import annotations
 import msgspec
 
 
+class Access(msgspec.Struct, frozen=True, gc=False):
+    """How the nodes nearest to a node's memory reach it, by the firmware's table (ACPI HMAT)."""
+
+    initiators: tuple[int, ...]
+    """The nodes from which it is reached best."""
+    read_latency_ns: int | None
+    read_bandwidth_mib: int | None
+    """MiB/s."""
+
+
 class NumaNode(msgspec.Struct, frozen=True, gc=False):
     """One online NUMA node; without CPUs (CXL, HBM), without memory or without both it is still a node."""
 
@@ -31,6 +41,8 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
     """Node id -> distance in the unit of the ACPI SLIT (10 is local); empty if the kernel's row is damaged."""
     sockets: tuple[int, ...]
     """Packages of the online CPUs."""
+    access: Access | None = None
+    """None: the firmware has no such table, or the kernel does not read it."""
 
 
 class Cpu(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
@@ -55,7 +67,7 @@ class Cpu(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """"core" or "atom" on a hybrid x86 machine, else ""."""
 
 
-class PciFunction(msgspec.Struct, frozen=True, gc=False):
+class PciFunction(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """One function on a PCI bus; class, vendor and device are the kernel's hexadecimal text ("0x8086")."""
 
     address: str
@@ -70,10 +82,13 @@ class PciFunction(msgspec.Struct, frozen=True, gc=False):
     """Of a virtual function, the physical function's address."""
     virtfns: int
     """Virtual functions enabled on this physical function."""
-    pcie_root: str | None
-    """The host bridge, "pci0000:40"."""
-    root_port: str | None
-    """The first bridge below the host bridge; None for a function on the root bus itself."""
+    path: tuple[str, ...] = ()
+    """All that is above it, host bridge first ("pci0000:40", "0000:40:00.0"); empty if that is not known."""
+
+    @property
+    def pcie_root(self) -> str | None:
+        """The host bridge, "pci0000:40"."""
+        return self.path[0] if self.path else None
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -88,5 +103,7 @@ class Machine(msgspec.Struct, frozen=True):
     offline: tuple[int, ...]
     """As the kernel says it: possible but not online, plugged in or not."""
     isolated: tuple[int, ...]
+    pci_names: tuple[tuple[str, str], ...] = ()
+    """(name, address): what the drivers of PCI functions call them."""
     problems: tuple[str, ...] = ()
     """One line for each thing that was missing or damaged: path, value, and what is done instead."""

@@ -1,32 +1,35 @@
-"""PCI functions and the NUMA node each one hangs on.
+"""PCI functions, what is above each one, and the NUMA node it hangs on.
 
 `numa_node` is the kernel's word and the only source: -1 is normal (a bus without _PXM, `numa=off`) and means "no
 affinity", never node 0. Nothing is derived from `local_cpulist`: for -1 it names all online CPUs, which may happen to
 be those of one node, and for a device on a memory-only node it is empty although the node is right.
 A virtual function has its own directory and points at its physical function by `physfn`; an address may have a domain
-of more than four digits (VMD). Documentation/ABI/testing/sysfs-bus-pci.
+of more than four digits (VMD). The place of a function is where its link leads, which is read and never followed: a
+loop costs nothing. Documentation/ABI/testing/sysfs-bus-pci.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping
 
+from topowise import pci
+from topowise.errors import ParseError
 from topowise_exporter.machine.model import PciFunction
 from topowise_exporter.machine.sysfs import Tree
 
 ROOT = "bus/pci/devices"
 
-_ADDRESS = re.compile(r"([0-9a-f]{4,}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
-_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+MOST_FUNCTIONS = 1 << 14
+"""A large server with a thousand virtual functions has two thousand."""
 
 
 def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
     """Every function, by address; none on a machine without PCI. `nodes` are the ids a function may name."""
-    addresses = sorted(filter(_ADDRESS.fullmatch, sysfs.names(ROOT) or ()), key=_numbers)
+    addresses = _addresses(sysfs)
     affinities = {address: sysfs.integer(f"{ROOT}/{address}/numa_node") for address in addresses}
     _tell_affinities(sysfs, affinities, nodes)
+    paths = _paths(sysfs, addresses)
     physfns = {address: _last_part(sysfs.link(f"{ROOT}/{address}/physfn")) for address in addresses}
     virtfns = Counter(physfn for physfn in physfns.values() if physfn is not None)
     return tuple(
@@ -34,6 +37,7 @@ def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
             sysfs,
             address,
             numa_node=affinities[address] if affinities[address] in nodes else None,
+            path=paths.get(address, ()),
             physfn=physfns[address],
             virtfns=virtfns[address],
         )
@@ -41,11 +45,50 @@ def read(sysfs: Tree, nodes: Collection[int]) -> tuple[PciFunction, ...]:
     )
 
 
+def _addresses(sysfs: Tree) -> list[str]:
+    names = sysfs.names(ROOT) or []
+    addresses = sorted(filter(pci.is_address, names), key=pci.numbers)
+    _tell_first(sysfs, sorted(set(names) - set(addresses)), "no PCI address", "left out")
+    if len(addresses) > MOST_FUNCTIONS:
+        sysfs.tell(ROOT, f"{len(addresses)} functions, expected at most {MOST_FUNCTIONS}", "the others are left out")
+    return addresses[:MOST_FUNCTIONS]
+
+
+def _paths(sysfs: Tree, addresses: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """What is above each function, as far as that can be told."""
+    paths: dict[str, tuple[str, ...]] = {}
+    astray: dict[str, str] = {}
+    for address in addresses:
+        link = sysfs.link(f"{ROOT}/{address}")
+        try:
+            if link is not None:
+                paths[address] = pci.path_of(link, address)
+        except ParseError as exc:
+            astray[address] = str(exc)
+    instead = "what is above it is not known"
+    unlinked = [address for address in addresses if address not in paths and address not in astray]
+    _tell_first(sysfs, unlinked, "no link to its place", instead)
+    _tell_first(sysfs, list(astray), next(iter(astray.values()), ""), instead)
+    return paths
+
+
+def _tell_first(sysfs: Tree, names: list[str], what: str, instead: str) -> None:
+    """One line, however many there are."""
+    if names:
+        more = f" (and {len(names) - 1} more like it)" if len(names) > 1 else ""
+        sysfs.tell(f"{ROOT}/{ascii(names[0])[1:-1][:100]}", what + more, instead)
+
+
 def _read_function(
-    sysfs: Tree, address: str, *, numa_node: int | None, physfn: str | None, virtfns: int
+    sysfs: Tree,
+    address: str,
+    *,
+    numa_node: int | None,
+    path: tuple[str, ...],
+    physfn: str | None,
+    virtfns: int,
 ) -> PciFunction:
     folder = f"{ROOT}/{address}"
-    pcie_root, root_port = _place(sysfs.link(folder), address)
     return PciFunction(
         address=address,
         numa_node=numa_node,
@@ -53,10 +96,9 @@ def _read_function(
         vendor=sysfs.text(f"{folder}/vendor") or "",
         device=sysfs.text(f"{folder}/device") or "",
         driver=_last_part(sysfs.link(f"{folder}/driver")),
+        path=path,
         physfn=physfn,
         virtfns=virtfns,
-        pcie_root=pcie_root,
-        root_port=root_port,
     )
 
 
@@ -76,19 +118,5 @@ def _tell_affinities(sysfs: Tree, affinities: Mapping[str, int | None], nodes: C
             sysfs.tell(f"{ROOT}/{address}/numa_node", f"unknown node {node}", "the function has no affinity")
 
 
-def _place(target: str | None, address: str) -> tuple[str | None, str | None]:
-    """Host bridge and root port in "../../../devices/pci0000:40/0000:40:00.0/0000:41:00.0"."""
-    parts = target.split("/") if target else []
-    pcie_root = next((part for part in parts if _HOST_BRIDGE.fullmatch(part)), None)
-    bridge = next((part for part in parts if _ADDRESS.fullmatch(part)), None)
-    return pcie_root, None if bridge == address else bridge
-
-
 def _last_part(target: str | None) -> str | None:
     return target.rpartition("/")[2] if target else None
-
-
-def _numbers(address: str) -> tuple[int, ...]:
-    """Domain, bus, device and function: domain 10000 comes after 0fff."""
-    match = _ADDRESS.fullmatch(address)
-    return tuple(int(group, 16) for group in match.groups()) if match else ()

@@ -63,4 +63,5 @@ def _function(function: PciFunction) -> dict[str, Json]:
         "device": function.device,
         "driver": function.driver,
         "physfn": function.physfn,
+        "path": [*function.path],
     }

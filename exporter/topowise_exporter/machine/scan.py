@@ -9,8 +9,8 @@ all memory, which is what the kubelet sees there too.
 from __future__ import annotations
 
 from topowise.errors import SourceError
-from topowise_exporter.machine import cpus, memory, nodes, pci
-from topowise_exporter.machine.model import Cpu, Machine, NumaNode
+from topowise_exporter.machine import cpus, memory, names, nodes, pci
+from topowise_exporter.machine.model import Access, Cpu, Machine, NumaNode
 from topowise_exporter.machine.sysfs import Tree
 
 
@@ -36,6 +36,7 @@ def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:
         nodes=found,
         cpus=described,
         pci=pci.read(sysfs, {node.id for node in found}),
+        pci_names=names.read(sysfs, procfs),
         online=tuple(sorted(sets.online)),
         present=tuple(sorted(sets.present)),
         possible=tuple(sorted(sets.possible)),
@@ -62,6 +63,7 @@ def _read_node(
         memory_bytes=memory.read_node_memory(sysfs, procfs, node, is_only=is_only),
         pages=memory.read_node_hugepages(sysfs, node, is_only=is_only),
         distances=nodes.read_distances(sysfs, node, ids, columns),
+        access=memory.read_access(sysfs, node, ids),
     )
 
 
@@ -84,6 +86,7 @@ def _node(
     memory_bytes: int,
     pages: memory.Hugepages,
     distances: dict[int, int],
+    access: Access | None = None,
 ) -> NumaNode:
     own = [cpu for cpu in described if cpu.node == node]
     return NumaNode(
@@ -96,4 +99,5 @@ def _node(
         hugepages_surplus=pages.surplus,
         distances=distances,
         sockets=tuple(sorted({cpu.socket for cpu in own})),
+        access=access,
     )

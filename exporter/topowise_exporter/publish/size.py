@@ -22,7 +22,7 @@ LIMIT: Final = (3 << 19) - (64 << 10)
 # are no use to it then.
 _OPTIONAL: Final = (
     (placement.METADATA_ATTRIBUTE, placement.VECTOR_ATTRIBUTE),
-    (attributes.HOLDINGS, attributes.DEVICES),
+    (attributes.HOLDINGS, attributes.DEVICES, attributes.PCI, attributes.PCI_OMITTED),
     (attributes.ZONE_CPUS_AVAILABLE, attributes.CORES),
 )
 

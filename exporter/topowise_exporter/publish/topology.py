@@ -18,7 +18,9 @@ from topowise_exporter.dra.device_counts import with_devices
 from topowise_exporter.dra.slices import Devices
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.model import Allocations, Device, MemoryBlock, PodAllocation
-from topowise_exporter.machine.model import Cpu, Machine
+from topowise_exporter.machine.model import Cpu, Machine, NumaNode
+from topowise_exporter.publish import places
+from topowise_exporter.publish.nested import nested
 
 _MOST_ZONES: Final = 16
 
@@ -35,6 +37,9 @@ class Publishing(Section, frozen=True):
     placeholder_zones: bool = True
     """Empty zones for NUMA node ids that the machine skips (0, 8): scheduler-plugins up to 0.35 crashes without them at
     the first Guaranteed pod it scores."""
+    nested_zones: bool = False
+    """Zones of type Socket above the NUMA nodes, and of type PCIeRoot below them for the root complexes that have
+    devices; they have no resources."""
     legacy_topology_policies: bool = False
     """The deprecated `topologyPolicies` field, for readers of NRT v1alpha1."""
 
@@ -81,9 +86,13 @@ def build(
     if publishing.numa_placement and seen.kubelet.topologyManagerPolicy == "single-numa-node":
         _add_placement(machine, allocations.pods, on_top, per_zone, problems)
     gaps = _gaps(machine, seen.kubelet.topologyManagerPolicy) if publishing.placeholder_zones else []
+    made = [*zones.zones(machine, accounts, per_zone), *gaps]
+    if publishing.nested_zones:
+        listed = allocations.allocatable.devices
+        made = [*nested(made, machine, places.located(machine, listed), listed)]
     topology = nrt.new(
         node_name,
-        [*zones.zones(machine, accounts, per_zone), *gaps],
+        made,
         (nrt.Attribute(name, text) for name, text in on_top.items()),
         annotations={attributes.PODS_FINGERPRINT_ANNOTATION: on_top[attributes.PODS_FINGERPRINT]},
         owner=owner,
@@ -148,11 +157,20 @@ def _on_top(
             (devices.Device(one.resource, one.id, one.nodes) for one in allocations.allocatable.devices),
             empty=(one.resource for one in allocations.absent),
         )
+        _add_places(seen.machine, allocations.allocatable.devices, named)
     if allocations.admitting:
         named[attributes.ADMITTING] = doubts.write_pods(allocations.admitting)
     if publishing.holdings:
         named[attributes.HOLDINGS] = holdings.write(_holdings(allocations))
     return named
+
+
+def _add_places(machine: Machine, listed: tuple[Device, ...], named: dict[str, str]) -> None:
+    text, omitted = places.written(machine, listed)
+    if text != "[]":
+        named[attributes.PCI] = text
+    if omitted:
+        named[attributes.PCI_OMITTED] = str(omitted)
 
 
 @lru_cache(maxsize=2048)
@@ -178,11 +196,24 @@ def _per_zone(machine: Machine, allocations: Allocations, accounts: zones.Accoun
             attributes.ZONE_CPUS: attributes.write_ids(node.cpus),
             attributes.ZONE_SOCKETS: attributes.write_ids(socket for socket in node.sockets if socket >= 0),
         }
+        mine |= _access(node)
         if node.id in accounts.cpus_available:
             mine[attributes.ZONE_CPUS_AVAILABLE] = attributes.write_ids(accounts.cpus_available[node.id])
         if allocations.free_memory is not None and node.id in allocations.free_memory.cells:
             mine[attributes.MEMORY_CELLS] = attributes.write_ids(allocations.free_memory.cells[node.id])
             mine[attributes.MEMORY_ASSIGNMENTS] = str(allocations.free_memory.assignments[node.id])
+    return named
+
+
+def _access(node: NumaNode) -> dict[str, str]:
+    """What the firmware says of the node's memory."""
+    if node.access is None:
+        return {}
+    named = {attributes.MEMORY_INITIATORS: attributes.write_ids(node.access.initiators)}
+    if node.access.read_latency_ns is not None:
+        named[attributes.MEMORY_READ_LATENCY] = str(node.access.read_latency_ns)
+    if node.access.read_bandwidth_mib is not None:
+        named[attributes.MEMORY_READ_BANDWIDTH] = str(node.access.read_bandwidth_mib)
     return named
 
 

@@ -64,7 +64,6 @@ def _cpu(cpu: machines.Cpu, running: frozenset[int]) -> Cpu:
 
 
 def _function(machine: machines.Machine, one: machines.Pci) -> PciFunction:
-    top = one.root_port or one.address
     return PciFunction(
         address=one.address,
         numa_node=one.node,
@@ -74,6 +73,5 @@ def _function(machine: machines.Machine, one: machines.Pci) -> PciFunction:
         driver=one.driver,
         physfn=one.physfn,
         virtfns=sum(other.physfn == one.address for other in machine.pci),
-        pcie_root=f"pci{top.rpartition(':')[0]}",
-        root_port=one.root_port,
+        path=machines.above(machine, one),
     )

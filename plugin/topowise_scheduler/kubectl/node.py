@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from topowise import nrt, quantity
+from topowise import attributes, nrt, quantity
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import nodes, objects
+from topowise_scheduler.kubectl import nodes, objects, places
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.durations import age
@@ -35,10 +35,19 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     report = read(found.topology)
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, found, pods_of_it, console.now), found.topology)
+    named = nrt.attributes_of(found.topology.attributes)
+    where, devices = named.get(attributes.PCI, "[]"), named.get(attributes.DEVICES, "{}")
+    apart = ""
+    try:
+        drawn = picture.with_places(drawn, where)
+        apart = places.table(where, devices)
+    except ParseError as exc:
+        notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
     if options.output == "wide":
-        return Answer(f"{nodes.wide_table([found.topology])[0]}\n\n{_holdings(drawn)}\n", notes=notes)
+        tables = [nodes.wide_table([found.topology])[0], *([apart] if apart else []), _holdings(drawn)]
+        return Answer("\n\n".join(tables) + "\n", notes=notes)
     text = picture.terminal(drawn, width=console.columns, ascii_only=console.is_ascii, colour=console.is_colour)
     return Answer(text, notes=notes)
 

@@ -34,6 +34,10 @@ RESERVED_CPUS: Final = "topowise.io/reserved-cpus"
 CORES: Final = "topowise.io/cores"
 DEVICES: Final = "topowise.io/devices"
 HOLDINGS: Final = "topowise.io/holdings"
+# On top: where devices are on the PCI buses, and of how many that is left out as the text would be too long; see
+# `places` here.
+PCI: Final = "topowise.io/pci"
+PCI_OMITTED: Final = "topowise.io/pci-omitted"
 # On top: the kubelet's configuration as far as it decides placements; see topowise.kubeletconfig.
 KUBELET_CONFIGURATION: Final = "topowise.io/kubelet-configuration"
 # On top: the kubelet's version as it tells it itself, else as its Node does ("v1.33.5").
@@ -43,6 +47,11 @@ REFUSED_STATE_FILES: Final = "topowise.io/refused-state-files"
 # Per zone, with memory manager Static: the nodes of the group it belongs to, and how many blocks lie on it.
 MEMORY_CELLS: Final = "topowise.io/memory-cells"
 MEMORY_ASSIGNMENTS: Final = "topowise.io/memory-assignments"
+# Per zone, where the firmware tells (ACPI HMAT): the NUMA nodes from which its memory is reached best, and the read
+# latency in nanoseconds and bandwidth in MiB/s from there.
+MEMORY_INITIATORS: Final = "topowise.io/memory-initiators"
+MEMORY_READ_LATENCY: Final = "topowise.io/memory-read-latency-ns"
+MEMORY_READ_BANDWIDTH: Final = "topowise.io/memory-read-bandwidth-mib"
 # On top: which resources' amounts were derived from /sys because the kubelet's manager of them is off ("cpu,memory").
 DERIVED: Final = "topowise.io/derived-from-sysfs"
 # On top: pods that the kubelet may still be giving more than the object says, and why the object may not be the truth

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,25 @@ async def test_uevents_can_be_cancelled_with_and_without_libudev() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+class Monitor:
+    """As pyudev's: events that have come, by a descriptor that is readable once one has."""
+
+    def __init__(self, *events: tuple[str, str]) -> None:
+        self._events = [SimpleNamespace(action=action, sys_name=name) for action, name in events]
+
+    def poll(self, timeout: float) -> Any:
+        return self._events.pop(0) if self._events else None
+
+
+async def test_pci_functions_that_come_or_go_ask_for_the_machine() -> None:
+    assert "pci" in Uevents.SUBSYSTEMS
+    trigger = Trigger()
+    Uevents(trigger)._on_readable(Monitor(("remove", "0000:98:00.1"), ("bind", "0000:98:00.2")))
+    reasons = await trigger.wait(1, quiet=0.001)
+    assert reasons == {"uevent: remove 0000:98:00.1", "uevent: bind 0000:98:00.2"}
+    assert all(reason.startswith(triggers.MACHINE) for reason in reasons)
 
 
 async def test_a_machine_without_inotify_instances_to_spare_has_timed_looks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from fuzzing import anything, tried
 from sandbox import machines
+from topowise import pci
 from topowise.errors import SourceError
 from topowise_exporter.machine import Machine, scan
 
@@ -25,6 +27,12 @@ MACHINE = machines.Machine(
     pci=(machines.Pci("0000:00:1f.0", None, "0x060100", "0x8086", "0x2918"),),
 )
 SAMPLES = (b"0-3,8\n", b"00000000,000000ff\n", b"10 21\n", b"Node 0 MemTotal:   1048576 kB\n", b"-1\n", b"3\n")
+_NAMES = st.sampled_from(
+    ["0000:01:00.0", "0000:01:00.1", "0000:00:1c.0", "10000:00:04.0", "0000:00:1f.0", "eth0", "\x1b[2J\n"]
+)
+_FILE_NAMES = st.text(st.characters(exclude_characters="/\0"), min_size=1, max_size=20).filter(
+    lambda name: name not in (".", "..")
+)
 HOSTILE = {
     "a wide list": b"0-8191",
     "a list beyond all": b"0-999999999",
@@ -82,6 +90,39 @@ def with_content(path: Path, content: bytes, tree: Path) -> Machine | None:
 def test_any_file_may_say_anything(tree: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(files(tree)), label="file")
     with_content(path, data.draw(anything((*SAMPLES, path.read_bytes()))), tree)
+
+
+@tried
+@given(
+    st.dictionaries(
+        st.sampled_from(["bus/pci/devices", "class/net", "class/drm"]).flatmap(
+            lambda folder: st.one_of(_NAMES, _FILE_NAMES).map(lambda name: f"{folder}/{name}")
+        ),
+        st.lists(_NAMES | st.sampled_from(["..", "devices", "pci0000:00", "pci10000:00", ""]), max_size=40).map(
+            "/".join
+        ),
+        max_size=8,
+    )
+)
+def test_any_link_may_lead_anywhere(tree: Path, links: dict[str, str]) -> None:
+    made = []
+    for name, target in links.items():
+        path = tree / "sys" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # What cannot be made in a directory cannot be met there.
+        with contextlib.suppress(OSError, ValueError):
+            path.symlink_to(target)
+            made.append(path)
+    try:
+        machine = read(tree)
+        assert machine is not None
+        for function in machine.pci:
+            if function.path:
+                pci.check_path(function.path, function.address)
+        assert all(pci.is_address(address) for _, address in machine.pci_names)
+    finally:
+        for path in made:
+            path.unlink()
 
 
 @pytest.mark.parametrize("name", HOSTILE)

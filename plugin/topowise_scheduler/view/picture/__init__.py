@@ -8,8 +8,9 @@ layout serves both writers, which differ in their measures (measures.py) alone. 
 
 from topowise_scheduler.view.picture.claimed import with_claimed
 from topowise_scheduler.view.picture.model import Picture
+from topowise_scheduler.view.picture.places import with_places
 from topowise_scheduler.view.picture.read import read
 from topowise_scheduler.view.picture.svg import ThemeName, svg
 from topowise_scheduler.view.picture.terminal import terminal
 
-__all__ = ["Picture", "ThemeName", "read", "svg", "terminal", "with_claimed"]
+__all__ = ["Picture", "ThemeName", "read", "svg", "terminal", "with_claimed", "with_places"]

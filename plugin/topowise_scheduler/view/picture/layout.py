@@ -1,4 +1,4 @@
-"""Where everything goes: name and facts, the zones in rows, what lies near no single zone, and the legend.
+"""Where everything goes: name and facts, the zones in rows, what lies near no single zone, PCI, and the legend.
 
 One pass from top to bottom: widths are settled before anything is placed, heights follow from what is placed. All is
 in whole units of the medium, so the same code serves pixels and characters (measures.py).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from topowise_scheduler.view.picture import devices, legend, zone
+from topowise_scheduler.view.picture import buses, devices, legend, zone
 from topowise_scheduler.view.picture.flow import Flow
 from topowise_scheduler.view.picture.measures import Measures
 from topowise_scheduler.view.picture.model import Picture
@@ -33,6 +33,9 @@ def lay_out(picture: Picture, measures: Measures) -> Box:
     if picture.elsewhere:
         flow.skip(measures.gap_y)
         flow.add(_elsewhere(plan, flow.x, flow.y, rows.width(measures)))
+    if picture.pci:
+        flow.skip(measures.gap_y)
+        flow.add(buses.place(plan, flow.x, flow.y, rows.width(measures)))
     flow.skip(max(1, measures.gap_y))
     legend.place(flow, plan)
     return Box(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from topowise_exporter.machine import Machine, report
+from topowise_exporter.machine.model import Access
 
 NAMES = (
     "2n4c-smt2",
@@ -118,7 +119,8 @@ def test_every_cpu_has_its_place(machine: Machine, expected: Any) -> None:
         }
 
 
-def test_every_pci_function_is_told(machine: Machine, expected: Any) -> None:
+def test_every_pci_function_is_told(machine: Machine, expected: Any, captures: Path, name: str) -> None:
+    devices = captures / name / "sys/bus/pci/devices"
     assert report(machine)["pci"] == [
         {
             "address": address,
@@ -128,6 +130,7 @@ def test_every_pci_function_is_told(machine: Machine, expected: Any) -> None:
             "device": described["device"],
             "driver": described.get("driver"),
             "physfn": described.get("physfn"),
+            "path": [*(devices / address).readlink().parts[4:-1]],
         }
         for address, described in sorted(expected["pci"].items())
     ]
@@ -137,3 +140,12 @@ def test_every_pci_function_is_told(machine: Machine, expected: Any) -> None:
 
 def test_a_sound_kernel_gives_no_problems(machine: Machine) -> None:
     assert machine.problems == ()
+
+
+def test_the_hmat_is_told_per_node(captures: Path, read: Callable[[Path], Machine]) -> None:
+    machine = read(captures / "hmat-tiers")
+    assert [node.access for node in machine.nodes] == [
+        Access((0,), 10, 102400),
+        Access((1,), 10, 102400),
+        Access((1,), 200, 16384),
+    ]

@@ -10,6 +10,7 @@ import pytest
 
 from sandbox import machines
 from topowise_exporter.machine import Machine
+from topowise_exporter.machine.model import Access
 
 Read = Callable[[Path], Machine]
 
@@ -102,3 +103,43 @@ def test_memory_that_cannot_be_told_counts_as_nothing(small: Path, nodes: Path, 
     machine = read(small)
     assert machine.nodes[1].memory_bytes == 0
     assert machine.problems == (f"{nodes}/node1/meminfo: has no line MemTotal; its memory counts as 0",)
+
+
+def _tell_access(node: Path, files: dict[str, str], *initiators: int) -> None:
+    folder = node / "access0/initiators"
+    folder.mkdir(parents=True)
+    for initiator in initiators:
+        (folder / f"node{initiator}").symlink_to(f"../../../node{initiator}")
+    for name, text in files.items():
+        (folder / name).write_text(f"{text}\n")
+
+
+def test_how_fast_memory_is_reached_is_told_where_the_firmware_does(small: Path, nodes: Path, read: Read) -> None:
+    _tell_access(nodes / "node1", {"read_latency": "150", "read_bandwidth": "20480", "write_latency": "1"}, 0, 1, 7)
+    machine = read(small)
+    assert [node.access for node in machine.nodes] == [None, Access((0, 1), 150, 20480)]
+    assert machine.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "initiators", "expected"),
+    [
+        ({"read_latency": "0", "read_bandwidth": "100"}, (0,), Access((0,), None, 100)),
+        ({"read_latency": "-1"}, (), None),
+        ({}, (1,), Access((1,), None, None)),
+        ({}, (), None),
+    ],
+)
+def test_figures_that_the_firmware_left_out_are_none(
+    small: Path, nodes: Path, read: Read, files: dict[str, str], initiators: tuple[int, ...], expected: Access | None
+) -> None:
+    _tell_access(nodes / "node0", files, *initiators)
+    assert read(small).nodes[0].access == expected
+
+
+def test_a_figure_that_is_no_number_is_told(small: Path, nodes: Path, read: Read) -> None:
+    _tell_access(nodes / "node0", {"read_latency": "fast", "read_bandwidth": "5"}, 0)
+    machine = read(small)
+    assert machine.nodes[0].access == Access((0,), None, 5)
+    assert len(machine.problems) == 1
+    assert "'fast' is no number" in machine.problems[0]

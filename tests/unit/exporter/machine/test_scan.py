@@ -79,7 +79,7 @@ def test_the_report_has_the_keys_of_the_contract(small: Path, read: Read) -> Non
     shown = json.loads(json.dumps(report(read(small))))
     assert list(shown) == ["nodes", "cpus", "pci"]
     assert list(shown["nodes"][0]) == ["id", "cpus", "memory_bytes", "hugepages", "distances", "sockets"]
-    assert list(shown["pci"][0]) == ["address", "numa_node", "class", "vendor", "device", "driver", "physfn"]
+    assert list(shown["pci"][0]) == ["address", "numa_node", "class", "vendor", "device", "driver", "physfn", "path"]
     assert shown["nodes"][1]["distances"] == {"0": 22, "1": 10}
 
 

@@ -53,7 +53,6 @@ def _expected_cpu(spec: machines.Machine, cpu: machines.Cpu) -> Cpu:
 
 
 def _expected_function(spec: machines.Machine, function: machines.Pci) -> PciFunction:
-    bus = (function.root_port or function.address).rpartition(":")[0]
     return PciFunction(
         address=function.address,
         numa_node=function.node,
@@ -63,8 +62,7 @@ def _expected_function(spec: machines.Machine, function: machines.Pci) -> PciFun
         driver=function.driver,
         physfn=function.physfn,
         virtfns=sum(other.physfn == function.address for other in spec.pci),
-        pcie_root=f"pci{bus}",
-        root_port=function.root_port,
+        path=machines.above(spec, function),
     )
 
 

@@ -1,0 +1,74 @@
+"""Which PCI function each device of podresources is, and where it is. Pure.
+
+Plug-ins name devices as they like. SR-IOV's and AMD's use addresses, NVIDIA's UUIDs and `UUID::N` where several pods
+share one, Intel's GPU plug-in `card0-1`; others what the driver calls the device. All of these lead to a function. A
+MIG device, an IOMMU group and a number of the plug-in's own do not, and such devices are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+from topowise import pci
+from topowise.attributes import places
+from topowise.attributes.places import Located, Written
+from topowise_exporter.kubelet.model import Device
+from topowise_exporter.machine.model import Machine, PciFunction
+
+_NVIDIA_REPLICA: Final = re.compile(r"(.+)::[0-9]+")
+_INTEL_SHARE: Final = re.compile(r"(card[0-9]+)-[0-9]+")
+
+
+def located(machine: Machine, devices: tuple[Device, ...]) -> Mapping[str, Located]:
+    """By id of the device; the functions and devices of a node hardly ever change."""
+    return _located(machine.pci, machine.pci_names, devices)
+
+
+def written(machine: Machine, devices: tuple[Device, ...]) -> Written:
+    """The attribute's text."""
+    return _written(machine.pci, machine.pci_names, devices)
+
+
+@lru_cache(maxsize=2)
+def _written(
+    functions: tuple[PciFunction, ...], names: tuple[tuple[str, str], ...], devices: tuple[Device, ...]
+) -> Written:
+    return places.write(_located(functions, names, devices))
+
+
+@lru_cache(maxsize=2)
+def _located(
+    functions: tuple[PciFunction, ...], names: tuple[tuple[str, str], ...], devices: tuple[Device, ...]
+) -> dict[str, Located]:
+    there = {
+        function.address: Located(function.address, pci.Place(function.path, function.numa_node))
+        for function in functions
+        if function.path
+    }
+    by_name = dict(names)
+    found: dict[str, Located] = {}
+    for device in devices:
+        for spelling in _spellings(device.id):
+            place = there.get(by_name.get(spelling, spelling))
+            if place is not None:
+                found[device.id] = place
+                break
+    return found
+
+
+def _spellings(device_id: str) -> list[str]:
+    """The id, and what it may be another spelling of."""
+    spellings = [device_id]
+    # nvidia-smi writes 00000000:3B:00.0.
+    numbers = pci.numbers(device_id.lower())
+    if numbers:
+        domain, bus, slot, function = numbers
+        spellings.append(f"{domain:04x}:{bus:02x}:{slot:02x}.{function}")
+    for part in (_NVIDIA_REPLICA, _INTEL_SHARE):
+        match = part.fullmatch(device_id)
+        if match is not None:
+            spellings.append(match[1])
+    return spellings
