@@ -279,8 +279,8 @@ class NodeState:
         kubelet = self.kubelet.fork()
         for uid in uids:
             kubelet.remove(uid)
-        for booking in self._assigned():
-            # Room that only pods to be left out have taken is the room of those that are bound.
+        for booking in sorted(self.bookings.values(), key=lambda one: -one.state):
+            # Room that only pods to be left out have taken is the room of those that stay.
             if not booking.placed and not booking.reported and not booking.whole and booking.uid not in uids:
                 kubelet.admit_view(self._view(booking))
         return kubelet

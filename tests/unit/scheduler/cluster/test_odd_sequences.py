@@ -291,3 +291,28 @@ def test_the_collections_are_listed_pods_first() -> None:
     made = Service()
     sources = reflectors(object(), made.ledger, made.records, Budgets(), made.nodes)  # type: ignore[arg-type]
     assert next(source.name for source in sources) == "pods"
+
+
+def test_the_model_is_asked_of_a_node_with_a_lesser_nominated_pod_once_until_it_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service, asked = Service(), []
+    names = [f"n{number}" for number in range(40)]
+    for number, name in enumerate(names):
+        service.report(counts(name, "8", included=()))
+        service.put(pod(f"lesser-{number}", "8", nominatedNodeName=name, priority=1))
+    states = service.ledger.states
+    monkeypatch.setattr(service.ledger, "states", lambda name, without: asked.append(name) or states(name, without))
+    urgent = pod("urgent", "8", priority=10)
+    assert service.fits(urgent, *names) == names
+    assert sorted(asked) == sorted(names)
+    asked.clear()
+    assert service.fits(urgent, *reversed(names)) == list(reversed(names))
+    assert asked == []
+    # What one node reports, and who is nominated on another, is looked at there.
+    service.report(counts("n3", "7", included=(), version="2"))
+    service.put(pod("equal", "1", nominatedNodeName="n5", priority=10))
+    assert service.fits(urgent, *names) == [name for name in names if name not in ("n3", "n5")]
+    assert sorted(asked) == ["n3", "n5"]
+    # No room for it is kept from those who are less urgent.
+    assert service.fits(pod("least", "8"), *names) == []
