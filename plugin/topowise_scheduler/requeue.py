@@ -32,7 +32,7 @@ from topowise_scheduler.cluster.records import PodRecord
 log = logging.getLogger(__name__)
 
 REQUEUED_ANNOTATION: Final = "topowise.io/requeued"
-# Groups of like pods tried in one cycle: some milliseconds of work.
+# Groups of like pods tried in one tick: some milliseconds of work.
 _MAX_GROUPS: Final = 64
 _TIMEOUT_S: Final = 5.0
 _SHORTEST_S: Final = 0.01
@@ -44,15 +44,15 @@ Fits = Callable[[PodRecord, Sequence[str]], NDArray[np.bool_]]
 
 
 class _Requeued(msgspec.Struct, frozen=True):
-    """The cycle in which a pod was requeued last, when it may be requeued again, and the pause after that (seconds)."""
+    """The tick in which a pod was requeued last, when it may be requeued again, and the pause after that (seconds)."""
 
-    cycle: int
+    tick: int
     not_before: float
     pause: float
 
 
 class Requeuer:
-    """`interval` is seconds between two cycles, `per_second` the most pods that are requeued in a second."""
+    """`interval` is seconds between two ticks, `per_second` the most pods that are requeued in a second."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Requeuer:
         self._per_second = per_second
         self._clock = clock
         self._allowance = self._most
-        self._cycle = 0
+        self._tick = 0
         self._first_group = 0
         self._open: dict[str, int] = {}
         self._requeued: dict[str, _Requeued] = {}
@@ -103,9 +103,9 @@ class Requeuer:
 
     def due(self) -> Iterator[PodRecord]:
         """The pods to requeue now, the most important first."""
-        self._cycle += 1
+        self._tick += 1
         ledger, now = self._ledger, self._clock()
-        self._open.update(dict.fromkeys(ledger.take_improved(), self._cycle))
+        self._open.update(dict.fromkeys(ledger.take_improved(), self._tick))
         self._requeued = {uid: requeued for uid, requeued in self._requeued.items() if uid in ledger.waiting}
         if not ledger.waiting:
             self._open.clear()
@@ -128,20 +128,20 @@ class Requeuer:
                 requeued = self._requeued.get(record.uid)
                 if requeued is None:
                     requeued = _Requeued(0, now, _FIRST_PAUSE_S)
-                if requeued.not_before <= now and bool((fits & (since > requeued.cycle)).any()):
+                if requeued.not_before <= now and bool((fits & (since > requeued.tick)).any()):
                     pause = min(_LONGEST_PAUSE_S, 2 * requeued.pause)
-                    self._requeued[record.uid] = _Requeued(self._cycle, now + requeued.pause, pause)
+                    self._requeued[record.uid] = _Requeued(self._tick, now + requeued.pause, pause)
                     self._allowance -= 1
                     room[shape] -= 1
                     yield record
         if len(groups) <= _MAX_GROUPS:
-            # Nobody who waits fits there: no reason to look again before it changes.
+            # Nobody who waits fits there: no reason to try again before it changes.
             self._open = {name: self._open[name] for name, keep in zip(names, useful, strict=True) if keep}
 
     def _groups(self) -> list[list[PodRecord]]:
         """The pods that wait, those of which the same is true together, by priority and then by age.
 
-        If there are too many groups for one cycle, each cycle begins with others.
+        If there are too many groups for one tick, each begins with others.
         """
         grouped: dict[object, list[PodRecord]] = {}
         for record in sorted(self._ledger.waiting.values(), key=lambda one: (-one.priority, one.started, one.uid)):

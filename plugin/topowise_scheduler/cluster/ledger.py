@@ -32,7 +32,7 @@ from topowise_scheduler.report import Report, of_node
 log = logging.getLogger(__name__)
 
 _MAX_ASKED: Final = 10_000
-# Longer than a list of all pods may be on its way: one that we have bound since it was begun is told of by an event.
+# Longer than a list of all pods may be on its way: one that we have bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
 # Who has bound a pod past us within this time may do it again at any moment.
 _ALONE_S: Final = 600.0
@@ -101,7 +101,7 @@ class Ledger:
         return self._events
 
     def count(self, event: str) -> None:
-        """Something has happened that `events` tells of."""
+        """Something has happened that `events` counts."""
         self._events[event] += 1
 
     def stop_waiting(self, uid: str) -> None:
@@ -224,7 +224,7 @@ class Ledger:
         `is_news` is False for pods that were there before us.
         """
         uid = record.uid
-        self._pods.note_told(uid)
+        self._pods.note_event(uid)
         if record.stage == "pending":
             self._put_pending(record)
             return
@@ -272,7 +272,7 @@ class Ledger:
         self._leave(uid, NOWHERE, ended=True)
 
     def note_listed(self, uids: Collection[str]) -> None:
-        """These are all pods there are. One that we have bound and that is not told of soon was deleted unseen."""
+        """These are all pods there are. One that we have bound, and that no event names soon, was deleted unseen."""
         self._pods.note_listed(uids, self._clock())
 
     def pods_on(self, name: str) -> list[PodRecord]:

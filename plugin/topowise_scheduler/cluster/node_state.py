@@ -36,7 +36,7 @@ class NodeState:
         self._reported_at = 0.0
         self._removals = 0
         self._revision = 0
-        # Pods by uid that the numbers of a counts report are known to be of; where they lie may be told.
+        # Pods by uid that the numbers of a counts report are known to be of; where they lie may be known.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
 
     def __repr__(self) -> str:
@@ -205,7 +205,7 @@ class NodeState:
         if self.report.precision == "counts" and self._mark_counted(self.report, believes=has_ended):
             self._rebuild(self.report)
             return
-        # A pod that the numbers of a counts report include stays in them until the next one, if its place is not told.
+        # A pod that a counts report includes stays in its numbers until the next one, if nobody knows where it lies.
         self.kubelet.remove(uid)
         self._removals += 1
         self._place_the_rest()

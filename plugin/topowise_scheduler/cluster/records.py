@@ -128,7 +128,7 @@ class Records:
 
 
 def _demand(annotations: dict[str, str] | None) -> policies.Demand:
-    """What cannot be read asks for nothing here; who asks about the pod is told (Answers.question)."""
+    """What cannot be read asks for nothing here; who asks about the pod gets the error (Answers.question)."""
     try:
         return policies.demand(annotations or {})
     except ParseError:

@@ -107,7 +107,7 @@ class _Pods:
         before, self._held = self._held, listed
         for uid in before - listed:
             self._ledger.drop_pod(uid)
-        # In the order in which they came to their nodes, as far as that can be told afterwards.
+        # In the order in which they came to their nodes, as far as that is known afterwards.
         for item in sorted(items, key=lambda one: (one.started, len(one.version), one.version)):
             # Nobody saw what happened around a pod that is first seen in a list.
             _guarded(partial(self._ledger.put_pod, is_news=item.uid in before), item)
