@@ -486,8 +486,7 @@ class Ledger:
             if not admission.admitted:
                 return admission.reason
         others = {*self.disregarded(record.uid, record.priority, name), *leaving}
-        free = node_state.without({record.uid, *others})
-        if free is not None and not node_state.survive(free, record, others, _MAX_SWAPPED):
+        if not node_state.survive(record, others, _MAX_SWAPPED):
             return "a pod that is on its way there would be refused if this one came first"
         return ""
 

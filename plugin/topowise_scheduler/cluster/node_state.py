@@ -237,19 +237,14 @@ class NodeState:
         """Whether `forget_past` will have something to do."""
         return bool(self._ended or self._releases) or any(one.resized for one in self.bookings.values())
 
-    def survive(self, state: Kubelet, record: PodRecord, without: Collection[str], at_most: int) -> bool:
-        """Whether the pods that their kubelet has not taken on yet still find room if another one comes before them.
-
-        `state` is the node as predicted, without some pods. True if there are more than `at_most` of them.
+    def survive(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
+        """Whether the pods that their kubelet has not taken on yet still find room if this one comes before them.
+        `without` some pods. True if there are more than `at_most` of them.
         """
-        coming = [
-            booking.record
-            for booking in self._assigned()
-            if booking.placed and not booking.reported and booking.acknowledged is None and booking.uid not in without
-        ]
-        if not coming or len(coming) > at_most or len(state.node_ids) < 2:
-            return True
-        return fit_after(state, record, coming)
+        away = {record.uid, *without}
+        coming = self._coming(BookingState.ASSIGNED, away)
+        state = self.without(away) if 0 < len(coming) <= at_most else None
+        return state is None or len(state.node_ids) < 2 or fit_after(state, record, coming)
 
     def survive_any_order(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
         """Whether this pod and all that their kubelet has not taken on yet, the reserved ones too, find room in
@@ -258,19 +253,23 @@ class NodeState:
         After `at_most` admissions, what was tried decides.
         """
         away = {record.uid, *without}
-        coming = [
+        coming = self._coming(BookingState.RESERVED, away)
+        state = self.without(away) if coming else None
+        if state is None or len(state.node_ids) < 2 or not holds_anything(state, record.view(state)):
+            return True
+        return fit_in_any_order(state, record, coming, at_most)
+
+    def _coming(self, least: BookingState, away: Collection[str]) -> list[PodRecord]:
+        """Pods at least as sure as this that have room here, and that their kubelet has not been seen to take on."""
+        return [
             booking.record
             for booking in self.bookings.values()
-            if booking.state is not BookingState.NOMINATED
+            if booking.state >= least
             and booking.placed
             and not booking.reported
             and booking.acknowledged is None
             and booking.uid not in away
         ]
-        state = self.without(away) if coming else None
-        if state is None or len(state.node_ids) < 2 or not holds_anything(state, record.view(state)):
-            return True
-        return fit_in_any_order(state, record, coming, at_most)
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
         """A copy of the present state in which these pods are gone."""
