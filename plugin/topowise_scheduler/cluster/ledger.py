@@ -1,8 +1,11 @@
 """The ledger: what every node can still give, now and not only at its exporter's last report.
 
 It knows reports, assigned pods of any scheduler, pods we expect (reserved by an answer of ours, or nominated by
-kube-scheduler while it evicts others), and refusals of kubelets. Each change of a node goes into the engine at once, so
-that a question costs no bookkeeping. Everything comes from the API; a new process builds the same ledger again.
+kube-scheduler while it evicts others), and refusals of kubelets. Everything comes from the API; a new process builds the
+same ledger again.
+
+Invariant: what the nodes have of pods is what `PodStates` says, no more and no less, and the engine has every reported
+node as its `NodeState` has it. Each change goes into both at once, so that a question costs no bookkeeping (`check`).
 """
 
 from __future__ import annotations
@@ -165,6 +168,7 @@ class Ledger:
         """The Node tells its kubelet's version: what is known of the node is judged anew as that kubelet would."""
         self._kubelet_versions[name] = version
         node_state = self._nodes.get(name)
+        # A Node comes with every heartbeat; most say what is known.
         if node_state is not None and node_state.judge_as(version):
             self._publish(name, node_state)
 
@@ -310,6 +314,7 @@ class Ledger:
             or node_state.kubelet is None
         ):
             return
+        # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
         is_as_judged = judged_at >= self._changed.get(name, 0)
         until = self._clock() + self._reservation_s
         self._move(record, msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until), needs=needs)
@@ -522,6 +527,7 @@ class Ledger:
                 continue
             node_state = self._nodes.setdefault(name, NodeState())
             booking = self._booking(record, needs or record.needs, after, was_there=not is_news)
+            # A bind of what was reserved changes nothing on the node, so the engine need not be told.
             if node_state.put(booking, is_news=is_news) or after is not BookingState.ASSIGNED:
                 self._publish(name, node_state, better=False)
 

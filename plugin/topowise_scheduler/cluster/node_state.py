@@ -2,9 +2,11 @@
 
 A report is a past. Pods assigned since are placed by the model, in the order in which they were assigned, where the
 kubelet will place them; reservations and nominations are placed like them, and can be taken away again. When a report
-arrives, what it confirms replaces the prediction, the rest is placed anew on top of it.
+arrives, what it confirms replaces the prediction, the rest is placed anew on top of it (confirmation.py).
 
-What confirms a pod is confirmation.py.
+Invariant: `kubelet` is the last report with every booking in it exactly once, as the report has it or placed by the model;
+only a booking for which the model has no room is left out (`check`). Whatever takes room from a newcomer moves
+`_revision` on.
 """
 
 from __future__ import annotations
@@ -82,7 +84,10 @@ class NodeState:
         return comparison
 
     def judge_as(self, kubelet_version: str) -> bool:
-        """The Node has this kubelet. True if that changes what is known of it: everything is judged anew then."""
+        """The Node has this kubelet. True if that changes what is known of it: everything is judged anew then.
+
+        Versions that decide alike on this hardware share `empty`, and what was placed on it stays as it is.
+        """
         before = self.report
         if before is None:
             return False
@@ -118,6 +123,7 @@ class NodeState:
         if held is not None:
             held.record = booking.record
             if booking.state <= held.state:
+                # An event of it that says nothing new: it holds what it held.
                 return False
             if held.state is BookingState.NOMINATED:
                 # From now on it may lie elsewhere than predicted, and come in another turn.
@@ -126,6 +132,7 @@ class NodeState:
             held.state, held.since = booking.state, booking.since
             held.acknowledged = booking.acknowledged
             if report is None or booking.state is not BookingState.ASSIGNED:
+                # It was placed when it was nominated, and a reservation is placed in the same way.
                 return False
             booking = held
         else:
@@ -141,6 +148,7 @@ class NodeState:
             self._rebuild(report)
             return True
         if self._comes_in_its_turn(booking):
+            # It stays where it is. One that was reserved counted as uncertain already, so that nothing else changes.
             return self._start(booking) or not was_uncertain
         self._place_before_the_less_sure(booking)
         return True
@@ -179,7 +187,8 @@ class NodeState:
             booking.judged_in = self._revision
 
     def is_as_judged(self, uid: str) -> bool:
-        """Whether a pod that is expected here fits, because it did and nothing has changed since."""
+        """Whether a pod that is expected here fits, because it did and nothing has changed since: it holds its place,
+        and whatever came or left would have moved the revision on."""
         booking = self.bookings.get(uid)
         return booking is not None and booking.placed and booking.judged_in == self._revision
 
@@ -334,6 +343,7 @@ class NodeState:
             return believes and self._mark_by_amounts(report)
         assigned = self._assigned()
         if all(booking.reported for booking in assigned):
+            # Marks are only ever added here, and there is nobody left to mark.
             return False
         found = confirmation.by_fingerprint(report, assigned, self._ended, self._reported_at)
         for booking in found:

@@ -125,8 +125,8 @@ class PodStates:
             self._assumed.discard(uid)
             self._unlisted.pop(uid, None)
         old, new = before.booking_states(), state.booking_states()
-        changes = [Change(node, old.get(node), new.get(node)) for node in {**old, **new}]
-        return sorted((one for one in changes if one.before is not one.after), key=lambda one: one.after or 0)
+        gone = [Change(node, was, None) for node, was in old.items() if node not in new]
+        return gone + [Change(node, old.get(node), now) for node, now in new.items() if old.get(node) is not now]
 
     def note_listed(self, uids: Collection[str], now: float) -> None:
         """These are all the pods. One that is assumed and not among them was deleted, if no event names it soon."""

@@ -1,4 +1,8 @@
-"""Reflectors that keep the ledger true: NRTs, nodes, pods and disruption budgets, each its own task."""
+"""Reflectors that keep the ledger true: NRTs, nodes, pods and disruption budgets, each its own task.
+
+Invariant: after a list the ledger knows of a collection what the list has and nothing else, but for what we have bound
+since the list was begun (`Ledger.note_listed`).
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,7 @@ class _Reports:
             self.replace(listed)
 
     def _is_known(self, item: report.Report) -> bool:
-        """Whether a new list only says again what the last event said."""
+        """Whether a new list only says again what the last event said: a resourceVersion names one content."""
         node_state = self._ledger.node_state(item.name)
         return (
             bool(item.version)
