@@ -1,8 +1,8 @@
 """The ledger: what every node can still give, now and not only at its exporter's last report.
 
 It knows reports, assigned pods of any scheduler, pods we expect (reserved by an answer of ours, or nominated by
-kube-scheduler while it evicts others), and refusals of kubelets. Everything comes from the API; a new process builds the
-same ledger again.
+kube-scheduler while it evicts others), and refusals of kubelets. Everything comes from the API; a new process builds
+the same ledger again.
 
 Invariant: what the nodes have of pods is what `PodStates` says, no more and no less, and the engine has every reported
 node as its `NodeState` has it. Each change goes into both at once, so that a question costs no bookkeeping (`check`).

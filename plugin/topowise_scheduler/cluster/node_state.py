@@ -4,8 +4,8 @@ A report is a past. Pods assigned since are placed by the model, in the order in
 kubelet will place them; reservations and nominations are placed like them, and can be taken away again. When a report
 arrives, what it confirms replaces the prediction, the rest is placed anew on top of it (confirmation.py).
 
-Invariant: `kubelet` is the last report with every booking in it exactly once, as the report has it or placed by the model;
-only a booking for which the model has no room is left out (`check`). Whatever takes room from a newcomer moves
+Invariant: `kubelet` is the last report with every booking in it exactly once, as the report has it or placed by the
+model; only a booking for which the model has no room is left out (`check`). Whatever takes room from a newcomer moves
 `_revision` on.
 """
 
