@@ -66,7 +66,7 @@ def test_a_pod_whose_policy_no_node_has_is_never_requeued(service: Service) -> N
     assert due(one) == []
 
 
-def test_of_more_groups_than_fit_into_a_round_each_has_its_turn(service: Service) -> None:
+def test_of_more_groups_than_fit_into_a_tick_each_has_its_turn(service: Service) -> None:
     service.report(counts("n2", "0", included=()))
     for number in range(70):
         service.put(pod(f"p{number}", "9", memory=f"{number + 1}Mi", conditions=WAITS, priority=5))

@@ -445,7 +445,7 @@ def test_an_identity_is_needed() -> None:
         candidate(FakeApi(), "")
 
 
-async def test_a_round_that_hangs_outside_of_requests_is_given_up() -> None:
+async def test_a_try_that_hangs_outside_of_requests_is_given_up() -> None:
     class Hanging(FakeApi):
         async def request(self, method: str, path: str, **options: Any) -> bytes:  # type: ignore[override]
             if not self.timeouts:
