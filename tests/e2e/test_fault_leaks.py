@@ -66,13 +66,13 @@ class Lives:
         self._number += 1
         number = self._number
         made = self._server.create("pods", pod(f"p{number}", f"app-{number % 40}"))
-        shown = await self._service.ask("filter", made, self.names, self._session)
-        assert shown["NodeNames"], shown
-        if len(shown["NodeNames"]) > 1:
-            scores = await self._service.ask("prioritize", made, shown["NodeNames"], self._session)
+        answer = await self._service.ask("filter", made, self.names, self._session)
+        assert answer["NodeNames"], answer
+        if len(answer["NodeNames"]) > 1:
+            scores = await self._service.ask("prioritize", made, answer["NodeNames"], self._session)
             node = max(scores, key=lambda one: one["Score"])["Host"]
         else:
-            (node,) = shown["NodeNames"]
+            (node,) = answer["NodeNames"]
         if number % 4:
             uid = made["metadata"]["uid"]
             named = {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": uid, "Node": node}
