@@ -113,8 +113,10 @@ class Reporter:
         await self._publish(lag=0.0)
         while True:
             wait = self._random.uniform(*self._reporting.wait)
+            # Not wait_for: that of Python 3.11 drops a cancellation that comes as the node changes.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stale.wait(), max(_INTERVAL_S, wait))
+                async with asyncio.timeout(max(_INTERVAL_S, wait)):
+                    await self._stale.wait()
             if self._stale.is_set():
                 await asyncio.sleep(wait)
             await self._publish(lag=self._random.uniform(*self._reporting.lag))
