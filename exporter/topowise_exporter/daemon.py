@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 _NO_KUBELET = "Cannot read the node, publishing nothing until it can be read"
 _NO_WRITE = "Cannot publish, trying again"
-# Conditions of single sources begin so; they come and go together.
 _WILL_NOT_START = "The kubelet would not start again, as a state file does not match machine and configuration"
+# Conditions of single sources begin so; they come and go together.
 _SOURCE = "Source: "
 
 # A burst of the kubelet's writes for one admission is over within this; it is most of our own delay.
@@ -315,7 +315,7 @@ async def run(settings: ExporterConfiguration) -> int:
             pods_watch = PodsWatch(socket, trigger)
             work["pods api"] = pods_watch.run()
             work["pods api socket"] = FileWatch(pods_watch.appeared, {socket.parent: frozenset({socket.name})}).run()
-        work["exporter"] = _rounds(exporter, slices if settings.resource_slices else None)
+        work["exporter"] = _run(exporter, slices if settings.resource_slices else None)
         return await tasks.run_until_stopped(work)
 
 
@@ -326,7 +326,7 @@ def _annotator(settings: ExporterConfiguration, api: Api, metrics: Metrics, cond
     return Annotator(api, name, metrics, conditions, settings.drift_interval, settings.exclude)
 
 
-async def _rounds(exporter: Exporter, slices: ResourceSlices | None) -> None:
+async def _run(exporter: Exporter, slices: ResourceSlices | None) -> None:
     if slices is not None:
         await slices.answered(_SLICES_AT_MOST_S)
     await exporter.run()

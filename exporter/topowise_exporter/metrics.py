@@ -32,10 +32,10 @@ class Metrics:
             "writes", "Writes of an object, or none as it is unchanged or held back.", "kind", "outcome"
         )
         self.source_errors = self._counter("source_errors", "Syncs that failed, by what could not be read.", "source")
-        self.events = self._counter("events", "Events, by what made the exporter sync.", "reason")
+        self.events = self._counter("events", "What made the exporter sync: events, and the interval.", "reason")
         self.clamped = self._counter("clamped_amounts", "Syncs at which the kubelet's numbers did not add up.")
         self.drifts = self._counter("drifts", "Objects found changed or deleted on the API server.", "kind")
-        self.last_sync = self._gauge("last_sync_timestamp_seconds", "When the node was last seen.")
+        self.last_sync = self._gauge("last_sync_timestamp_seconds", "When the node was last read.")
         self.last_publish = self._gauge(
             "last_publish_timestamp_seconds", "When the published object last agreed with what was seen."
         )

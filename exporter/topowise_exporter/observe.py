@@ -115,7 +115,7 @@ class Observer:
         """The Node's, on which the kubelet's defaults depend; None: the newest."""
 
     def forget_machine(self) -> None:
-        """The next look reads the hardware."""
+        """The next sync reads the hardware."""
         self._machine = None
 
     def remember(self, devices: tuple[Device, ...], unlisted: frozenset[str]) -> None:
@@ -198,7 +198,7 @@ class Observer:
         return self._machine
 
     def _read_files(self, kubelet: KubeletConfiguration) -> _Files:
-        """Each as it is, or, while it cannot be read, as it was: who has gone since is told by List and directories."""
+        """Each as it is, or, while it cannot be read, as it was: List and the directories show who has gone since."""
         cpu = memory = devices = None
         if self._has_files and kubelet.cpuManagerPolicy == "static":
             cpu = self._read(self._cpu_state, "CPU manager state")
@@ -277,7 +277,7 @@ class Observer:
         self._seen_listed = frozenset(seen)
         if len(self._matched.listed) == len(state.holders):
             return self._matched.unlisted
-        # Nothing of the others' is listed: whether they exist is told by their directories, which change by themselves.
+        # Nothing of the others' is listed: their directories show whether they exist, and change by themselves.
         existing = directories - self._seen_listed
         return holders.unlisted_cpus(state, pods, self._matched.listed | existing)
 

@@ -286,7 +286,7 @@ class _Accounting:
 
     def _stray(self, what: str, node_id: int) -> None:
         if node_id >= MOST_NODES:
-            # Left out as a whole, and told once for all that is on it.
+            # Left out as a whole, and reported once for all that is on it.
             return
         self.problems.append(f"{what} is on NUMA node {node_id}, which /sys does not show; left out")
 

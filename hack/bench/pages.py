@@ -51,7 +51,7 @@ _SERVICE: Final = (
     "5,000 NRTs and 150,000 pods: most resident",
 )
 _EXPORTER: Final = (
-    "CPU while idle, a look a second",
+    "CPU while idle, a sync a second",
     "resident memory",
     "writes in 15 idle seconds",
     "start to first publish",

@@ -79,7 +79,7 @@ class _Texts:
 
 
 class Answers:
-    """What callers are told. Raises ParseError for a pod whose quantities or annotations cannot be read."""
+    """Verdicts and scores. Raises ParseError for a pod whose quantities or annotations cannot be read."""
 
     def __init__(self, ledger: Ledger, records: Records, strategy: Strategy, *, top_score: int = 10) -> None:
         self._ledger = ledger
@@ -99,7 +99,7 @@ class Answers:
         if record.requests is None:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
         if pod.metadata.annotations:
-            # A record takes annotations that cannot be read for none; who asks about the pod is told.
+            # A record takes annotations that cannot be read for none; who asks about the pod gets the error.
             policies.demand(pod.metadata.annotations)
         if not is_simulation:
             # kube-scheduler decides one pod after the other: asking again means that the last answer came to nothing.

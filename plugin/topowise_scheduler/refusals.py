@@ -1,7 +1,7 @@
 """The words with which a node is refused. kube-scheduler writes them into the pod's status.
 
 An update of the status that changes the text requeues the pod again: a text with a moving number in it is an endless
-loop (1,081 calls in 45 s were measured). So these never vary; what is lacking where is told by `explain`. They share a
+loop (1,081 calls in 45 s were measured). So these never vary; `explain` says what is lacking where. They share a
 prefix, by which a pod that waits because of us is known again after a restart.
 """
 

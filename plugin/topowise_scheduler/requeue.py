@@ -33,7 +33,7 @@ from topowise_scheduler.policies import Demand
 log = logging.getLogger(__name__)
 
 REQUEUED_ANNOTATION: Final = "topowise.io/requeued"
-# Groups of like pods tried in one cycle: some milliseconds of work. The others come in the next ones.
+# Groups of like pods tried in one tick: some milliseconds of work. The others come in the next ones.
 _MAX_GROUPS: Final = 64
 # From kube-scheduler's question to the event that tells that the pod waits: its status has to be written first.
 _RECENT_S: Final = 10.0
@@ -47,9 +47,9 @@ Fits = Callable[[PodRecord, Sequence[str]], NDArray[np.bool_]]
 
 
 class _Requeued(msgspec.Struct, frozen=True):
-    """The cycle in which a pod was requeued last, when it may be requeued again, and the pause after that (seconds)."""
+    """The tick in which a pod was requeued last, when it may be requeued again, and the pause after that (seconds)."""
 
-    cycle: int
+    tick: int
     not_before: float
     pause: float
 
@@ -60,7 +60,7 @@ _Key = tuple[bytes, int, Demand]
 
 
 class Requeuer:
-    """`interval` is seconds between two cycles, `per_second` the most pods that are requeued in a second."""
+    """`interval` is seconds between two ticks, `per_second` the most pods that are requeued in a second."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class Requeuer:
         self._per_second = per_second
         self._clock = clock
         self._allowance = self._most
-        self._cycle = 0
-        # The nodes that have improved, with the cycle in which that was found, for as long as it may be of use.
+        self._tick = 0
+        # The nodes that have improved, with the tick in which that was found, for as long as it may be of use.
         self._open: dict[str, int] = {}
-        # The cycle and the time (seconds, monotonic) of improvements that a pod on its way to us may have missed.
+        # The tick and the time (seconds, monotonic) of improvements that a pod on its way to us may have missed.
         self._recent: dict[str, tuple[int, float]] = {}
         self._began = 0
-        # The last cycle in which a group was tried, and the nodes that it would still come to.
+        # The last tick in which a group was tried, and the nodes that it would still come to.
         self._tried: dict[_Key, int] = {}
         self._useful: dict[_Key, set[str]] = {}
         # Until then (seconds, monotonic) there is nothing to do unless a node improves.
@@ -119,7 +119,7 @@ class Requeuer:
 
     def due(self) -> Iterator[PodRecord]:
         """The pods to requeue now, the most important first."""
-        self._cycle += 1
+        self._tick += 1
         ledger, now = self._ledger, self._clock()
         improved, began = ledger.take_improved(), ledger.began_to_wait
         if not improved and began == self._began and now < self._rests_until:
@@ -154,15 +154,15 @@ class Requeuer:
                 if not room[shape] or self._allowance < 1:
                     break
                 requeued = self._requeued.get(record.uid, _NEVER)
-                if requeued.not_before <= now and bool((fits & (since > requeued.cycle)).any()):
+                if requeued.not_before <= now and bool((fits & (since > requeued.tick)).any()):
                     pause = min(_LONGEST_PAUSE_S, 2 * requeued.pause)
-                    self._requeued[record.uid] = _Requeued(self._cycle, now + requeued.pause, pause)
+                    self._requeued[record.uid] = _Requeued(self._tick, now + requeued.pause, pause)
                     self._allowance -= 1
                     room[shape] -= 1
                     yield record
             # Only now: a caller that could not requeue the pod comes back to the group.
-            self._tried[key] = self._cycle
-            last = min(self._requeued.get(record.uid, _NEVER).cycle for record in group)
+            self._tried[key] = self._tick
+            last = min(self._requeued.get(record.uid, _NEVER).tick for record in group)
             self._useful.pop(key, None)
             if (later := fits & (since > last)).any():
                 self._useful[key] = {names[at] for at in np.flatnonzero(later).tolist()}
@@ -174,11 +174,11 @@ class Requeuer:
         self._open = {name: opened for name, opened in self._open.items() if opened > oldest or name in useful}
 
     def _note(self, improved: set[str], now: float) -> None:
-        self._open.update(dict.fromkeys(improved, self._cycle))
+        self._open.update(dict.fromkeys(improved, self._tick))
         late = [name for name, (_, at) in self._recent.items() if at + _RECENT_S < now]
         for name in late:
             del self._recent[name]
-        self._recent.update(dict.fromkeys(improved, (self._cycle, now)))
+        self._recent.update(dict.fromkeys(improved, (self._tick, now)))
 
     def _is_ready(self, key: _Key, group: Sequence[PodRecord], now: float) -> bool:
         """Whether a node takes the pods, as was found before, and one of them may be requeued now."""

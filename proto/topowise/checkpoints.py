@@ -254,7 +254,7 @@ def _expected(nodes: Mapping[int, Mapping[str, MemoryAmounts]], blocks: Iterable
 
 
 def _differences(stored: Mapping[int, _Node], expected: Mapping[int, _Node]) -> Iterator[str]:
-    """areMachineStatesEqual: what is told of a group of nodes is compared for the group."""
+    """areMachineStatesEqual: what the file says of a group of nodes is compared for the group."""
     if stored.keys() != expected.keys():
         yield f"NUMA nodes {cpuset.spell(stored)} in the file, {cpuset.spell(expected)} on the machine"
         return

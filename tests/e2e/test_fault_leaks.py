@@ -1,7 +1,7 @@
 """Ten thousand times the same: nothing is left over, and nothing grows.
 
-The bounds on memory are for what comes after a warm-up of a tenth of the syncs; allocators and caches fill in it.
-`TOPOWISE_ROUNDS` scales the syncs: 0.1 for a first look, 10 for a night.
+The bounds on memory are for what comes after a warm-up of a tenth; allocators and caches fill in it.
+`TOPOWISE_REPETITIONS` scales the number: 0.1 for a first impression, 10 for a night.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import pytest
 
 from daemons import Start, assert_eventually
 from exporter_setup import FakeKubelet
-from faults import Usage, looks, usage
+from faults import Usage, syncs, usage
 from sandbox.apiserver import ApiServer
 from scheduler_process import NRT, Service
 from scheduling import NODE_STATUS
 
-ROUNDS = round(10_000 * float(os.environ.get("TOPOWISE_ROUNDS", "1")))
+REPETITIONS = round(10_000 * float(os.environ.get("TOPOWISE_REPETITIONS", "1")))
 _AT_ONCE = 8
 _NODES = 6
 _MIB = 1 << 20
-# After the warm-up, for all the syncs that follow.
+# After the warm-up, for all that follows.
 SCHEDULER_GROWTH = 8 * _MIB
 EXPORTER_GROWTH = 6 * _MIB
 PODS = "/api/v1/namespaces/default/pods"
@@ -66,13 +66,13 @@ class Lives:
         self._number += 1
         number = self._number
         made = self._server.create("pods", pod(f"p{number}", f"app-{number % 40}"))
-        shown = await self._service.ask("filter", made, self.names, self._session)
-        assert shown["NodeNames"], shown
-        if len(shown["NodeNames"]) > 1:
-            scores = await self._service.ask("prioritize", made, shown["NodeNames"], self._session)
+        answer = await self._service.ask("filter", made, self.names, self._session)
+        assert answer["NodeNames"], answer
+        if len(answer["NodeNames"]) > 1:
+            scores = await self._service.ask("prioritize", made, answer["NodeNames"], self._session)
             node = max(scores, key=lambda one: one["Score"])["Host"]
         else:
-            (node,) = shown["NodeNames"]
+            (node,) = answer["NodeNames"]
         if number % 4:
             uid = made["metadata"]["uid"]
             named = {"PodName": f"p{number}", "PodNamespace": "default", "PodUID": uid, "Node": node}
@@ -121,19 +121,19 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
             return usage(process.process.pid)
 
         began = time.monotonic()
-        await lives.many(ROUNDS // 10)
+        await lives.many(REPETITIONS // 10)
         before = await rest()
         asked = msgspec.json.encode(pod("asked"))
         _, _, rooms = await service.post("explain", asked, session)
-        await lives.many(ROUNDS - ROUNDS // 10)
+        await lives.many(REPETITIONS - REPETITIONS // 10)
         after = await rest()
         _, _, rooms_after = await service.post("explain", asked, session)
-        tell(capsys, f"{ROUNDS} pods in {time.monotonic() - began:.0f}s", before, after)
+        tell(capsys, f"{REPETITIONS} pods in {time.monotonic() - began:.0f}s", before, after)
         # Not a booking is left: every zone of every node has what it had.
         assert rooms_after == rooms
         assert_same(before, after, SCHEDULER_GROWTH)
         # Where the machine is busy a bind may not be answered in time, or be told to decide anew.
-        assert lives.failed < ROUNDS / 20
+        assert lives.failed < REPETITIONS / 20
         assert not process.lines("Traceback")
         assert len(process.log.splitlines()) < 20, process.log[-3000:]
 
@@ -146,16 +146,16 @@ async def test_ten_thousand_syncs_leave_nothing_in_the_exporter(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     server.create("nodes", {"metadata": {"name": "n1"}})
-    file = tmp_path / "looks.yaml"
+    file = tmp_path / "exporter.yaml"
     file.write_text(json.dumps(config))
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(looks.__file__),
+        str(syncs.__file__),
         str(file),
-        str(ROUNDS),
+        str(REPETITIONS),
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(looks.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(syncs.__file__).parents[1])},
     )
     telling = asyncio.create_task(process.communicate())
     number = 0
@@ -172,11 +172,11 @@ async def test_ten_thousand_syncs_leave_nothing_in_the_exporter(
             process.kill()
         out, _ = await telling
     assert process.returncode == 0
-    (*before, tasks, _), (*after, tasks_after, syncs) = map(json.loads, out.decode().splitlines())
+    (*before, tasks, _), (*after, tasks_after, count) = map(json.loads, out.decode().splitlines())
     seconds = time.monotonic() - began
-    tell(capsys, f"{syncs} syncs at {number} changes in {seconds:.0f}s", Usage(*before), Usage(*after))
-    assert syncs == ROUNDS
-    assert number >= ROUNDS // 500
+    tell(capsys, f"{count} syncs at {number} changes in {seconds:.0f}s", Usage(*before), Usage(*after))
+    assert count == REPETITIONS
+    assert number >= REPETITIONS // 500
     assert tasks_after == tasks
     assert_same(Usage(*before), Usage(*after), EXPORTER_GROWTH)
 

@@ -72,8 +72,8 @@ async def test_kube_apiserver_stands_still_and_is_killed(
 
         async def takes(node: str, cpus: int) -> bool:
             _, _, text = await service.post(f"explain?node={node}", json.dumps(pod("asked", cpus)).encode(), session)
-            shown = json.loads(text)
-            return isinstance(shown, list) and [one["verdict"] for one in shown] == ["fits"]
+            explained = json.loads(text)
+            return isinstance(explained, list) and [one["verdict"] for one in explained] == ["fits"]
 
         async def ends_at(node: str, cpus: int) -> bool:
             return await takes(node, cpus) and not await takes(node, cpus + 1)

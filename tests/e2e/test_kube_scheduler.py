@@ -213,7 +213,7 @@ async def scheduled(api: Client, name: str) -> Json:
             await asyncio.sleep(0.02)
 
 
-def claim(name: str, cpu: str, **spec: Any) -> Json:
+def pod_of(name: str, cpu: str, **spec: Any) -> Json:
     body = pod(name, limits={"cpu": cpu, "memory": "1Gi"})
     body["spec"] |= spec
     return body
@@ -247,7 +247,7 @@ def record(asked: Asked, name: str) -> None:
 
 async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None:
     api, extender, names_alone = setting.api, setting.extender, setting.names_alone
-    created = await api.ok("POST", PODS, claim("trainer", "1"))
+    created = await api.ok("POST", PODS, pod_of("trainer", "1"))
     bound = await scheduled(api, "trainer")
     assert bound["spec"]["nodeName"] == NAMES[1]
     first, second, third = extender.asked
@@ -280,7 +280,7 @@ async def test_a_pod_is_filtered_prioritized_and_bound(setting: Setting) -> None
     }
 
     # The next one comes over the same connection.
-    await api.ok("POST", PODS, claim("second", "1"))
+    await api.ok("POST", PODS, pod_of("second", "1"))
     await scheduled(api, "second")
     assert [one.verb for one in extender.asked[3:]] == ["filter", "prioritize", "bind"]
     assert_on_the_wire(extender.asked)
@@ -291,12 +291,12 @@ async def test_a_pod_with_a_higher_priority_takes_the_place_of_a_victim(setting:
     await until_admitted(api)
     victims = {}
     for name in ("low-0", "low-1"):
-        created = await api.ok("POST", PODS, claim(name, "3"))
+        created = await api.ok("POST", PODS, pod_of(name, "3"))
         bound = await scheduled(api, name)
         victims[bound["spec"]["nodeName"]] = created["metadata"]["uid"]
     assert set(victims) == set(NAMES)
     before = len(extender.asked)
-    high = await api.ok("POST", PODS, claim("high", "3", priorityClassName="high"))
+    high = await api.ok("POST", PODS, pod_of("high", "3", priorityClassName="high"))
 
     asked = await extender.next("preempt", before)
     # Nothing was left to filter: the nodes were refused before.
@@ -335,7 +335,7 @@ async def until_admitted(api: Client) -> None:
     body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
     assert (await api.call("POST", PRIORITIES, body)).status in (201, 409)
     async with asyncio.timeout(10):
-        probe = claim("probe", "1", priorityClassName="high")
+        probe = pod_of("probe", "1", priorityClassName="high")
         while (await api.call("POST", PODS, probe, dryRun="All")).status == 403:
             await asyncio.sleep(0.05)
 

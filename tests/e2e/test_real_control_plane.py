@@ -38,7 +38,7 @@ async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]
         yield made
 
 
-async def shown(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
+async def show(cluster: Cluster, seconds: float, capsys: pytest.CaptureFixture[str]) -> None:
     """One line of what happened, for whoever ran it."""
     phases = await cluster.phases()
     metrics = await cluster.service.metrics(cluster.session)
@@ -52,7 +52,7 @@ async def test_no_kubelet_refuses_and_nobody_waits_beside_room(
 ) -> None:
     seconds = await cluster.feed(300)
     await cluster.assert_all_well()
-    await shown(cluster, seconds, capsys)
+    await show(cluster, seconds, capsys)
 
 
 async def test_the_service_is_killed_in_the_middle_of_a_burst(
@@ -64,7 +64,7 @@ async def test_the_service_is_killed_in_the_middle_of_a_burst(
 
     seconds = await cluster.feed(300, halfway=kill)
     await cluster.assert_all_well()
-    await shown(cluster, seconds, capsys)
+    await show(cluster, seconds, capsys)
 
 
 async def test_kube_scheduler_restarts_in_the_middle_of_a_burst(
@@ -76,7 +76,7 @@ async def test_kube_scheduler_restarts_in_the_middle_of_a_burst(
 
     seconds = await cluster.feed(300, halfway=restart)
     await cluster.assert_all_well()
-    await shown(cluster, seconds, capsys)
+    await show(cluster, seconds, capsys)
 
 
 async def test_of_two_replicas_the_deciding_one_dies_in_the_middle_of_a_burst(
@@ -94,7 +94,7 @@ async def test_of_two_replicas_the_deciding_one_dies_in_the_middle_of_a_burst(
         seconds = await cluster.feed(300, halfway=lose, still=_TAKE_OVER)
         assert len(cluster.services) == 1
         await cluster.assert_all_well()
-        await shown(cluster, seconds, capsys)
+        await show(cluster, seconds, capsys)
 
 
 async def test_a_refused_pod_is_requeued_when_its_zone_is_free_again(cluster: Cluster) -> None:

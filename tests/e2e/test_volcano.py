@@ -46,7 +46,7 @@ async def asked_of(cluster: VolcanoCluster) -> dict[str, int]:
     return {name[len(sample) : -2]: int(count) for name, count in metrics.items() if name.startswith(sample) and count}
 
 
-async def shown(cluster: VolcanoCluster, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def show(cluster: VolcanoCluster, what: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line of what happened, for whoever ran it."""
     asked = await asked_of(cluster)
     with capsys.disabled():
@@ -107,10 +107,10 @@ async def test_no_kubelet_refuses_a_pod_that_volcano_places_and_nobody_waits_bes
 ) -> None:
     async with VolcanoCluster(plane, tmp_path, nodes(10)) as cluster:
         seconds = await cluster.feed(200)
-        await shown(cluster, f"200 pods in {seconds:.1f} s", capsys)
+        await show(cluster, f"200 pods in {seconds:.1f} s", capsys)
         await cluster.assert_all_well()
         await fill(cluster)
-        await shown(cluster, "and until no more fit", capsys)
+        await show(cluster, "and until no more fit", capsys)
         await cluster.assert_all_well()
         await assert_nothing_is_held(cluster)
         asked = await asked_of(cluster)
@@ -128,7 +128,7 @@ async def test_the_service_is_killed_while_volcano_places_pods(
             await cluster.service.start()
 
         seconds = await cluster.feed(200, halfway=kill)
-        await shown(cluster, f"200 pods in {seconds:.1f} s, the service killed", capsys)
+        await show(cluster, f"200 pods in {seconds:.1f} s, the service killed", capsys)
         await cluster.assert_all_well()
 
 
@@ -150,7 +150,7 @@ async def test_gangs_come_whole_or_not_at_all_and_leave_no_reservations(
         await feed_gangs(cluster, 60)
         groups = await cluster.groups()
         whole = sum(all(one["spec"].get("nodeName") for one in members) for members in groups.values())
-        await shown(cluster, f"{whole} of {len(groups)} groups whole", capsys)
+        await show(cluster, f"{whole} of {len(groups)} groups whole", capsys)
         await cluster.assert_all_well()
         await assert_nothing_is_held(cluster)
         # Some were tried and given up.
@@ -175,7 +175,7 @@ async def test_volcano_evicts_where_the_kubelet_can_align_the_urgent_pod_and_now
         used = {after[name]["spec"].get("nodeName") for name in names}
         # Those that the kubelets would have beside the urgent pods as well.
         idle = [one["metadata"]["name"] for one in evicted if one["spec"]["nodeName"] in cluster.takers(one)]
-        await shown(cluster, f"{len(evicted)} evicted for {len(names)}, {len(idle)} would fit beside them", capsys)
+        await show(cluster, f"{len(evicted)} evicted for {len(names)}, {len(idle)} would fit beside them", capsys)
         assert {name: after[name]["status"]["phase"] for name in names} == dict.fromkeys(names, "Running")
         assert evicted
         assert {one["spec"]["nodeName"] for one in evicted} <= used
@@ -196,7 +196,7 @@ async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
         # A session that tries so many, and takes all back, lasts some seconds.
         await cluster.settle(180.0, still=15.0)
         assert before <= await running(cluster)
-        await shown(cluster, "a gang of 100 in a full cluster", capsys)
+        await show(cluster, "a gang of 100 in a full cluster", capsys)
         await cluster.assert_all_well()
         for one in (await cluster.groups())["too-many"]:
             await cluster.api.request("DELETE", f"{PODS}/{one['metadata']['name']}", query={"gracePeriodSeconds": "0"})
@@ -204,7 +204,7 @@ async def test_an_urgent_gang_evicts_for_all_its_pods_or_for_none(
         await cluster.settle(240.0, still=15.0)
         members = (await cluster.groups())["some"]
         evicted = before - await running(cluster)
-        await shown(cluster, f"{len(evicted)} evicted for a gang of 8", capsys)
+        await show(cluster, f"{len(evicted)} evicted for a gang of 8", capsys)
         assert [one["status"]["phase"] for one in members] == ["Running"] * 8
         assert evicted
         await cluster.assert_all_well()
@@ -231,7 +231,7 @@ async def test_a_queue_reclaims_its_share_where_the_kubelet_can_align_the_pod(
         after = {one["metadata"]["name"]: one for one in await cluster.pods()}
         evicted = [one for name, one in before.items() if name not in after]
         states = {name: after[name]["status"]["phase"] for name in names}
-        await shown(cluster, f"{len(evicted)} evicted for {states}", capsys)
+        await show(cluster, f"{len(evicted)} evicted for {states}", capsys)
         assert not cluster.refusals
         assert evicted
         used = {after[name]["spec"].get("nodeName") for name in names}
@@ -273,7 +273,7 @@ async def test_numa_aware_goes_by_our_numatopologies(
         where = {one["metadata"]["name"]: one["spec"].get("nodeName") for one in await cluster.pods()}
         assert where == {"second": "strict", "third": "strict"}
         assert not cluster.refusals
-        await shown(cluster, "numa-aware alone, one after the other", capsys)
+        await show(cluster, "numa-aware alone, one after the other", capsys)
 
 
 async def feed_strict(cluster: VolcanoCluster, count: int) -> None:
@@ -297,7 +297,7 @@ async def test_numa_aware_alone_keeps_to_the_policy_in_a_burst(
         plane, tmp_path, made, extender=False, numa_aware=True, extenders=[], reporting=_REPORTING
     ) as cluster:
         await feed_strict(cluster, 250)
-        await shown(cluster, "numa-aware alone, 250 pods", capsys)
+        await show(cluster, "numa-aware alone, 250 pods", capsys)
         on = Counter(refusal.node for refusal in cluster.refusals)
         with capsys.disabled():
             print(f"  refused on {dict(on)}", end="")  # noqa: T201
@@ -316,6 +316,6 @@ async def test_with_numa_aware_beside_the_extender_no_kubelet_refuses_either(
     async with VolcanoCluster(plane, tmp_path, nodes(10), numa_aware=True, reporting=_REPORTING) as cluster:
         seconds = await cluster.feed(200)
         left_out = [one["metadata"]["name"] for one in await cluster.waiting() if cluster.takers(one)]
-        await shown(cluster, f"both, 200 pods in {seconds:.1f} s, {len(left_out)} wait beside room", capsys)
+        await show(cluster, f"both, 200 pods in {seconds:.1f} s, {len(left_out)} wait beside room", capsys)
         assert not cluster.refusals
         await assert_nothing_is_held(cluster)

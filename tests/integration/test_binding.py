@@ -72,7 +72,7 @@ async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder:
 
 
 @pytest.mark.parametrize(
-    ("name", "namespace", "shown"),
+    ("name", "namespace", "problem"),
     [
         ("a?dryRun=All", "default", 'pods "a?dryRun=All" not found'),
         ("a#", "default", 'pods "a#" not found'),
@@ -83,18 +83,18 @@ async def test_a_pod_that_cannot_be_read_is_not_bound(server: ApiServer, binder:
     ],
 )
 async def test_a_name_that_is_none_is_no_other_path(
-    server: ApiServer, binder: Binder, service: Service, name: str, namespace: str, shown: str
+    server: ApiServer, binder: Binder, service: Service, name: str, namespace: str, problem: str
 ) -> None:
     uid = create(server, "a")["metadata"]["uid"]
     asked = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
     said = await bind(binder, asked)
     assert said.startswith("pod cannot be read: ")
-    assert shown in said
+    assert problem in said
     # One that we have answered for is not read but bound at once.
     service.ledger.remember(service.records.decode(msgspec.json.encode({**pod("a", "2"), **asked})))
     said = await bind(binder, asked)
     assert said.startswith("binding failed: ")
-    assert shown in said
+    assert problem in said
     assert service.free("n1") == [8]
 
 

@@ -125,7 +125,7 @@ async def test_a_changed_policy_is_published(server: ApiServer, start: Start, co
     await assert_eventually(policy)
 
 
-async def test_a_state_file_is_a_hint_and_its_finished_init_containers_count(
+async def test_a_state_file_is_an_event_and_its_finished_init_containers_count(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
     files = StateFiles(tmp_path / "root")
@@ -218,7 +218,7 @@ async def test_the_end_of_a_pod_is_published_at_once_where_the_kubelet_has_a_pod
     await again.stop()
 
 
-async def test_a_touched_notify_file_is_a_hint(
+async def test_a_touched_notify_file_is_an_event(
     server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
 ) -> None:
     notify = tmp_path / "run" / "notify"

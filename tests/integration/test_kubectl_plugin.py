@@ -111,9 +111,9 @@ def manifest(tmp_path: Path, *documents: dict[str, Any]) -> str:
 
 async def test_kubectl_finds_it_and_nodes_lists_them(run: Run, cluster: None) -> None:
     assert "topowise" in (await run("list", plugin="plugin")).out
-    shown = await run("nodes")
-    assert shown.status == 0, shown.err
-    head, first, second = shown.out.splitlines()
+    answer = await run("nodes")
+    assert answer.status == 0, answer.err
+    head, first, second = answer.out.splitlines()
     assert head.split()[:2] == ["NODE", "POLICY"]
     assert first.split()[:5] == ["n1", "single-numa-node", "container", "exact", "2"]
     # The reported pod has the three CPUs of zone 0 that are not the system's.
@@ -126,35 +126,35 @@ async def test_kubectl_finds_it_and_nodes_lists_them(run: Run, cluster: None) ->
 
 
 async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster: None) -> None:
-    shown = await run("node", "n1")
-    assert shown.status == 0, shown.err
-    assert "default/held" in shown.out
-    assert "default/late" not in shown.out
-    shown = await run("node", "n1", "--pods")
-    assert "B  default/late" in shown.out
+    answer = await run("node", "n1")
+    assert answer.status == 0, answer.err
+    assert "default/held" in answer.out
+    assert "default/late" not in answer.out
+    answer = await run("node", "n1", "--pods")
+    assert "B  default/late" in answer.out
     assert (await run("node", "n1", "-o", "svg")).out.startswith("<svg ")
-    shown = await run("node", "n3")
-    assert (shown.status, shown.out) == (2, "")
-    assert shown.err == "error: node n3: expected the name of a reported node: n1, n2\n"
+    answer = await run("node", "n3")
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err == "error: node n3: expected the name of a reported node: n1, n2\n"
 
 
 async def test_explain_counts_pods_that_no_report_tells_of(
     run: Run, cluster: None, server: ApiServer, tmp_path: Path
 ) -> None:
     create_pod(server, "waits", "4")
-    shown = await run("explain", "waits", "-o", "json")
-    assert shown.status == 0, shown.err
-    verdicts = {one["node"]: one["verdict"] for one in json.loads(shown.out)}
+    answer = await run("explain", "waits", "-o", "json")
+    assert answer.status == 0, answer.err
+    verdicts = {one["node"]: one["verdict"] for one in json.loads(answer.out)}
     # By the report alone zone 1 of n1 has four CPUs free.
     assert verdicts == {"n1": "not now", "n2": "fits"}
     assert (await run("explain", "waits", "--node", "n1")).status == 1
     file = manifest(tmp_path, {"kind": "Pod", **pod_of("x", "5")})
-    shown = await run("explain", "-f", file)
-    assert shown.status == 1
-    assert "not even the empty node would do" in shown.out
-    shown = await run("explain", "nobody")
-    assert shown.status == 2
-    assert shown.err.startswith("error: kubectl get --raw /api/v1/namespaces/default/pods/nobody: ")
+    answer = await run("explain", "-f", file)
+    assert answer.status == 1
+    assert "not even the empty node would do" in answer.out
+    answer = await run("explain", "nobody")
+    assert answer.status == 2
+    assert answer.err.startswith("error: kubectl get --raw /api/v1/namespaces/default/pods/nobody: ")
 
 
 async def test_explain_asks_the_service_and_says_the_same(
@@ -175,24 +175,24 @@ async def test_fits_and_simulate(run: Run, cluster: None, tmp_path: Path) -> Non
     template = {"metadata": {}, "spec": pod_of("x", "2")["spec"]}
     deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 5, "template": template}}
     file = manifest(tmp_path, deployment)
-    shown = await run("fits", "-f", file, "-o", "json")
-    assert shown.status == 0, shown.err
-    assert {room["node"]: room["count"] for room in json.loads(shown.out)["nodes"]} == {"n1": 1, "n2": 3}
-    shown = await run("simulate", "-f", file, "-o", "json")
-    assert shown.status == 1, shown.err
-    result = json.loads(shown.out)
+    answer = await run("fits", "-f", file, "-o", "json")
+    assert answer.status == 0, answer.err
+    assert {room["node"]: room["count"] for room in json.loads(answer.out)["nodes"]} == {"n1": 1, "n2": 3}
+    answer = await run("simulate", "-f", file, "-o", "json")
+    assert answer.status == 1, answer.err
+    result = json.loads(answer.out)
     assert (result["placed"], result["refused"]) == (4, 1)
-    shown = await run("simulate", "-f", "-", stdin=yaml.safe_dump({"kind": "Pod", **pod_of("x", "2")}))
-    assert shown.status == 0, shown.err
-    assert "1 of 1 pods placed" in shown.out
+    answer = await run("simulate", "-f", "-", stdin=yaml.safe_dump({"kind": "Pod", **pod_of("x", "2")}))
+    assert answer.status == 0, answer.err
+    assert "1 of 1 pods placed" in answer.out
     # Nothing was written.
     assert (await run("nodes", "-o", "name")).out == "n1\nn2\n"
 
 
 async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> None:
-    shown = await run("doctor", "--patience", "0")
-    assert shown.status == 0, shown.out + shown.err
-    assert "Looked at 2 reports, 2 nodes, 2 pods: nothing to mend." in shown.out
+    answer = await run("doctor", "--patience", "0")
+    assert answer.status == 0, answer.out + answer.err
+    assert "Looked at 2 reports, 2 nodes, 2 pods: nothing to mend." in answer.out
     create_node(server, "n3")
     await publish(api, "n2", counts("n2", ("8", "8")), "another-exporter")
     message = f"0/3 nodes are available: 3 {refusals.NOT_NOW}."
@@ -201,28 +201,28 @@ async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> N
     body = json.dumps({"status": {"conditions": [condition]}}).encode()
     path = f"/api/v1/namespaces/default/pods/{made['metadata']['name']}/status"
     await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
-    shown = await run("doctor", "--patience", "0")
-    assert shown.status == 1, shown.out + shown.err
-    assert "node n3: ready, without a NodeResourceTopology" in shown.out
-    assert "pod default/waits: waiting for NUMA room" in shown.out
+    answer = await run("doctor", "--patience", "0")
+    assert answer.status == 1, answer.out + answer.err
+    assert "node n3: ready, without a NodeResourceTopology" in answer.out
+    assert "pod default/waits: waiting for NUMA room" in answer.out
 
 
 async def test_a_cluster_without_reports_and_one_without_an_api_server(
     run: Run, server: ApiServer, tmp_path: Path
 ) -> None:
-    shown = await run("nodes")
-    assert (shown.status, shown.out) == (0, "")
-    assert "is an exporter running?" in shown.err
-    shown = await run("doctor")
-    assert shown.status == 1
-    assert "cluster: without a NodeResourceTopology" in shown.out
+    answer = await run("nodes")
+    assert (answer.status, answer.out) == (0, "")
+    assert "is an exporter running?" in answer.err
+    answer = await run("doctor")
+    assert answer.status == 1
+    assert "cluster: without a NodeResourceTopology" in answer.out
     nowhere = tmp_path / "nowhere"
     nowhere.write_text((tmp_path / "kubeconfig").read_text().replace(server.url, "http://127.0.0.1:1"))
     for words in (("nodes",), ("doctor",), ("explain", "x", "-n", "default")):
-        shown = await run(*words, "--kubeconfig", str(nowhere))
-        assert shown.status == 2
-        assert shown.out == ""
-        assert "refused" in shown.err.splitlines()[-1]
+        answer = await run(*words, "--kubeconfig", str(nowhere))
+        assert answer.status == 2
+        assert answer.out == ""
+        assert "refused" in answer.err.splitlines()[-1]
 
 
 async def test_kubectl_completes_it(run: Run, cluster: None, tmp_path: Path) -> None:
@@ -236,5 +236,5 @@ async def test_kubectl_completes_it(run: Run, cluster: None, tmp_path: Path) -> 
         (["explain", "-n", "kube-s"], ["kube-system"]),
         (["nodes", "--context", ""], ["topowise-sandbox"]),
     ):
-        shown = await run("topowise", *words, plugin="__complete")
-        assert shown.out.splitlines()[: len(expected)] == expected
+        answer = await run("topowise", *words, plugin="__complete")
+        assert answer.out.splitlines()[: len(expected)] == expected

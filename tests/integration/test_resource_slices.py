@@ -106,7 +106,7 @@ async def test_an_api_server_that_is_away_leaves_what_is_known(server: ApiServer
         assert changes == [1, 2]
 
 
-async def test_nobody_waits_longer_than_he_wants_for_a_server_that_says_nothing(server: ApiServer, api: Api) -> None:
+async def test_nobody_waits_longer_than_it_wants_for_a_server_that_says_nothing(server: ApiServer, api: Api) -> None:
     server.levers.down()
     async with watching(api) as (slices, _):
         async with asyncio.timeout(2):

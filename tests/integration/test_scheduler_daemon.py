@@ -45,9 +45,9 @@ async def test_filter_and_prioritize_answer_as_go_expects(start: Start, service:
     process = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready)
     async with aiohttp.ClientSession() as session:
-        shown = await service.ask("filter", pod("6"), ["n1", "n2", "unknown"], session)
-        assert shown["NodeNames"] == ["n2", "unknown"]
-        assert list(shown["FailedNodes"]) == ["n1"]
+        answer = await service.ask("filter", pod("6"), ["n1", "n2", "unknown"], session)
+        assert answer["NodeNames"] == ["n2", "unknown"]
+        assert list(answer["FailedNodes"]) == ["n1"]
         scores = await service.ask("v1/prioritize", pod("2"), ["n1", "n2"], session)
         # The default strategy takes the tighter node, so that the larger hole stays whole.
         assert scores == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
@@ -82,11 +82,11 @@ async def test_before_the_first_list_it_is_not_ready_and_says_so(
 
         async def listed_all_but_pods() -> bool:
             try:
-                shown = await service.ask("filter", pod("1"), ["n1"], session)
+                answer = await service.ask("filter", pod("1"), ["n1"], session)
             except aiohttp.ClientError:
                 return False
-            assert shown["NodeNames"] is None
-            return str(shown["Error"]) == "not ready: not yet listed: pods"
+            assert answer["NodeNames"] is None
+            return str(answer["Error"]) == "not ready: not yet listed: pods"
 
         await assert_eventually(listed_all_but_pods)
         assert not await service.is_ready()

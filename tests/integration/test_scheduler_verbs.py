@@ -135,12 +135,12 @@ async def test_explain_by_name_and_by_manifest(service: Service, server: ApiServ
     url = f"http://127.0.0.1:{service.port}/explain"
     async with aiohttp.ClientSession() as session:
         async with session.get(url, params={"pod": "default/a"}) as response:
-            shown = json.loads(await response.read())
-        assert [(one["node"], one["verdict"], one["precision"]) for one in shown] == [
+            explained = json.loads(await response.read())
+        assert [(one["node"], one["verdict"], one["precision"]) for one in explained] == [
             ("n1", "fits", "counts"),
             ("n2", "fits", "counts"),
         ]
-        (step,) = shown[0]["steps"]
+        (step,) = explained[0]["steps"]
         assert (step["container"], step["chosen"]) == ("c", [0])
         assert step["resources"] == [
             {
@@ -175,18 +175,18 @@ async def test_grpc_answers_the_same(service: Service, server: ApiServer, api: A
         assert refused.reasons[refused.reason_index[0]] == refusals.NEVER
         scored = await stub.Score(scoring_pb2.ScoreRequest(pod=pod, nodes=["n1", "n2"]), timeout=5)
         assert len(scored.scores) == 2
-        shown = await stub.Explain(scoring_pb2.ExplainRequest(pod=pod, nodes=["n1"]), timeout=5)
-        assert shown.details == ["container c goes to NUMA node 0 (cpu 6)"]
+        explained = await stub.Explain(scoring_pb2.ExplainRequest(pod=pod, nodes=["n1"]), timeout=5)
+        assert explained.details == ["container c goes to NUMA node 0 (cpu 6)"]
         server.create("nodes", {"metadata": {"name": "n3"}, "spec": {"unschedulable": True}, "status": NODE_STATUS})
         volume = {"name": "v", "persistentVolumeClaim": {"claimName": "v"}}
         pod = json.dumps(pod_of("x", "6", volumes=[volume], nodeSelector={"pool": "a"})).encode()
 
         async def is_excluded() -> bool:
             asked = scoring_pb2.ExplainRequest(pod=pod, nodes=["n3", "n1", "n4"])
-            shown = await stub.Explain(asked, timeout=5)
-            assert set(shown.verdicts) == {scoring_pb2.VERDICT_UNRESOLVABLE}
-            assert list(shown.not_looked_at) == ["volumes"]
-            return [text.partition(": ")[0] for text in shown.details] == [
+            explained = await stub.Explain(asked, timeout=5)
+            assert set(explained.verdicts) == {scoring_pb2.VERDICT_UNRESOLVABLE}
+            assert list(explained.not_looked_at) == ["volumes"]
+            return [text.partition(": ")[0] for text in explained.details] == [
                 "node(s) were unschedulable",
                 "node(s) didn't match Pod's node affinity/selector",
                 "node(s) without a Node object",

@@ -97,12 +97,12 @@ async def test_the_scheduler_shows_none(echo: tuple[str, list[bytes]], start: St
     )
     await assert_eventually(lambda: daemon.lines("Cannot list and watch"))
     assert any(secret.encode() in received[0] for secret in SECRETS)
-    shown = [await get(f"http://127.0.0.1:{health_port}/{page}") for page in ("metrics", "readyz", "livez")]
-    shown += [await get(f"http://127.0.0.1:{port}/{page}") for page in ("ui", "ui/parts", "explain?pod=a/b")]
+    pages = [await get(f"http://127.0.0.1:{health_port}/{page}") for page in ("metrics", "readyz", "livez")]
+    pages += [await get(f"http://127.0.0.1:{port}/{page}") for page in ("ui", "ui/parts", "explain?pod=a/b")]
     await daemon.stop()
     assert "[redacted]" in daemon.log
     assert "Effective configuration" in daemon.log
-    clean(daemon.log, *shown)
+    clean(daemon.log, *pages)
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -117,9 +117,9 @@ async def test_the_exporter_shows_none(
     daemon = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: "[redacted]" in daemon.log)
     assert any(secret.encode() in received[0] for secret in SECRETS)
-    shown = [await get(f"http://127.0.0.1:{health_port}/{page}") for page in ("metrics", "readyz", "livez")]
+    pages = [await get(f"http://127.0.0.1:{health_port}/{page}") for page in ("metrics", "readyz", "livez")]
     await daemon.stop()
-    clean(daemon.log, *shown)
+    clean(daemon.log, *pages)
 
 
 async def test_what_is_published_has_none(

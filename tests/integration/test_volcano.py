@@ -60,14 +60,14 @@ class Session:
     async def predicate(self, pod: dict[str, Any]) -> dict[str, Any]:
         """The answers for all nodes, asked at a time as by Volcano's workers."""
         asked = task(pod)
-        shown = await asyncio.gather(
+        answer = await asyncio.gather(
             *(self.call("predicate", {"task": asked, "node": node_info(name)}) for name in NODES)
         )
-        return dict(zip(NODES, shown, strict=True))
+        return dict(zip(NODES, answer, strict=True))
 
     async def allocate(self, pod: dict[str, Any], name: str) -> str:
-        shown = await self.call("allocateFunc", {"task": task(pod, node=name, status=ALLOCATED)})
-        return str(shown["errorMessage"])
+        answer = await self.call("allocateFunc", {"task": task(pod, node=name, status=ALLOCATED)})
+        return str(answer["errorMessage"])
 
     async def deallocate(self, pod: dict[str, Any], name: str) -> None:
         assert await self.call("deallocateFunc", {"task": task(pod, node=name, status=PENDING)}) == {"errorMessage": ""}

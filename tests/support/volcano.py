@@ -65,16 +65,16 @@ class Volcano:
 
     def predicate(self, pod: dict[str, Any], name: str) -> tuple[int, str]:
         """The code and the words."""
-        shown = self.ask("predicate", {"task": task(pod), "node": node_info(name)})
-        return shown["code"], shown["status"]
+        answer = self.ask("predicate", {"task": task(pod), "node": node_info(name)})
+        return answer["code"], answer["status"]
 
     def fits(self, pod: dict[str, Any], name: str) -> bool:
         return self.predicate(pod, name) == (0, "")
 
     def scores(self, pod: dict[str, Any], *names: str) -> dict[str, float]:
-        shown = self.ask("prioritize", {"task": task(pod), "nodes": [node_info(name) for name in names]})
-        assert shown["errorMessage"] == ""
-        return dict(shown["nodeScore"])
+        answer = self.ask("prioritize", {"task": task(pod), "nodes": [node_info(name) for name in names]})
+        assert answer["errorMessage"] == ""
+        return dict(answer["nodeScore"])
 
     def allocate(self, pod: dict[str, Any], name: str, status: int = ALLOCATED) -> str:
         return str(self.ask("allocateFunc", {"task": task(pod, node=name, status=status)})["errorMessage"])
@@ -85,6 +85,6 @@ class Volcano:
     def evictable(self, pod: dict[str, Any], name: str, *evictees: dict[str, Any]) -> tuple[int, list[str]]:
         """The vote and the names of the victims."""
         offered = [task(one, node=name, status=RUNNING) for one in evictees]
-        shown = self.ask("preemptable", {"evictor": task(pod), "evictees": offered})
-        assert all(one in offered for one in shown["victims"])
-        return shown["status"], [one["Name"] for one in shown["victims"]]
+        answer = self.ask("preemptable", {"evictor": task(pod), "evictees": offered})
+        assert all(one in offered for one in answer["victims"])
+        return answer["status"], [one["Name"] for one in answer["victims"]]

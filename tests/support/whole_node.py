@@ -116,8 +116,8 @@ class WholeNode:
         async with self._session.get(url) as response:
             lines = (await response.text()).splitlines()
         prefix = 'topowise_scheduler_predictions_total{outcome="'
-        shown = (line.removeprefix(prefix).split('"} ') for line in lines if line.startswith(prefix))
-        return {outcome: int(float(count)) for outcome, count in shown}
+        samples = (line.removeprefix(prefix).split('"} ') for line in lines if line.startswith(prefix))
+        return {outcome: int(float(count)) for outcome, count in samples}
 
 
 def container(name: str, cpus: int, gpus: int = 0) -> Json:
@@ -133,8 +133,8 @@ def attributes(topology: Json) -> dict[str, str]:
 
 def held(topology: Json) -> dict[str, list[Any]]:
     """By pod what its containers hold."""
-    shown = json.loads(attributes(topology).get("topowise.io/holdings", "[]"))
-    return {name: containers for _, name, containers, *_ in shown}
+    held = json.loads(attributes(topology).get("topowise.io/holdings", "[]"))
+    return {name: containers for _, name, containers, *_ in held}
 
 
 def allocatable(topology: Json) -> dict[tuple[str, str], str]:

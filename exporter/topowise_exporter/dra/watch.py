@@ -38,7 +38,7 @@ class ResourceSlices:
         self._changed = changed
         self._backoff = backoff or Backoff(30.0, 1800.0)
         self._slices: dict[str, Slice] = {}
-        self._condition = ""
+        self._refusal = ""
         self._answered = asyncio.Event()
         self.devices: Devices = {}
 
@@ -72,8 +72,8 @@ class ResourceSlices:
             await asyncio.sleep(self._backoff.next_delay(at_least=refusal.retry_after))
 
     def _forget(self, refusal: ApiError) -> None:
-        if str(refusal) != self._condition:
-            self._condition = str(refusal)
+        if str(refusal) != self._refusal:
+            self._refusal = str(refusal)
             level = logging.WARNING if refusal.status == _FORBIDDEN else logging.INFO
             log.log(level, "ResourceSlices cannot be read, devices of claims are in no zone", extra=kv(why=refusal))
         self._slices.clear()
@@ -81,7 +81,7 @@ class ResourceSlices:
 
     def replace(self, items: list[Slice]) -> None:
         """As Consumer: all slices of the node."""
-        self._condition = ""
+        self._refusal = ""
         self._slices = {one.name: one for one in items}
         self._publish(devices_of(self._slices.values(), self.devices))
 

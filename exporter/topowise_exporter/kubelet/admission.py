@@ -95,12 +95,12 @@ class Admissions:
         self, pods: tuple[PodAllocation, ...], states: States, directories: frozenset[str] | None, now: float
     ) -> Sorted:
         """`directories` are uids of pods that had one, or were written down as admitted, before List was asked; None if
-        that cannot be told."""
+        that is not known."""
         seen = (pods, *states, directories)
         is_same = len(seen) == len(self._seen) and all(
             one is other or one == other for one, other in zip(seen, self._seen, strict=True)
         )
-        # Somebody who waits is looked at anew, for the time.
+        # A pod that waits is judged anew, for the time.
         if not is_same or self._waiting:
             self._seen = seen
             self._last = self._sorted(pods, _Sync(_Uids(states, directories or _NONE), directories, now))
@@ -138,7 +138,7 @@ class Admissions:
         return wait if wait.pod == pod else _Wait(pod, wait.since, now)
 
     def _is_whole(self, pod: PodAllocation, uid: str, wait: _Wait, sync: _Sync) -> bool:
-        """Whether the kubelet has given the pod all that it will, as far as can be told."""
+        """Whether the kubelet has given the pod all that it will, as far as can be known."""
         # All that is there at our own start was published before, whole or not.
         is_quiet = not self._has_synced or sync.now - wait.changed >= QUIET_S
         if not _size(pod):

@@ -28,7 +28,7 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
 
     id: int
     cpus: tuple[int, ...]
-    """Online CPUs; a CPU that several nodes claim is listed by its owner alone."""
+    """Online CPUs; a CPU that several nodes list is listed by its owner alone."""
     cpus_present: tuple[int, ...]
     """Online and offline CPUs that are plugged in."""
     memory_bytes: int

@@ -5,7 +5,7 @@ Decisions, each for a machine that exists:
   missing on some kernels;
 - a distance row has one column per *online* node in ascending order, whatever the ids (drivers/base/node.c,
   `node_read_distance`), and a kernel without a SLIT makes up 10/20 itself, so we do the same when it shows none;
-- `cpulist` names online CPUs only, except on old kernels; several nodes may claim one CPU (`numa=fake`, firmware
+- `cpulist` names online CPUs only, except on old kernels; several nodes may list one CPU (`numa=fake`, firmware
   bugs), and then the links between node and CPU tell the one that owns it, so that no CPU is counted twice.
 Documentation/ABI/stable/sysfs-devices-node.
 """
@@ -55,14 +55,14 @@ def read_distances(sysfs: Tree, node: int, ids: tuple[int, ...], columns: tuple[
 
 def read_owners(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int], present: frozenset[int]) -> dict[int, int]:
     """CPU -> the one node that owns it; a CPU no node knows is not in it."""
-    claims = _read_claims(sysfs, ids, online)
+    listing = _read_cpu_lists(sysfs, ids, online)
     owners: dict[int, int] = {}
     orphans: list[int] = []
     for cpu in sorted(online | present):
-        claimants = claims.get(cpu, [])
-        owner = claimants[0] if len(claimants) == 1 else _linked_owner(sysfs, cpu, ids)
-        if owner is None and claimants:
-            owner = min(claimants)
+        candidates = listing.get(cpu, [])
+        owner = candidates[0] if len(candidates) == 1 else _linked_owner(sysfs, cpu, ids)
+        if owner is None and candidates:
+            owner = min(candidates)
         if owner is not None:
             owners[cpu] = owner
         elif cpu in online:
@@ -72,16 +72,16 @@ def read_owners(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int], prese
     return owners
 
 
-def _read_claims(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int]) -> Mapping[int, list[int]]:
-    claims: dict[int, list[int]] = {}
+def _read_cpu_lists(sysfs: Tree, ids: tuple[int, ...], online: frozenset[int]) -> Mapping[int, list[int]]:
+    nodes_of: dict[int, list[int]] = {}
     for node in ids:
         folder = f"{ROOT}/node{node}"
         listed = sysfs.cpus(f"{folder}/cpulist", masks=(f"{folder}/cpumap",), instead="the links to its CPUs are used")
         if listed is None:
             listed = online & frozenset(sysfs.numbered(folder, "cpu"))
         for cpu in listed:
-            claims.setdefault(cpu, []).append(node)
-    return claims
+            nodes_of.setdefault(cpu, []).append(node)
+    return nodes_of
 
 
 def _linked_owner(sysfs: Tree, cpu: int, ids: tuple[int, ...]) -> int | None:

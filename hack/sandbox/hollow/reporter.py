@@ -45,14 +45,14 @@ from topowise_exporter.publish.writer import Writer, topology_writer
 log = logging.getLogger(__name__)
 
 _REPORTS: Final = 100
-# The exporter looks without any event too.
+# The exporter syncs without any event too.
 _INTERVAL_S: Final = 1.0
 
 
 class Reporting(msgspec.Struct, frozen=True):
-    """Seconds, each drawn evenly between two bounds: from a change to the look at it, and from there to the object.
+    """Seconds, each drawn evenly between two bounds: from a change to the sync after it, and from there to the object.
 
-    `sees`: "exporter" looks as our exporter does; "halves" publishes whatever the kubelet shows at the moment, as other
+    `sees`: "exporter" reads as our exporter does; "halves" publishes whatever the kubelet shows at the moment, as other
     exporters do, and also ours up to 0.9. What is `published` beyond amounts; the other exporters have no holdings.
     `numatopology`: Volcano's object is written too.
     """
@@ -114,8 +114,10 @@ class Reporter:
         await self._publish(lag=0.0)
         while True:
             wait = self._random.uniform(*self._reporting.wait)
+            # Not wait_for: that of Python 3.11 drops a cancellation that comes as the node changes.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stale.wait(), max(_INTERVAL_S, wait))
+                async with asyncio.timeout(max(_INTERVAL_S, wait)):
+                    await self._stale.wait()
             if self._stale.is_set():
                 await asyncio.sleep(wait)
             await self._publish(lag=self._random.uniform(*self._reporting.lag))
@@ -173,7 +175,7 @@ class Reporter:
 
 
 class _Exporter(Observer):
-    """The real one's look, at a machine and a configuration that are known."""
+    """The real one's sync, of a machine and a configuration that are known."""
 
     def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
         socket = str(root / "pod-resources/kubelet.sock")

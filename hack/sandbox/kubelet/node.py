@@ -2,7 +2,7 @@
 
 The model decides; this module shows what the real kubelet would show of itself meanwhile, which is never the whole
 truth at once. An admission is revealed step by step. The dead and the refused stay with the managers (and in
-their files) until each of them looks again, but no longer in List. After a restart the managers are full, and List
+their files) until each of them checks again, but no longer in List. After a restart the managers are full, and List
 knows nobody.
 """
 

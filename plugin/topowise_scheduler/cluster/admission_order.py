@@ -1,4 +1,8 @@
-"""Pods on their way to a node, in other orders than the predicted one: would their kubelet refuse one of them?"""
+"""Pods on their way to a node, in other orders than the predicted one: would their kubelet refuse one of them?
+
+Invariant: trials are copies. Yes is said only of orders that were tried, or of one that is like a tried one because its
+pods have the same shapes; where there were too many to try, the caller's `at_most` says how many decided.
+"""
 
 from __future__ import annotations
 

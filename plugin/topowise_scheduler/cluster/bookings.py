@@ -1,4 +1,8 @@
-"""A pod in the state of its node: how sure it is to be there, and since when."""
+"""A pod in the state of its node: how sure it is to be there, and since when.
+
+Invariant: a booking becomes surer or is taken away; the one thing that makes it less sure (`NodeState.lower`) is a move
+of its pod (pod_states.py). Only one that is assigned is `reported`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which pods a report includes, so that they need not be booked beside it. Nothing here changes a booking.
+"""Which pods a report includes, so that they need not be booked beside it.
+
+Invariant: a pod is confirmed only if all that it holds is in the report's numbers. In doubt it stays booked beside
+them, by which a node looks fuller than it is and never emptier. Nothing here changes a booking, but for what `compare`
+notes in it of its own prediction.
 
 - A report of precision "exact" lists each pod's CPUs, memory and devices, so each pod is confirmed for itself.
 - A report of counts only tells by its fingerprint which pods are in its numbers: all that we know of, or all but the

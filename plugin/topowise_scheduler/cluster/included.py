@@ -1,5 +1,7 @@
 """Whom the numbers of a report can include, if nothing tells but the amounts in use.
 
+Invariant: the pods that are found hold no more together than is in use.
+
 So it is with producers that publish no fingerprint: koordlet, whose numbers are totals and include nobody, and RTE and
 NFD with it switched off. Which pods they include is found by adding up: the pods there, without the newest few of them,
 and maybe those that have ended lately, together hold what is in use. Where several such sets add up the one with the

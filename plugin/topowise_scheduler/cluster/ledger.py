@@ -1,8 +1,11 @@
 """The ledger: what every node can still give, now and not only at its exporter's last report.
 
 It knows reports, assigned pods of any scheduler, pods we expect (reserved by an answer of ours, or nominated by
-kube-scheduler while it evicts others), and refusals of kubelets. Each change of a node goes into the engine at once, so
-that a question costs no bookkeeping. Everything comes from the API; a new process builds the same ledger again.
+kube-scheduler while it evicts others), and refusals of kubelets. Everything comes from the API; a new process builds
+the same ledger again.
+
+Invariant: what the nodes have of pods is what `PodStates` says, no more and no less, and the engine has every reported
+node as its `NodeState` has it. Each change goes into both at once, so that a question costs no bookkeeping (`check`).
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from topowise_scheduler.report import Report, of_node
 log = logging.getLogger(__name__)
 
 _MAX_ASKED: Final = 10_000
-# Longer than a list of all pods may be on its way: one that we have bound since it was begun is told of by an event.
+# Longer than a list of all pods may be on its way: one that we have bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
 # Who has bound a pod past us within this time may do it again at any moment.
 _ALONE_S: Final = 600.0
@@ -119,7 +122,7 @@ class Ledger:
         return self._changed.get(name, 0)
 
     def count(self, event: str) -> None:
-        """Something has happened that `events` tells of."""
+        """Something has happened that `events` counts."""
         self._events[event] += 1
 
     def stop_waiting(self, uid: str) -> None:
@@ -184,6 +187,7 @@ class Ledger:
         """The Node tells its kubelet's version: what is known of the node is judged anew as that kubelet would."""
         self._kubelet_versions[name] = version
         node_state = self._nodes.get(name)
+        # A Node comes with every heartbeat; most say what is known.
         if node_state is not None and node_state.judge_as(version):
             self.slow_admissions.put(name, node_state.report.empty if node_state.report else None)
             self._publish(name, node_state)
@@ -245,7 +249,7 @@ class Ledger:
         `is_news` is False for pods that were there before us.
         """
         uid = record.uid
-        self._pods.note_told(uid)
+        self._pods.note_event(uid)
         if record.stage == "pending":
             self._put_pending(record)
             return
@@ -293,7 +297,7 @@ class Ledger:
         self._leave(uid, NOWHERE, ended=True)
 
     def note_listed(self, uids: Collection[str]) -> None:
-        """These are all pods there are. One that we have bound and that is not told of soon was deleted unseen."""
+        """These are all pods there are. One that we have bound, and that no event names soon, was deleted unseen."""
         self._pods.note_listed(uids, self._clock())
 
     def pods_on(self, name: str) -> list[PodRecord]:
@@ -331,6 +335,7 @@ class Ledger:
             or node_state.kubelet is None
         ):
             return
+        # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
         is_as_judged = judged_at >= self._changed.get(name, 0)
         until = self._clock() + self._reservation_s
         self._move(record, msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until), needs=needs)
@@ -518,8 +523,7 @@ class Ledger:
             if not admission.admitted:
                 return admission.reason
         others = {*self.disregarded(record.uid, record.priority, name), *leaving}
-        free = node_state.without({record.uid, *others})
-        if free is not None and not node_state.survive(free, record, others, _MAX_SWAPPED):
+        if not node_state.survive(record, others, _MAX_SWAPPED):
             return "a pod that is on its way there would be refused if this one came first"
         return ""
 
@@ -557,6 +561,7 @@ class Ledger:
                 continue
             node_state = self._nodes.setdefault(name, NodeState())
             booking = self._booking(record, needs or record.needs, after, was_there=not is_news)
+            # A bind of what was reserved changes nothing on the node, so the engine need not be told.
             if node_state.put(booking, is_news=is_news) or after is not BookingState.ASSIGNED:
                 self._publish(name, node_state, better=False)
 

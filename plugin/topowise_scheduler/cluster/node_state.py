@@ -2,9 +2,11 @@
 
 A report is a past. Pods assigned since are placed by the model, in the order in which they were assigned, where the
 kubelet will place them; reservations and nominations are placed like them, and can be taken away again. When a report
-arrives, what it confirms replaces the prediction, the rest is placed anew on top of it.
+arrives, what it confirms replaces the prediction, the rest is placed anew on top of it (confirmation.py).
 
-What confirms a pod is confirmation.py.
+Invariant: `kubelet` is the last report with every booking in it exactly once, as the report has it or placed by the
+model; only a booking for which the model has no room is left out (`check`). Whatever takes room from a newcomer moves
+`_revision` on.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class NodeState:
         self._reported_at = 0.0
         self._removals = 0
         self._revision = 0
-        # Pods by uid that the numbers of a counts report are known to be of; where they lie may be told.
+        # Pods by uid that the numbers of a counts report are known to be of; where they lie may be known.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
 
     def __repr__(self) -> str:
@@ -82,7 +84,10 @@ class NodeState:
         return comparison
 
     def judge_as(self, kubelet_version: str) -> bool:
-        """The Node has this kubelet. True if that changes what is known of it: everything is judged anew then."""
+        """The Node has this kubelet. True if that changes what is known of it: everything is judged anew then.
+
+        Versions that decide alike on this hardware share `empty`, and what was placed on it stays as it is.
+        """
         before = self.report
         if before is None:
             return False
@@ -118,6 +123,7 @@ class NodeState:
         if held is not None:
             held.record = booking.record
             if booking.state <= held.state:
+                # An event of it that says nothing new: it holds what it held.
                 return False
             if held.state is BookingState.NOMINATED:
                 # From now on it may lie elsewhere than predicted, and come in another turn.
@@ -126,6 +132,7 @@ class NodeState:
             held.state, held.since = booking.state, booking.since
             held.acknowledged = booking.acknowledged
             if report is None or booking.state is not BookingState.ASSIGNED:
+                # It was placed when it was nominated, and a reservation is placed in the same way.
                 return False
             booking = held
         else:
@@ -141,6 +148,7 @@ class NodeState:
             self._rebuild(report)
             return True
         if self._comes_in_its_turn(booking):
+            # It stays where it is. One that was reserved counted as uncertain already, so that nothing else changes.
             return self._start(booking) or not was_uncertain
         self._place_before_the_less_sure(booking)
         return True
@@ -179,7 +187,8 @@ class NodeState:
             booking.judged_in = self._revision
 
     def is_as_judged(self, uid: str) -> bool:
-        """Whether a pod that is expected here fits, because it did and nothing has changed since."""
+        """Whether a pod that is expected here fits, because it did and nothing has changed since: it holds its place,
+        and whatever came or left would have moved the revision on."""
         booking = self.bookings.get(uid)
         return booking is not None and booking.placed and booking.judged_in == self._revision
 
@@ -205,7 +214,7 @@ class NodeState:
         if self.report.precision == "counts" and self._mark_counted(self.report, believes=has_ended):
             self._rebuild(self.report)
             return
-        # A pod that the numbers of a counts report include stays in them until the next one, if its place is not told.
+        # A pod that a counts report includes stays in its numbers until the next one, if nobody knows where it lies.
         self.kubelet.remove(uid)
         self._removals += 1
         self._place_the_rest()
@@ -237,19 +246,14 @@ class NodeState:
         """Whether `forget_past` will have something to do."""
         return bool(self._ended or self._releases) or any(one.resized for one in self.bookings.values())
 
-    def survive(self, state: Kubelet, record: PodRecord, without: Collection[str], at_most: int) -> bool:
-        """Whether the pods that their kubelet has not taken on yet still find room if another one comes before them.
-
-        `state` is the node as predicted, without some pods. True if there are more than `at_most` of them.
+    def survive(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
+        """Whether the pods that their kubelet has not taken on yet still find room if this one comes before them.
+        `without` some pods. True if there are more than `at_most` of them.
         """
-        coming = [
-            booking.record
-            for booking in self._assigned()
-            if booking.placed and not booking.reported and booking.acknowledged is None and booking.uid not in without
-        ]
-        if not coming or len(coming) > at_most or len(state.node_ids) < 2:
-            return True
-        return fit_after(state, record, coming)
+        away = {record.uid, *without}
+        coming = self._coming(BookingState.ASSIGNED, away)
+        state = self.without(away) if 0 < len(coming) <= at_most else None
+        return state is None or len(state.node_ids) < 2 or fit_after(state, record, coming)
 
     def survive_any_order(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
         """Whether this pod and all that their kubelet has not taken on yet, the reserved ones too, find room in
@@ -258,19 +262,23 @@ class NodeState:
         After `at_most` admissions, what was tried decides.
         """
         away = {record.uid, *without}
-        coming = [
+        coming = self._coming(BookingState.RESERVED, away)
+        state = self.without(away) if coming else None
+        if state is None or len(state.node_ids) < 2 or not holds_anything(state, record.view(state)):
+            return True
+        return fit_in_any_order(state, record, coming, at_most)
+
+    def _coming(self, least: BookingState, away: Collection[str]) -> list[PodRecord]:
+        """Pods at least as sure as this that have room here, and that their kubelet has not been seen to take on."""
+        return [
             booking.record
             for booking in self.bookings.values()
-            if booking.state is not BookingState.NOMINATED
+            if booking.state >= least
             and booking.placed
             and not booking.reported
             and booking.acknowledged is None
             and booking.uid not in away
         ]
-        state = self.without(away) if coming else None
-        if state is None or len(state.node_ids) < 2 or not holds_anything(state, record.view(state)):
-            return True
-        return fit_in_any_order(state, record, coming, at_most)
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
         """A copy of the present state in which these pods are gone."""
@@ -335,6 +343,7 @@ class NodeState:
             return believes and self._mark_by_amounts(report)
         assigned = self._assigned()
         if all(booking.reported for booking in assigned):
+            # Marks are only ever added here, and there is nobody left to mark.
             return False
         found = confirmation.by_fingerprint(report, assigned, self._ended, self._reported_at)
         for booking in found:

@@ -23,7 +23,7 @@ class State(IntEnum):
     RESERVED = 1
     """We said yes, and expect it there until a time."""
     ASSUMED = 2
-    """We are binding it, or have; no event of it has told so yet."""
+    """We are binding it, or have; no event of it has said so yet."""
     BOUND = 3
     """Its own event says so."""
 
@@ -91,7 +91,7 @@ class PodStates:
         return iter(self._states.items())
 
     def of(self, uid: str) -> PodState:
-        """Where a pod is; NOWHERE for one that nobody has told of."""
+        """Where a pod is; NOWHERE for one that is not known."""
         return self._states.get(uid, NOWHERE)
 
     @property
@@ -125,19 +125,19 @@ class PodStates:
             self._assumed.discard(uid)
             self._unlisted.pop(uid, None)
         old, new = before.booking_states(), state.booking_states()
-        changes = [Change(node, old.get(node), new.get(node)) for node in {**old, **new}]
-        return sorted((one for one in changes if one.before is not one.after), key=lambda one: one.after or 0)
+        gone = [Change(node, was, None) for node, was in old.items() if node not in new]
+        return gone + [Change(node, old.get(node), now) for node, now in new.items() if old.get(node) is not now]
 
     def note_listed(self, uids: Collection[str], now: float) -> None:
-        """These are all pods there are. An assumed one that is not among them and not told of soon was deleted."""
+        """These are all the pods. One that is assumed and not among them was deleted, if no event names it soon."""
         self._unlisted = {uid: now for uid in self._assumed if uid not in uids}
 
-    def note_told(self, uid: str) -> None:
-        """An event tells of the pod."""
+    def note_event(self, uid: str) -> None:
+        """An event names the pod: it is there, whatever a list lacked."""
         self._unlisted.pop(uid, None)
 
     def unlisted(self, before: float) -> list[str]:
-        """The assumed ones that a list of all pods lacked by then, and that no event has told of since."""
+        """The assumed ones that a list of all pods lacked by then, and that no event has named since."""
         return [uid for uid, at in self._unlisted.items() if at <= before]
 
     def expired(self, now: float) -> list[str]:

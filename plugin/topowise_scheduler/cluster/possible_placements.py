@@ -4,8 +4,11 @@ A prediction is as good as the order of events. Between our decision and the kub
 kubelet knows before the API server does, or two pods may change places; then a pod lies on another NUMA node than
 predicted, and the next one predicted on top of it may be refused. So until a report confirms them, or time has shown
 that nothing came in between, a pod only fits if it fits in every *possible placement*: each way in which such pods may
-lie on the NUMA nodes that could take them. Where these are too many there is one instead, which is worse than all of
-them: each such pod holds what it could hold on every NUMA node at once.
+lie on the NUMA nodes that could take them.
+
+Invariant: if the kubelet would refuse a pod in any way in which these pods may lie, it would in one of the copies.
+Where these are too many there is one instead, which is worse than all of them: each such pod holds what it could hold
+on every NUMA node at once.
 """
 
 from __future__ import annotations

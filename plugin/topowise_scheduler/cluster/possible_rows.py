@@ -1,6 +1,9 @@
 """The engine's rows of what nodes may be beside what is predicted (possible_placements.py).
 
 The engine judges the possible placements of a node as nodes of their own, whose names no node can have.
+
+Invariant: the engine has a row for each possible placement of each node in here, and for no other. The joint array is
+kept until the next `put`: rows stay their node's as long as it is in the engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Nodes whose kubelet has refused a pod, kept from pods that ask for the same until they report anew."""
+"""Nodes whose kubelet has refused a pod, kept from pods that ask for the same until they report anew.
+
+Invariant: every pair ends by itself, and a shape without nodes is not kept.
+"""
 
 from __future__ import annotations
 

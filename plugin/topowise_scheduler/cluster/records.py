@@ -2,6 +2,9 @@
 
 Pods of one ReplicaSet ask for the same and carry the same labels, so both are kept once for all of them; a cluster of
 150,000 pods has a few thousand shapes.
+
+Invariant: a record never changes, and says what one version of its pod said. Records of equal `shape` ask for the same;
+what cannot be read is None with a `problem`, and never less than the pod asks for.
 """
 
 from __future__ import annotations
@@ -128,7 +131,7 @@ class Records:
 
 
 def _demand(annotations: dict[str, str] | None) -> policies.Demand:
-    """What cannot be read asks for nothing here; who asks about the pod is told (Answers.question)."""
+    """What cannot be read asks for nothing here; who asks about the pod gets the error (Answers.question)."""
     try:
         return policies.demand(annotations or {})
     except ParseError:

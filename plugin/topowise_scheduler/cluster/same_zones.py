@@ -1,4 +1,7 @@
-"""The same place for a pod again, on a node that was made anew from a report of counts."""
+"""The same place for a pod again, on a node that was made anew from a report.
+
+Invariant: what is found was free, and is as much on each NUMA node as the pod held there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Reflectors that keep the ledger true: NRTs, nodes, pods and disruption budgets, each its own task."""
+"""Reflectors that keep the ledger true: NRTs, nodes, pods and disruption budgets, each its own task.
+
+Invariant: after a list the ledger knows of a collection what the list has and nothing else, but for what we have bound
+since the list was begun (`Ledger.note_listed`).
+"""
 
 from __future__ import annotations
 
@@ -66,7 +70,7 @@ class _Reports:
             self.replace(listed)
 
     def _is_known(self, item: report.Report) -> bool:
-        """Whether a new list only says again what the last event said."""
+        """Whether a new list only says again what the last event said: a resourceVersion names one content."""
         node_state = self._ledger.node_state(item.name)
         return (
             bool(item.version)
@@ -107,7 +111,7 @@ class _Pods:
         before, self._held = self._held, listed
         for uid in before - listed:
             self._ledger.drop_pod(uid)
-        # In the order in which they came to their nodes, as far as that can be told afterwards.
+        # In the order in which they came to their nodes, as far as that is known afterwards.
         for item in sorted(items, key=lambda one: (one.started, len(one.version), one.version)):
             # Nobody saw what happened around a pod that is first seen in a list.
             _guarded(partial(self._ledger.put_pod, is_news=item.uid in before), item)

@@ -58,7 +58,7 @@ class Verb(NamedTuple):
 
 
 class Observer(Protocol):
-    """Who keeps the decisions for people (ui/decisions.py); told of each once its answer was sent."""
+    """Who keeps the decisions for people (ui/decisions.py); called for each once its answer was sent."""
 
     def filtered(self, asked: Question, verdicts: Verdicts, seconds: float) -> None:
         """Nodes were filtered."""

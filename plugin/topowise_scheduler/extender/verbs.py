@@ -44,8 +44,8 @@ class _ScoredAhead(NamedTuple):
 class Verbs:
     """filter, prioritize and preempt.
 
-    `observer` is told of every decision. `scores_ahead` is whether scores are computed before they are asked for, while
-    kube-scheduler runs its own plug-ins.
+    `observer` is called for every decision. `scores_ahead` is whether scores are computed before they are asked for,
+    while kube-scheduler runs its own plug-ins.
     """
 
     def __init__(

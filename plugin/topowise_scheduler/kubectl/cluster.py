@@ -1,6 +1,6 @@
 """The service's own ledger and answers, filled once from the objects of a cluster or of files.
 
-Nothing here decides anything: what is told is what topowise-scheduler would say if it had watched the same pods come.
+Nothing here decides anything: what is said is what topowise-scheduler would say if it had watched the same pods come.
 What only a running service knows (pods it expects, refusals of kubelets since a report) is not in it; `--service` asks
 that one instead.
 """
@@ -49,7 +49,7 @@ class Cluster:
     """
 
     def __init__(self, there: objects.Objects, now: float, strategy: str = "TightFit", *, top_score: int = 10) -> None:
-        # What the ledger would log is told by `notes`.
+        # What the ledger would log is in `notes`.
         logging.getLogger("topowise_scheduler").addHandler(logging.NullHandler())
         self._time = 0.0
         self.records = Records()

@@ -138,9 +138,9 @@ def _pod_and_objects(options: argparse.Namespace) -> tuple[Pod, objects.Objects,
 
 def _already(pod: Pod) -> str:
     if pod.is_terminal:
-        return "It has ended; told is what would become of it now."
+        return "It has ended; this is what would become of it now."
     if pod.spec.nodeName:
-        return f"It is on {pod.spec.nodeName}; told is what would become of it if it were not there."
+        return f"It is on {pod.spec.nodeName}; this is what would become of it if it were not there."
     return ""
 
 

@@ -30,13 +30,13 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         documents.append(_document(one, rooms, total))
         texts.append(_text(one, rooms, total, console))
     if options.output == "json":
-        shown: Any = documents[0] if len(documents) == 1 else documents
-        return Answer(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n", status, notes)
+        document: Any = documents[0] if len(documents) == 1 else documents
+        return Answer(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n", status, notes)
     return Answer("\n".join(texts), status, notes)
 
 
 def _rooms(view: ClusterView, one: Wanted) -> Iterator[Room]:
-    """What each node has room for; of those that have none it is told what `explain` says."""
+    """What each node has room for; of those that have none, what `explain` says."""
     pod = one.numbered(0)
     rooms = []
     for filling in view.fillings(pod, view.names):
@@ -44,7 +44,7 @@ def _rooms(view: ClusterView, one: Wanted) -> Iterator[Room]:
             pass
         rooms.append(filling.room())
     full = [room.node for room in rooms if not room.count]
-    why = {shown.node: shown.text for shown in view.explanations(pod, full)}
+    why = {one.node: one.text for one in view.explanations(pod, full)}
     return (msgspec.structs.replace(room, limit=why.get(room.node, room.limit)) for room in rooms)
 
 

@@ -42,7 +42,7 @@ class Reported(msgspec.Struct, frozen=True):
 
 
 class Objects(msgspec.Struct, frozen=True):
-    """`pods` and `nodes` are None where nobody has told of any; `classes` are priorities by class."""
+    """`pods` and `nodes` are None where they were not read; `classes` are priorities by class."""
 
     reports: tuple[Reported, ...] = ()
     pods: tuple[Pod, ...] | None = None

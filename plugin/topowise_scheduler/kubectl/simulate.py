@@ -50,12 +50,12 @@ class SimulatedPod(msgspec.Struct, frozen=True):
 
     def as_json(self) -> dict[str, Any]:
         """With names."""
-        shown: dict[str, Any] = {"pod": self.pod, "from": self.origin, "priority": self.priority, "node": self.node}
+        document: dict[str, Any] = {"pod": self.pod, "from": self.origin, "priority": self.priority, "node": self.node}
         if self.node:
-            shown["containers"] = {name: place.as_json() for name, place in self.containers.items()}
+            document["containers"] = {name: place.as_json() for name, place in self.containers.items()}
         else:
-            shown["refusals"] = {name: self.reasons.get(name, words) for name, words in self.refusals.items()}
-        return shown
+            document["refusals"] = {name: self.reasons.get(name, words) for name, words in self.refusals.items()}
+        return document
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
@@ -66,13 +66,13 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     refused = [one for one in placed if not one.node]
     status = 1 if refused else 0
     if options.output == "json":
-        shown = {
+        document = {
             "strategy": options.strategy,
             "placed": len(placed) - len(refused),
             "refused": len(refused),
             "pods": [one.as_json() for one in placed],
         }
-        return Answer(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n", status, notes)
+        return Answer(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n", status, notes)
     rows = [
         [one.pod, one.node or _NOWHERE, placing.in_words(one.containers) if one.node else one.summary] for one in placed
     ]
@@ -125,8 +125,8 @@ class Simulation:
         refusals = self._refusals(one, pod)
         fitting = [name for name, refusal in refusals.items() if not refusal]
         if not fitting:
-            shown = {why.node: why.text for why in ordered(self._view.explanations(pod, self._view.names))}
-            return msgspec.structs.replace(made, refusals=refusals, reasons=shown)
+            reasons = {why.node: why.text for why in ordered(self._view.explanations(pod, self._view.names))}
+            return msgspec.structs.replace(made, refusals=refusals, reasons=reasons)
         node = self._view.best(pod, fitting)
         uid = self._cluster.assign(pod, node)
         self._changed = [node]

@@ -104,7 +104,7 @@ def _bar(amount: Amount | None, levels: str) -> str:
         return "-"
     if amount.available is None:
         return "?"
-    # Empty and full are told exactly, all else lies between.
+    # Empty and full are exact, all else lies between.
     share = min(amount.available, amount.allocatable) * (len(levels) - 1) / amount.allocatable
     return levels[min(len(levels) - 1 - (amount.available < amount.allocatable), -int(-share // 1))]
 

@@ -51,7 +51,7 @@ class _Rejected(Exception):  # noqa: N818 - a decision, not an error
 
 
 Observer = Callable[["Kubelet", ContainerView | None, Sequence[tuple[str, Hints]], Hint], None]
-"""Told of a merge: the node as it is then, the container (None: the whole pod), every resource's hints, the result."""
+"""Called for a merge: the node as it is then, the container (None: the whole pod), all hints, the result."""
 
 
 class _Active(msgspec.Struct, frozen=True, gc=False):
@@ -203,7 +203,7 @@ class Kubelet:
         )
 
     def admit_view(self, seen: PodView, observe: Observer | None = None) -> Admission:
-        """Decide a pod that was looked at before; `observe` is told of every merge on the way.
+        """Decide a pod whose view is known; `observe` is called for every merge on the way.
 
         A pod that is active already is admitted once more, as after a restart of the kubelet: it keeps what it holds.
         """

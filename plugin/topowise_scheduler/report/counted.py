@@ -80,10 +80,10 @@ def read(
 
 
 def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:
-    """Whether all CPUs of all zones are told to be the system's.
+    """Whether all CPUs of all zones are said to be the system's.
 
     So RTE and NFD write NUMA nodes of which the kubelet says nothing. With CPU manager static some would be left, so it
-    is off, and CPUs are not told of.
+    is off, and CPUs are not listed.
     """
     cpu_amounts = [one for zone in zones for one in zone.resources or () if one.name == "cpu"]
     try:
@@ -134,7 +134,7 @@ def _tell_too_many_devices(counts: Sequence[Mapping[str, Count]], problems: list
 
 
 def _ranked(policies: Policies, zones: Sequence[tuple[int, nrt.Zone]], problems: list[str]) -> Policies:
-    """The policies, without preferring what is closest where that is not told."""
+    """The policies, without preferring what is closest where that is not known."""
     topology = policies.topology
     if topology.prefer_closest:
         ids = [numa_id for numa_id, _ in zones]

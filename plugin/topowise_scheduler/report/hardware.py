@@ -197,7 +197,7 @@ def _node(
     """A node with the memory that the kubelet gives out.
 
     The memory manager goes on with what it saw at its start; pages that were added or taken since are in the capacity
-    alone. So what it had is told by what it may give and what it keeps (memorymanager/policy_static.go).
+    alone. So what it had follows from what it may give and what it keeps (memorymanager/policy_static.go).
     """
     pages: dict[int, int] = {}
     in_pages = 0

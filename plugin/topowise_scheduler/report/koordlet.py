@@ -7,7 +7,7 @@ totals from promising too much, and what tells that the kubelet decides nothing:
 - `kubelet.koordinator.sh/cpu-manager-policy`: with "none" koordlet is the one who binds CPUs, so neither of the
   kubelet's managers is taken to be on; with "static" its reserved CPUs, which the totals contain, are not allocatable.
   `node.koordinator.sh/cpu-topology` tells on which NUMA node each of them is.
-- Hugepages that no zone has any of are not told at all: that is what koordlet writes with its gate HugePageReport off.
+- Hugepages that no zone has any of are left out: that is what koordlet writes with its gate HugePageReport off.
 - A pods fingerprint among the annotations is another exporter's, whose numbers koordlet has overwritten.
 
 Left alone are `pod-cpu-allocs` (the CPUs of pods that the kubelet has bound: no memory, no devices, and only pods that

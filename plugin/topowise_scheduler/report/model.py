@@ -31,7 +31,7 @@ class FreeResources(msgspec.Struct, frozen=True):
     """The kubelet's own word on what is free, which is right even where the holders are not all known.
 
     `cpus` can still be given exclusively, None with CPU manager none. `memory` is free bytes by type and node position,
-    None where it is not told; `assignments` and `cells` are by position, None if the exporter could not read them.
+    None where it is not known; `assignments` and `cells` are by position, None if the exporter could not read them.
     """
 
     cpus: CpuSet | None = None
@@ -86,26 +86,26 @@ class Report(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
     kubelet: KubeletVersion = NEWEST_RECORDED
     """Whose decisions `empty` makes: what `precision` is exact for."""
-    told_version: str = ""
-    """The kubelet's version as the object tells it, "" if it does not."""
+    reported_version: str = ""
+    """The kubelet's version as the object has it, "" if it does not."""
     node_version: str = ""
-    """The same as its Node told it when the report was read, "" if the Node was not known (versions.py)."""
+    """The same as its Node had it when the report was read, "" if the Node was not known (versions.py)."""
     version_problem: str = ""
     """That one of `problems` which is about these two."""
     source: Source | None = None
 
     @property
     def certainty(self) -> str:
-        """How sure it is that the node's kubelet decides as `kubelet`; "unknown" if nobody has told its version."""
-        return self.kubelet.certainty if self.told_version or self.node_version else "unknown"
+        """How sure it is that the node's kubelet decides as `kubelet`; "unknown" if nobody has reported its version."""
+        return self.kubelet.certainty if self.reported_version or self.node_version else "unknown"
 
     @property
     def exact_for(self) -> str:
-        """The kubelet in a word for people, with "?" if it is not proven; "" if nobody has told its version."""
+        """The kubelet in a word for people, with "?" if it is not proven; "" if nobody has reported its version."""
         marks = {"unknown": "", "recorded": self.kubelet.name}
         return marks.get(self.certainty, f"{self.kubelet.name}?")
 
     @property
     def remark(self) -> str:
-        """Why the answers for its kubelet are not proven, "" if they are or nobody has told which it is."""
+        """Why the answers for its kubelet are not proven, "" if they are or nobody has reported which it is."""
         return "" if self.certainty == "unknown" else self.kubelet.remark

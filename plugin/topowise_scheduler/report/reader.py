@@ -26,8 +26,8 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
         topology = koordlet.translated(topology, problems)
     named = nrt.attributes_of(topology.attributes)
     zones = nrt.numa_zones(topology)
-    first_problems = named.get(attributes.KUBELET_VERSION, "")[:_MAX_LENGTH]
-    kubelet, version_problem = versions.choose(first_problems, node_version)
+    reported_version = named.get(attributes.KUBELET_VERSION, "")[:_MAX_LENGTH]
+    kubelet, version_problem = versions.choose(reported_version, node_version)
     if version_problem:
         problems.append(version_problem)
     digest, method = _fingerprint(topology, named, problems)
@@ -50,7 +50,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
                 unconfirmed=doubts.read_reasons(named),
                 problems=_bounded((*problems, *found.problems)),
                 kubelet=kubelet,
-                told_version=first_problems,
+                reported_version=reported_version,
                 node_version=node_version,
                 version_problem=version_problem,
                 source=found.source,
@@ -74,7 +74,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
         unconfirmed=doubts.read_reasons(named),
         problems=_bounded(problems),
         kubelet=kubelet,
-        told_version=first_problems,
+        reported_version=reported_version,
         node_version=node_version,
         version_problem=version_problem,
         source=simple.source,
@@ -83,12 +83,8 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
 
 def _bounded(problems: Sequence[str]) -> tuple[str, ...]:
     """The first problems, not too long: an object has room for thousands, and all of them go into the log."""
-    first_problems = [problem[:_MAX_LENGTH] for problem in problems[:_MAX_PROBLEMS]]
-    return (
-        tuple(first_problems)
-        if len(problems) <= _MAX_PROBLEMS
-        else (*first_problems, f"and {len(problems) - _MAX_PROBLEMS} more")
-    )
+    first = tuple([problem[:_MAX_LENGTH] for problem in problems[:_MAX_PROBLEMS]])
+    return first if len(problems) <= _MAX_PROBLEMS else (*first, f"and {len(problems) - _MAX_PROBLEMS} more")
 
 
 def _offsets(

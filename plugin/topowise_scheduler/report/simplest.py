@@ -5,7 +5,7 @@
 - Memory and hugepages are what is allocatable, whole pages only. What a zone does not list, it has none of.
 - Devices are near their zone alone, under made-up ids; those that are not allocatable are unhealthy.
 - What is not available is held by one made-up pod per zone that never ends and requests as much. Its memory lies on
-  that zone alone: whether the memory manager uses nodes together cannot be told from counts.
+  that zone alone: whether the memory manager uses nodes together counts do not show.
 - A manager is on as the attributes say, else if some zone lists its resource.
 - The predicates compare with the sums over the zones; a resource that no zone lists is not checked. Of hugepages a
   node has none if its memory manager is on and no zone lists them.

@@ -17,25 +17,25 @@ from topowise_scheduler.report.model import Report
 
 
 class Found(NamedTuple):
-    """The kubelet, and what is odd about what was told of it ("" if nothing is)."""
+    """The kubelet, and what is odd about what was reported of it ("" if nothing is)."""
 
     kubelet: KubeletVersion
     problem: str = ""
 
 
-def choose(shown: str, node: str) -> Found:
-    """The kubelet by what its exporter tells and by what its Node does; both "" if nobody has told."""
-    if not shown or (node and not is_release(shown)):
+def choose(reported: str, node: str) -> Found:
+    """The kubelet by what its exporter tells and by what its Node does; both "" if nobody has."""
+    if not reported or (node and not is_release(reported)):
         found = version_of(node) if node else NEWEST_RECORDED
-        return Found(found, _no_release(shown, node) if shown else "")
-    mine = version_of(shown)
-    if not is_release(shown):
-        return Found(mine, f"{_attribute(shown)}, expected one as v1.33.5; judged as 1.{mine.minor}")
+        return Found(found, _no_release(reported, node) if reported else "")
+    mine = version_of(reported)
+    if not is_release(reported):
+        return Found(mine, f"{_attribute(reported)}, expected one as v1.33.5; judged as 1.{mine.minor}")
     other = version_of(node) if node and is_release(node) else mine
     if mine == other:
         return Found(mine)
     newer = max(mine, other, key=lambda one: one.minor)
-    problem = f"{_attribute(shown)}, the Node says {node!r:.80}; judged as the newer, {newer.name}"
+    problem = f"{_attribute(reported)}, the Node says {node!r:.80}; judged as the newer, {newer.name}"
     return Found(msgspec.structs.replace(newer, certainty="assumed", remark=problem), problem)
 
 
@@ -46,7 +46,7 @@ def of_node(report: Report, node_version: str) -> Report:
     """
     if node_version == report.node_version or report.source is None:
         return report
-    kubelet, problem = choose(report.told_version, node_version)
+    kubelet, problem = choose(report.reported_version, node_version)
     empty = report.empty
     if kubelet != report.kubelet:
         made = report.source.empty(kubelet)
@@ -66,9 +66,9 @@ def of_node(report: Report, node_version: str) -> Report:
     )
 
 
-def _attribute(shown: str) -> str:
-    return f"attribute {attributes.KUBELET_VERSION}: {shown!r:.80}"
+def _attribute(reported: str) -> str:
+    return f"attribute {attributes.KUBELET_VERSION}: {reported!r:.80}"
 
 
-def _no_release(shown: str, node: str) -> str:
-    return f"{_attribute(shown)}, expected one as v1.33.5; the Node's {node!r:.80} is taken"
+def _no_release(reported: str, node: str) -> str:
+    return f"{_attribute(reported)}, expected one as v1.33.5; the Node's {node!r:.80} is taken"

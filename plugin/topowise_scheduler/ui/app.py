@@ -51,7 +51,7 @@ _MAX_MANIFEST: Final = 256 << 10
 _MIN_GZIP: Final = 4096
 # Milliseconds since 1970, and some hundred centuries more.
 _SINCE_DIGITS: Final = 15
-# However many look, the state is read once in this time.
+# However many pages are open, the state is read once in this time.
 _FRESH_S: Final = 1.0
 _FITS_S: Final = 3.0
 
@@ -103,7 +103,7 @@ class Dashboard:
     async def run(self) -> None:
         """Keeps in mind when each node was last reported, until cancelled."""
         while True:
-            self._sightings.look()
+            self._sightings.update()
             await asyncio.sleep(1.0)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

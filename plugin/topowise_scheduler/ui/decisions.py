@@ -22,7 +22,7 @@ _MAX_REASONS: Final = 16
 _MAX_TEXT: Final = 300
 
 
-Result = Literal["asked", "fits", "expected", "reserved", "no room", "bound", "bind refused", "error"]
+Progress = Literal["asked", "fits", "expected", "reserved", "no room", "bound", "bind refused", "error"]
 
 
 class Decision(msgspec.Struct):
@@ -38,7 +38,7 @@ class Decision(msgspec.Struct):
     number: int
     pod: str
     at: float
-    outcome: Result = "asked"
+    outcome: Progress = "asked"
     asked: int = 0
     fits: int | None = None
     reasons: dict[str, int] = {}
@@ -89,11 +89,9 @@ class Decisions:
         one.asked, one.fits, one.filter_ms = len(asked.names), int(np.count_nonzero(fitting)), _ms(seconds)
         one.outcome = "fits" if one.fits else "no room"
         counts = np.bincount(verdicts.words[~fitting])
-        most_frequent = np.flatnonzero(counts)[:_MAX_REASONS].tolist()
-        one.reasons = {verdicts.texts[word]: int(counts[word]) for word in most_frequent}
-        one.examples = {
-            verdicts.texts[word]: _first(asked, ~fitting & (verdicts.words == word)) for word in most_frequent
-        }
+        most = [word for word in np.argsort(-counts, kind="stable")[:_MAX_REASONS].tolist() if counts[word]]
+        one.reasons = {verdicts.texts[word]: int(counts[word]) for word in most}
+        one.examples = {verdicts.texts[word]: _first(asked, ~fitting & (verdicts.words == word)) for word in most}
         if one.fits:
             one.examples[""] = _first(asked, fitting)
 

@@ -1,7 +1,7 @@
 """What fits: how many more pods like one in a manifest each node has room for, now.
 
 It is worked on in slices, so that kube-scheduler's questions come between, and for no longer than a bound: of nodes
-that were not filled by then it is only told that one more fits.
+that were not filled by then it only says that one more fits.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def _row(node: Node, state: State, query: Query) -> str:
 
 
 def _tile(node: Node, state: State, query: Query) -> str:
-    words = [node.name, state.policies[node.policy], *(_shown(zone, state.unit) for zone in node.zones)]
+    words = [node.name, state.policies[node.policy], *(_in_words(zone, state.unit) for zone in node.zones)]
     words += [
         counted(node.pods, "pod"),
         *([] if node.is_exact else ["counts"]),
@@ -129,16 +129,16 @@ def _chosen(node: Node, query: Query) -> str:
 
 
 def _zone(zone: Zone, unit: str) -> str:
-    shown = "–"
+    amounts = "–"
     if zone.free is not None:
-        shown = f"{_amount(zone.free, unit)}<small>/{_amount(zone.total, unit)}</small>"
+        amounts = f"{_amount(zone.free, unit)}<small>/{_amount(zone.total, unit)}</small>"
     return (
-        f'<span class="zone b{bin_of(zone)} w{tenths(zone)}" title="{_shown(zone, unit)}">'
-        f'<i>{zone.id}</i><span class="hidden">:</span> {shown}</span>'
+        f'<span class="zone b{bin_of(zone)} w{tenths(zone)}" title="{_in_words(zone, unit)}">'
+        f'<i>{zone.id}</i><span class="hidden">:</span> {amounts}</span>'
     )
 
 
-def _shown(zone: Zone, unit: str) -> str:
+def _in_words(zone: Zone, unit: str) -> str:
     if zone.free is None:
         return f"NUMA node {zone.id}: {_amount(zone.total, unit)}, nobody counts"
     return f"NUMA node {zone.id}: {_amount(zone.free, unit)} of {_amount(zone.total, unit)} free"

@@ -44,8 +44,8 @@ def badge(mark: str) -> str:
 
 def time_of(when: datetime) -> str:
     """A time of day; the script makes it "3 min ago"."""
-    shown = when.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return f'<time datetime="{shown}" data-at="{int(when.timestamp())}">{when:%H:%M:%S} UTC</time>'
+    iso = when.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f'<time datetime="{iso}" data-at="{int(when.timestamp())}">{when:%H:%M:%S} UTC</time>'
 
 
 def since(text: str) -> str:

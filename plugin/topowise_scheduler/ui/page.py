@@ -159,36 +159,36 @@ def explained_part(one: Decision, explained: Sequence[NodeExplanation], query: Q
     )
 
 
-def fits_part(explanations: Fits, query: Query) -> str:
+def fits_part(fits: Fits, query: Query) -> str:
     """How many more fit where, and why not on the other nodes."""
     rows = "".join(
         f'<tr><th scope="row">{node_link(room.node, query)}</th>'
         f'<td class="number">{"≥ " if room.is_least else ""}{room.count}</td><td>{escaped(room.first)}</td>'
         f"<td>{escaped(room.limit)}</td></tr>"
-        for room in explanations.nodes[:_MOST_ROOMS]
+        for room in fits.nodes[:_MOST_ROOMS]
     )
     head = (
         '<tr><th scope="col">Node</th><th scope="col" class="number">Fit</th><th scope="col">First on NUMA</th>'
         '<th scope="col">Then</th></tr>'
     )
     table = f'<table class="rooms"><thead>{head}</thead><tbody>{rows}</tbody></table>' if rows else ""
-    rest = len(explanations.nodes) - _MOST_ROOMS
+    rest = len(fits.nodes) - _MOST_ROOMS
     reasons = "".join(
         f"<li>{counted(count, 'node')}: {escaped(words.removeprefix(PREFIX))}</li>"
-        for words, count in explanations.reasons.items()
+        for words, count in fits.reasons.items()
     )
-    least = "At least " if explanations.is_least else ""
+    least = "At least " if fits.is_least else ""
     return (
-        f'<p class="total"><strong>{least}{explanations.total}</strong> more of {escaped(explanations.pod)} '
-        f"fit on {len(explanations.nodes)} of {counted(explanations.asked, 'node')}.</p>{table}"
+        f'<p class="total"><strong>{least}{fits.total}</strong> more of {escaped(fits.pod)} '
+        f"fit on {len(fits.nodes)} of {counted(fits.asked, 'node')}.</p>{table}"
         + (f'<p class="note">and {rest} more nodes</p>' if rest > 0 else "")
         + (f"<ul>{reasons}</ul>" if reasons else "")
-        + _not_looked_at(explanations.not_looked_at)
+        + _not_looked_at(fits.not_looked_at)
     )
 
 
 def problem_part(text: str) -> str:
-    """Something cannot be told."""
+    """Something that cannot be shown."""
     return f'<p class="problem" role="alert">{escaped(text)}</p>'
 
 
@@ -269,11 +269,11 @@ def _options(choices: Iterable[tuple[str, str]], chosen: str) -> str:
 
 
 def _decision(one: Decision, query: Query) -> str:
-    explanations = [f"{count}× {words.removeprefix(PREFIX)}" for words, count in _most(one.reasons)]
+    clauses = [f"{count}× {words.removeprefix(PREFIX)}" for words, count in _most(one.reasons)]
     if one.victims_on is not None:
-        explanations.insert(0, f"evictions would help on {counted(one.victims_on, 'node')}")
-    rest = len(explanations) - _MOST_REASONS
-    reasons = "; ".join(explanations[:_MOST_REASONS]) + (f"; {counted(rest, 'more reason')}" if rest > 0 else "")
+        clauses.insert(0, f"evictions would help on {counted(one.victims_on, 'node')}")
+    rest = len(clauses) - _MOST_REASONS
+    reasons = "; ".join(clauses[:_MOST_REASONS]) + (f"; {counted(rest, 'more reason')}" if rest > 0 else "")
     more = one.bind_error or one.problem
     times = [f"{ms:.1f}" for ms in (one.filter_ms, one.score_ms, one.bind_ms) if ms is not None]
     node = one.bound or one.expected

@@ -93,7 +93,7 @@ class Sightings:
         self._seen: dict[str, tuple[object, int]] = {}
         self._is_first = True
 
-    def look(self) -> None:
+    def update(self) -> None:
         """To be called every second or so: a walk over the names."""
         now = int(self._clock())
         found: dict[str, tuple[object, int]] = {}
@@ -221,7 +221,7 @@ def zones(kubelet: Kubelet, resource: str) -> tuple[Zone, ...]:
 
 
 def unit_of(resource: str) -> str:
-    """In what amounts of a resource are told."""
+    """The unit that amounts of a resource are shown in."""
     if resource == "cpu":
         return "CPUs"
     return "MiB" if resource == "memory" or resource.startswith(HUGEPAGES) else "devices"

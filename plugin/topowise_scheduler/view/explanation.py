@@ -1,6 +1,6 @@
 """Why a node's kubelet would admit a pod or not: per container and resource, which zones it saw and what they lack.
 
-The one-node model decides the pod once more and is watched while it merges hints, so what is told is what was decided,
+The one-node model decides the pod once more and is watched while it merges hints, so what is said is what was decided,
 not a second opinion.
 """
 

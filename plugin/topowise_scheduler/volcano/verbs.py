@@ -67,7 +67,7 @@ class _Pods:
         pod = pods.decode(raw)
         # Volcano writes the node into the pod as it allocates, and leaves it there when it takes the task off again.
         record = self._records.record(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName="")))
-        # A record takes annotations that cannot be read for none; who asks about the pod is told.
+        # A record takes annotations that cannot be read for none; who asks about the pod gets the error.
         policies.demand(pod.metadata.annotations or {})
         if len(raw) <= _MAX_POD_BYTES:
             self._kept[task.UID] = raw, record

@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 _API_VERSION: Final = "coordination.k8s.io/v1"
 # Candidates wait for up to this many retry periods more, so that they do not come in step.
 _JITTER: Final = 1.2
-# Of the retry period, for one request: a round that meets a conflict (write, read, write) has to fit into the whole.
+# Of the retry period, for one request: a try that meets a conflict (write, read, write) has to fit into the whole.
 _REQUEST_SHARE: Final = 0.75
 # Of the retry period, between two tries to release.
 _RELEASE_SHARE: Final = 0.1
@@ -53,7 +53,7 @@ class Timing:
     """Seconds, with the defaults of client-go and the control plane. Raises ConfigError.
 
     `lease_duration`: how long a candidate sees no change before it takes over. `renew_deadline`: how long a leader goes
-    on without a successful renewal. `retry_period`: between two rounds of requests, each of which ends within it.
+    on without a successful renewal. `retry_period`: between two tries, each of which ends within it.
     """
 
     lease_duration: float = 15.0
@@ -178,13 +178,13 @@ class Elector:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._remaining()) as limit:
-                next_round = self._timing.retry_period
+                next_try = self._timing.retry_period
                 while self._leading:
-                    await asyncio.sleep(max(next_round, self._pause))
+                    await asyncio.sleep(max(next_try, self._pause))
                     started = monotonic()
                     if await self._attempt():
                         limit.reschedule(loop.time() + self._remaining())
-                    next_round = started + self._timing.retry_period - monotonic()
+                    next_try = started + self._timing.retry_period - monotonic()
         except TimeoutError:
             why = self._failures.last or "no answer yet"
             self._lose(f"not renewed within {self._timing.renew_deadline:g}s: {why}")
@@ -194,11 +194,11 @@ class Elector:
         log.warning("Lost the lease", extra=self._kv(identity=self.identity, why=why))
 
     async def _attempt(self) -> bool:
-        """One round of at most a retry period: whether the lease is ours after it."""
+        """One try of at most a retry period: whether the lease is ours after it."""
         self._pause = 0.0
         try:
             async with asyncio.timeout(self._timing.retry_period):
-                ours = await _apart(self._round())
+                ours = await _apart(self._acquire_or_renew())
         except ApiError as exc:
             self._pause = exc.retry_after or 0.0
             if exc.status == 409 and not self._leading:
@@ -213,7 +213,7 @@ class Elector:
             log.info("The lease is within reach again", extra=self._kv(holder=self.holder))
         return ours and self._remaining() > 0
 
-    async def _round(self) -> bool:
+    async def _acquire_or_renew(self) -> bool:
         if self._leading and self._lease is not None:
             try:
                 await self._write(self._lease)
@@ -373,6 +373,6 @@ async def _end(task: asyncio.Task[Any]) -> None:
             interrupted = exc
             task.cancel()
     if not task.cancelled():
-        task.exception()  # has been seen, as far as asyncio's complaints are concerned
+        task.exception()  # so that asyncio does not log it as never retrieved
     if interrupted is not None:
         raise interrupted

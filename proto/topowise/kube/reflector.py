@@ -2,7 +2,7 @@
 
 Three nested loops, each with one duty: `run` never ends (back-off between failures), `_list_and_watch` makes the copy
 whole and then follows it until the server says that history is lost, `_watch_once` is a single connection.
-The consumer is told `replace` (everything there is) and `apply` (one event) and needs no knowledge of the rest.
+The consumer gets `replace` (everything there is) and `apply` (one event) and needs no knowledge of the rest.
 
 Against the traps of the official informer: a silent peer is dropped after `silence` seconds (the first bookmark of a
 quiet watch was seen after two minutes), a 410 lists anew after a back-off, a list is paged, an object that does not
@@ -358,7 +358,7 @@ class Reflector(Generic[Object]):
             log.warning("Cannot list and watch, trying again", extra=kv(resource=self.name, why=exc))
 
     def _recovered(self, count: int, *, has_failed: bool) -> None:
-        # A complaint about the watch is not settled by a list.
+        # A failing watch is not mended by a list.
         if (has_failed and self._failures.clear()) or not self.synced:
             log.info("Listed", extra=kv(resource=self.name, objects=count, version=self._version))
         self.synced = True

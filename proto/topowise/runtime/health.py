@@ -1,6 +1,6 @@
 """The port for people and probes: /metrics, /livez, /readyz (and /healthz, as older manifests ask).
 
-Liveness is a heartbeat: each loop says when it was last round, and a loop that has been silent for longer than it
+Liveness is a heartbeat: each loop beats at every turn, and a loop that has been silent for longer than it
 promised makes the process not live. Readiness is a list of named conditions; the answer names those that are not met.
 """
 
@@ -29,13 +29,13 @@ class Heartbeat:
         self._last = clock()
 
     def beat(self) -> None:
-        """Called once a round."""
+        """Called at every turn of the loop."""
         self._last = self._clock()
 
     def silence(self) -> str | None:
         """None while alive, else what is wrong."""
         silent = self._clock() - self._last
-        return f"no round for {silent:.0f}s, at most {self.limit:.0f}s expected" if silent > self.limit else None
+        return f"no sign of life for {silent:.0f}s, at most {self.limit:.0f}s expected" if silent > self.limit else None
 
 
 Check = Callable[[], str | None]

@@ -87,7 +87,11 @@ def anchors(page: Path) -> frozenset[str]:
     return frozenset([*found, *re.findall(r'<a id="([^"]+)"', prose(page))])
 
 
-@every_page
+# And the pages that are no documentation, whose commands and names may be of the past.
+EVERYWHERE = sorted({*PAGES, REPOSITORY / "CHANGELOG.md", *(REPOSITORY / "tests").rglob("README.md")})
+
+
+@pytest.mark.parametrize("page", EVERYWHERE, ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"`[^`]*`", "", prose(page))
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -96,7 +100,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
+        assert not anchor or target.suffix != ".md" or anchor in anchors(target), link
 
 
 def test_links_are_checked_at_all() -> None:
@@ -212,6 +216,32 @@ def metrics() -> frozenset[str]:
 @every_page
 def test_metrics_that_pages_name_exist(page: Path, metrics: frozenset[str]) -> None:
     assert not set(re.findall(r"\btopowise_(?:exporter|scheduler)_\w+", page.read_text())) - metrics
+
+
+def test_what_was_renamed_is_there_under_its_new_name_alone(metrics: frozenset[str]) -> None:
+    """The table of the change log, compared with the code and the reference."""
+    rows = re.findall(r"^  \| ([^|]+) \| `([^`]+)` \| `([^`]+)` \|$", (REPOSITORY / "CHANGELOG.md").read_text(), re.M)
+    options = re.findall(r"^\| `([\w.]+)` \|", (DOCS / "reference/configuration.md").read_text(), re.MULTILINE)
+    sources = [path for folder in ("exporter", "plugin") for path in (REPOSITORY / folder).rglob("*.py")]
+    code = "\n".join(path.read_text() for path in sources)
+    for of, old, new in rows:
+        if of == "metrics":
+            assert new in metrics and old not in metrics
+        elif of == "SchedulerConfiguration":
+            assert new in options and old not in options
+        else:
+            assert f'"{new}"' in code, new
+            assert f'"{old}"' not in code, old
+    assert sum(of == "metrics" for of, _, _ in rows) == 7
+
+
+def test_the_glossary_has_no_word_that_nothing_uses() -> None:
+    words = re.findall(r"^\| ([a-z ]+) \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)[1:]
+    used = "\n".join(
+        path.read_text().lower() for folder in ("exporter", "plugin") for path in (REPOSITORY / folder).rglob("*.py")
+    )
+    assert len(words) > 15
+    assert not [word for word in words if not re.search(rf"\b{word.replace(' ', '[ _]?')}", used)]
 
 
 def test_the_reference_lists_every_metric_with_its_labels(metrics: frozenset[str]) -> None:

@@ -72,7 +72,7 @@ async def test_the_same_facts_are_the_same_object_with_and_without_a_finished_in
     assert await reading.observe() is await reading.observe()
 
 
-async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_look(tmp_path: Path) -> None:
+async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_sync(tmp_path: Path) -> None:
     settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
     fake: Any = Kubelet()
     known: list[Devices] = [{}]

@@ -69,13 +69,13 @@ def test_zones_are_in_the_order_of_their_names_and_containers_are_summed() -> No
 
 
 def test_what_lies_on_several_nodes_or_on_none_is_not_told() -> None:
-    unsure = pod(
+    uncertain = pod(
         "p",
         9,
         memory=(MemoryBlock("memory", (0, 1), 1 << 30),),
         devices=(Device("gpu", "a", (0, 1)), Device("fpga", "b", ())),
     )
-    assert placement(unsure, NODE_OF_CPU) is None
+    assert placement(uncertain, NODE_OF_CPU) is None
 
 
 def test_cpus_of_the_pod_level_count_once() -> None:

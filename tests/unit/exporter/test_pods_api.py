@@ -67,7 +67,7 @@ async def until_watched(node: Node) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_every_kind_of_event_is_a_hint(node: Node) -> None:
+async def test_every_kind_of_event_notifies(node: Node) -> None:
     await node.api.start(node.socket)
     trigger = Trigger()
     async with watching(node.socket, trigger):
@@ -78,7 +78,7 @@ async def test_every_kind_of_event_is_a_hint(node: Node) -> None:
             assert await notified(trigger)
 
 
-async def test_pods_that_are_there_already_are_a_hint_too(node: Node) -> None:
+async def test_pods_that_are_there_already_are_an_event_too(node: Node) -> None:
     node.now_has("a")
     await node.api.start(node.socket)
     trigger = Trigger()

@@ -246,7 +246,7 @@ def test_legacy_policies_are_written_on_request(
     assert attributes.policy_and_scope({}, [legacy]) == (policy, scope)
 
 
-def test_two_looks_at_the_same_node_are_the_same_object(hardware: machine.Machine) -> None:
+def test_two_readings_of_the_same_node_are_the_same_object(hardware: machine.Machine) -> None:
     assert made(hardware) == made(hardware)
 
 

@@ -45,7 +45,7 @@ async def test_a_storm_does_not_put_a_look_off_for_ever() -> None:
     task.cancel()
 
 
-async def test_without_a_hint_only_time_passes() -> None:
+async def test_without_an_event_only_time_passes() -> None:
     started = time.monotonic()
     assert await Trigger().wait(0.05, quiet=0.01) == frozenset()
     assert time.monotonic() - started >= 0.05

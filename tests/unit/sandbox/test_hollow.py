@@ -52,6 +52,21 @@ async def fleet(api: Api) -> AsyncIterator[Fleet]:
         yield made
 
 
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_reporter_that_is_cancelled_as_its_node_changes_ends(fleet: Fleet, turns: int) -> None:
+    """asyncio.wait_for of Python 3.11 drops a cancellation that meets the end of what it waits for."""
+    reporter = fleet.nodes["n"].reporter
+    running = asyncio.create_task(reporter.run())
+    await asyncio.sleep(0.1)
+    reporter.note()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    running.cancel()
+    ended, _ = await asyncio.wait([running], timeout=1)
+    running.cancel()
+    assert ended
+
+
 def make(server: ApiServer, name: str, cpu: str = "2", *, lifetime: float | None = None, init: str = "") -> None:
     def container(called: str, cpus: str) -> dict[str, Any]:
         amounts = {"cpu": cpus, "memory": "1Gi"}

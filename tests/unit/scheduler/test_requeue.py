@@ -115,7 +115,7 @@ def test_two_hundred_kinds_of_pods_that_fit_nowhere_cost_nothing_once_each_was_t
     assert len(asked) == 200
 
 
-def test_of_more_groups_than_fit_into_a_round_each_has_its_turn(service: Service) -> None:
+def test_of_more_groups_than_fit_into_a_tick_each_has_its_turn(service: Service) -> None:
     service.report(counts("n2", "0", included=()))
     for number in range(70):
         service.put(pod(f"p{number}", "9", memory=f"{number + 1}Mi", conditions=WAITS, priority=5))

@@ -195,18 +195,18 @@ async def test_a_lease_deleted_under_its_leader_is_not_free_before_its_time() ->
 
 async def test_a_lost_race_is_not_released() -> None:
     api = FakeApi()
-    rival = {"holderIdentity": "b", "leaseDurationSeconds": 1, "renewTime": "x"}
+    other = {"holderIdentity": "b", "leaseDurationSeconds": 1, "renewTime": "x"}
     elector = candidate(api)
 
     def before(method: str) -> None:
         if method == "POST":
-            api.put(rival)
+            api.put(other)
 
     api.before = before
     async with running(elector):
         await until(lambda: api.lease is not None)
     assert elector.holder == "b"
-    assert api.spec == rival
+    assert api.spec == other
 
 
 async def test_a_leader_that_finds_another_in_the_record_stops_at_once() -> None:
@@ -445,7 +445,7 @@ def test_an_identity_is_needed() -> None:
         candidate(FakeApi(), "")
 
 
-async def test_a_round_that_hangs_outside_of_requests_is_given_up() -> None:
+async def test_a_try_that_hangs_outside_of_requests_is_given_up() -> None:
     class Hanging(FakeApi):
         async def request(self, method: str, path: str, **options: Any) -> bytes:  # type: ignore[override]
             if not self.timeouts:

@@ -163,7 +163,7 @@ def test_a_loop_that_is_silent_for_too_long_is_not_alive() -> None:
     now[0] = 9
     assert heartbeat.silence() is None
     now[0] = 21
-    assert heartbeat.silence() == "no round for 21s, at most 10s expected"
+    assert heartbeat.silence() == "no sign of life for 21s, at most 10s expected"
     heartbeat.beat()
     assert heartbeat.silence() is None
 

@@ -5,7 +5,7 @@ missing is empty (omitempty), evictionHard too. The certificate is always verifi
 token sent to whoever answers on port 10250 would be a gift. Redirects are refused for the same reason.
 
 Which version runs is not among it, and no other page of the port is about that; /metrics has it in a line
-(kubernetes_build_info). Who may not read that goes by the Node, which is told by the kubelet as well.
+(kubernetes_build_info). Who may not read that goes by the Node, whose status the kubelet writes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ConfigzSource:
         self._config: KubeletConfiguration | None = None
         self._failure: SourceError | None = None
         self.version = ""
-        """The kubelet's version as it told it with its configuration, "" if it did not."""
+        """The kubelet's version as it gave it with its configuration, "" if it did not."""
 
     def expire(self) -> None:
         """The kubelet has restarted: what it said last may not hold."""

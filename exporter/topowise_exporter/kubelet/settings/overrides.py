@@ -1,4 +1,4 @@
-"""Fields that are told, applied over whatever a source says, in the way the kubelet applies its own flags.
+"""Fields that are given to the exporter itself, applied over whatever a source says, as the kubelet applies its flags.
 
 A flag replaces a field as a whole, maps and lists too; only feature gates are merged, flag over file
 (cmd/kubelet/app/server.go, kubeletConfigFlagPrecedence).
@@ -41,7 +41,7 @@ class Overrides:
         return "topologyManagerPolicy" in self._fields
 
     def over(self, config: KubeletConfiguration) -> KubeletConfiguration:
-        """The configuration with the told fields."""
+        """The configuration with the given fields."""
         fields = dict(self._fields)
         if "featureGates" in fields:
             fields["featureGates"] = (config.featureGates or {}) | fields["featureGates"]

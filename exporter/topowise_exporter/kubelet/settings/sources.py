@@ -1,4 +1,4 @@
-"""One configuration out of several sources: the first that answers, with what was told applied over it.
+"""One configuration out of several sources: the first that answers, with the overrides applied over it.
 
 A source that fails is passed over with a line of its own. But the kubelet keeps its configuration while a file is
 being written or a port does not answer, so what a source said last stays true for a while, and for good if no other

@@ -31,19 +31,19 @@ Read = Sequence[tuple[Reported, Report]]
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     found: list[Finding] = []
-    # A file that cannot be read is told before the cluster is asked.
+    # A file that cannot be read is reported before the cluster is asked.
     if options.scheduler_config:
         found += kube_scheduler.check(kube_scheduler.read(options.scheduler_config))
     if options.file:
         there = objects.from_files(options.file)
         found += _saved(there)
     else:
-        there = _look(Kubectl(options.context, options.kubeconfig), found, console, options.patience)
+        there = _examine(Kubectl(options.context, options.kubeconfig), found, console, options.patience)
     merged = together(found)
     status = 1 if any(one.severity != "note" for one in merged) else 0
     if options.output == "json":
-        shown = [{**msgspec.to_builtins(one), "thing": one.thing} for one in merged]
-        return Answer(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n", status)
+        findings = [{**msgspec.to_builtins(one), "thing": one.thing} for one in merged]
+        return Answer(msgspec.json.format(msgspec.json.encode(findings), indent=2).decode() + "\n", status)
     return Answer(_text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config)), status)
 
 
@@ -54,7 +54,7 @@ def _saved(there: Objects) -> Iterator[Finding]:
     yield from reports.unmatched(list(reports.mismatches(there, known, now)))
 
 
-def _look(kubectl: Kubectl, found: list[Finding], console: Console, patience: float) -> Objects:
+def _examine(kubectl: Kubectl, found: list[Finding], console: Console, patience: float) -> Objects:
     """The cluster, with what is only found there."""
     group, pods_of_exporters = kubectl.attempt(definition.PATH, exporters.PATH)
     found += definition.check(group)
@@ -65,7 +65,7 @@ def _look(kubectl: Kubectl, found: list[Finding], console: Console, patience: fl
         found += exporters.check(exporters.listed(pods_of_exporters), kubectl, console.now)
     first = reports.mismatches(there, known, console.now)
     if first:
-        # Pods come and go while we look; what is wrong stays wrong.
+        # Pods come and go meanwhile; what is wrong stays wrong.
         time.sleep(patience)
         again = objects.from_cluster(kubectl, pods_path=objects.PODS_PATH)
         second = reports.mismatches(again, _read(again), console.now)
@@ -100,8 +100,8 @@ def _text(found: Sequence[Finding], there: Objects, console: Console, *, looked_
     for what, things in (("node", there.nodes), ("pod", there.pods)):
         seen += f", {counted(len(things), what)}" if things is not None else f", no {what}s"
     counts = [(name, sum(one.severity == name for one in found)) for name in SEVERITIES]
-    shown = ", ".join(counted(count, name) for name, count in counts if count) or "nothing to mend"
-    lines.append(f"Looked at {seen}: {shown}.")
+    summary = ", ".join(counted(count, name) for name, count in counts if count) or "nothing to mend"
+    lines.append(f"Looked at {seen}: {summary}.")
     if not looked_at_scheduler:
         lines.append("Not looked at: kube-scheduler's configuration (--scheduler-config FILE).")
     return "\n".join(lines) + "\n"

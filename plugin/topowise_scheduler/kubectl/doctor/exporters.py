@@ -1,6 +1,6 @@
 """The exporters' pods, and what they say of themselves where their metrics can be read.
 
-`last_look` is the heartbeat that an NRT does not have: it moves every second, whatever is written.
+`last_sync` is the heartbeat that an NRT does not have: it moves every second, whatever is written.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _metrics(one: Exporter, text: str, now: float) -> Iterator[Finding]:
         (match[1], match[2] or "", float(match[3])) for match in map(_SAMPLE.fullmatch, text.splitlines()) if match
     ]
     for metric, what in (
-        ("last_sync_timestamp_seconds", "has not looked at its node"),
+        ("last_sync_timestamp_seconds", "has not read its node"),
         ("last_publish_timestamp_seconds", "has not got its object to the API server"),
     ):
         for seen, _, value in samples:

@@ -31,9 +31,9 @@ class Finding(msgspec.Struct, frozen=True):
         """ "node a", "nodes a, b", "nodes a, b and 7 more"."""
         if not self.names:
             return self.kind
-        shown = ", ".join(self.names[:_MOST_NAMES])
+        first = ", ".join(self.names[:_MOST_NAMES])
         more = f" and {len(self.names) - _MOST_NAMES} more" if len(self.names) > _MOST_NAMES else ""
-        return f"{self.kind}{'s' if len(self.names) > 1 else ''} {shown}{more}"
+        return f"{self.kind}{'s' if len(self.names) > 1 else ''} {first}{more}"
 
 
 def together(found: Iterable[Finding]) -> list[Finding]:

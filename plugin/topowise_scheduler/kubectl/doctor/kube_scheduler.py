@@ -64,9 +64,9 @@ def _whole(config: Mapping[str, Any]) -> Iterator[Finding]:
     if (own and all(share == 100 for share in own)) or shares[0] == 100:
         shares = [100]
     if any(share != 100 for share in shares):
-        shown = next((str(share) for share in shares if share != 100 and share is not None), "not set")
+        first = next((str(share) for share in shares if share != 100 and share is not None), "not set")
         yield _finding(
-            "warning", "kube-scheduler", f"percentageOfNodesToScore {shown}, expected 100",
+            "warning", "kube-scheduler", f"percentageOfNodesToScore {first}, expected 100",
             "of more than 100 nodes only a sample is tried; if that has no NUMA room the pod waits beside nodes that "
             "have (kubernetes#122057)",
             "set percentageOfNodesToScore: 100",
@@ -142,18 +142,18 @@ def _weight(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _timeout(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
     given = one.get("httpTimeout")
-    shown = of_go(given)
-    if shown is None:
+    timeout = of_go(given)
+    if timeout is None:
         yield _finding(
             "note", thing, f"httpTimeout {'not set' if given is None else repr(given)}: 5s",
             "pods are scheduled one after the other, so a call that hangs holds up all of them for so long",
             "set httpTimeout: 2s",
         )  # fmt: skip
-    elif not _FASTEST_S <= shown <= _SLOWEST_S:
+    elif not _FASTEST_S <= timeout <= _SLOWEST_S:
         yield _finding(
             "warning", thing, f"httpTimeout {given}, expected 100ms to 5s",
             "a call that hangs holds up all other pods for so long"
-            if shown > _SLOWEST_S
+            if timeout > _SLOWEST_S
             else "an answer that takes a moment is a failed attempt, and the pod waits",
             "set httpTimeout: 2s",
         )  # fmt: skip

@@ -24,7 +24,7 @@ YOUNG_S: Final = 60.0
 
 
 def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
-    """What can be told of the objects as they are."""
+    """What the objects show as they are."""
     if not reports:
         yield Finding(
             "reports", "error", "cluster", (), "without a NodeResourceTopology",
@@ -79,8 +79,8 @@ def unmatched(names: Sequence[str]) -> Iterator[Finding]:
     if names:
         yield Finding(
             "reports", "error", "node", tuple(names), "reported with other pods than are there",
-            "the report is of the past: its exporter does not look, cannot write, or is gone; the scheduler books on "
-            "top of numbers that are not true",
+            "the report is of the past: its exporter does not read its node, cannot write, or is gone; the scheduler "
+            "books on top of numbers that are not true",
             "look at the logs of the exporters there, and whether another one writes the object",
         )  # fmt: skip
 

@@ -409,7 +409,7 @@ def test_the_definition(fake: FakeKubectl, ask: Ask) -> None:
 def test_exporters_that_are_silent_or_guess(fake: FakeKubectl, ask: Ask) -> None:
     fake.answer(METRICS, metrics(NOW - 300, "defaults"))
     text = " ".join(ask("doctor").text.split())
-    assert "error exporter kube-system/topowise-exporter-x: on metal-a has not looked at its node for 5m" in text
+    assert "error exporter kube-system/topowise-exporter-x: on metal-a has not read its node for 5m" in text
     assert "on metal-a has not got its object to the API server for 5m" in text
     assert "on metal-a does not know its kubelet's configuration" in text
 

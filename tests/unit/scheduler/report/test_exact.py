@@ -107,7 +107,7 @@ def test_reports_that_differ_in_holdings_alone_share_the_empty_node(pod_of: PodO
     assert before.empty.cpu.available.bit_count() == 15
 
 
-def test_a_pod_that_has_ended_is_released_from_the_kubelets_own_books(pod_of: PodOf) -> None:
+def test_a_pod_that_has_ended_is_released_from_the_kubelets_own_tables(pod_of: PodOf) -> None:
     kubelet = Kubelet(machine(0, 1), CONFIG)
     kubelet.admit(pod_of("small", {"cpu": "1", "memory": "1Gi"}))
     kubelet.admit(pod_of("wide", {"cpu": "10", "memory": "9Gi"}))

@@ -168,7 +168,7 @@ def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
 
 
 def test_what_the_ledger_knows(site: Site) -> None:
-    site.dashboard._sightings.look()
+    site.dashboard._sightings.update()
     shown = site.state()
     assert shown["resources"] == ["cpu", "memory"]
     assert (shown["known"], shown["unreported"], shown["unit"]) == (3, ["virtual"], "CPUs")
@@ -182,10 +182,10 @@ def test_what_the_ledger_knows(site: Site) -> None:
 
 
 def test_when_a_report_came_is_remembered(site: Site) -> None:
-    site.dashboard._sightings.look()
+    site.dashboard._sightings.update()
     site.now += 60
     site.service.report(counts("n2", ("2", "0"), included=(), policy="restricted", version="8"))
-    site.dashboard._sightings.look()
+    site.dashboard._sightings.update()
     assert [node[5] for node in site.state()["nodes"]] == [0, 1_700_000_060]
     assert "22:14:20 UTC" in site.parts(node="n2")["node"][1]
 

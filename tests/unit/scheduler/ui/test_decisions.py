@@ -6,10 +6,13 @@ import asyncio
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scheduling import NoApi, Service, counts, pod, sent
 from topowise_scheduler import refusals
+from topowise_scheduler.answers import Verdicts
+from topowise_scheduler.engine import Outcome
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.replies import Reply
 from topowise_scheduler.ui import Decisions
@@ -67,6 +70,18 @@ def test_a_refused_bind_and_no_room(watched: Watched) -> None:
     assert watched.last.outcome == "bind refused"
     watched.ask("filter", pod("b", "9"))
     assert (watched.last.outcome, watched.last.reasons) == ("no room", {refusals.NEVER: 2})
+
+
+def test_of_many_reasons_the_most_frequent_are_kept(watched: Watched) -> None:
+    """Texts are numbered as they come up in the life of the process, so the latest may be that of most nodes."""
+    texts = ["", *(f"NUMA: reason {number}" for number in range(20))]
+    words = np.array([*range(1, len(texts)), *[len(texts) - 1] * 5], np.int16)
+    names = [f"n{number}" for number in range(len(words))]
+    asked = watched.service.question(pod("a", "4"), *names)
+    refused = np.full(len(words), int(Outcome.UNSCHEDULABLE), np.int8)
+    watched.decisions.filtered(asked, Verdicts(refused, words, texts, 0), 0.001)
+    assert next(iter(watched.last.reasons.items())) == ("NUMA: reason 19", 6)
+    assert watched.last.examples["NUMA: reason 19"] == ["n19", "n20", "n21"]
 
 
 def test_a_second_attempt_is_another_decision(watched: Watched) -> None:
