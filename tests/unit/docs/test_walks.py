@@ -154,7 +154,7 @@ async def test_a_pod_from_filter_to_bind() -> None:
 def give(node: FakeKubelet, root: Path) -> None:
     """The kubelet admits a pod with CPU 1, as a whole."""
     (root / "pods/u").mkdir(parents=True)
-    state = {"policyName": "static", "defaultCpuSet": "0,2-7", "entries": {"u": {"c": "1"}}, "checksum": 1}
+    state = {"policyName": "static", "defaultCpuSet": "0,2-7", "entries": {"u": {"c": "1"}}, "checksum": 0}
     (root / "cpu_manager_state").write_text(json.dumps(state))
     node.give("p", 1)
 
