@@ -36,6 +36,11 @@ class AlignedRequest(NamedTuple):
     memory: Amounts | None
     devices: Amounts
 
+    def can_be_aligned(self, *, pinned: bool) -> bool:
+        """Whether it asks for anything that some kubelet would align; `pinned` is the pod's."""
+        amounts = (*self.devices, *(self.memory or () if pinned else ()))
+        return self.cpus > 0 or any(amount > 0 for _, amount in amounts)
+
 
 class Shape(NamedTuple):
     """Equal shapes get equal verdicts on equal nodes.

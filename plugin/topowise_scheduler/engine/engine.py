@@ -23,9 +23,12 @@ from topowise_scheduler.engine.counts import Counts, Hardware, Traits, hardware_
 from topowise_scheduler.engine.node_groups import Columns, NodeGroup
 from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.located import located as located_by
 from topowise_scheduler.shape import PodForm, PodRequests
 
 _NO, _YES, _UNCERTAIN = 0, 1, 2
+# As many as a mask of 64 bits has; no machine has more.
+_MOST_ZONES = (1 << 63) - 1
 
 
 class _Node(NamedTuple):
@@ -136,8 +139,11 @@ class Engine:
         found = [self._nodes[row] if row >= 0 else None for row in rows.tolist()]
         return ["" if node is None else node.name for node in found]
 
-    def judge(self, pod: PodRequests, rows: NDArray[np.int32] | None = None) -> Judgement:
-        """What the kubelets of these nodes, or of all, would do with a pod."""
+    def judge(self, pod: PodRequests, rows: NDArray[np.int32] | None = None, *, located: bool = False) -> Judgement:
+        """What the kubelets of these nodes, or of all, would do with a pod; `located` says exactly where it would lie.
+
+        A few placements depend on ids of CPUs or devices, so that the model is asked; a verdict needs none of them.
+        """
         cached = self._cache.of(pod, len(self._versions))
         at: slice | NDArray[np.intp]
         if rows is None:
@@ -146,18 +152,21 @@ class Engine:
         else:
             at = rows.astype(np.intp)
             if len(at) and at.min() < 0:
-                return self._partly(pod, rows)
+                return self._partly(pod, rows, located=located)
         stale = rows[cached.versions[at] != self._versions[at]]
         self.cache_misses += len(stale)
         self.cache_hits += len(rows) - len(stale)
         if len(stale):
             self._renew(cached, pod, stale)
+        if located:
+            self._locate(cached, pod, rows[(cached.outcome[at] == Outcome.FITS) & ~cached.located[at]])
         return Judgement(
             rows=rows,
             outcome=cached.outcome[at].copy(),
             reason=cached.reason[at].copy(),
             short=cached.short[at].copy(),
-            masks=cached.masks[:, at].copy(),
+            zones=cached.zones[:, at].copy(),
+            aligned=cached.aligned[:, at].copy(),
             resources=cached.resources,
         )
 
@@ -165,7 +174,7 @@ class Engine:
         self, pod: PodRequests, rows: NDArray[np.int32] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
         """The nodes on which the pod fits, those with the same traits together, each with its index in `rows`."""
-        judgement = self.judge(pod, rows)
+        judgement = self.judge(pod, rows, located=True)
         fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
         groups = self._where[0, judgement.rows[fits]]
         for number in np.flatnonzero(np.bincount(groups)).tolist():
@@ -173,7 +182,8 @@ class Engine:
             indices = fits[groups == number]
             mine = judgement.rows[indices]
             shape, columns = pod.form(group.traits).shape, self._where[1, mine]
-            yield indices, candidates_of(group, shape, pod.needs, columns, mine, judgement.masks[:, indices])
+            zones, aligned = judgement.zones[:, indices], judgement.aligned[:, indices]
+            yield indices, candidates_of(group, shape, pod.needs, columns, mine, zones, aligned)
 
     def _enter(self, name: str, row: int, kubelet: Kubelet, now: Counts, its_sources: tuple[object, ...]) -> int:
         """Write a node that is new or has other hardware or settings; its row."""
@@ -227,17 +237,18 @@ class Engine:
             self._nodes[moved] = other._replace(column=node.column)
             self._where[1, moved] = node.column
 
-    def _partly(self, pod: PodRequests, rows: NDArray[np.int32]) -> Judgement:
+    def _partly(self, pod: PodRequests, rows: NDArray[np.int32], *, located: bool) -> Judgement:
         """Some rows are of no node."""
         known = np.flatnonzero(rows >= 0)
-        found = self.judge(pod, rows[known])
+        found = self.judge(pod, rows[known], located=located)
         outcome, reason = np.zeros(len(rows), dtype=np.int8), np.zeros(len(rows), dtype=np.int8)
         short = np.full(len(rows), -1, dtype=np.int16)
-        masks = np.zeros((len(found.masks), len(rows)), dtype=np.int32)
-        outcome[known], reason[known], short[known], masks[:, known] = (
-            found.outcome, found.reason, found.short, found.masks
+        zones = np.zeros((len(found.zones), len(rows)), dtype=np.int64)
+        aligned = np.zeros((len(found.zones), len(rows)), dtype=np.bool_)
+        outcome[known], reason[known], short[known], zones[:, known], aligned[:, known] = (
+            found.outcome, found.reason, found.short, found.zones, found.aligned
         )  # fmt: skip
-        return Judgement(rows, outcome, reason, short, masks, found.resources)
+        return Judgement(rows, outcome, reason, short, zones, aligned, found.resources)
 
     def _renew(self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]) -> None:
         """Judge these rows anew."""
@@ -258,12 +269,14 @@ class Engine:
         cause = group.cause[columns]
         refused = np.zeros(0, dtype=np.intp)
         if not cause.all():
-            decisions, masks = admission.admit(form.shape, group.view(columns), group.traits)
+            decisions, placements = admission.admit(form.shape, group.view(columns), group.traits)
             cause = np.where(cause > 0, cause, decisions.cause)
             cached.outcome[rows] = Outcome.FITS
             cached.reason[rows] = decisions.reason
             cached.short[rows] = cached.numbers(form.shape)[decisions.short]
-            cached.masks[:, rows] = masks
+            cached.zones[:, rows] = placements.zones
+            cached.aligned[:, rows] = placements.aligned
+            cached.located[rows] = placements.known
             refused = np.flatnonzero(~decisions.undecided & (cause == 0))
         if len(refused):
             possible = self._ever_possible(cached, number, form, group.hardware[columns][refused])
@@ -289,6 +302,26 @@ class Engine:
             versions[stale] = group.kinds.versions[stale]
         return verdicts[kinds]
 
+    def _locate(self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]) -> None:
+        """Ask the model where the pod lies on nodes on which it fits."""
+        for row in rows.tolist():
+            form = pod.form(self._groups[int(self._where[0, row])].traits)
+            trial = self._kubelet(row).fork()
+            self.fallbacks["placement"] += 1
+            if trial.admit_view(form.view).admitted:
+                self._keep_placement(cached, row, trial, form)
+
+    def _keep_placement(self, cached: CachedVerdicts, row: int, kubelet: Kubelet, form: PodForm) -> None:
+        """Where the model has put the pod."""
+        places = located_by(kubelet, form.view.uid)
+        found = [places[container.name] for container in form.view.containers]
+        cached.zones[:, row] = [one.mask & _MOST_ZONES for one in found]
+        cached.aligned[:, row] = [
+            one.preferred or not request.can_be_aligned(pinned=form.shape.pinned)
+            for one, request in zip(found, form.shape.containers, strict=True)
+        ]
+        cached.located[row] = True
+
     def _kubelet(self, row: int) -> Kubelet:
         node = self._nodes[row]
         assert node is not None
@@ -302,9 +335,8 @@ class Engine:
         admitted = trial.admit_view(view)
         cached.reason[row], cached.short[row] = 0, -1
         if admitted.admitted:
-            hints = trial.active[view.uid].hints
             cached.outcome[row] = Outcome.FITS
-            cached.masks[:, row] = [hints[container.name].mask or 0 for container in view.containers]
+            self._keep_placement(cached, row, trial, form)
             return
         if admitted.shortages:
             cached.reason[row] = SHORT
