@@ -133,13 +133,14 @@ class Answers:
         return Verdicts(outcomes, words, self._texts.texts, self._ledger.changes)
 
     def scores(self, asked: Question) -> NDArray[np.int64]:
-        """Per node, 0 to the top score. A node that nobody has reported or that does not fit has 0, one that is known to
-        fit then has more."""
+        """Per node, 0 to the top score. A node that nobody has reported or that does not fit has 0, and then one that
+        is known to fit has more."""
         rated = self._rate(asked, self._strategy)
         found = np.zeros(len(asked.names), np.int64)
-        found[rated.at] = rated.levels(
-            self._top_score, low=int(rated.at.size < found.size), more_below=bool((asked.rows < 0).any())
-        )
+        reported = int((asked.rows >= 0).sum())
+        # Nobody has an opinion about nodes of which nothing is known if the pod asks for nothing that they might align.
+        more_below = reported < found.size and asked.requests.can_be_aligned
+        found[rated.at] = rated.levels(self._top_score, low=int(rated.at.size < reported), more_below=more_below)
         return found
 
     def percents(self, asked: Question, strategy: Strategy) -> NDArray[np.int64]:

@@ -128,6 +128,12 @@ class PodRequests:
             self._one = found[0]
         return found
 
+    @property
+    def can_be_aligned(self) -> bool:
+        """Whether any container asks for anything that some kubelet would align."""
+        shapes = [form.shape for form in self.forms]
+        return any(request.can_be_aligned(pinned=shape.pinned) for shape in shapes for request in shape.containers)
+
     def form(self, gates: Gates) -> PodForm:
         """The pod as a kubelet with these gates and this behaviour sees it."""
         if self._one is None and self._ways is None:

@@ -40,30 +40,34 @@ class Placements:
     """Where each container of a pod will lie, if a node admits it.
 
     `zones` (containers, nodes) are the NUMA nodes of its CPUs, memory and devices together, bit z for position z, and 0
-    for none of these; `aligned` (containers, nodes) whether its hint was preferred, or it asks for nothing that could be
-    aligned. `known` (nodes,) is False where only the model can tell the zones.
+    for none of these; `aligned` (containers, nodes) whether its hint was preferred, or it asks for nothing that could
+    be aligned. `looked_for`, `known_cpus` and `known_devices` (nodes,) are False where zones are not right: they were
+    not looked for, or are all that may be, as ids of CPUs or devices decide.
     """
 
-    __slots__ = ("aligned", "known", "zones")
+    __slots__ = ("aligned", "known_cpus", "known_devices", "looked_for", "zones")
 
     def __init__(self, containers: int, nodes: int) -> None:
         self.zones: Masks = np.zeros((containers, nodes), dtype=np.uint8)
         self.aligned: Flags = np.ones((containers, nodes), dtype=np.bool_)
-        self.known: Flags = np.ones(nodes, dtype=np.bool_)
+        self.looked_for: Flags = np.ones(nodes, dtype=np.bool_)
+        self.known_cpus: Flags = np.ones(nodes, dtype=np.bool_)
+        self.known_devices: Flags = np.ones(nodes, dtype=np.bool_)
 
 
-def admit(shape: Shape, counts: CountsView, traits: Traits) -> tuple[Decisions, Placements]:
+def admit(shape: Shape, counts: CountsView, traits: Traits, *, locate: bool = False) -> tuple[Decisions, Placements]:
     """What is decided about some nodes with these traits.
 
-    A node that is still undecided at the end admits the pod, and places it so.
+    A node that is still undecided at the end admits the pod, and places it so. Where that is not simply the hint, it is
+    worked out only to `locate` the pod: a verdict does not depend on it.
     """
-    admission = _Admission(shape, counts, traits)
+    admission = _Admission(shape, counts, traits, locate=locate)
     admission.run()
     return admission.decisions, admission.placements
 
 
 class _Admission:
-    def __init__(self, shape: Shape, counts: CountsView, traits: Traits) -> None:
+    def __init__(self, shape: Shape, counts: CountsView, traits: Traits, *, locate: bool) -> None:
         self.shape = shape
         self.counts = counts
         self.traits = traits
@@ -73,6 +77,7 @@ class _Admission:
         self.devices = DeviceManager(counts, self.decisions)
         self.order = order_of(traits.zones, traits.distances)
         self.placements = Placements(len(shape.containers), len(counts))
+        self._locate = locate
         self._for_many = traits.policy != "none" and traits.scope == "pod" and len(shape.containers) > 1
 
     def run(self) -> None:
@@ -151,18 +156,21 @@ class _Admission:
         self._check(request)
         holds = self._holds(request)
         elsewhere = self._perhaps_elsewhere(request, hint, preferred, holds)
-        zones, known = hint, self.placements.known
+        zones, places = hint, self.placements
+        if len(elsewhere) and not self._locate:
+            places.looked_for[elsewhere] = False
+            elsewhere = _NONE
         if len(elsewhere):
             zones = hint.copy()
             zones[elsewhere] = 0
         for name, count in request.devices:
             if len(elsewhere):
-                zones[elsewhere] |= self.devices.located(name, count, hint, elsewhere, known)
+                zones[elsewhere] |= self.devices.located(name, count, hint, preferred, elsewhere, places.known_devices)
             more = any(name == other for one in later for other, _ in one.devices)
             self.devices.allocate(name, count, kind, hint, more=more)
         if self.cpus is not None and request.cpus:
             if len(elsewhere):
-                zones[elsewhere] |= self.cpus.located(request.cpus, hint, elsewhere, known)
+                zones[elsewhere] |= self.cpus.located(request.cpus, hint, elsewhere, places.known_cpus)
             # The vote counts CPUs for every later container, also one that shares its own.
             voting = self.traits.most_allocated and self.traits.scope == "container" and bool(later)
             self.cpus.allocate(request.cpus, kind, hint, more=voting or any(one.cpus for one in later))

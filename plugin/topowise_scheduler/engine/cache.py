@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from topowise_scheduler.engine.admission import checked
 from topowise_scheduler.shape import PodRequests, Shape
 
+# What is known of the zones on which a pod would lie. In between they are all that may be: the model knows better by
+# ids of CPUs, and of devices it takes the lowest where a kubelet takes any.
+NOT_LOOKED_FOR, BY_CPUS, ANY_DEVICES, EXACT = range(4)
+
 _MAX_SHAPES = 1024
 _MAX_BYTES = 64 << 20
 
@@ -20,7 +24,8 @@ _MAX_BYTES = 64 << 20
 class CachedVerdicts:
     """The verdicts on one pod, by row; `versions` are those of the rows they were made of, 0 for none.
 
-    `zones` and `aligned` (containers, rows) are those of admission.Placements, `located` (rows,) says where they hold.
+    `zones` and `aligned` (containers, rows) are those of admission.Placements, `located` (rows,) is one of
+    NOT_LOOKED_FOR to EXACT.
     `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
     `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
     """
@@ -34,7 +39,7 @@ class CachedVerdicts:
         containers = len(shapes[0].containers)
         self.zones: NDArray[np.int64] = np.zeros((containers, rows), dtype=np.int64)
         self.aligned: NDArray[np.bool_] = np.zeros((containers, rows), dtype=np.bool_)
-        self.located: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+        self.located: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.kinds: dict[int, tuple[NDArray[np.int64], NDArray[np.int8]]] = {}
 
     @property

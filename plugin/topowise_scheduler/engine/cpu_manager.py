@@ -144,7 +144,8 @@ class CpuManager:
             self._book(taken, count, kind)
 
     def located(self, count: int, hint: Masks, subset: Subset, known: Flags) -> Masks:
-        """(subset,) the NUMA nodes from which `allocate` takes so many; clears `known` (nodes,) where ids decide."""
+        """(subset,) the NUMA nodes from which `allocate` takes so many; where ids decide, `known` (nodes,) is cleared
+        and they are all that may be."""
         zones, layout = self.counts.zones, self._cpu_layout()
         found = hint[subset]
         within = (popcounts(zones)[found] == 1) & (at_zone(self.pool[:, subset], LOWEST_ZONE[found]) >= count)
@@ -156,6 +157,8 @@ class CpuManager:
         spread = sure & ~within
         if spread.any():
             found[spread] = to_masks(self._packed(count, hint, subset[spread]) > 0)
+        if not sure.all():
+            found[~sure] |= to_masks(self.pool[:, subset[~sure]] > 0)
         return found
 
     def _defer_unknown(self, where: Flags | None) -> None:

@@ -99,8 +99,9 @@ class DeviceManager:
         resource = self._resource(name)
         return None if resource is None else resource.aligned
 
-    def located(self, name: str, count: int, hint: Masks, subset: Subset, known: Flags) -> Masks:
-        """(subset,) the NUMA nodes near which `allocate` takes so many; clears `known` (nodes,) where ids decide.
+    def located(self, name: str, count: int, hint: Masks, preferred: Flags, subset: Subset, known: Flags) -> Masks:
+        """(subset,) the NUMA nodes near which `allocate` takes so many; where ids decide, `known` (nodes,) is
+        cleared and they are all that may be.
 
         Those of the hint come first, and of as many as are wanted, or of a single NUMA node, it is clear which.
         """
@@ -115,12 +116,15 @@ class DeviceManager:
         rest, left = count - wanted, resource.free_all[subset] - inside.sum(axis=0)
         near = (free - inside).sum(axis=0)
         sure &= (rest == 0) | (rest == left) | ((have[others] <= 1) & (near == left))
-        sure &= ~resource.crossing[subset] & (resource.reusable == 0)
+        found = first * (wanted > 0) | others * (rest > 0)
+        # Where earlier containers may have taken any, the numbers are not right; but a preferred hint has enough.
+        counted = ~resource.crossing[subset] & (resource.reusable == 0)
         if resource.unknown is not None:
-            sure &= ~resource.unknown[subset]
+            counted &= ~resource.unknown[subset]
+        possible = np.where(preferred[subset], hint[subset], np.uint8((1 << zones) - 1))
         aligned = resource.aligned[subset]
-        known[subset[aligned & ~sure]] = False
-        return np.where(aligned, first * (wanted > 0) | others * (rest > 0), nothing)
+        known[subset[aligned & ~(sure & counted)]] = False
+        return np.where(aligned, np.where(counted, found, possible), nothing)
 
     def short(self, name: str, requested: int, holding: Flags) -> Flags | None:
         """Whether the predicates miss devices. `holding`: the pod was given some of any resource."""

@@ -32,7 +32,6 @@ class Located(NamedTuple):
         return self.cpus | self.memory | self.devices
 
 
-
 def located(kubelet: Kubelet, uid: str) -> dict[str, Located]:
     """By container of an active pod. An init container has what it was given, though others have taken it over."""
     active = kubelet.active[uid]
