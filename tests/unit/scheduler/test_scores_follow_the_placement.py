@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from sandbox.exported import exported
 from scheduling import GIB, Service, counts, pod
 from topowise import nrt, pods
-from topowise_scheduler import strategies
+from topowise_scheduler import kube_scheduler, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.extender import http
@@ -253,3 +253,20 @@ def test_fewer_numa_nodes_come_first_then_near_ones(strategy: str, scale: int) -
         service, pod("p", "12"), "one", "near", "far", "three", strategy=strategy, scale=scale
     )
     assert one > near > far > three
+
+
+def test_an_explanation_tells_where_cpus_really_go() -> None:
+    service = busy("Static")
+    asked = kube_scheduler.unbound(msgspec.convert(pod("p", "4"), kube_scheduler.Pod))
+    split, aligned = service.view.explanations(asked, ["split", "aligned"])
+    assert split.text == "container c is not aligned: CPUs on NUMA nodes 0 and 1, memory on 0 (cpu 4, memory 1Gi)"
+    assert aligned.text == "container c goes to NUMA node 1 (cpu 4, memory 1Gi)"
+    assert split.score < aligned.score
+
+
+def test_on_a_node_that_aligns_nothing_the_explanation_still_tells() -> None:
+    config = configuration(2, "none")
+    service = reported(node("n1", machine([3, 8]), config, [{"cpu": "1", "memory": "1Gi"}]))
+    asked = kube_scheduler.unbound(msgspec.convert(pod("p", "9"), kube_scheduler.Pod))
+    [told] = service.view.explanations(asked, ["n1"])
+    assert told.text.endswith("; container c has CPUs on NUMA nodes 0 and 1, memory on 0")
