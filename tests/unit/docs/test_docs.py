@@ -282,8 +282,15 @@ def test_scores_are_spread_as_told() -> None:
     assert len(rows) == 3
     for cells in rows:
         raw, ten, hundred = ([int(number.replace(",", "")) for number in cell.split(" · ")] for cell in cells)
-        assert scale.spread(np.array(raw), 10).tolist() == ten
-        assert scale.spread(np.array(raw), 100).tolist() == hundred
+        assert scale.spread(np.array(raw), np.zeros(4, np.int64), 10).tolist() == ten
+        assert scale.spread(np.array(raw), np.zeros(4, np.int64), 100).tolist() == hundred
+    [(mixed, *levels)] = re.findall(
+        r"^\| ([\d,]+ aligned · .+) \| ([\d ·]+) \| ([\d ·]+) \|$", documented, re.MULTILINE
+    )
+    cells = [cell.split() for cell in mixed.replace(",", "").split(" · ")]
+    scores, ranks = np.array([int(score) for score, _ in cells]), np.array([int(how == "split") for _, how in cells])
+    for text, top in zip(levels, (10, 100), strict=True):
+        assert scale.spread(scores, ranks, top).tolist() == [int(level) for level in text.split(" · ")]
 
 
 def test_weights_add_up() -> None:
