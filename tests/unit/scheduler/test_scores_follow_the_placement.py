@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -33,6 +34,7 @@ from topowise_scheduler.kubelet import (
     MemoryReservation,
     NumaNode,
 )
+from topowise_scheduler.strategies import scale as scales
 
 GPU: Final = "example.com/gpu"
 EVERY = pytest.mark.parametrize("strategy", strategies.NAMES)
@@ -70,8 +72,14 @@ def containers(name: str, *amounts: Mapping[str, str | int]) -> dict[str, Any]:
     return pod(name, containers=made)
 
 
-def machine(cpus: Sequence[int], gpus: Sequence[int] = (), distances: Sequence[Sequence[int]] = ()) -> Machine:
-    """NUMA nodes with so many CPUs and GPUs and 16 GiB each; CPU 0 is the system's and comes on top."""
+def machine(
+    cpus: Sequence[int],
+    gpus: Sequence[int] = (),
+    distances: Sequence[Sequence[int]] = (),
+    memory: int = 16 * GIB,
+) -> Machine:
+    """NUMA nodes with so many CPUs and GPUs and so much memory each; CPU 0 and a GiB each are the system's and come on
+    top."""
     numa, first = [], 1
     for zone, count in enumerate(cpus):
         ids = ([0] if zone == 0 else []) + list(range(first, first + count))
@@ -80,7 +88,7 @@ def machine(cpus: Sequence[int], gpus: Sequence[int] = (), distances: Sequence[S
             tuple(distances[zone]) if distances else tuple(10 if zone == other else 20 for other in range(len(cpus)))
         )
         cores = tuple(Core(socket=zone, threads=(cpu,)) for cpu in ids)
-        numa.append(NumaNode(id=zone, memory=17 * GIB, cores=cores, distances=costs))
+        numa.append(NumaNode(id=zone, memory=memory + GIB, cores=cores, distances=costs))
     near = [zone for zone, count in enumerate(gpus) for _ in range(count)]
     plugins = (DevicePlugin(GPU, tuple(Device(f"gpu{at}", (zone,)) for at, zone in enumerate(near))),) if near else ()
     return Machine(numa=tuple(numa), devices=plugins)
@@ -188,6 +196,22 @@ def test_the_example_of_scheduler_plugins_as_other_exporters_count() -> None:
         service.report(counts(name, (each, each), allocatable=each, policy="best-effort", included=()))
     asked = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
     assert scores(service, asked, "small", "large", strategy="LeastNUMANodes") == [82, 94]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "percents"),
+    [("MostAllocated", (27, 70, 33.33)), ("LeastAllocated", (73, 30, 66.67)), ("BalancedAllocation", (89.42, 82, 100))],
+)
+def test_the_figures_of_kep_119(strategy: str, percents: tuple[float, float, float]) -> None:
+    """defaultNUMANodes of scheduler-plugins and a pod of 2 CPUs and 20Mi: its scores, spread over the scale."""
+    service = Service()
+    for number, (cpus, mebibytes) in enumerate([(4, 500), (2, 50), (6, 60)]):
+        built = machine([cpus, cpus], memory=mebibytes << 20)
+        service.report(node(f"n{number}", built, configuration(2, "single-numa-node")))
+    asked = containers("p", {"cpu": "2", "memory": "20Mi"})
+    raw = np.array([round(100 * percent) for percent in percents])
+    expected = scales.spread(raw, np.zeros(3, np.int64), 100).tolist()
+    assert scores(service, asked, "n0", "n1", "n2", strategy=strategy) == expected
 
 
 def test_the_number_that_scores_0_is_the_nodes_own() -> None:
