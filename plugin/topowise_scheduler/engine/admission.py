@@ -154,45 +154,46 @@ class _Admission:
         shape = self.shape
         request, kind, later = shape.containers[number], shape.kinds[number], shape.containers[number + 1 :]
         self._check(request)
-        holds = self._holds(request)
-        elsewhere = self._perhaps_elsewhere(request, hint, preferred, holds)
-        zones, places = hint, self.placements
-        if len(elsewhere) and not self._locate:
-            places.looked_for[elsewhere] = False
-            elsewhere = _NONE
-        if len(elsewhere):
-            zones = hint.copy()
-            zones[elsewhere] = 0
+        elsewhere = self._perhaps_elsewhere(request, hint, preferred)
+        zones = self._located(request, hint, preferred, elsewhere) if len(elsewhere) else hint
         for name, count in request.devices:
-            if len(elsewhere):
-                zones[elsewhere] |= self.devices.located(name, count, hint, preferred, elsewhere, places.known_devices)
             more = any(name == other for one in later for other, _ in one.devices)
             self.devices.allocate(name, count, kind, hint, more=more)
         if self.cpus is not None and request.cpus:
-            if len(elsewhere):
-                zones[elsewhere] |= self.cpus.located(request.cpus, hint, elsewhere, places.known_cpus)
             # The vote counts CPUs for every later container, also one that shares its own.
             voting = self.traits.most_allocated and self.traits.scope == "container" and bool(later)
             self.cpus.allocate(request.cpus, kind, hint, more=voting or any(one.cpus for one in later))
-        if self.memory is not None:
-            if request.memory is None:
-                self.decisions.refuse(self.decisions.undecided, FAILED)
-            else:
-                more = any(one.memory is not None for one in later)
-                mask = self.memory.allocate(request.memory, kind, hint, preferred, more=more)
-                if request.memory and self._for_many:
-                    zones = zones | mask
-                elif request.memory and len(elsewhere):
-                    zones[elsewhere] |= mask[elsewhere]
-        self._place(number, zones, preferred, holds)
+        if self.memory is not None and request.memory is None:
+            self.decisions.refuse(self.decisions.undecided, FAILED)
+        elif self.memory is not None and request.memory is not None:
+            more = any(one.memory is not None for one in later)
+            mask = self.memory.allocate(request.memory, kind, hint, preferred, more=more)
+            if request.memory and self._for_many:
+                zones = zones | mask
+            elif request.memory and len(elsewhere):
+                zones[elsewhere] |= mask[elsewhere]
+        self._place(number, zones, preferred)
 
-    def _place(self, number: int, zones: Masks, preferred: Flags, holds: Flags) -> None:
+    def _located(self, request: AlignedRequest, hint: Masks, preferred: Flags, elsewhere: Subset) -> Masks:
+        """The hint, and `elsewhere` the NUMA nodes of the devices and CPUs that are about to be allocated."""
+        places, zones = self.placements, hint.copy()
+        zones[elsewhere] = 0
+        for name, count in request.devices:
+            zones[elsewhere] |= self.devices.located(name, count, hint, preferred, elsewhere, places.known_devices)
+        if self.cpus is not None and request.cpus:
+            zones[elsewhere] |= self.cpus.located(request.cpus, hint, elsewhere, places.known_cpus)
+        return zones
+
+    def _place(self, number: int, zones: Masks, preferred: Flags) -> None:
+        """Note where the container lies; on one NUMA node there is nothing to align."""
+        request, places = self.shape.containers[number], self.placements
+        holds = self._holds(request)
         if self.traits.zones == 1:
-            self.placements.zones[number] = holds
+            places.zones[number] = holds
             return
-        np.multiply(zones, holds, out=self.placements.zones[number])
-        if self.shape.containers[number].can_be_aligned(pinned=self.shape.pinned):
-            self.placements.aligned[number] = preferred
+        np.multiply(zones, holds, out=places.zones[number])
+        if request.can_be_aligned(pinned=self.shape.pinned):
+            places.aligned[number] = preferred
 
     def _holds(self, request: AlignedRequest) -> Flags:
         """Where the container will hold something that lies on NUMA nodes."""
@@ -205,19 +206,23 @@ class _Admission:
                 found = found | aligned
         return found
 
-    def _perhaps_elsewhere(self, request: AlignedRequest, hint: Masks, preferred: Flags, holds: Flags) -> Subset:
+    def _perhaps_elsewhere(self, request: AlignedRequest, hint: Masks, preferred: Flags) -> Subset:
         """The nodes on which the container may get other NUMA nodes than the hint's.
 
         A preferred hint has enough of everything, and no fewer NUMA nodes would do on the empty machine: all of them
         are used. Only of a hint for the whole pod a container may use a part, unless its memory is pinned to all; or
         memory has no say in that hint, as no NUMA nodes have enough for all containers, and then goes its own way.
         """
-        if self.traits.zones == 1 or not holds.any():
+        if self.traits.zones == 1 or not self._holds(request).any():
             return _NONE
         sure = preferred
         if self._for_many and not (self.memory is not None and request.memory):
             sure = sure & (popcounts(self.traits.zones)[hint] <= 1)
-        return np.flatnonzero(self.decisions.undecided & ~sure)
+        elsewhere = np.flatnonzero(self.decisions.undecided & ~sure)
+        if self._locate:
+            return elsewhere
+        self.placements.looked_for[elsewhere] = False
+        return _NONE
 
     def _check(self, request: AlignedRequest) -> None:
         """What device and CPU manager refuse whatever the hint."""
