@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from topowise import pods
 from topowise.errors import ParseError
-from topowise_scheduler import policies, refusals
+from topowise_scheduler import policies, refusals, strategies
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.shape import PodRequests
-from topowise_scheduler.strategies import Strategy, scale
+from topowise_scheduler.strategies import Rated, Strategy
 
 _MAX_UNKNOWN: Final = 1000
 # A list of names is gone through for each of so few; for more of them an index is made of it.
@@ -133,26 +133,21 @@ class Answers:
         return Verdicts(outcomes, words, self._texts.texts, self._ledger.changes)
 
     def scores(self, asked: Question) -> NDArray[np.int64]:
-        """Per node, 0 to the top score; a node nobody has reported, or that does not fit, has 0."""
-        raw = np.zeros(len(asked.names), np.int64)
-        known = np.flatnonzero(asked.rows >= 0)
-        if known.size:
-            for indices, candidates in self._engine.candidates(asked.requests, asked.rows[known]):
-                raw[known[indices]] = self._strategy.raw(candidates)
-            raw[known] = self._strategy.finish(raw[known])
-        return scale.spread(raw, self._top_score)
+        """Per node, 0 to the top score. A node that nobody has reported or that does not fit has 0, and then one that
+        is known to fit has more."""
+        rated = self._rate(asked, self._strategy)
+        found = np.zeros(len(asked.names), np.int64)
+        reported = int((asked.rows >= 0).sum())
+        # Nobody has an opinion about nodes of which nothing is known if the pod asks for nothing that they might align.
+        more_below = reported < found.size and asked.requests.can_be_aligned
+        found[rated.at] = rated.levels(self._top_score, low=int(rated.at.size < reported), more_below=more_below)
+        return found
 
     def percents(self, asked: Question, strategy: Strategy) -> NDArray[np.int64]:
         """Per node, 0 to 100 by a strategy, truncated; a node nobody has reported, or that does not fit, has 0."""
-        scored: list[NDArray[np.intp]] = []
-        raw: list[NDArray[np.int64]] = []
-        known = np.flatnonzero(asked.rows >= 0)
-        for indices, candidates in self._engine.candidates(asked.requests, asked.rows[known]):
-            scored.append(known[indices])
-            raw.append(strategy.raw(candidates))
+        rated = self._rate(asked, strategy)
         found = np.zeros(len(asked.names), np.int64)
-        if scored:
-            found[np.concatenate(scored)] = strategy.finish(np.concatenate(raw)) * 100 // scale.RAW_MAX
+        found[rated.at] = rated.percents()
         return found
 
     def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
@@ -171,6 +166,11 @@ class Answers:
         """Copies of a node's state as it is for this pod (Ledger.states); none if nobody has reported the node."""
         record = asked.record
         return self._ledger.states(name, {record.uid, *self._ledger.disregarded(record.uid, record.priority, name)})
+
+    def _rate(self, asked: Question, strategy: Strategy) -> Rated:
+        known = np.flatnonzero(asked.rows >= 0)
+        rated = strategies.rate(strategy, self._engine.candidates(asked.requests, asked.rows[known]))
+        return rated._replace(at=known[rated.at])
 
     def _words(self, outcomes: NDArray[np.int8], reasons: NDArray[np.int8]) -> NDArray[np.int16]:
         """The words of every pair of outcome and reason that occurs."""

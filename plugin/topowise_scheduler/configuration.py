@@ -58,7 +58,8 @@ class Scoring(Section, frozen=True):
     tie_break: Literal["spread", "pack"] = "pack"
     """`TightFit` only: of equally tight nodes the emptier, or the fuller one."""
     max_numa_nodes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
-    """`LeastNUMANodes` only: the number of NUMA nodes that scores 0."""
+    """`LeastNUMANodes` only: the number of NUMA nodes that scores 0, where a node does not tell its own
+    (`topologyManagerMaxNUMANodes`)."""
 
 
 class Reservations(Section, frozen=True):

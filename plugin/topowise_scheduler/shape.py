@@ -36,6 +36,11 @@ class AlignedRequest(NamedTuple):
     memory: Amounts | None
     devices: Amounts
 
+    def can_be_aligned(self, *, pinned: bool) -> bool:
+        """Whether it asks for anything that some kubelet would align; `pinned` is the pod's."""
+        amounts = (*self.devices, *(self.memory or () if pinned else ()))
+        return self.cpus > 0 or any(amount > 0 for _, amount in amounts)
+
 
 class Shape(NamedTuple):
     """Equal shapes get equal verdicts on equal nodes.
@@ -122,6 +127,12 @@ class PodRequests:
         if len(found) == 1:
             self._one = found[0]
         return found
+
+    @property
+    def can_be_aligned(self) -> bool:
+        """Whether any container asks for anything that some kubelet would align."""
+        shapes = [form.shape for form in self.forms]
+        return any(request.can_be_aligned(pinned=shape.pinned) for shape in shapes for request in shape.containers)
 
     def form(self, gates: Gates) -> PodForm:
         """The pod as a kubelet with these gates and this behaviour sees it."""

@@ -18,7 +18,6 @@ from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.shape import PodRequests
-from topowise_scheduler.strategies import scale
 
 Scores = NDArray[np.int64]
 
@@ -51,11 +50,9 @@ class ByNuma:
         fitting = judgement.rows[judgement.outcome == Outcome.FITS]
         if not fitting.size:
             return []
-        raw = np.zeros(len(fitting), np.int64)
-        for indices, candidates in engine.candidates(pod, fitting):
-            raw[indices] = self._strategy.raw(candidates)
-        scores = scale.spread(self._strategy.finish(raw), _TOP)
-        nodes = np.array([int(name) for name in engine.names(fitting)])
+        rated = strategies.rate(self._strategy, engine.candidates(pod, fitting))
+        scores = rated.levels(_TOP)
+        nodes = np.array([int(name) for name in engine.names(fitting[rated.at])])
         if self._beside:
             scores = scores * (_EXTENDER_WEIGHT * _PLUGIN_TOP // _TOP)
             scores = scores + _least_allocated(cluster, needs)[nodes] + _balanced(cluster, needs)[nodes]

@@ -8,8 +8,6 @@ from functools import partial
 from random import Random
 from typing import Final
 
-import numpy as np
-
 from bench.engine.servers import KINDS, loaded
 from bench.engine.workloads import five
 from bench.results import Point
@@ -63,10 +61,7 @@ def _after_changes(engine: Engine, kubelets: list[Kubelet], warm: PodRequests, r
 def _score(engine: Engine, pod: PodRequests) -> None:
     scoring = Scoring()
     strategy = strategies.make("TightFit", {one.name: one.weight for one in scoring.resources}, scoring)
-    raw = np.zeros(len(engine), np.int64)
-    for indices, candidates in engine.candidates(pod):
-        raw[indices] = strategy.raw(candidates)
-    strategy.finish(raw)
+    strategies.rate(strategy, engine.candidates(pod)).levels(10)
 
 
 def _model_ms(kubelets: list[Kubelet], needs: pods.Needs) -> float:

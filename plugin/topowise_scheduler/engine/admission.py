@@ -13,7 +13,7 @@ from topowise_scheduler.engine import topology_manager
 from topowise_scheduler.engine.counts import CPU, ENDLESS, Traits
 from topowise_scheduler.engine.cpu_manager import CpuManager
 from topowise_scheduler.engine.device_manager import DeviceManager
-from topowise_scheduler.engine.masks import Flags, Masks, order_of
+from topowise_scheduler.engine.masks import Flags, Masks, Subset, order_of, popcounts
 from topowise_scheduler.engine.memory_manager import MemoryManager
 from topowise_scheduler.engine.node_groups import CountsView
 from topowise_scheduler.engine.topology_manager import ResourceHints
@@ -21,6 +21,10 @@ from topowise_scheduler.engine.verdicts import AFFINITY, FAILED, SHORT, SIDECARS
 from topowise_scheduler.shape import AlignedRequest, Shape
 
 Numbers = NDArray[np.int64]
+
+_EVERYWHERE: Flags = np.ones(1, dtype=np.bool_)
+_NOWHERE: Flags = np.zeros(1, dtype=np.bool_)
+_NONE: Subset = np.zeros(0, dtype=np.intp)
 
 # What the kubelet looks at first, in its order; the others follow by name (predicates.py).
 _FIRST = ("cpu", "memory", "ephemeral-storage")
@@ -32,18 +36,38 @@ def checked(shape: Shape) -> tuple[str, ...]:
     return ("pods", *[name for name in _FIRST if name in amounts], *sorted(amounts.keys() - set(_FIRST)))
 
 
-def admit(shape: Shape, counts: CountsView, traits: Traits) -> tuple[Decisions, NDArray[np.int32]]:
-    """What is decided about some nodes with these traits, and the hints (containers, nodes).
+class Placements:
+    """Where each container of a pod will lie, if a node admits it.
 
-    A node that is still undecided at the end admits the pod, with these hints.
+    `zones` (containers, nodes) are the NUMA nodes of its CPUs, memory and devices together, bit z for position z, and 0
+    for none of these; `aligned` (containers, nodes) whether its hint was preferred, or it asks for nothing that could
+    be aligned. `looked_for`, `known_cpus` and `known_devices` (nodes,) are False where zones are not right: they were
+    not looked for, or are all that may be, as ids of CPUs or devices decide.
     """
-    admission = _Admission(shape, counts, traits)
-    masks = admission.run()
-    return admission.decisions, masks
+
+    __slots__ = ("aligned", "known_cpus", "known_devices", "looked_for", "zones")
+
+    def __init__(self, containers: int, nodes: int) -> None:
+        self.zones: Masks = np.zeros((containers, nodes), dtype=np.uint8)
+        self.aligned: Flags = np.ones((containers, nodes), dtype=np.bool_)
+        self.looked_for: Flags = np.ones(nodes, dtype=np.bool_)
+        self.known_cpus: Flags = np.ones(nodes, dtype=np.bool_)
+        self.known_devices: Flags = np.ones(nodes, dtype=np.bool_)
+
+
+def admit(shape: Shape, counts: CountsView, traits: Traits, *, locate: bool = False) -> tuple[Decisions, Placements]:
+    """What is decided about some nodes with these traits.
+
+    A node that is still undecided at the end admits the pod, and places it so. Where that is not simply the hint, it is
+    worked out only to `locate` the pod: a verdict does not depend on it.
+    """
+    admission = _Admission(shape, counts, traits, locate=locate)
+    admission.run()
+    return admission.decisions, admission.placements
 
 
 class _Admission:
-    def __init__(self, shape: Shape, counts: CountsView, traits: Traits) -> None:
+    def __init__(self, shape: Shape, counts: CountsView, traits: Traits, *, locate: bool) -> None:
         self.shape = shape
         self.counts = counts
         self.traits = traits
@@ -52,11 +76,13 @@ class _Admission:
         self.memory = MemoryManager(counts, self.decisions) if traits.memory and shape.pinned else None
         self.devices = DeviceManager(counts, self.decisions)
         self.order = order_of(traits.zones, traits.distances)
+        self.placements = Placements(len(shape.containers), len(counts))
+        self._locate = locate
+        self._for_many = traits.policy != "none" and traits.scope == "pod" and len(shape.containers) > 1
 
-    def run(self) -> NDArray[np.int32]:
-        """Decide every node; the hints of every container."""
+    def run(self) -> None:
+        """Decide every node."""
         shape, traits, count = self.shape, self.traits, len(self.counts)
-        masks = np.zeros((len(shape.containers), count), dtype=np.int32)
         everything = np.ones(count, dtype=np.bool_)
         if shape.by_pod_level:
             self.decisions.defer(everything, "pod-level-managers")
@@ -65,7 +91,7 @@ class _Admission:
         elif traits.exact_shares:
             self.decisions.defer(everything, "exact-shares")
         if not self.decisions.undecided.any():
-            return masks
+            return
         hint = np.zeros(count, dtype=np.uint8)
         preferred = np.zeros(count, dtype=np.bool_)
         by_pod = traits.policy != "none" and traits.scope == "pod"
@@ -74,11 +100,9 @@ class _Admission:
         for number, request in enumerate(shape.containers):
             if traits.policy != "none" and not by_pod:
                 hint, preferred = self._decide(request, request)
-            masks[number] = hint
             self._allocate(number, hint, preferred)
         if traits.predicates:
             self._check_predicates()
-        return masks
 
     def _decide(self, request: AlignedRequest, first: AlignedRequest) -> tuple[Masks, Flags]:
         """The merged hints, 0 for no affinity, and whether they are preferred. Refuses and defers.
@@ -130,6 +154,8 @@ class _Admission:
         shape = self.shape
         request, kind, later = shape.containers[number], shape.kinds[number], shape.containers[number + 1 :]
         self._check(request)
+        elsewhere = self._perhaps_elsewhere(request, hint, preferred)
+        zones = self._located(request, hint, preferred, elsewhere) if len(elsewhere) else hint
         for name, count in request.devices:
             more = any(name == other for one in later for other, _ in one.devices)
             self.devices.allocate(name, count, kind, hint, more=more)
@@ -137,12 +163,66 @@ class _Admission:
             # The vote counts CPUs for every later container, also one that shares its own.
             voting = self.traits.most_allocated and self.traits.scope == "container" and bool(later)
             self.cpus.allocate(request.cpus, kind, hint, more=voting or any(one.cpus for one in later))
-        if self.memory is not None:
-            if request.memory is None:
-                self.decisions.refuse(self.decisions.undecided, FAILED)
-            else:
-                more = any(one.memory is not None for one in later)
-                self.memory.allocate(request.memory, kind, hint, preferred, more=more)
+        if self.memory is not None and request.memory is None:
+            self.decisions.refuse(self.decisions.undecided, FAILED)
+        elif self.memory is not None and request.memory is not None:
+            more = any(one.memory is not None for one in later)
+            mask = self.memory.allocate(request.memory, kind, hint, preferred, more=more)
+            if request.memory and self._for_many:
+                zones = zones | mask
+            elif request.memory and len(elsewhere):
+                zones[elsewhere] |= mask[elsewhere]
+        self._place(number, zones, preferred)
+
+    def _located(self, request: AlignedRequest, hint: Masks, preferred: Flags, elsewhere: Subset) -> Masks:
+        """The hint, and `elsewhere` the NUMA nodes of the devices and CPUs that are about to be allocated."""
+        places, zones = self.placements, hint.copy()
+        zones[elsewhere] = 0
+        for name, count in request.devices:
+            zones[elsewhere] |= self.devices.located(name, count, hint, preferred, elsewhere, places.known_devices)
+        if self.cpus is not None and request.cpus:
+            zones[elsewhere] |= self.cpus.located(request.cpus, hint, elsewhere, places.known_cpus)
+        return zones
+
+    def _place(self, number: int, zones: Masks, preferred: Flags) -> None:
+        """Note where the container lies; on one NUMA node there is nothing to align."""
+        request, places = self.shape.containers[number], self.placements
+        holds = self._holds(request)
+        if self.traits.zones == 1:
+            places.zones[number] = holds
+            return
+        np.multiply(zones, holds, out=places.zones[number])
+        if request.can_be_aligned(pinned=self.shape.pinned):
+            places.aligned[number] = preferred
+
+    def _holds(self, request: AlignedRequest) -> Flags:
+        """Where the container will hold something that lies on NUMA nodes."""
+        if (self.cpus is not None and request.cpus) or (self.memory is not None and request.memory):
+            return _EVERYWHERE
+        found = _NOWHERE
+        for name, count in request.devices:
+            aligned = self.devices.aligned(name) if count > 0 else None
+            if aligned is not None:
+                found = found | aligned
+        return found
+
+    def _perhaps_elsewhere(self, request: AlignedRequest, hint: Masks, preferred: Flags) -> Subset:
+        """The nodes on which the container may get other NUMA nodes than the hint's.
+
+        A preferred hint has enough of everything, and no fewer NUMA nodes would do on the empty machine: all of them
+        are used. Only of a hint for the whole pod a container may use a part, unless its memory is pinned to all; or
+        memory has no say in that hint, as no NUMA nodes have enough for all containers, and then goes its own way.
+        """
+        if self.traits.zones == 1 or not self._holds(request).any():
+            return _NONE
+        sure = preferred
+        if self._for_many and not (self.memory is not None and request.memory):
+            sure = sure & (popcounts(self.traits.zones)[hint] <= 1)
+        elsewhere = np.flatnonzero(self.decisions.undecided & ~sure)
+        if self._locate:
+            return elsewhere
+        self.placements.looked_for[elsewhere] = False
+        return _NONE
 
     def _check(self, request: AlignedRequest) -> None:
         """What device and CPU manager refuse whatever the hint."""

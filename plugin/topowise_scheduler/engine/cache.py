@@ -13,6 +13,10 @@ from numpy.typing import NDArray
 from topowise_scheduler.engine.admission import checked
 from topowise_scheduler.shape import PodRequests, Shape
 
+# What is known of the zones on which a pod would lie. In between they are all that may be: the model knows better by
+# ids of CPUs, and of devices it takes the lowest where a kubelet takes any.
+NOT_LOOKED_FOR, BY_CPUS, ANY_DEVICES, EXACT = range(4)
+
 _MAX_SHAPES = 1024
 _MAX_BYTES = 64 << 20
 
@@ -20,6 +24,8 @@ _MAX_BYTES = 64 << 20
 class CachedVerdicts:
     """The verdicts on one pod, by row; `versions` are those of the rows they were made of, 0 for none.
 
+    `zones` and `aligned` (containers, rows) are those of admission.Placements, `located` (rows,) is one of
+    NOT_LOOKED_FOR to EXACT.
     `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
     `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
     """
@@ -30,13 +36,17 @@ class CachedVerdicts:
         self.outcome: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.reason: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.short: NDArray[np.int16] = np.full(rows, -1, dtype=np.int16)
-        self.masks: NDArray[np.int32] = np.zeros((len(shapes[0].containers), rows), dtype=np.int32)
+        containers = len(shapes[0].containers)
+        self.zones: NDArray[np.int64] = np.zeros((containers, rows), dtype=np.int64)
+        self.aligned: NDArray[np.bool_] = np.zeros((containers, rows), dtype=np.bool_)
+        self.located: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.kinds: dict[int, tuple[NDArray[np.int64], NDArray[np.int8]]] = {}
 
     @property
     def size(self) -> int:
         """Bytes, about."""
-        return self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes + self.masks.nbytes
+        verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes
+        return verdicts + self.zones.nbytes + self.aligned.nbytes + self.located.nbytes
 
     def numbers(self, shape: Shape) -> NDArray[np.int16]:
         """From numbers in `checked(shape)` to those in `resources`; -1 stays -1."""
@@ -49,7 +59,9 @@ class CachedVerdicts:
         self.outcome = np.pad(self.outcome, (0, missing))
         self.reason = np.pad(self.reason, (0, missing))
         self.short = np.pad(self.short, (0, missing), constant_values=-1)
-        self.masks = np.pad(self.masks, ((0, 0), (0, missing)))
+        self.zones = np.pad(self.zones, ((0, 0), (0, missing)))
+        self.aligned = np.pad(self.aligned, ((0, 0), (0, missing)))
+        self.located = np.pad(self.located, (0, missing))
 
     def of_kinds(self, group: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
         """Versions and verdicts of the kinds of hardware in a group."""

@@ -39,7 +39,10 @@ class Candidates:
     `rows` (nodes,) are rows of the engine. `distances` (zones, zones, nodes) is the SLIT, 10 and 20 where a node does
     not tell. `allocatable` and `available` map a resource to (zones, nodes) int64 by position: what a zone can give to
     pods, and what of it nobody holds; 0 where a node or a zone has none of it. `containers` are in the order of
-    admission, and `masks` (containers, nodes) their hints, bit z for position z, 0 for none.
+    admission. `placed` and `aligned` (containers, nodes) say where each will lie: the zones of its CPUs, memory and
+    devices, bit z for position z, and whether the kubelet prefers that. What could be aligned but is not pinned at all
+    lies on all zones; 0 is for what asks for nothing of a zone. With `by_pod` zones are chosen
+    for the pod as a whole. `max_numa_nodes` is the nodes' own topologyManagerMaxNUMANodes, 0 if they do not tell.
     """
 
     rows: NDArray[np.int32]
@@ -48,7 +51,10 @@ class Candidates:
     allocatable: Mapping[str, NDArray[np.int64]]
     available: Mapping[str, NDArray[np.int64]]
     containers: tuple[AlignedContainer, ...]
-    masks: NDArray[np.int32]
+    placed: NDArray[np.int64]
+    aligned: NDArray[np.bool_]
+    by_pod: bool = False
+    max_numa_nodes: int = 0
 
 
 def candidates_of(
@@ -57,7 +63,8 @@ def candidates_of(
     needs: Needs,
     columns: NDArray[np.int32],
     rows: NDArray[np.int32],
-    masks: NDArray[np.int32],
+    placed: NDArray[np.int64],
+    aligned: NDArray[np.bool_],
 ) -> Candidates:
     """Some columns of a group as candidates."""
     zones, hardware = group.traits.zones, group.hardware[columns]
@@ -67,10 +74,6 @@ def candidates_of(
     for name, key in _sections(group, devices):
         allocatable[name] = _taken(group.kinds.empty.section(key)[:zones], hardware)
         available[name] = _taken(group.counts.section(key)[:zones], columns)
-    containers = _containers(group, shape, needs, devices)
-    if zones == 1:
-        # With one NUMA node "no affinity" leads nowhere else.
-        masks = np.broadcast_to(np.array([[bool(one.requests)] for one in containers], np.int32), masks.shape)
     distances = group.kinds.fixed.section(DISTANCES).take(hardware, axis=1).astype(np.int32)
     return Candidates(
         rows=rows,
@@ -78,8 +81,11 @@ def candidates_of(
         distances=distances.reshape(zones, zones, len(hardware)),
         allocatable=allocatable,
         available=available,
-        containers=containers,
-        masks=masks,
+        containers=_containers(group, shape, needs, devices),
+        placed=np.where((placed == 0) & ~aligned, (1 << min(zones, 63)) - 1, placed),
+        aligned=aligned,
+        by_pod=group.traits.policy != "none" and group.traits.scope == "pod",
+        max_numa_nodes=group.traits.max_numa_nodes,
     )
 
 

@@ -77,6 +77,7 @@ class Traits(NamedTuple):
 
     `distances` ranks masks with prefer-closest-numa-nodes and is None without it. `exact_shares` is the arithmetic of
     KEP-6007 that does not round. `sidecars` and `refuses_unknown` are what predicates ask for beside amounts.
+    `max_numa_nodes` only counts for a score.
     """
 
     zones: int
@@ -96,6 +97,7 @@ class Traits(NamedTuple):
     behaviour: Behaviour
     sidecars: bool
     refuses_unknown: bool
+    max_numa_nodes: int
 
     @classmethod
     def of(cls, kubelet: Kubelet) -> Traits:
@@ -122,6 +124,7 @@ class Traits(NamedTuple):
             _seen(settings.behaviour),
             settings.sidecars,
             kubelet.knows_all and not settings.behaviour.unknown_resources_of_init_containers_are_dropped,
+            topology.max_numa_nodes,
         )
 
 

@@ -143,6 +143,24 @@ class CpuManager:
             self._spread(taken, count, hint, np.flatnonzero(~within & self.decisions.undecided))
             self._book(taken, count, kind)
 
+    def located(self, count: int, hint: Masks, subset: Subset, known: Flags) -> Masks:
+        """(subset,) the NUMA nodes from which `allocate` takes so many; where ids decide, `known` (nodes,) is cleared
+        and they are all that may be."""
+        zones, layout = self.counts.zones, self._cpu_layout()
+        found = hint[subset]
+        within = (popcounts(zones)[found] == 1) & (at_zone(self.pool[:, subset], LOWEST_ZONE[found]) >= count)
+        sure = within | layout.known[subset]
+        for unknown in (self._unknown, self._uneven):
+            if unknown is not None:
+                sure &= ~unknown[subset]
+        known[subset[~sure]] = False
+        spread = sure & ~within
+        if spread.any():
+            found[spread] = to_masks(self._packed(count, hint, subset[spread]) > 0)
+        if not sure.all():
+            found[~sure] |= to_masks(self.pool[:, subset[~sure]] > 0)
+        return found
+
     def _defer_unknown(self, where: Flags | None) -> None:
         """Defer where the pool is not known."""
         for unknown, cause in ((self._uneven, "uneven-cores"), (self._unknown, "cpus-over-several-nodes")):
@@ -168,7 +186,11 @@ class CpuManager:
             unknown[subset] = ~layout.known[subset]
             self._unknown = unknown if self._unknown is None else self._unknown | unknown
             subset = subset[layout.known[subset]]
-        layout = layout.of_some(subset)
+        taken[:, subset] = self._packed(count, hint, subset)
+
+    def _packed(self, count: int, hint: Masks, subset: Subset) -> Numbers:
+        """(zones, subset) what is taken of nodes whose layout is known."""
+        layout = self._cpu_layout().of_some(subset)
         pool = np.maximum(self.pool[:, subset], 0)
         cores = self._cores[:, subset]
         inside = zones_in(hint[subset], len(pool))
@@ -181,7 +203,7 @@ class CpuManager:
             free = pool[:, rest] - found[:, rest]
             outside = cores[:, rest] * (free > 0)
             found[:, rest] += take_packed(layout.of_some(rest), free, outside, count - wanted[rest])
-        taken[:, subset] = found
+        return found
 
     def _book(self, taken: Numbers, count: int, kind: Kind) -> None:
         layout, reusable = self._cpu_layout(), self._reusable

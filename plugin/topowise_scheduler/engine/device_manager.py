@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Kind
-from topowise_scheduler.engine.masks import LOWEST_ZONE, Flags, Masks, at_zone, popcounts, to_masks
+from topowise_scheduler.engine.masks import LOWEST_ZONE, Flags, Masks, Subset, at_zone, popcounts, to_masks, zones_in
 from topowise_scheduler.engine.node_groups import CountsView
 from topowise_scheduler.engine.topology_manager import CountHints, ResourceHints
 from topowise_scheduler.engine.verdicts import FAILED, Decisions
@@ -93,6 +93,38 @@ class DeviceManager:
             resource.reusable = max(before, count) if kind == "init" else max(0, before - count)
             if not before:
                 resource.zone = hint if self.counts.zones > 1 else np.ones_like(hint)
+
+    def aligned(self, name: str) -> Flags | None:
+        """Where devices of the resource are near NUMA nodes, None if nowhere."""
+        resource = self._resource(name)
+        return None if resource is None else resource.aligned
+
+    def located(self, name: str, count: int, hint: Masks, preferred: Flags, subset: Subset, known: Flags) -> Masks:
+        """(subset,) the NUMA nodes near which `allocate` takes so many; where ids decide, `known` (nodes,) is
+        cleared and they are all that may be.
+
+        Those of the hint come first, and of as many as are wanted, or of a single NUMA node, it is clear which.
+        """
+        resource, nothing = self._resource(name), np.zeros(len(subset), dtype=np.uint8)
+        if resource is None or count <= 0:
+            return nothing
+        free, zones = np.maximum(resource.free[:, subset], 0), self.counts.zones
+        inside = free * zones_in(hint[subset], zones)
+        first, others = to_masks(inside > 0), to_masks(free > inside)
+        wanted, have = np.minimum(count, inside.sum(axis=0)), popcounts(zones)
+        sure = (wanted == inside.sum(axis=0)) | (have[first] <= 1)
+        rest, left = count - wanted, resource.free_all[subset] - inside.sum(axis=0)
+        near = (free - inside).sum(axis=0)
+        sure &= (rest == 0) | (rest == left) | ((have[others] <= 1) & (near == left))
+        found = first * (wanted > 0) | others * (rest > 0)
+        # Where earlier containers may have taken any, the numbers are not right; but a preferred hint has enough.
+        counted = ~resource.crossing[subset] & (resource.reusable == 0)
+        if resource.unknown is not None:
+            counted &= ~resource.unknown[subset]
+        possible = np.where(preferred[subset], hint[subset], np.uint8((1 << zones) - 1))
+        aligned = resource.aligned[subset]
+        known[subset[aligned & ~(sure & counted)]] = False
+        return np.where(aligned, np.where(counted, found, possible), nothing)
 
     def short(self, name: str, requested: int, holding: Flags) -> Flags | None:
         """Whether the predicates miss devices. `holding`: the pod was given some of any resource."""

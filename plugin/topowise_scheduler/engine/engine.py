@@ -17,15 +17,21 @@ from numpy.typing import NDArray
 
 from topowise.attributes import POLICIES
 from topowise_scheduler.engine import admission
-from topowise_scheduler.engine.cache import CachedVerdicts, VerdictCache
+from topowise_scheduler.engine.cache import ANY_DEVICES, BY_CPUS, EXACT, NOT_LOOKED_FOR, CachedVerdicts, VerdictCache
 from topowise_scheduler.engine.candidates import Candidates, candidates_of
 from topowise_scheduler.engine.counts import Counts, Hardware, Traits, hardware_of, is_same, read, sources
 from topowise_scheduler.engine.node_groups import Columns, NodeGroup
 from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.located import located as located_by
 from topowise_scheduler.shape import PodForm, PodRequests
 
 _NO, _YES, _UNCERTAIN = 0, 1, 2
+# As many as a mask of 64 bits has; no machine has more.
+_MOST_ZONES = (1 << 63) - 1
+# Of so many nodes the model is asked where a pod lies before scores are given: tens of milliseconds at most.
+_MOST_LOCATED = 256
+_EVERY = 1 << 31
 
 
 class _Node(NamedTuple):
@@ -136,8 +142,15 @@ class Engine:
         found = [self._nodes[row] if row >= 0 else None for row in rows.tolist()]
         return ["" if node is None else node.name for node in found]
 
-    def judge(self, pod: PodRequests, rows: NDArray[np.int32] | None = None) -> Judgement:
-        """What the kubelets of these nodes, or of all, would do with a pod."""
+    def judge(self, pod: PodRequests, rows: NDArray[np.int32] | None = None, *, located: bool = False) -> Judgement:
+        """What the kubelets of these nodes, or of all, would do with a pod; `located` tells exactly where it would lie.
+
+        A few placements depend on ids of CPUs or devices, so that the model is asked; a verdict needs none of them.
+        """
+        return self._judge(pod, rows, _EVERY if located else 0)
+
+    def _judge(self, pod: PodRequests, rows: NDArray[np.int32] | None, asked: int) -> Judgement:
+        """`asked`: of how many nodes the model may be asked where the pod lies; 0 also looks for that nowhere."""
         cached = self._cache.of(pod, len(self._versions))
         at: slice | NDArray[np.intp]
         if rows is None:
@@ -146,26 +159,34 @@ class Engine:
         else:
             at = rows.astype(np.intp)
             if len(at) and at.min() < 0:
-                return self._partly(pod, rows)
+                return self._partly(pod, rows, asked)
         stale = rows[cached.versions[at] != self._versions[at]]
         self.cache_misses += len(stale)
         self.cache_hits += len(rows) - len(stale)
         if len(stale):
             self._renew(cached, pod, stale)
+        if asked:
+            self._locate(cached, pod, rows[cached.outcome[at] == Outcome.FITS], asked)
         return Judgement(
             rows=rows,
             outcome=cached.outcome[at].copy(),
             reason=cached.reason[at].copy(),
             short=cached.short[at].copy(),
-            masks=cached.masks[:, at].copy(),
+            zones=cached.zones[:, at].copy(),
+            aligned=cached.aligned[:, at].copy(),
             resources=cached.resources,
         )
 
     def candidates(
         self, pod: PodRequests, rows: NDArray[np.int32] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
-        """The nodes on which the pod fits, those with the same traits together, each with its index in `rows`."""
-        judgement = self.judge(pod, rows)
+        """The nodes on which the pod fits, those with the same traits together, each with its index in `rows`.
+
+        Of a few hundred nodes at most the model is asked where the pod would lie (`fallbacks["placement"]`), and of
+        none while there are nodes on which it is aligned. Where it is not asked, and where a kubelet takes any devices,
+        the pod lies on all zones that are possible.
+        """
+        judgement = self._judge(pod, rows, _MOST_LOCATED)
         fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
         groups = self._where[0, judgement.rows[fits]]
         for number in np.flatnonzero(np.bincount(groups)).tolist():
@@ -173,7 +194,8 @@ class Engine:
             indices = fits[groups == number]
             mine = judgement.rows[indices]
             shape, columns = pod.form(group.traits).shape, self._where[1, mine]
-            yield indices, candidates_of(group, shape, pod.needs, columns, mine, judgement.masks[:, indices])
+            zones, aligned = judgement.zones[:, indices], judgement.aligned[:, indices]
+            yield indices, candidates_of(group, shape, pod.needs, columns, mine, zones, aligned)
 
     def _enter(self, name: str, row: int, kubelet: Kubelet, now: Counts, its_sources: tuple[object, ...]) -> int:
         """Write a node that is new or has other hardware or settings; its row."""
@@ -227,17 +249,18 @@ class Engine:
             self._nodes[moved] = other._replace(column=node.column)
             self._where[1, moved] = node.column
 
-    def _partly(self, pod: PodRequests, rows: NDArray[np.int32]) -> Judgement:
+    def _partly(self, pod: PodRequests, rows: NDArray[np.int32], asked: int) -> Judgement:
         """Some rows are of no node."""
         known = np.flatnonzero(rows >= 0)
-        found = self.judge(pod, rows[known])
+        found = self._judge(pod, rows[known], asked)
         outcome, reason = np.zeros(len(rows), dtype=np.int8), np.zeros(len(rows), dtype=np.int8)
         short = np.full(len(rows), -1, dtype=np.int16)
-        masks = np.zeros((len(found.masks), len(rows)), dtype=np.int32)
-        outcome[known], reason[known], short[known], masks[:, known] = (
-            found.outcome, found.reason, found.short, found.masks
+        zones = np.zeros((len(found.zones), len(rows)), dtype=np.int64)
+        aligned = np.zeros((len(found.zones), len(rows)), dtype=np.bool_)
+        outcome[known], reason[known], short[known], zones[:, known], aligned[:, known] = (
+            found.outcome, found.reason, found.short, found.zones, found.aligned
         )  # fmt: skip
-        return Judgement(rows, outcome, reason, short, masks, found.resources)
+        return Judgement(rows, outcome, reason, short, zones, aligned, found.resources)
 
     def _renew(self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]) -> None:
         """Judge these rows anew."""
@@ -258,12 +281,14 @@ class Engine:
         cause = group.cause[columns]
         refused = np.zeros(0, dtype=np.intp)
         if not cause.all():
-            decisions, masks = admission.admit(form.shape, group.view(columns), group.traits)
+            decisions, placements = admission.admit(form.shape, group.view(columns), group.traits)
             cause = np.where(cause > 0, cause, decisions.cause)
             cached.outcome[rows] = Outcome.FITS
             cached.reason[rows] = decisions.reason
             cached.short[rows] = cached.numbers(form.shape)[decisions.short]
-            cached.masks[:, rows] = masks
+            cached.zones[:, rows] = placements.zones
+            cached.aligned[:, rows] = placements.aligned
+            cached.located[rows] = placements.looked_for * np.int8(EXACT)
             refused = np.flatnonzero(~decisions.undecided & (cause == 0))
         if len(refused):
             possible = self._ever_possible(cached, number, form, group.hardware[columns][refused])
@@ -289,6 +314,41 @@ class Engine:
             versions[stale] = group.kinds.versions[stale]
         return verdicts[kinds]
 
+    def _locate(self, cached: CachedVerdicts, pod: PodRequests, fitting: NDArray[np.int32], most: int) -> None:
+        """Where the pod lies on nodes on which it fits; the model is asked of so many.
+
+        Any aligned node is better than all others, so among those a bound will do then.
+        """
+        rows = fitting[cached.located[fitting] == NOT_LOOKED_FOR]
+        numbers = self._where[0, rows]
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
+            group, mine = self._groups[number], rows[numbers == number]
+            columns, shape = self._where[1, mine].astype(np.intp), pod.form(group.traits).shape
+            _, placements = admission.admit(shape, group.view(columns), group.traits, locate=True)
+            cached.zones[:, mine] = placements.zones
+            by_ids = np.where(placements.known_cpus, np.int8(ANY_DEVICES), np.int8(BY_CPUS))
+            cached.located[mine] = np.where(placements.known_cpus & placements.known_devices, np.int8(EXACT), by_ids)
+        left = fitting[cached.located[fitting] < (EXACT if most == _EVERY else ANY_DEVICES)]
+        if len(left) and most != _EVERY and cached.aligned[:, fitting].all(axis=0).any():
+            return
+        for row in left[:most].tolist():
+            form = pod.form(self._groups[int(self._where[0, row])].traits)
+            trial = self._kubelet(row).fork()
+            self.fallbacks["placement"] += 1
+            if trial.admit_view(form.view).admitted:
+                self._keep_placement(cached, row, trial, form)
+
+    def _keep_placement(self, cached: CachedVerdicts, row: int, kubelet: Kubelet, form: PodForm) -> None:
+        """Where the model has put the pod."""
+        places = located_by(kubelet, form.view.uid)
+        found = [places[container.name] for container in form.view.containers]
+        cached.zones[:, row] = [one.mask & _MOST_ZONES for one in found]
+        cached.aligned[:, row] = [
+            one.preferred or not request.can_be_aligned(pinned=form.shape.pinned)
+            for one, request in zip(found, form.shape.containers, strict=True)
+        ]
+        cached.located[row] = EXACT
+
     def _kubelet(self, row: int) -> Kubelet:
         node = self._nodes[row]
         assert node is not None
@@ -302,9 +362,8 @@ class Engine:
         admitted = trial.admit_view(view)
         cached.reason[row], cached.short[row] = 0, -1
         if admitted.admitted:
-            hints = trial.active[view.uid].hints
             cached.outcome[row] = Outcome.FITS
-            cached.masks[:, row] = [hints[container.name].mask or 0 for container in view.containers]
+            self._keep_placement(cached, row, trial, form)
             return
         if admitted.shortages:
             cached.reason[row] = SHORT

@@ -108,11 +108,14 @@ class MemoryManager:
         if hints is not None and hints.active is not None:
             self.decisions.refuse(~hints.active & ~self._grouped & self._checked, FAILED)
 
-    def allocate(self, requested: Amounts, kind: Kind, hint: Masks, preferred: Flags, *, more: bool) -> None:
-        """Allocate; `more`: a later container has memory too. A hint of 0 is no affinity."""
+    def allocate(self, requested: Amounts, kind: Kind, hint: Masks, preferred: Flags, *, more: bool) -> Masks:
+        """Allocate; `more`: a later container has memory too. A hint of 0 is no affinity.
+
+        The NUMA nodes that it is allocated on, which may be more than the hint's.
+        """
         decide = self.decisions
         if self._missing(requested):
-            return
+            return hint
         mask = hint.copy()
         none = decide.undecided & (hint == 0)
         if none.any():
@@ -136,6 +139,7 @@ class MemoryManager:
             decide.defer(violates, "memory-groups")
         if more and requested:
             self._book(mask, requested, kind, single)
+        return mask
 
     def fitting(self, requested: Amounts, singles: Masks, subset: Subset) -> Flags:
         """(2**zones, subset) whether the mask fits; `singles` as in the hints."""

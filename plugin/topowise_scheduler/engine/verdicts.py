@@ -44,6 +44,7 @@ CAUSES: Final = (
     "distributed-cpus",
     "memory-groups",
     "uneven-cores",
+    "placement",
 )
 CAUSE: Final = {cause: number for number, cause in enumerate(CAUSES)}
 
@@ -93,15 +94,20 @@ class Judgement:
     """Arrays in the order of `rows` (nodes,); they are the caller's own.
 
     `outcome` is of Outcome. `reason` is a number of REASONS, 0 where the pod fits, and `short` one of `resources` where
-    the reason is a shortage, else -1. `masks` (containers, nodes) has the hint of every container in the order
-    of admission, bit z for the NUMA node at position z and 0 for no affinity; it is right where the pod fits.
+    the reason is a shortage, else -1.
+
+    `zones` (containers, nodes) are the NUMA nodes of what every container will hold, in the order of admission: bit z
+    for the one at position z, 0 if it holds nothing of any. `aligned` (containers, nodes) is whether its hint was
+    preferred. Both are right where the pod fits, and where the model would have to be asked only if they were asked for
+    (`Engine.judge`).
     """
 
     rows: NDArray[np.int32]
     outcome: NDArray[np.int8]
     reason: NDArray[np.int8]
     short: NDArray[np.int16]
-    masks: NDArray[np.int32]
+    zones: NDArray[np.int64]
+    aligned: NDArray[np.bool_]
     resources: tuple[str, ...]
 
     def reason_of(self, index: int) -> str:

@@ -168,9 +168,8 @@ def _why(node: NodeExplanation) -> str:
 def _matrix(node: NodeExplanation, step: Step, console: Console) -> str:
     """What one merge of hints saw: a row for each resource, a column for each zone."""
     who = f"container {step.container}" if step.container else "the pod"
-    # Of a pod that is refused, the last merge chose what the policy does not let pass.
-    passed = step.preferred or node.verdict == "fits"
-    chosen = "" if step.chosen is None or not passed else f" -> NUMA {'+'.join(map(str, step.chosen))}"
+    # A hint that is not preferred does not pass, or is not where the pod lies.
+    chosen = "" if step.chosen is None or not step.preferred else f" -> NUMA {'+'.join(map(str, step.chosen))}"
     rows = []
     for room in sorted(step.resources, key=lambda room: (room.resource != "cpu", room.resource != "memory")):
         cells = [

@@ -62,6 +62,8 @@ class TopologySettings(msgspec.Struct, frozen=True, gc=False):
     scope: str
     prefer_closest: bool = False
     prefer_most_allocated: bool = False
+    max_numa_nodes: int = 0
+    """max-allowable-numa-nodes, 0 if it is not set; no decision on a machine that is accepted depends on it."""
 
 
 class CpuSettings(msgspec.Struct, frozen=True, gc=False):
@@ -183,11 +185,12 @@ def _topology(start: _Start, machine: Machine) -> TopologySettings:
     """topology_manager.go, NewManager: policy none looks at nothing else."""
     config = start.config
     policy, scope = config.topologyManagerPolicy or "none", config.topologyManagerScope or "container"
-    if policy == "none":
-        return TopologySettings(policy, scope)
-    closest = most_allocated = False
-    allowable = MIN_ALLOWABLE_NUMA_NODES
     given = config.topologyManagerPolicyOptions or {}
+    if policy == "none":
+        told = given.get("max-allowable-numa-nodes", "")
+        return TopologySettings(policy, scope, max_numa_nodes=int(told) if _INTEGER.fullmatch(told) else 0)
+    closest = most_allocated = False
+    given_most = 0
     stages = start.stages("topology") if given else {}
     for name, value in given.items():
         _check_topology_option(start, name, stages.get(name))
@@ -195,18 +198,19 @@ def _topology(start: _Start, machine: Machine) -> TopologySettings:
             case "prefer-closest-numa-nodes":
                 closest = _boolean(name, value)
             case "max-allowable-numa-nodes":
-                allowable = _allowable(name, value)
+                given_most = _allowable(name, value)
             case "prefer-most-allocated-numa-node":
                 most_allocated = _boolean(name, value)
     if closest and any(not node.distances for node in machine.numa):
         raise KubeletStartError("error getting NUMA distances from cadvisor")
+    allowable = given_most or MIN_ALLOWABLE_NUMA_NODES
     if len(machine.numa) > allowable:
         raise KubeletStartError(f"unsupported on machines with more than {allowable} NUMA Nodes")
     if policy not in TOPOLOGY_POLICIES:
         raise KubeletStartError(f'unknown policy: "{policy}"')
     if scope not in TOPOLOGY_SCOPES:
         raise KubeletStartError(f'unknown scope: "{scope}"')
-    return TopologySettings(policy, scope, closest, most_allocated)
+    return TopologySettings(policy, scope, closest, most_allocated, given_most)
 
 
 def _check_topology_option(start: _Start, name: str, stage: Stage | None) -> None:

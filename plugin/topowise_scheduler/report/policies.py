@@ -12,6 +12,7 @@ from topowise_scheduler.kubelet.configuration import TopologySettings
 
 _CLOSEST = attributes.option_name("prefer-closest-numa-nodes")
 _MOST_ALLOCATED = attributes.option_name("prefer-most-allocated-numa-node")
+_MOST_NODES = 1024
 _BOOLEANS = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
@@ -40,6 +41,7 @@ def policies_of(
         scope,
         prefer_closest=_option(named, _CLOSEST, problems),
         prefer_most_allocated=_option(named, _MOST_ALLOCATED, problems),
+        max_numa_nodes=_most(named, problems),
     )
     derived = attributes.read_names(named, attributes.DERIVED)
     has_memory = any(resource == "memory" or resource.startswith(HUGEPAGES) for resource in listed)
@@ -58,6 +60,20 @@ def _is_on(named: Mapping[str, str], attribute: str, problems: list[str]) -> boo
             return False
     problems.append(f"attribute {attribute}: {named[attribute]!r:.80}, expected none or static; static is taken")
     return True
+
+
+def _most(named: Mapping[str, str], problems: list[str]) -> int:
+    """As scheduler-plugins takes it: more than 1, and no more than 1,024; 0 for what is not told."""
+    text = named.get(attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES)
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 1):
+        problems.append(
+            f"attribute {attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES}: {text!r:.80}, expected a number above 1; "
+            "the service's own is taken"
+        )
+        return 0
+    return min(int(text), _MOST_NODES)
 
 
 def _option(named: Mapping[str, str], attribute: str, problems: list[str]) -> bool:

@@ -1,13 +1,20 @@
 """How good a placement is: which of the nodes that fit a pod should have it.
 
-`make` gives the strategy of a name; a strategy gives nodes (engine/candidates.py) a raw number each, and scale.py
-turns the raw numbers of a whole call into what goes over the wire.
+How well the pod will lie comes first (ranks.py), whatever the strategy; `make` gives the strategy of a name, which
+gives nodes (engine/candidates.py) of equal rank a raw number each. `rate` does both for all nodes of a call, and
+scale.py turns them into what goes over the wire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine import Candidates
+from topowise_scheduler.strategies import ranks, scale
 from topowise_scheduler.strategies.balanced_allocation import BalancedAllocation
 from topowise_scheduler.strategies.least_allocated import LeastAllocated
 from topowise_scheduler.strategies.least_numa_nodes import LeastNUMANodes
@@ -17,7 +24,43 @@ from topowise_scheduler.strategies.strategy import Options, Strategy
 from topowise_scheduler.strategies.tight_fit import TightFit
 from topowise_scheduler.strategy_names import NAMES
 
-__all__ = ["NAMES", "Options", "Strategy", "make"]
+__all__ = ["NAMES", "Options", "Rated", "Strategy", "make", "rate"]
+
+
+class Rated(NamedTuple):
+    """The nodes of a call on which the pod fits, `at` their indices. The best has the least of `ranks`, then the
+    greatest of `raw`."""
+
+    at: NDArray[np.intp]
+    raw: NDArray[np.int64]
+    ranks: ranks.Ranks
+    in_percent: bool
+
+    def levels(self, top: int, low: int = 0, *, more_below: bool = False) -> scale.Levels:
+        """From low to top, in the order of `at`; `more_below` are nodes of a worse rank that are none of these."""
+        if self.in_percent and top == _PERCENT:
+            return np.maximum(self.percents(), low)
+        return scale.spread(self.raw, self.ranks, top, low, more_below=more_below)
+
+    def percents(self) -> scale.Levels:
+        """0 to 100, by the height of the scores."""
+        return scale.percents(self.raw, self.ranks)
+
+
+_PERCENT = 100
+
+
+def rate(strategy: Strategy, parts: Iterable[tuple[NDArray[np.intp], Candidates]]) -> Rated:
+    """The candidates of a call (Engine.candidates) by a strategy."""
+    at, raw, ranked = [], [], []
+    for indices, candidates in parts:
+        at.append(indices)
+        raw.append(strategy.raw(candidates))
+        ranked.append(ranks.of(candidates))
+    if not at:
+        nothing = np.zeros(0, np.int64)
+        return Rated(np.zeros(0, np.intp), nothing, nothing, strategy.in_percent)
+    return Rated(np.concatenate(at), strategy.finish(np.concatenate(raw)), np.concatenate(ranked), strategy.in_percent)
 
 
 def make(name: str, weights: Mapping[str, int], options: Options) -> Strategy:

@@ -6,7 +6,7 @@ before it keep. A plain init container gives all of it back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from topowise.pods import peak
 from topowise_scheduler.engine import AlignedContainer, Candidates
-from topowise_scheduler.strategies.hinted_zones import HintedZones, PerZone
+from topowise_scheduler.strategies.placed_zones import PerZone, PlacedZones
 
 INIT: Final = "init"
 
@@ -26,7 +26,7 @@ class Allocation:
 
     requests: Mapping[str, int]
     available: Mapping[str, PerZone]
-    hinted: HintedZones
+    placed: PlacedZones
 
 
 class AllocationPlan(NamedTuple):
@@ -50,26 +50,26 @@ def allocation_plans(candidates: Candidates, *, without_init: bool = False) -> I
     if not chosen:
         return
     containers = [candidates.containers[index] for index in chosen]
-    masks = candidates.masks[chosen]
+    masks = candidates.placed[chosen]
     together = (masks == masks[0]).all(axis=0)
     if together.any():
         requests = peak_requests(candidates, containers)
         available = {name: candidates.available[name] for name in requests}
-        yield AllocationPlan(together, [Allocation(requests, available, HintedZones.of(masks[0], candidates.zones))])
+        yield AllocationPlan(together, [Allocation(requests, available, PlacedZones.of(masks[0], candidates.zones))])
     if not together.all():
         yield AllocationPlan(~together, list(_one_by_one(candidates, containers, masks)))
 
 
 def _one_by_one(
-    candidates: Candidates, containers: Sequence[AlignedContainer], masks: NDArray[np.int32]
+    candidates: Candidates, containers: Sequence[AlignedContainer], masks: NDArray[np.int64]
 ) -> Iterator[Allocation]:
     left = dict(candidates.available)
     for index, (container, mask) in enumerate(zip(containers, masks, strict=True)):
         requests = aligned_requests(candidates, container)
-        hinted = HintedZones.of(mask, candidates.zones)
-        yield Allocation(requests, {name: left[name] for name in requests}, hinted)
+        placed = PlacedZones.of(mask, candidates.zones)
+        yield Allocation(requests, {name: left[name] for name in requests}, placed)
         if container.kind != INIT and index + 1 < len(containers):
-            left |= {name: hinted.without(left[name], amount) for name, amount in requests.items()}
+            left |= {name: placed.without(left[name], amount) for name, amount in requests.items()}
 
 
 def aligned_requests(candidates: Candidates, container: AlignedContainer) -> dict[str, int]:
@@ -89,12 +89,3 @@ def has_resource(candidates: Candidates, name: str) -> NDArray[np.bool_] | None:
     kubelet does not align it."""
     somewhere = np.asarray(candidates.allocatable[name].any(axis=0))
     return None if somewhere.all() else somewhere
-
-
-def can_align(candidates: Candidates, names: Iterable[str], nodes: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """For these nodes, whether their zones can give any of the resources."""
-    found = np.zeros(nodes.size, np.bool_)
-    for name in names:
-        where = has_resource(candidates, name)
-        found |= True if where is None else where[nodes]
-    return found

@@ -20,6 +20,8 @@ from topowise_scheduler.strategies import zones
 class BalancedAllocation:
     """Without options."""
 
+    in_percent = False
+
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
         return zones.raw(candidates, _evenness)

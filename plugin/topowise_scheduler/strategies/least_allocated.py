@@ -18,6 +18,8 @@ from topowise_scheduler.strategies import zones
 class LeastAllocated:
     """`weights` of resources; one that is missing has 1."""
 
+    in_percent = False
+
     def __init__(self, weights: Mapping[str, int]) -> None:
         self._weights = weights
 

@@ -4,9 +4,10 @@
 NormalizeScore in Volcano, pkg/scheduler/plugins/numaaware, read at ed72c7c). Volcano multiplies by a weight of its own;
 here kube-scheduler's weight of the extender does, and the score is in hundredths of a percent. Here is different:
 
-- n counts the NUMA nodes of all aligned resources, Volcano knows CPUs only; of sidecars too, which Volcano ignores;
-- a node that aligns nothing of what it could give counts with all its NUMA nodes, as nothing is promised. In Volcano it
-  has n = 0 and beats every node that aligns.
+- n counts the NUMA nodes on which anything the pod holds will lie, Volcano knows the hint for CPUs only; those of
+  sidecars too, which Volcano ignores;
+- so a node that aligns nothing counts with what its kubelet will take. In Volcano it has n = 0 and beats every node
+  that aligns.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates
-from topowise_scheduler.strategies.allocations import INIT, aligned_requests, can_align
+from topowise_scheduler.strategies.allocations import INIT
 from topowise_scheduler.strategies.scale import RAW_MAX
 
 _PERCENT = RAW_MAX // 100
@@ -24,17 +25,14 @@ _PERCENT = RAW_MAX // 100
 class NUMAAware:
     """Without options."""
 
+    in_percent = False
+
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) minus the number of NUMA nodes used."""
-        used = np.zeros(candidates.masks.shape[1], np.int32)
-        for container, masks in zip(candidates.containers, candidates.masks, strict=True):
-            requests = aligned_requests(candidates, container)
-            if not requests or container.kind == INIT:
-                continue
-            used |= masks
-            nodes = np.flatnonzero(masks == 0)
-            if nodes.size:
-                used[nodes[can_align(candidates, requests, nodes)]] = (1 << candidates.zones) - 1
+        used = np.zeros(candidates.placed.shape[1], np.int64)
+        for container, placed in zip(candidates.containers, candidates.placed, strict=True):
+            if container.kind != INIT:
+                used |= placed
         return -np.bitwise_count(used).astype(np.int64)
 
     def finish(self, raw: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -11,7 +11,12 @@ from topowise_scheduler.engine import Candidates
 
 
 class Strategy(Protocol):
-    """Raw scores, larger is better. The candidates of a call come in several parts, so only `finish` sees all."""
+    """Raw scores, larger is better; ranks.py comes before them. The candidates of a call come in several parts, so only
+    `finish` sees all."""
+
+    @property
+    def in_percent(self) -> bool:
+        """Whether scores are figures that people know, and are not spread where there are levels for them."""
 
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) of these candidates, comparable with other candidates'."""

@@ -1,9 +1,9 @@
-"""TightFit: put the pod where it costs the least room for large pods to come, then where it lies best itself.
+"""TightFit: put the pod where it costs the least room for large pods to come.
 
 A pod that must lie in one NUMA node needs one large hole, not much room in all. Sort the free amounts of all zones of
 the cluster: placing a pod leaves the list as it was down to the hole it goes into. So the largest pods that can still
-come are kept by breaking the smallest hole that will do: best fit, over the zones the kubelets are predicted to choose.
-What counts, each level only among equals of those before:
+come are kept by breaking the smallest hole that will do: best fit, over the zones on which the pod is predicted to lie.
+What counts among nodes of equal rank (ranks.py), the second only among equals of the first:
 
 1. *Loss*, in octaves: log2 of how many copies of the container the hole had, a weighted mean over the resources it asks
    for. 0 is an exact fit; twice the hole is an octave more, whatever the zone's size. On top of it come
@@ -15,14 +15,12 @@ What counts, each level only among equals of those before:
      these zones together, so that no zone of them takes a pod of one zone until they end, whoever else does before.
    Containers in the same zones break one hole together, of others it is the mean. Plain init containers do not count:
    they leave the hole as it was.
-2. *Span*: how many zones the widest container needs, 1, 2, 3 to 4, or more, and of as many the mean SLIT distance
-   between them: within a socket (below 15), a hop away (below 25), or farther.
-3. *Fill*: the free share of the node's resources once the pod is there, in quarters; packing prefers the fuller node,
+2. *Fill*: the free share of the node's resources once the pod is there, in quarters; packing prefers the fuller node,
    spreading the emptier.
 
-312 * 8 * 4 = 9,984 of the 10,001 raw scores: 30 levels an octave, which tells holes of 2.3 % difference. A logarithm
-keeps the first level from drowning the others by differences that do not matter, such as 240 or 241 free CPUs, and
-still tells 4 from 5 by ten levels. Nodes without a hint for something they could align are below all others.
+312 * 4 levels, 8 apart: 9,984 of the 10,001 raw scores. 30 levels an octave tell holes of 2.3 % difference. A
+logarithm keeps the first level from drowning the second by differences that do not matter, such as 240 or 241 free
+CPUs, and still tells 4 from 5 by ten levels.
 """
 
 from __future__ import annotations
@@ -34,20 +32,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates
-from topowise_scheduler.strategies.allocations import Allocation, allocation_plans, can_align
-from topowise_scheduler.strategies.hinted_zones import HintedZones
+from topowise_scheduler.strategies.allocations import Allocation, allocation_plans
 
 _LOSSES: Final = 312
-_SPANS: Final = 8
 _FILLS: Final = 4
+_STEP: Final = 8
 
 _LEVELS_PER_OCTAVE: Final = 30
 _INTACT: Final = 0.5
 _IDLE: Final = 1.5
-
-# Mean SLIT distances: a socket's own zones are 11 or 12 apart, neighbouring sockets 16 to 21, others 31 or 32.
-_NEAR: Final = 15
-_HOP: Final = 25
 
 Octaves = NDArray[np.float64]
 
@@ -55,13 +48,15 @@ Octaves = NDArray[np.float64]
 class TightFit:
     """`weights` of resources; one that is missing has 1."""
 
+    in_percent = False
+
     def __init__(self, weights: Mapping[str, int], tie_break: Literal["spread", "pack"]) -> None:
         self._weights = weights
         self._packs = tie_break == "pack"
 
     def raw(self, candidates: Candidates) -> NDArray[np.int64]:
         """(nodes,) 0 to RAW_MAX."""
-        scores = np.zeros(candidates.masks.shape[1], np.int64)
+        scores = np.zeros(candidates.placed.shape[1], np.int64)
         for where, allocations in allocation_plans(candidates, without_init=True):
             scores = np.where(where, self._levels(candidates, allocations), scores)
         return scores
@@ -71,48 +66,41 @@ class TightFit:
         return raw
 
     def _levels(self, candidates: Candidates, allocations: Sequence[Allocation]) -> NDArray[np.int64]:
-        """(nodes,) the three levels in one number."""
-        count = candidates.masks.shape[1]
+        """(nodes,) both levels in one number."""
+        count = candidates.placed.shape[1]
         idle = _idle(candidates, allocations)
         loss = np.zeros(count)
-        span = np.zeros(count, np.int64)
-        promised = np.ones(count, np.bool_)
         for allocation in allocations:
             loss += self._loss(candidates, allocation, idle)
-            if allocation.hinted.several.size:
-                np.maximum(span, _span(allocation.hinted, candidates.distances), out=span)
-            if allocation.hinted.none.size:
-                promised[allocation.hinted.none] &= ~can_align(candidates, allocation.requests, allocation.hinted.none)
         # Half up.
         worse = np.floor(loss * (_LEVELS_PER_OCTAVE / len(allocations)) + 0.5).astype(np.int64)
-        levels = np.maximum(_LOSSES - 1 - worse, 1) * _SPANS + (_SPANS - 1 - span)
-        return np.where(promised, levels, 0) * _FILLS + self._fill(candidates, allocations)
+        return (np.maximum(_LOSSES - 1 - worse, 0) * _FILLS + self._fill(candidates, allocations)) * _STEP
 
     def _loss(self, candidates: Candidates, allocation: Allocation, idle: Iterable[str]) -> Octaves:
         """(nodes,) of one allocation; 0 where nothing is aligned."""
-        hinted, whole_zones = allocation.hinted, candidates.allocatable
-        count = hinted.masks.size
+        placed, whole_zones = allocation.placed, candidates.allocatable
+        count = placed.masks.size
         octaves, parts = np.zeros(count), np.zeros(count)
         share, left = np.ones(count), np.zeros(count)
         for name, amount in allocation.requests.items():
             # Several zones are given up whole.
-            free = hinted.gather(allocation.available[name], whole_zones[name])
-            whole = hinted.gather(whole_zones[name], whole_zones[name])
+            free = placed.gather(allocation.available[name], whole_zones[name])
+            whole = placed.gather(whole_zones[name], whole_zones[name])
             has = whole > 0
             weight = self._weights.get(name, 1) * has
             octaves += weight * np.log2(np.maximum(free, amount) / amount)
             parts += weight
             np.minimum(share, free / np.maximum(whole, 1), out=share, where=has)
         for name in idle:
-            free = hinted.gather(candidates.available[name], whole_zones[name])
-            whole = hinted.gather(whole_zones[name], whole_zones[name])
+            free = placed.gather(candidates.available[name], whole_zones[name])
+            whole = placed.gather(whole_zones[name], whole_zones[name])
             np.maximum(left, free / np.maximum(whole, 1), out=left)
         intact = (share >= 1) & (parts > 0)
         return octaves / np.maximum(parts, 1) + _INTACT * intact + _IDLE * np.minimum(left, share)
 
     def _fill(self, candidates: Candidates, allocations: Iterable[Allocation]) -> NDArray[np.int64]:
         """(nodes,) 0 to _FILLS - 1."""
-        count = candidates.masks.shape[1]
+        count = candidates.placed.shape[1]
         free, parts = np.zeros(count), np.zeros(count)
         for name, amount in _together(allocations).items():
             whole = candidates.allocatable[name].sum(axis=0)
@@ -137,17 +125,3 @@ def _together(allocations: Iterable[Allocation]) -> dict[str, int]:
         for name, amount in allocation.requests.items():
             total[name] = total.get(name, 0) + amount
     return total
-
-
-def _span(hinted: HintedZones, distances: NDArray[np.int32]) -> NDArray[np.int64]:
-    """(nodes,) 0 for one zone or none; then a level for each class of distance at 2 and at 3 to 4 zones; 7 for more."""
-    span = np.zeros(hinted.masks.size, np.int64)
-    inside = hinted.inside
-    count = inside.sum(axis=0)
-    total = np.zeros(count.size, np.int64)
-    for zone, row in enumerate(distances.take(hinted.several, axis=2)):
-        total += inside[zone] * ((row * inside).sum(axis=0) - row[zone])
-    mean = total / (count * (count - 1))
-    level = np.where(count == 2, 1, 4) + (mean >= _NEAR) + (mean >= _HOP)
-    span[hinted.several] = np.where(count > 4, _SPANS - 1, level)
-    return span

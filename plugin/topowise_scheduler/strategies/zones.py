@@ -9,8 +9,8 @@ cases", and a pod the mean over its containers, or in scope pod the minimum for 
 - a zone fits if it has enough of everything. Upstream takes any zone with a score above 0, so it counts zones that
   lack one of the resources, and does not count one that the pod would fill to the brim (LeastAllocated 0);
 - what earlier containers keep is taken away first (allocations.py); plain init containers keep nothing;
-- policies other than single-numa-node are scored too. Zones that are taken together are scored as one zone; a
-  container without a hint scores 0, as every node of these policies does upstream;
+- policies other than single-numa-node are scored too, upstream gives them 0. Zones that are taken together are scored
+  as one zone;
 - a resource that no zone of a node has is not aligned there and does not count; upstream it scores 0;
 - without any aligned resource the score is 0 on all nodes, which says as much as upstream's 100.
 """
@@ -44,7 +44,7 @@ OfZones = Callable[[Sequence[Share]], Scores]
 
 def raw(candidates: Candidates, of_zones: OfZones) -> NDArray[np.int64]:
     """(nodes,) 0 to RAW_MAX; `of_zones` gives (zones, nodes) from 0 to 1 where the zone fits."""
-    scores = np.zeros(candidates.masks.shape[1])
+    scores = np.zeros(candidates.placed.shape[1])
     with np.errstate(divide="ignore", invalid="ignore"):
         for where, allocations in allocation_plans(candidates):
             total = np.sum([_of_allocation(candidates, allocation, of_zones) for allocation in allocations], axis=0)
@@ -55,14 +55,14 @@ def raw(candidates: Candidates, of_zones: OfZones) -> NDArray[np.int64]:
 def _of_allocation(candidates: Candidates, allocation: Allocation, of_zones: OfZones) -> Scores:
     counts = {name: has_resource(candidates, name) for name in allocation.requests}
     found = _lowest(allocation.requests, allocation.available, counts, of_zones)
-    several = allocation.hinted.several
+    several = allocation.placed.several
     if several.size:
         together = {
-            name: allocation.hinted.at_several(requests)[None] for name, requests in allocation.available.items()
+            name: allocation.placed.at_several(requests)[None] for name, requests in allocation.available.items()
         }
         some = {name: None if where is None else where[several] for name, where in counts.items()}
         found[several] = _lowest(allocation.requests, together, some, of_zones)
-    found[allocation.hinted.none] = 0
+    found[allocation.placed.none] = 0
     return found
 
 

@@ -7,6 +7,8 @@ not a second opinion.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import Literal
 
 import msgspec
@@ -16,6 +18,8 @@ from topowise.pods import HUGEPAGES
 from topowise_scheduler.kube_scheduler import Refusal, spell
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.hints import Hint, Hints
+from topowise_scheduler.kubelet.located import Located, located
+from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 from topowise_scheduler.report import Report
 
@@ -196,21 +200,51 @@ def _amounts(kubelet: Kubelet, resource: str, position: int) -> tuple[int, int]:
 
 
 def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission) -> str:
+    places = located(node, pod.uid)
     if node.settings.topology.policy == "none":
-        return "fits: the node's Topology Manager has policy none and aligns nothing"
+        text = "fits: the node's Topology Manager has policy none and aligns nothing"
+        lie = [f"container {name} has {_lies(node, [place])}" for name, place in places.items() if place.mask]
+        return "; ".join((text, *lie))
     aligned = [step for step in steps if step.resources]
     if not aligned:
         return f"fits: nothing this {pod.qos} pod asks for is aligned on this node"
-    return "; ".join(_where(step) for step in aligned)
+    return "; ".join(
+        _where(node, step, [places[step.container]] if step.container else list(places.values())) for step in aligned
+    )
 
 
-def _where(step: Step) -> str:
+def _where(node: Kubelet, step: Step, places: Sequence[Located]) -> str:
+    """Where one merge of hints leads; if it is no preferred one, that is not the hint."""
     asked = _asked_for(step)
+    if not step.preferred:
+        return f"{_who(step)} is not aligned: {_lies(node, places)} ({asked})"
     if step.chosen is None:
         return f"{_who(step)} goes anywhere ({asked})"
     nodes = "NUMA node" if len(step.chosen) == 1 else "NUMA nodes"
-    spread = "" if step.preferred else ", not aligned"
-    return f"{_who(step)} goes to {nodes} {', '.join(map(str, step.chosen))} ({asked}{spread})"
+    return f"{_who(step)} goes to {nodes} {', '.join(map(str, step.chosen))} ({asked})"
+
+
+def _lies(node: Kubelet, places: Sequence[Located]) -> str:
+    """Of what containers hold, the NUMA nodes: "CPUs on NUMA nodes 0 and 1, memory on 0"."""
+    masks = {
+        "CPUs": [place.cpus for place in places],
+        "memory": [place.memory for place in places],
+        "devices": [place.devices for place in places],
+    }
+    found: list[str] = []
+    for what, each in masks.items():
+        ids = [node.node_ids[position] for position in members(reduce(or_, each, 0))]
+        if ids:
+            # The word once is enough.
+            nodes = "" if found else "NUMA nodes " if len(ids) > 1 else "NUMA node "
+            found.append(f"{what} on {nodes}{_enumerated(ids)}")
+    return ", ".join(found) or "nothing on a NUMA node of its own"
+
+
+def _enumerated(ids: Sequence[int]) -> str:
+    """1, 2 and 3."""
+    *first, last = map(str, ids)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _who(step: Step) -> str:

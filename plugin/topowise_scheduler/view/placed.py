@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from topowise import cpuset
 from topowise_scheduler.kubelet import Kubelet, Placement
+from topowise_scheduler.kubelet.located import of_cpus, of_devices
 from topowise_scheduler.kubelet.masks import members
 
 
@@ -59,14 +60,12 @@ def _nodes(place: Placed) -> str:
 
 
 def _of(kubelet: Kubelet, placed: Placement, *, is_exact: bool) -> Placed:
-    numa = {
-        node
-        for node, cpus in zip(kubelet.node_ids, kubelet.topology.numa_cpus, strict=True)
-        if cpus & (placed.cpus or 0)
-    }
-    numa.update(node for block in placed.memory if block.size for node in block.numa)
+    mask = of_cpus(kubelet, placed.cpus or 0)
     for resource, ids in placed.devices.items():
-        numa.update(_near(kubelet, resource, ids))
+        table = kubelet.devices.tables[resource]
+        mask |= of_devices(table, table.select(ids))
+    numa = {kubelet.node_ids[position] for position in members(mask)}
+    numa.update(node for block in placed.memory if block.size for node in block.numa)
     return Placed(
         numa=tuple(sorted(numa)),
         aligned=placed.numa is None or placed.preferred or not numa,
@@ -74,13 +73,3 @@ def _of(kubelet: Kubelet, placed: Placement, *, is_exact: bool) -> Placed:
         memory=tuple((block.type, block.numa, block.size) for block in placed.memory if block.size),
         devices={name: ids for name, ids in placed.devices.items() if ids} if is_exact else {},
     )
-
-
-def _near(kubelet: Kubelet, resource: str, ids: Iterable[str]) -> Iterator[int]:
-    """The nodes of devices that are near a single one: what is near several is no place."""
-    table = kubelet.devices.tables[resource]
-    for device in ids:
-        one = table.select([device])
-        near = [node for node, held in zip(kubelet.node_ids, table.near, strict=True) if held & one]
-        if len(near) == 1:
-            yield near[0]

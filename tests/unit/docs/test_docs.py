@@ -312,8 +312,15 @@ def test_scores_are_spread_as_told() -> None:
     assert len(rows) == 3
     for cells in rows:
         raw, ten, hundred = ([int(number.replace(",", "")) for number in cell.split(" · ")] for cell in cells)
-        assert scale.spread(np.array(raw), 10).tolist() == ten
-        assert scale.spread(np.array(raw), 100).tolist() == hundred
+        assert scale.spread(np.array(raw), np.zeros(4, np.int64), 10).tolist() == ten
+        assert scale.spread(np.array(raw), np.zeros(4, np.int64), 100).tolist() == hundred
+    [(mixed, *levels)] = re.findall(
+        r"^\| ([\d,]+ aligned · .+) \| ([\d ·]+) \| ([\d ·]+) \|$", documented, re.MULTILINE
+    )
+    cells = [cell.split() for cell in mixed.replace(",", "").split(" · ")]
+    scores, ranks = np.array([int(score) for score, _ in cells]), np.array([int(how == "split") for _, how in cells])
+    for text, top in zip(levels, (10, 100), strict=True):
+        assert scale.spread(scores, ranks, top).tolist() == [int(level) for level in text.split(" · ")]
 
 
 def test_weights_add_up() -> None:
@@ -472,8 +479,8 @@ def test_explanations_are_as_quoted() -> None:
     documented = (DOCS / "how-to/explain.md").read_text().replace("container app ", "container c0 ")
     kubelet = with_both("restricted")
     assert said(kubelet, SOLVER).text in documented
-    assert said(with_both("best-effort"), SOLVER).text.endswith("(cpu 6, memory 4Gi, not aligned)")
-    assert "(cpu 6, memory 4Gi, not aligned)" in documented
+    split = said(with_both("best-effort"), SOLVER).text
+    assert split.removeprefix("container c0 ") in documented
     wide = said(node("restricted"), pod("wide", {"cpu": "10", "memory": "40Gi"}))
     assert wide.text.removeprefix("container c0 ") in documented
     assert said(node("none"), WEB).text in documented

@@ -49,7 +49,7 @@ def test_a_verdict_says_whether_waiting_may_help(engine: Engine, requests_of: Re
     judged = engine.judge(requests_of(*[{"cpu": "6", "memory": "1Gi", GPU: "1"}] * 4))
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE]
     assert [judged.reason_of(index) for index in range(3)] == ["", "TopologyAffinityError", "TopologyAffinityError"]
-    assert judged.masks[:, 0].tolist() == [1, 2, 4, 8]
+    assert judged.zones[:, 0].tolist() == [1, 2, 4, 8]
 
 
 def test_a_shortage_names_the_resource(engine: Engine, requests_of: RequestsOf) -> None:
@@ -69,7 +69,7 @@ def test_rows_may_be_asked_in_any_order_twice_and_without_a_node(engine: Engine,
     known = [2, 1, 0, 1]
     assert judged.outcome.tolist() == [everything.outcome[2], Outcome.UNKNOWN, *everything.outcome[known[1:]].tolist()]
     fits = np.flatnonzero(judged.outcome == Outcome.FITS)
-    assert judged.masks[0, fits].tolist() == [everything.masks[0, max(0, row)] for row in rows[fits]]
+    assert judged.zones[0, fits].tolist() == [everything.zones[0, max(0, row)] for row in rows[fits]]
     assert engine.judge(asked, rows[:0]).outcome.tolist() == []
 
 
@@ -79,7 +79,7 @@ def test_only_nodes_that_changed_are_judged_again(engine: Engine, server_of: Ser
     assert (engine.cache_hits, engine.cache_misses) == (0, 3)
     engine.put("busy", server_of())
     # A pod of the same shape, whoever it is.
-    assert engine.judge(requests_of({"cpu": "4", "memory": 1 << 30})).masks.tolist() == [[1, 1, 2]]
+    assert engine.judge(requests_of({"cpu": "4", "memory": 1 << 30})).zones.tolist() == [[1, 1, 2]]
     assert (engine.cache_hits, engine.cache_misses) == (2, 4)
 
 
@@ -109,7 +109,7 @@ def test_the_gate_of_pod_level_resources_is_the_nodes(server_of: ServerOf) -> No
     judged = engine.judge(PodRequests(pods.needs(pod), pods.needs(pod, pod_level_resources=False)))
     # The managers leave a pod with pod-level resources alone.
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
-    assert judged.masks.tolist() == [[0, 1]]
+    assert judged.zones.tolist() == [[0, 1]]
 
 
 def test_candidates_are_the_nodes_that_fit_with_what_they_have(engine: Engine, requests_of: RequestsOf) -> None:
@@ -130,7 +130,8 @@ def test_candidates_are_the_nodes_that_fit_with_what_they_have(engine: Engine, r
     assert found.available["hugepages-2Mi"][:, 0].tolist() == [2 * GI] * 4
     assert [(container.name, container.kind) for container in found.containers] == [("c0", "init"), ("c1", "app")]
     assert found.containers[1].requests == {"cpu": 6, "memory": 2 * GI, "hugepages-2Mi": 4 << 20, GPU: 1}
-    assert found.masks.tolist() == [[2, 1], [2, 1]]
+    assert found.placed.tolist() == [[2, 1], [2, 1]]
+    assert found.aligned.all()
 
 
 def test_nodes_of_other_sizes_and_policies_are_apart(server_of: ServerOf, requests_of: RequestsOf) -> None:
@@ -194,7 +195,7 @@ def test_what_counts_cannot_tell_is_asked_of_the_model_and_counted(
     engine.put("by-socket", server_of("restricted", cpuManagerPolicyOptions={"align-by-socket": "true"}))
     judged = engine.judge(requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
     assert judged.outcome.tolist() == [Outcome.FITS] * 3
-    assert judged.masks.tolist() == [[2, 2, 2]]
+    assert judged.zones.tolist() == [[2, 2, 2]]
     assert engine.fallbacks == {"devices-near-several-nodes": 1, "align-by-socket": 1}
     # Cached like any other verdict.
     engine.judge(requests_of({"cpu": "16", "memory": "1Gi", GPU: "1"}))
@@ -209,6 +210,6 @@ def test_machines_beyond_eight_numa_nodes_are_left_to_the_model(server_of: Serve
     asked = requests_of(*[{"cpu": "15", "memory": "1Gi", GPU: "1"}] * 9)
     judged = engine.judge(asked)
     assert judged.outcome.tolist() == [Outcome.FITS, Outcome.FITS]
-    assert judged.masks[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
+    assert judged.zones[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
     assert engine.fallbacks == {"zones": 2}
     assert sorted(found.zones for _, found in engine.candidates(asked)) == [10, 20]

@@ -16,6 +16,7 @@ from topowise import pods
 from topowise_scheduler import replay
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError
+from topowise_scheduler.kubelet.located import located
 from topowise_scheduler.shape import PodRequests
 
 RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
@@ -43,12 +44,14 @@ def _differences(line: bytes) -> Iterator[str]:
             continue
         engine = Engine()
         engine.put("node", kubelet.fork())
-        judged = engine.judge(PodRequests(pods.needs(event.pod), pods.needs(event.pod, pod_level_resources=False)))
+        judged = engine.judge(
+            PodRequests(pods.needs(event.pod), pods.needs(event.pod, pod_level_resources=False)), located=True
+        )
         result = replay.apply(kubelet, event)
         if judged.reason_of(0) != result.get("reason", ""):
             yield f"{scenario.id}, event {number}: {judged.reason_of(0)!r}, recorded {result.get('reason')!r}"
         elif result["admitted"]:
-            numa = [container["hint"]["numa"] for container in result["containers"].values()]
-            masks = [sum(1 << kubelet.node_ids.index(node) for node in nodes or ()) for nodes in numa]
-            if judged.masks[:, 0].tolist() != masks:
-                yield f"{scenario.id}, event {number}: hints {judged.masks[:, 0].tolist()}, recorded {masks}"
+            places = located(kubelet, result["uid"])
+            zones = [places[name].mask for name in result["containers"]]
+            if judged.zones[:, 0].tolist() != zones:
+                yield f"{scenario.id}, event {number}: zones {judged.zones[:, 0].tolist()}, recorded {zones}"

@@ -25,10 +25,13 @@ def _candidates(
     kinds: Sequence[str] = (),
     whole: Sequence[Node] | None = None,
     distances: Sequence[Sequence[int]] | None = None,
+    aligned: Sequence[Sequence[bool]] = (),
+    by_pod: bool = False,
 ) -> Candidates:
     """Nodes by what their zones have available, `whole` by what they can give (all available, unless told).
 
-    `masks` are a row a step, `kinds` all "app" unless told, `distances` the same on every node, 10 and 20 unless told.
+    `masks` are where the containers lie, a row each, `aligned` likewise, all True unless told; `kinds` are all "app"
+    unless told, `distances` the same on every node, 10 and 20 unless told.
     """
     zones = len(nodes[0])
     whole = nodes if whole is None else whole
@@ -48,7 +51,11 @@ def _candidates(
             AlignedContainer(f"c{number}", kind, amounts)  # type: ignore[arg-type]
             for number, (kind, amounts) in enumerate(zip(kinds or ["app"] * len(containers), containers, strict=True))
         ),
-        masks=np.array(masks, np.int32).reshape(len(containers), len(nodes)),
+        placed=np.array(masks, np.int64).reshape(len(containers), len(nodes)),
+        aligned=np.array(aligned if aligned else [[True] * len(nodes)] * len(containers), np.bool_).reshape(
+            len(containers), len(nodes)
+        ),
+        by_pod=by_pod,
     )
 
 

@@ -26,7 +26,7 @@ from topowise_scheduler.kubelet import (
     NumaNode,
 )
 from topowise_scheduler.kubelet.admission import Admission
-from topowise_scheduler.strategies import make, scale
+from topowise_scheduler.strategies import make, rate
 
 GI = 1 << 30
 GPU = "example.com/gpu"
@@ -110,7 +110,8 @@ def candidates(
         allocatable={name: table(whole, name) for name in whole[0]},
         available={name: table(now, name) for name in now[0]},
         containers=(AlignedContainer("c", "app", asked),),
-        masks=np.array([masks], np.int32),
+        placed=np.array([masks], np.int64),
+        aligned=np.ones((1, len(masks)), np.bool_),
     )
 
 
@@ -130,7 +131,7 @@ def placed(name: str, mix: Shapes, gpus: Sequence[int], seed: int) -> int:
         asked = candidates(
             [nodes[place] for place in fit], [whole[place] for place in fit], [shown[place] for place in fit], amounts
         )
-        scores = scale.spread(strategy.finish(strategy.raw(asked)), 10)
+        scores = rate(strategy, [(np.arange(len(fit)), asked)]).levels(10)
         chosen = fit[rng.choice(np.flatnonzero(scores == scores.max()).tolist())]
         assert nodes[chosen].admit(pod(uid, amounts)).admitted
         count += 1

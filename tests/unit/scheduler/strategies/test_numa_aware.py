@@ -35,10 +35,3 @@ def test_the_zones_of_all_lasting_containers_count_once(candidates_of: Candidate
         *[[{"cpu": 8}] * 4] * 2, containers=containers, kinds=["init", "sidecar", "app"], masks=masks
     )
     assert scores("NUMAAware", candidates) == [5000, 0]
-
-
-def test_a_node_that_promises_nothing_counts_with_all_its_zones(candidates_of: CandidatesOf, scores: Scores) -> None:
-    nodes: list[Node] = [[{"cpu": 8}] * 4] * 2
-    assert scores("NUMAAware", candidates_of(*nodes, containers=[{"cpu": 2}], masks=[[0, 3]])) == [0, 5000]
-    elsewhere: list[Node] = [[{"cpu": 8}] * 4, [{"cpu": 8, "gpu": 1}] * 4]
-    assert scores("NUMAAware", candidates_of(*elsewhere, containers=[{"gpu": 1}], masks=[[0, 1]])) == [10_000, 0]

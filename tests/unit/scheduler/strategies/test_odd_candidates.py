@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Candidates
-from topowise_scheduler.strategies import NAMES, Strategy, make, scale
+from topowise_scheduler.strategies import NAMES, Strategy, make, ranks, scale
 
 from .conftest import CandidatesOf, Node, Scores, _candidates
 
@@ -31,7 +31,8 @@ def test_no_nodes_have_no_scores(candidates_of: CandidatesOf, name: str) -> None
         distances=candidates.distances[..., :0],
         allocatable={"cpu": candidates.allocatable["cpu"][:, :0]},
         available={"cpu": candidates.available["cpu"][:, :0]},
-        masks=candidates.masks[:, :0],
+        placed=candidates.placed[:, :0],
+        aligned=candidates.aligned[:, :0],
     )
     strategy = strategy_of(name)
     assert strategy.finish(strategy.raw(nobody)).tolist() == []
@@ -44,17 +45,6 @@ def test_a_pod_that_aligns_nothing_makes_no_difference(
 ) -> None:
     nodes: list[Node] = [[{"cpu": 4}], [{"cpu": 1}]]
     assert len(set(scores(name, candidates_of(*nodes, containers=containers, masks=[[0, 0]] * len(containers))))) == 1
-
-
-@EVERY
-def test_an_aligned_node_is_better_than_one_that_promises_nothing(
-    candidates_of: CandidatesOf, scores: Scores, name: str
-) -> None:
-    node: Node = [{"cpu": 4, "memory": 8}, {"cpu": 4, "memory": 8}]
-    # Nobody knows where the pod will lie on the second node; LeastNUMANodes counts what it would need.
-    candidates = candidates_of(node, node, containers=[{"cpu": 2, "memory": 3}], masks=[[1, 0]])
-    aligned, unpromised = scores(name, candidates)
-    assert aligned >= unpromised if name == "LeastNUMANodes" else aligned > unpromised
 
 
 def test_an_unknown_strategy_is_refused() -> None:
@@ -82,7 +72,17 @@ def candidates(draw: st.DrawFn) -> Candidates:
         st.lists(st.sampled_from(["app", "init", "sidecar"]), min_size=len(containers), max_size=len(containers))
     )
     rows = draw(st.lists(masks, min_size=len(containers), max_size=len(containers)))
-    return _candidates(*nodes, containers=containers, masks=rows, kinds=kinds, whole=whole)
+    flags = st.lists(st.booleans(), min_size=count, max_size=count)
+    aligned = draw(st.lists(flags, min_size=len(containers), max_size=len(containers)))
+    return _candidates(
+        *nodes,
+        containers=containers,
+        masks=rows,
+        kinds=kinds,
+        whole=whole,
+        aligned=aligned,
+        by_pod=draw(st.booleans()),
+    )
 
 
 def only(candidates: Candidates, node: int) -> Candidates:
@@ -92,8 +92,18 @@ def only(candidates: Candidates, node: int) -> Candidates:
         distances=candidates.distances[..., node : node + 1],
         allocatable={name: table[:, node : node + 1] for name, table in candidates.allocatable.items()},
         available={name: table[:, node : node + 1] for name, table in candidates.available.items()},
-        masks=candidates.masks[:, node : node + 1],
+        placed=candidates.placed[:, node : node + 1],
+        aligned=candidates.aligned[:, node : node + 1],
     )
+
+
+@pytest.mark.filterwarnings("error")
+@settings(max_examples=150, deadline=None)
+@given(candidates=candidates())
+def test_a_node_is_ranked_for_itself(candidates: Candidates) -> None:
+    found = ranks.of(candidates)
+    assert found.dtype == np.int64
+    assert found.tolist() == [ranks.of(only(candidates, node)).item() for node in range(len(candidates.rows))]
 
 
 @EVERY

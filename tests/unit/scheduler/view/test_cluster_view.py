@@ -124,7 +124,7 @@ def test_who_refuses_is_not_scored(service: Service) -> None:
     names = ["good", "gpu", "virtual"]
     alone = {one.node: one.score for one in service.view.explanations(asked(), names)}
     among = {one.node: one.score for one in service.view.explanations(asked(), service.view.names)}
-    assert alone == {"good": 9, "gpu": 10, "virtual": 0}
+    assert alone == {"good": 5, "gpu": 10, "virtual": 0}
     assert {name: among[name] for name in names} == alone
     assert among["cordoned"] == 0
 

@@ -1,4 +1,4 @@
-"""Where a row of masks points: most nodes give one zone, a few give several, and some align nothing."""
+"""Where the placements of a container point: on most nodes to one zone, on a few to several, and on some to none."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 PerZone = NDArray[np.int64]
+Zones = NDArray[np.int64]
+"""(nodes,) sets of zones, bit z for position z."""
 
 
 @dataclass(frozen=True, slots=True)
-class HintedZones:
+class PlacedZones:
     """`masks` (nodes,) taken apart: `single` are the nodes with one zone and `flat` its place in (zones, nodes) read
     row by row, `several` those with more and `inside` (zones, several) whether each zone is in the mask, `none` those
     with 0."""
 
-    masks: NDArray[np.int32]
+    masks: Zones
     single: NDArray[np.intp]
     flat: NDArray[np.intp]
     several: NDArray[np.intp]
@@ -24,7 +26,7 @@ class HintedZones:
     none: NDArray[np.intp]
 
     @classmethod
-    def of(cls, masks: NDArray[np.int32], zones: int) -> HintedZones:
+    def of(cls, masks: Zones, zones: int) -> PlacedZones:
         counts = np.bitwise_count(masks)
         single, several = np.flatnonzero(counts == 1), np.flatnonzero(counts > 1)
         # The bits below the only one that is set.
@@ -34,7 +36,7 @@ class HintedZones:
             single,
             zone * masks.size + single,
             several,
-            masks[several].astype(np.int64) >> np.arange(zones)[:, None] & 1,
+            masks[several] >> np.arange(zones)[:, None] & 1,
             np.flatnonzero(counts == 0),
         )
 

@@ -1,0 +1,61 @@
+"""How well a pod will lie, whatever the strategy: aligned, then few NUMA nodes, then near ones."""
+
+from __future__ import annotations
+
+from topowise_scheduler.strategies import ranks
+
+from .conftest import CandidatesOf, Node
+
+FOUR: Node = [{"cpu": 4}] * 4
+SQUARE = [[10, 12, 32, 32], [12, 10, 32, 32], [32, 32, 10, 12], [32, 32, 12, 10]]
+
+
+def test_the_order(candidates_of: CandidatesOf) -> None:
+    masks = [0b1, 0b11, 0b101, 0b111, 0b1111, 0b1, 0b11, 0b101]
+    candidates = candidates_of(
+        *[FOUR] * 8, containers=[{"cpu": 4}], masks=[masks], aligned=[[True] * 5 + [False] * 3], distances=SQUARE
+    )
+    found = ranks.of(candidates).tolist()
+    assert found == sorted(found)
+    assert len(set(found)) == 8
+    assert found[0] == 0
+
+
+def test_one_numa_node_is_as_good_as_another(candidates_of: CandidatesOf) -> None:
+    candidates = candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}, {"cpu": 1}], masks=[[1, 2, 8], [1, 4, 0]])
+    assert ranks.of(candidates).tolist() == [0, 0, 0]
+
+
+def test_the_widest_container_counts_and_in_scope_pod_the_pod(candidates_of: CandidatesOf) -> None:
+    masks = [[1, 1, 3], [2, 3, 0]]
+    apart = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks)).tolist()
+    assert apart[0] < apart[1] == apart[2]
+    together = ranks.of(candidates_of(*[FOUR] * 3, containers=[{"cpu": 4}] * 2, masks=masks, by_pod=True)).tolist()
+    assert together[0] == together[1] == together[2] == apart[1]
+
+
+def test_of_containers_as_wide_the_farthest_counts(candidates_of: CandidatesOf) -> None:
+    candidates = candidates_of(
+        *[FOUR] * 2, containers=[{"cpu": 4}] * 2, masks=[[0b11, 0b11], [0b1100, 0b101]], distances=SQUARE
+    )
+    near, far = ranks.of(candidates).tolist()
+    assert far - near == 32 - 12
+
+
+def test_plain_init_containers_do_not_count(candidates_of: CandidatesOf) -> None:
+    candidates = candidates_of(
+        *[FOUR] * 2,
+        containers=[{"cpu": 8}, {"cpu": 1}],
+        masks=[[3, 3], [1, 3]],
+        aligned=[[False, True], [True, True]],
+        kinds=["init", "app"],
+    )
+    init_split, both = ranks.of(candidates).tolist()
+    assert init_split == 0 < both
+    alone = candidates_of(FOUR, containers=[{"cpu": 8}], masks=[[3]], aligned=[[False]], kinds=["init"])
+    assert ranks.of(alone).tolist() == [0]
+
+
+def test_machines_of_dozens_of_numa_nodes_are_ranked_too(candidates_of: CandidatesOf) -> None:
+    candidates = candidates_of([{"cpu": 4}] * 64, containers=[{"cpu": 4}], masks=[[(1 << 63) - 1]])
+    assert ranks.of(candidates).tolist() == [62 * 256 + 20]

@@ -1,0 +1,296 @@
+"""What a pod would get on each node decides the scores, as kube-scheduler asks for them (POST /prioritize).
+
+Each test is a situation that somebody has seen or published: the LeastNUMANodes proposal (KEP-454 of
+scheduler-plugins), scheduler-plugins' own example, busy best-effort nodes on which the merged hint is one NUMA node
+while the CPUs come from two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sandbox.exported import exported
+from scheduling import GIB, Service, counts, pod
+from topowise import nrt, pods
+from topowise_scheduler import kube_scheduler, strategies
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.configuration import Scoring
+from topowise_scheduler.extender import http
+from topowise_scheduler.kubelet import (
+    Core,
+    Device,
+    DevicePlugin,
+    Kubelet,
+    KubeletConfiguration,
+    Machine,
+    MemoryReservation,
+    NumaNode,
+)
+from topowise_scheduler.strategies import scale as scales
+
+GPU: Final = "example.com/gpu"
+EVERY = pytest.mark.parametrize("strategy", strategies.NAMES)
+MEMORY = pytest.mark.parametrize("memory", ["None", "Static"])
+
+
+def scores(
+    service: Service, asked: dict[str, Any], *names: str, strategy: str = "TightFit", scale: int = 100
+) -> list[int]:
+    """What POST /prioritize answers, in the order of the names."""
+    service.answers = Answers(
+        service.ledger, service.records, strategies.make(strategy, {}, Scoring()), top_score=scale
+    )
+    app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        body = msgspec.json.encode({"Pod": asked, "Nodes": None, "NodeNames": names})
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app({"type": "http", "path": "/v1/prioritize", "method": "POST", "query_string": b""}, receive, send))
+    answered = {one["Host"]: one["Score"] for one in json.loads(sent[1]["body"])}
+    return [answered[name] for name in names]
+
+
+def containers(name: str, *amounts: Mapping[str, str | int]) -> dict[str, Any]:
+    """A Guaranteed pod of such containers."""
+    made = [
+        {"name": f"c{number}", "resources": {"requests": dict(one), "limits": dict(one)}}
+        for number, one in enumerate(amounts)
+    ]
+    return pod(name, containers=made)
+
+
+def machine(
+    cpus: Sequence[int],
+    gpus: Sequence[int] = (),
+    distances: Sequence[Sequence[int]] = (),
+    memory: int = 16 * GIB,
+) -> Machine:
+    """NUMA nodes with so many CPUs and GPUs and so much memory each; CPU 0 and a GiB each are the system's and come on
+    top."""
+    numa, first = [], 1
+    for zone, count in enumerate(cpus):
+        ids = ([0] if zone == 0 else []) + list(range(first, first + count))
+        first += count
+        costs = (
+            tuple(distances[zone]) if distances else tuple(10 if zone == other else 20 for other in range(len(cpus)))
+        )
+        cores = tuple(Core(socket=zone, threads=(cpu,)) for cpu in ids)
+        numa.append(NumaNode(id=zone, memory=memory + GIB, cores=cores, distances=costs))
+    near = [zone for zone, count in enumerate(gpus) for _ in range(count)]
+    plugins = (DevicePlugin(GPU, tuple(Device(f"gpu{at}", (zone,)) for at, zone in enumerate(near))),) if near else ()
+    return Machine(numa=tuple(numa), devices=plugins)
+
+
+def configuration(
+    zones: int, policy: str = "best-effort", memory: str = "Static", **fields: Any
+) -> KubeletConfiguration:
+    reserved = tuple(MemoryReservation(zone, {"memory": "1Gi"}) for zone in range(zones)) if memory == "Static" else ()
+    return KubeletConfiguration(
+        topologyManagerPolicy=policy,
+        cpuManagerPolicy="static",
+        reservedSystemCPUs="0",
+        memoryManagerPolicy=memory,
+        reservedMemory=reserved,
+        systemReserved={"memory": f"{zones}Gi"},
+        evictionHard={},
+        **fields,
+    )
+
+
+def node(
+    name: str,
+    built: Machine,
+    config: KubeletConfiguration,
+    residents: Sequence[Mapping[str, str | int]] = (),
+    removed: Sequence[int] = (),
+) -> nrt.NodeResourceTopology:
+    """A node that runs these pods of one container each, in this order, but for those that have ended."""
+    kubelet = Kubelet(built, config)
+    for number, one in enumerate(residents):
+        document = containers(f"{name}-{number}", one)
+        assert kubelet.admit(pods.decode(msgspec.json.encode(document))).admitted
+    for number in removed:
+        assert kubelet.remove(f"uid-{name}-{number}")
+    made = exported(built, config, kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
+    return msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name=name))
+
+
+def reported(*topologies: nrt.NodeResourceTopology) -> Service:
+    service = Service()
+    for topology in topologies:
+        service.report(topology)
+    return service
+
+
+def busy(memory: str, policy: str = "best-effort") -> Service:
+    """Two nodes of 8 + 8 CPUs, full but for four CPUs: two in each NUMA node, or all in one.
+
+    Memory is held on every NUMA node, so that a hint for memory has one.
+    """
+    config = configuration(2, policy, memory)
+    two, built = {"cpu": "2", "memory": "1Gi"}, machine([8, 8])
+    return reported(
+        node("split", built, config, [two] * 8, removed=[3, 7]),
+        node("aligned", built, config, [two] * 8, removed=[6, 7]),
+    )
+
+
+@EVERY
+@MEMORY
+@pytest.mark.parametrize("scale", [10, 100])
+def test_a_busy_node_that_would_split_the_pod_is_below_one_that_would_not(
+    strategy: str, memory: str, scale: int
+) -> None:
+    """As reported: 4 CPUs and 1Gi; the split node got 100 and the aligned one 0, or both the same."""
+    split, aligned = scores(busy(memory), pod("p", "4"), "split", "aligned", strategy=strategy, scale=scale)
+    assert aligned > split
+
+
+@MEMORY
+def test_the_example_of_the_least_numa_nodes_proposal(memory: str) -> None:
+    """Free CPUs 2 + 4 and 8 + 8, two containers of 3 CPUs each: 82 and 94."""
+    config = configuration(2, memory=memory)
+    service = reported(node("n1", machine([2, 4]), config), node("n2", machine([8, 8]), config))
+    asked = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
+    assert scores(service, asked, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
+
+
+@MEMORY
+def test_the_example_of_the_proposal_on_a_node_where_memory_is_held_everywhere(memory: str) -> None:
+    config = configuration(2, memory=memory)
+    held = [{"cpu": "1", "memory": "8Gi"}] * 3
+    service = reported(
+        node("n1", machine([4, 5]), config, held),
+        node("n2", machine([10, 10]), config, held),
+    )
+    asked = containers("p", *[{"cpu": "3", "memory": "1Gi"}] * 2)
+    assert scores(service, asked, "n1", "n2", strategy="LeastNUMANodes") == [82, 94]
+
+
+@MEMORY
+def test_the_example_of_scheduler_plugins(memory: str) -> None:
+    """Zones of 2 CPUs and 50Mi, containers of 1 and 3 CPUs: the second takes both. Zones of 4 CPUs do not."""
+    config = configuration(2, memory=memory)
+    service = reported(node("small", machine([2, 2]), config), node("large", machine([4, 4]), config))
+    asked = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
+    assert scores(service, asked, "small", "large", strategy="LeastNUMANodes") == [82, 94]
+
+
+def test_the_example_of_scheduler_plugins_as_other_exporters_count() -> None:
+    """Reports without ids: the simplest machine with the counts is looked at."""
+    service = Service()
+    for name, each in (("small", "2"), ("large", "4")):
+        service.report(counts(name, (each, each), allocatable=each, policy="best-effort", included=()))
+    asked = containers("p", {"cpu": "1", "memory": "20Mi"}, {"cpu": "3", "memory": "20Mi"})
+    assert scores(service, asked, "small", "large", strategy="LeastNUMANodes") == [82, 94]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "percents"),
+    [("MostAllocated", (27, 70, 33.33)), ("LeastAllocated", (73, 30, 66.67)), ("BalancedAllocation", (89.42, 82, 100))],
+)
+def test_the_figures_of_kep_119(strategy: str, percents: tuple[float, float, float]) -> None:
+    """defaultNUMANodes of scheduler-plugins and a pod of 2 CPUs and 20Mi: its scores, spread over the scale."""
+    service = Service()
+    for number, (cpus, mebibytes) in enumerate([(4, 500), (2, 50), (6, 60)]):
+        built = machine([cpus, cpus], memory=mebibytes << 20)
+        service.report(node(f"n{number}", built, configuration(2, "single-numa-node")))
+    asked = containers("p", {"cpu": "2", "memory": "20Mi"})
+    raw = np.array([round(100 * percent) for percent in percents])
+    expected = scales.spread(raw, np.zeros(3, np.int64), 100).tolist()
+    assert scores(service, asked, "n0", "n1", "n2", strategy=strategy) == expected
+
+
+def test_the_number_that_scores_0_is_the_nodes_own() -> None:
+    """`topologyManagerMaxNUMANodes`: of 16 a NUMA node costs 6, of 8 it costs 12."""
+    options = {"max-allowable-numa-nodes": "16"}
+    service = reported(
+        node("eight", machine([8, 8]), configuration(2)),
+        node("sixteen", machine([8, 8]), configuration(2, topologyManagerPolicyOptions=options)),
+    )
+    counted = counts("counted", ("8", "8"), policy="best-effort", included=())
+    named = nrt.attributes_of(counted.attributes) | {"topologyManagerMaxNUMANodes": "4"}
+    service.report(
+        msgspec.structs.replace(counted, attributes=[nrt.Attribute(key, value) for key, value in named.items()])
+    )
+    asked = pod("p", "4")
+    assert scores(service, asked, "eight", "sixteen", "counted", strategy="LeastNUMANodes") == [94, 97, 87]
+
+
+@EVERY
+@pytest.mark.parametrize("cpus", [(4, 4), (1, 8)])
+@pytest.mark.parametrize("scale", [10, 100])
+def test_the_node_whose_gpu_has_its_cpus_beside_it_wins(strategy: str, cpus: tuple[int, int], scale: int) -> None:
+    """6 CPUs and the only GPU, which is near the first NUMA node."""
+    config = configuration(2, memory="None")
+    service = reported(node("whole", machine([8, 8], [1, 0]), config), node("spoiled", machine(cpus, [1, 0]), config))
+    asked = containers("p", {"cpu": "6", "memory": "1Gi", GPU: "1"})
+    whole, spoiled = scores(service, asked, "whole", "spoiled", strategy=strategy, scale=scale)
+    assert whole > spoiled
+    assert (whole, spoiled) == (10, 0) or scale == 100
+
+
+@EVERY
+@pytest.mark.parametrize("scale", [10, 100])
+def test_a_node_that_does_not_fit_is_never_above_one_that_does(strategy: str, scale: int) -> None:
+    """kube-scheduler asks about those that fit only, but what it asks about may change meanwhile."""
+    service = reported(
+        node("full", machine([8, 8]), configuration(2, "single-numa-node"), [{"cpu": "8", "memory": "1Gi"}] * 2),
+        node("fits", machine([8, 8]), configuration(2, "single-numa-node")),
+        node("splits", machine([3, 3]), configuration(2)),
+    )
+    full, fits, splits = scores(service, pod("p", "4"), "full", "fits", "splits", strategy=strategy, scale=scale)
+    assert full <= splits < fits
+    assert full == 0
+
+
+SQUARE = [[10, 12, 32, 32], [12, 10, 32, 32], [32, 32, 10, 12], [32, 32, 12, 10]]
+
+
+@EVERY
+@pytest.mark.parametrize("scale", [10, 100])
+def test_fewer_numa_nodes_come_first_then_near_ones(strategy: str, scale: int) -> None:
+    """A pod of 12 CPUs, aligned everywhere: in one NUMA node, in two near ones, in two far ones, in three."""
+    config = configuration(4, "restricted", "None", topologyManagerPolicyOptions={"prefer-closest-numa-nodes": "true"})
+    eight, four = (machine([each] * 4, distances=SQUARE) for each in (8, 4))
+    taken = {"cpu": "8", "memory": "1Gi"}
+    service = reported(
+        node("one", machine([12] * 4, distances=SQUARE), config),
+        node("near", eight, config),
+        node("far", eight, config, [taken] * 4, removed=[0, 2]),
+        node("three", four, config),
+    )
+    one, near, far, three = scores(
+        service, pod("p", "12"), "one", "near", "far", "three", strategy=strategy, scale=scale
+    )
+    assert one > near > far > three
+
+
+def test_an_explanation_tells_where_cpus_really_go() -> None:
+    service = busy("Static")
+    asked = kube_scheduler.unbound(msgspec.convert(pod("p", "4"), kube_scheduler.Pod))
+    split, aligned = service.view.explanations(asked, ["split", "aligned"])
+    assert split.text == "container c is not aligned: CPUs on NUMA nodes 0 and 1, memory on 0 (cpu 4, memory 1Gi)"
+    assert aligned.text == "container c goes to NUMA node 1 (cpu 4, memory 1Gi)"
+    assert split.score < aligned.score
+
+
+def test_on_a_node_that_aligns_nothing_the_explanation_still_tells() -> None:
+    config = configuration(2, "none")
+    service = reported(node("n1", machine([3, 8]), config, [{"cpu": "1", "memory": "1Gi"}]))
+    asked = kube_scheduler.unbound(msgspec.convert(pod("p", "9"), kube_scheduler.Pod))
+    [told] = service.view.explanations(asked, ["n1"])
+    assert told.text.endswith("; container c has CPUs on NUMA nodes 0 and 1, memory on 0")
