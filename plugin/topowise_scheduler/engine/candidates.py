@@ -74,6 +74,8 @@ def candidates_of(
     for name, key in _sections(group, devices):
         allocatable[name] = _taken(group.kinds.empty.section(key)[:zones], hardware)
         available[name] = _taken(group.counts.section(key)[:zones], columns)
+    if not aligned.all():
+        placed = np.where((placed == 0) & ~aligned, (1 << min(zones, 63)) - 1, placed)
     distances = group.kinds.fixed.section(DISTANCES).take(hardware, axis=1).astype(np.int32)
     return Candidates(
         rows=rows,
@@ -82,7 +84,7 @@ def candidates_of(
         allocatable=allocatable,
         available=available,
         containers=_containers(group, shape, needs, devices),
-        placed=np.where((placed == 0) & ~aligned, (1 << min(zones, 63)) - 1, placed),
+        placed=placed,
         aligned=aligned,
         by_pod=group.traits.policy != "none" and group.traits.scope == "pod",
         max_numa_nodes=group.traits.max_numa_nodes,

@@ -272,7 +272,8 @@ class Engine:
             if len(mine) == group.count:
                 columns, mine = slice(0, group.count), group.rows[: group.count]
             self._judge_group(cached, number, pod.form(group.traits), columns, mine)
-        cached.versions[rows] = self._versions[rows]
+        at = _stretch(rows)
+        cached.versions[at] = self._versions[at]
 
     def _judge_group(
         self, cached: CachedVerdicts, number: int, form: PodForm, columns: Columns, rows: NDArray[np.int32]
@@ -283,12 +284,13 @@ class Engine:
         if not cause.all():
             decisions, placements = admission.admit(form.shape, group.view(columns), group.traits)
             cause = np.where(cause > 0, cause, decisions.cause)
-            cached.outcome[rows] = Outcome.FITS
-            cached.reason[rows] = decisions.reason
-            cached.short[rows] = cached.numbers(form.shape)[decisions.short]
-            cached.zones[:, rows] = placements.zones
-            cached.aligned[:, rows] = placements.aligned
-            cached.located[rows] = placements.looked_for * np.int8(EXACT)
+            at = _stretch(rows)
+            cached.outcome[at] = Outcome.FITS
+            cached.reason[at] = decisions.reason
+            cached.short[at] = cached.numbers(form.shape)[decisions.short]
+            cached.zones[:, at] = placements.zones
+            cached.aligned[:, at] = placements.aligned
+            cached.located[at] = placements.looked_for * np.int8(EXACT)
             refused = np.flatnonzero(~decisions.undecided & (cause == 0))
         if len(refused):
             possible = self._ever_possible(cached, number, form, group.hardware[columns][refused])
@@ -376,3 +378,10 @@ class Engine:
         """What the refusal of a pod means, by the model."""
         fits = kubelet.emptied().admit_view(form.view).admitted
         return Outcome.UNSCHEDULABLE if fits else Outcome.UNRESOLVABLE
+
+
+def _stretch(rows: NDArray[np.int32]) -> slice | NDArray[np.int32]:
+    """The same rows as a slice if they follow one another, as they mostly do: many times faster to write."""
+    if len(rows) > 1 and int(rows[-1]) - int(rows[0]) == len(rows) - 1 and (rows[1:] > rows[:-1]).all():
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows

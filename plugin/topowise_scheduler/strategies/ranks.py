@@ -33,7 +33,9 @@ def of(candidates: Candidates) -> Ranks:
     ranks = np.zeros(candidates.placed.shape[1], np.int64)
     if not lasting:
         return ranks
-    placed, aligned = candidates.placed[lasting], candidates.aligned[lasting]
+    placed, aligned = candidates.placed, candidates.aligned
+    if len(lasting) < len(placed):
+        placed, aligned = placed[lasting], aligned[lasting]
     if candidates.by_pod:
         placed = np.bitwise_or.reduce(placed, axis=0)[None]
     several = np.flatnonzero((placed & (placed - 1)).any(axis=0))

@@ -233,6 +233,18 @@ def test_the_options_of_the_topology_manager_are_taken_from_the_attributes(topol
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "number"), [("16", 16), ("4096", 1024), ("1", 0), ("-3", 0), ("many", 0), ("", 0), ("9" * 30, 0)]
+)
+def test_the_most_numa_nodes_are_taken_as_scheduler_plugins_takes_them(
+    topology_of: TopologyOf, text: str, number: int
+) -> None:
+    topology = topology_of({"cpu": ("4", "4", "4")}, topologyManagerMaxNUMANodes=text)
+    found = report.read(topology)
+    assert kubelet_of(topology).settings.topology.max_numa_nodes == number
+    assert any("topologyManagerMaxNUMANodes" in problem for problem in found.problems) == (number == 0)
+
+
 def test_the_last_pods_end_does_not_free_what_is_unavailable(topology_of: TopologyOf, pod_of: PodOf) -> None:
     kubelet = kubelet_of(topology_of({"cpu": ("4", "4", "2"), "memory": ("4Gi", "4Gi", "4Gi")}))
     pod = pod_of("a", {"cpu": "2", "memory": "1Gi"})
