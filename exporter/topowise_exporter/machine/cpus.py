@@ -10,7 +10,7 @@ Documentation/admin-guide/cputopology.rst, Documentation/ABI/testing/sysfs-devic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import msgspec
 
@@ -122,14 +122,16 @@ def _id(sysfs: Tree, path: str) -> int:
 
 def _read_caches(sysfs: Tree, online: frozenset[int]) -> dict[int, _Cache]:
     caches: dict[int, _Cache] = {}
+    free = set(online)
     for cpu in sorted(online):
         if cpu not in caches:
-            cache = _read_l3(sysfs, cpu, online - caches.keys())
+            cache = _read_l3(sysfs, cpu, free)
             caches.update(dict.fromkeys(cache.cpus or (cpu,), cache))
+            free.difference_update(cache.cpus or (cpu,))
     return caches
 
 
-def _read_l3(sysfs: Tree, cpu: int, free: frozenset[int]) -> _Cache:
+def _read_l3(sysfs: Tree, cpu: int, free: Set[int]) -> _Cache:
     folder = f"{ROOT}/cpu{cpu}/cache"
     # Nearly always index3, but an index is only the order of discovery: a core with one L1 cache has its L3 at index2.
     for index in sorted(sysfs.numbered(folder, "index"), key=lambda index: (index != _L3, index)):
