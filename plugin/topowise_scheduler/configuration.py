@@ -25,6 +25,9 @@ class Extender(Section, frozen=True):
     """The best score. kube-scheduler multiplies an extender's 0..10 by ten times its weight; with 100 every step of a
     hundred counts, and the extender's weight in kube-scheduler's configuration should be a tenth."""
 
+    predictions: bool = True
+    """Pods that are bound through us get an annotation with what they are expected to get (`topowise.io/predicted`)."""
+
 
 class Grpc(Section, frozen=True):
     """The `Scoring` service (proto/scoring.proto), off unless a socket or a port is named."""

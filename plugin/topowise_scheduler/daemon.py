@@ -81,7 +81,14 @@ async def run(settings: SchedulerConfiguration) -> int:
         served = verbs.table(
             # The dashboard shows what each call took, so each call does its own work.
             Verbs(answers, evictions, not_synced, observer=observer, scores_ahead=observer is None),
-            Binder(api, ledger, records, not_synced, observer=observer),
+            Binder(
+                api,
+                ledger,
+                records,
+                not_synced,
+                observer=observer,
+                tells_prediction=settings.extender.predictions,
+            ),
             explainer,
         )
         application = http.Application(

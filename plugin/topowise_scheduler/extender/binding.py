@@ -19,7 +19,7 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
-from topowise_scheduler.extender import wire
+from topowise_scheduler.extender import prediction, wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
 
 # Together below the 2 s after which kube-scheduler gives a call up, as our documentation configures it.
@@ -31,13 +31,21 @@ class Binder:
     """Binds pods to nodes."""
 
     def __init__(
-        self, api: Api, ledger: Ledger, records: Records, not_ready: NotReady, *, observer: Observer | None = None
+        self,
+        api: Api,
+        ledger: Ledger,
+        records: Records,
+        not_ready: NotReady,
+        *,
+        observer: Observer | None = None,
+        tells_prediction: bool = True,
     ) -> None:
         self._api = api
         self._ledger = ledger
         self._records = records
         self._not_ready = not_ready
         self._observer = observer
+        self._tells_prediction = tells_prediction
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def bind(self, body: bytes) -> Reply:
@@ -83,7 +91,7 @@ class Binder:
             return f"kubelet of {args.Node} would refuse the pod now: {reason}"
         try:
             path = paths.pod(args.PodNamespace, args.PodName, "binding")
-            await self._api.request("POST", path, body=_binding(args), timeout=_TIMEOUT_S)
+            await self._api.request("POST", path, body=self._binding(args), timeout=_TIMEOUT_S)
         except ApiError as exc:
             self._ledger.forget(args.PodUID, args.Node)
             # After no answer, or a server's own trouble, nobody knows whether the pod was bound.
@@ -95,6 +103,26 @@ class Binder:
             self._keep_room(record, args.Node)
             raise
         return ""
+
+    def _binding(self, args: wire.ExtenderBindingArgs) -> bytes:
+        # With the uid, a pod deleted and made again under the same name is not bound for its predecessor.
+        metadata = {"name": args.PodName, "namespace": args.PodNamespace, "uid": args.PodUID}
+        return msgspec.json.encode(
+            {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {**metadata, "annotations": self._prediction(args)},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": args.Node},
+            }
+        )
+
+    def _prediction(self, args: wire.ExtenderBindingArgs) -> dict[str, str]:
+        state = self._ledger.node_state(args.Node)
+        if not self._tells_prediction or state is None or state.kubelet is None or state.report is None:
+            return {}
+        if args.PodUID not in state.kubelet.active:
+            return {}
+        return prediction.for_binding(state.kubelet, args.PodUID, has_ids=state.report.precision == "exact")
 
     def _keep_room(self, record: PodRecord, node: str) -> None:
         """Nobody knows whether the pod was bound: its room is kept until its next event, or for a reservation's
@@ -111,18 +139,6 @@ class Binder:
         if record.uid != args.PodUID:
             raise ApiError(409, "Conflict", f"uid is {record.uid}, expected {args.PodUID}", request=f"GET {path}")
         return record
-
-
-def _binding(args: wire.ExtenderBindingArgs) -> bytes:
-    # With the uid, a pod deleted and made again under the same name is not bound for its predecessor.
-    return msgspec.json.encode(
-        {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": args.PodName, "namespace": args.PodNamespace, "uid": args.PodUID},
-            "target": {"apiVersion": "v1", "kind": "Node", "name": args.Node},
-        }
-    )
 
 
 def refuse(problem: str) -> Reply:
