@@ -44,9 +44,11 @@ class _Pod(msgspec.Struct):
 
 
 class Simulation:
-    """`run` plays a minute and a quarter. `foreign` is the share of pods that somebody else binds."""
+    """`run` plays a minute and a quarter. `foreign` is the share of pods that somebody else binds. Reports of late
+    exporters come up to half a minute after what they tell of."""
 
-    def __init__(self, seed: int, *, nodes: int = 3, pods: int = 150, foreign: float = 0.0) -> None:
+    def __init__(self, seed: int, *, nodes: int = 3, pods: int = 150, foreign: float = 0.0, late: bool = False) -> None:
+        self._late: set[str] | None = set() if late else None
         self._random = Random(seed)
         self.service = Service("TightFit")
         self.service.clock.now = 0.0
@@ -161,5 +163,14 @@ class Simulation:
         self._later(self._between(0.1, 1.0), lambda: self._report(name))
 
     def _report(self, name: str) -> None:
+        if self._late is None:
+            self._report_now(name)
+        elif name not in self._late:
+            self._late.add(name)
+            self._later(self._between(25.0, 30.0), lambda: self._report_now(name))
+
+    def _report_now(self, name: str) -> None:
+        if self._late is not None:
+            self._late.discard(name)
         made = exact(self._truth[name], str(next(self._versions)), name)
         self._later(0.05, lambda: self.service.report(made))

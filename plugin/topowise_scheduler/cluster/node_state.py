@@ -203,6 +203,7 @@ class NodeState:
         if booking is None:
             return
         self._revision += 1
+        self._raise_highest(booking)
         if booking.state is BookingState.ASSIGNED and ended_at is not None and self.report is not None:
             held = self.report.held.get(booking.name) if booking.whole else None
             self._ended[booking.name] = Ended(ended_at, booking.record, held)
@@ -313,6 +314,16 @@ class NodeState:
             return {}
         return {one.uid: one.highest for one in self.bookings.values() if one.highest is not None and not one.was_there}
 
+    def _raise_highest(self, booking: Booking) -> None:
+        """A pod that goes, or is known to lie somewhere, may have lain elsewhere when those after it were admitted:
+        they may lie anywhere. As long as all of them are there, and alike, it is all the same which lies where."""
+        if self.kubelet is None or booking.highest is None or booking.reported or booking.whole:
+            return
+        last = len(self.kubelet.node_ids) - 1
+        for other in self.bookings.values():
+            if other is not booking and other.highest is not None:
+                other.highest = last
+
     def _view(self, booking: Booking) -> PodView:
         assert self.kubelet is not None
         return booking.record.view(self.kubelet)
@@ -329,10 +340,12 @@ class NodeState:
 
     def _mark_reported(self, report: Report) -> None:
         for booking in self._assigned():
-            booking.reported = confirmation.confirms(report, booking, self._ended, self._reported_at)
-            if booking.reported:
+            is_confirmed = confirmation.confirms(report, booking, self._ended, self._reported_at)
+            if is_confirmed:
+                self._raise_highest(booking)
                 booking.resized = None
                 booking.whole = booking.compared = True
+            booking.reported = is_confirmed
 
     def _mark_counted(self, report: Report, *, believes: bool) -> bool:
         """Mark the pods that the numbers of a counts report include. True if there are new marks.

@@ -21,3 +21,12 @@ def test_beside_another_scheduler_that_knows_nothing_of_numa_only_races_are_lost
     played.run()
     assert played.foreign_refused > 10
     assert played.refused <= 1
+
+
+@pytest.mark.parametrize("seed", [0, 9])
+def test_reports_that_come_late_make_pods_wait_and_not_be_refused(seed: int) -> None:
+    """A pod that had gone may have lain elsewhere than predicted, and those after it with it."""
+    played = Simulation(seed, late=True)
+    played.run()
+    assert played.decisions > 1000
+    assert played.refused == 0
