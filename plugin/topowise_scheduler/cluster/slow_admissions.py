@@ -22,6 +22,7 @@ from topowise_scheduler.kubelet import Kubelet, cost
 _MAX_SHAPES: Final = 256
 
 Rows = NDArray[np.int32]
+_NONE: Final[Rows] = np.zeros(0, np.int32)
 
 
 class SlowAdmissions:
@@ -46,6 +47,9 @@ class SlowAdmissions:
 
     def closed(self, record: PodRecord) -> Rows:
         """The engine's rows of nodes that would take too long with the pod."""
+        if not self._nodes:
+            # Nothing is remembered of pods where no node could be in question, as in most clusters.
+            return _NONE
         rows = self._rows.get(record.shape)
         if rows is None:
             if len(self._rows) >= _MAX_SHAPES:
