@@ -27,8 +27,9 @@ from topowise_scheduler.strategies import Rated, Strategy
 _MAX_UNKNOWN: Final = 1000
 # A list of names is gone through for each of so few; for more of them an index is made of it.
 _FEW: Final = 8
-# Nodes of which it is remembered how they are without lesser nominated pods, by shape of pod.
+# Verdicts of nodes without lesser nominated pods that are remembered, and the bytes of the shapes they are of.
 _MAX_APART: Final = 1 << 14
+_MAX_APART_BYTES: Final = 16 << 20
 _FITS: Final = int(Outcome.FITS)
 
 
@@ -92,6 +93,7 @@ class Answers:
         """Verdicts by their words; "" for nodes that fit."""
         self._unknown: set[str] = set()
         self._apart: dict[tuple[str, bytes, frozenset[str]], tuple[int, str | None]] = {}
+        self._apart_bytes = 0
 
     def question(self, pod: pods.Pod, names: Sequence[str], *, is_simulation: bool = False) -> Question:
         """The question as the engine understands it. Raises ParseError."""
@@ -230,8 +232,10 @@ class Answers:
         key = (name, record.shape, frozenset(others))
         changed_at, reason = self._apart.get(key, (-1, None))
         if changed_at != self._ledger.changed_at(name):
-            if len(self._apart) >= _MAX_APART:
+            self._apart_bytes += len(record.shape)
+            if len(self._apart) >= _MAX_APART or self._apart_bytes > _MAX_APART_BYTES:
                 self._apart.clear()
+                self._apart_bytes = 0
             admissions = [state.admit_view(record.view(state)) for state in self._ledger.states(name, others)]
             reason = next((one.reason for one in admissions if not one.admitted), "") if admissions else None
             self._apart[key] = self._ledger.changed_at(name), reason
