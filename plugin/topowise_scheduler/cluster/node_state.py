@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
 from topowise_scheduler.cluster.admission_order import fit_after, fit_in_any_order
-from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, BookingState, Ended, Resize, is_uncertain
+from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, BookingState, Ended, Resize, uncertain
 from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.possible_placements import holds_anything, own_amounts, position_of
 from topowise_scheduler.cluster.records import PodRecord
@@ -199,11 +199,14 @@ class NodeState:
 
     def drop(self, uid: str, ended_at: float | None) -> None:
         """A pod has ended (seconds, monotonic), or is not expected any more (None)."""
-        booking = self.bookings.pop(uid, None)
+        booking = self.bookings.get(uid)
         if booking is None:
             return
         self._revision += 1
         self._raise_highest(booking)
+        if ended_at is not None:
+            self._doubt_those_after(booking, ended_at)
+        del self.bookings[uid]
         if booking.state is BookingState.ASSIGNED and ended_at is not None and self.report is not None:
             held = self.report.held.get(booking.name) if booking.whole else None
             self._ended[booking.name] = Ended(ended_at, booking.record, held)
@@ -299,13 +302,14 @@ class NodeState:
         node = self.kubelet
         if node is None or len(node.node_ids) < 2:
             return []
-        assigned = self._assigned()
-        return [
-            view
-            for booking in self.bookings.values()
-            if is_uncertain(booking, assigned, self._releases, now)
-            and holds_anything(node, view := self._view(booking))
-        ]
+        return [self._view(booking) for booking in self._uncertain(now)]
+
+    def _uncertain(self, now: float) -> list[Booking]:
+        node = self.kubelet
+        if node is None:
+            return []
+        holders = [one for one in self.bookings.values() if not one.reported and holds_anything(node, self._view(one))]
+        return uncertain(holders, self._releases, now) if holders else []
 
     def highest(self) -> dict[str, int]:
         """By uid the highest position at which a pod has been predicted, of those whose way here has been seen. From
@@ -323,6 +327,14 @@ class NodeState:
         for other in self.bookings.values():
             if other is not booking and other.highest is not None:
                 other.highest = last
+
+    def _doubt_those_after(self, booking: Booking, now: float) -> None:
+        """A pod goes that nobody has seen where it lay: those after it were predicted beside its predicted place."""
+        if booking.reported or booking.whole or not any(one is booking for one in self._uncertain(now)):
+            return
+        for other in self.bookings.values():
+            if other.since > booking.since:
+                other.followed_uncertain = True
 
     def _view(self, booking: Booking) -> PodView:
         assert self.kubelet is not None
