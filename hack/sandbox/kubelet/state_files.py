@@ -39,8 +39,10 @@ class StateFiles:
 
     def allocate(self, pod: pods.Pod) -> None:
         """The pod has been admitted as a whole: the allocation manager writes down what it was given."""
-        containers = (*(pod.spec.initContainers or ()), *pod.spec.containers)
-        given = {one.name: msgspec.to_builtins(one.resources or {}) for one in containers}
+        given: dict[str, Json] = {}
+        for one in (*(pod.spec.initContainers or ()), *(pod.spec.containers or ())):
+            amounts = {} if one.resources is None else msgspec.to_builtins(one.resources)
+            given[one.name] = {kind: held for kind, held in sorted(amounts.items()) if held is not None}
         self._allocated[pod.metadata.uid] = {"ContainerResources": given}
         self._put_allocated()
 
