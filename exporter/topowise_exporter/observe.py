@@ -110,6 +110,8 @@ class Observer:
         """Pods that are left out because they are being admitted."""
         self.due: float | None = None
         """Seconds until the next sync finds something new although nothing may happen."""
+        # A process does not outlive its machine's boot.
+        self._boot_id = machine.read_boot_id(settings.procfs_root)
         self._start = StartCheck(Path(settings.kubelet_root))
         self.kubelet_version: str | None = None
         """The Node's, on which the kubelet's defaults depend; None: the newest."""
@@ -159,7 +161,7 @@ class Observer:
             return self._last
         free_memory = self._free_memory(files, found.pods)
         allocations = Allocations(allocatable, found.pods, unlisted, free_memory, leftovers, found.admitting, absent)
-        made = Observation(read, kubelet, allocations, devices, version, self._start.problems)
+        made = Observation(read, kubelet, allocations, devices, version, self._start.problems, self._boot_id)
         if made != self._last:
             self._last = made
         self._last_inputs = inputs

@@ -94,6 +94,22 @@ class Requeue(Section, frozen=True):
     """At most so many pods are requeued in a second, the most important first."""
 
 
+class StartupTaint(Section, frozen=True):
+    """The taint `topowise.io/unreported`, with which new nodes register so that they get no pods before they are
+    reported; docs/how-to/new-nodes.md."""
+
+    enabled: bool = False
+    """On: it is removed from nodes that are reported. Needs the rights to get and patch nodes."""
+
+
+class RefusedPods(Section, frozen=True):
+    """Pods that a kubelet has refused for their alignment (TopologyAffinityError); docs/how-to/new-nodes.md."""
+
+    delete: bool = False
+    """On: those that have a controller are deleted, after an event has told why. Needs the rights to delete pods and
+    to create events."""
+
+
 class Volcano(Section, frozen=True):
     """Volcano's extender plug-in as a caller, `/volcano` on the extender's port; docs/how-to/volcano.md."""
 
@@ -116,7 +132,7 @@ class Ui(Section, frozen=True):
 
 
 class LeaderElection(Section, frozen=True):
-    """Every replica answers; only the leader requeues pods."""
+    """Every replica answers; only the leader requeues pods and changes anything else in the cluster unasked."""
 
     enabled: bool = False
     """With one replica there is nothing to elect."""
@@ -137,6 +153,8 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     filter: Filter = msgspec.field(default_factory=Filter)
     reservations: Reservations = msgspec.field(default_factory=Reservations)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
+    startup_taint: StartupTaint = msgspec.field(default_factory=StartupTaint)
+    refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
     ui: Ui = msgspec.field(default_factory=Ui)

@@ -33,6 +33,8 @@ from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.leader.refused_pods import RefusedPods
+from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.requeue import Requeuer
 from topowise_scheduler.view.cluster_view import ClusterView
@@ -108,7 +110,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "clock": _tick(ledger),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
-                "requeue": _lead(settings.leader_election, api, _requeue(settings, api, ledger, answers)),
+                "leader": _lead(settings.leader_election, api, _leading(settings, api, ledger, answers, nodes)),
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
@@ -156,16 +158,27 @@ async def _tick(ledger: Ledger) -> None:
         ledger.tick()
 
 
-def _requeue(
-    settings: SchedulerConfiguration, api: Api, ledger: Ledger, answers: Answers
+def _leading(
+    settings: SchedulerConfiguration, api: Api, ledger: Ledger, answers: Answers, nodes: Nodes
 ) -> Callable[[], Awaitable[None]]:
+    """What the leader alone does."""
     requeue = settings.requeue
     requeuer = Requeuer(api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second)
+    chores = {
+        "requeue": (requeue.enabled, requeuer.run),
+        "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, nodes).run),
+        "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
+    }
 
-    async def nobody() -> None:
-        await asyncio.Event().wait()
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for name, (is_enabled, work) in chores.items():
+                if is_enabled:
+                    group.create_task(work(), name=name)
+            # A leader with nothing to do leads all the same.
+            await asyncio.Event().wait()
 
-    return requeuer.run if requeue.enabled else nobody
+    return run
 
 
 async def _lead(settings: LeaderElection, api: Api, work: Callable[[], Awaitable[None]]) -> None:

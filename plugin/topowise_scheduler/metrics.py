@@ -73,6 +73,18 @@ class Counts(Collector):
         )
         yield _counter("requeued_pods", "Pods that were requeued for new room.", "", {"": events["requeued"]})
         yield _counter(
+            "startup_taints_removed",
+            "Nodes whose start-up taint was removed, as they are reported.",
+            "",
+            {"": events["startup_taint_removed"]},
+        )
+        yield _counter(
+            "refused_pods_deleted",
+            "Pods that were deleted after their kubelet had refused them.",
+            "",
+            {"": events["refused_pod_deleted"]},
+        )
+        yield _counter(
             "model_runs",
             "Verdicts that the arrays could not give and the one-node model gave, by cause.",
             "cause",

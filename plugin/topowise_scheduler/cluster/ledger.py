@@ -68,7 +68,8 @@ class Ledger:
         self._lesser: dict[int, dict[str, frozenset[str]]] = {}
         self._others_bound_at = float("-inf")
         self._quarantine = Quarantine()
-        self._seen_refusals: set[str] = set()
+        self.refused: dict[str, PodRecord] = {}
+        """By uid, pods that a kubelet has refused and that are still there."""
         self._asked: dict[str, PodRecord] = {}
         self._waiting: dict[str, PodRecord] = {}
         self._began_to_wait = 0
@@ -171,7 +172,7 @@ class Ledger:
                 log.warning("Parts of an NRT cannot be used", extra=kv(node=report.name, why=problem))
         if node_state.report is None or node_state.report.version != report.version:
             self._quarantine.release(report.name)
-        self.unconfirmed.put(report.name, report.unconfirmed)
+        self.unconfirmed.put(report.name, report.unconfirmed, report.boot_id)
         self.slow_admissions.put(report.name, report.empty)
         comparison = node_state.put_report(report, self._clock())
         self._events["prediction_hit"] += comparison.hits
@@ -199,11 +200,12 @@ class Ledger:
         if name not in self._known or node_state is None or node_state.report is None:
             self.drop_report(name)
         elif not self.unconfirmed.why(name):
-            self.unconfirmed.put(name, (OBJECT_DELETED,))
+            self.unconfirmed.put(name, (OBJECT_DELETED,), node_state.report.boot_id)
 
-    def put_node(self, name: str) -> None:
-        """There is a Node object."""
+    def put_node(self, name: str, boot_id: str = "") -> None:
+        """There is a Node object, which tells of this boot of its machine."""
         self._known.add(name)
+        self.unconfirmed.put_boot(name, boot_id)
 
     def replace_nodes(self, names: Collection[str]) -> None:
         """These are all Node objects there are."""
@@ -214,6 +216,7 @@ class Ledger:
     def drop_node(self, name: str) -> None:
         """The Node object is gone, and with it what a deleted report left behind."""
         self._known.discard(name)
+        self.unconfirmed.put_boot(name, "")
         self._kubelet_versions.pop(name, None)
         if OBJECT_DELETED in self.unconfirmed.why(name):
             self.drop_report(name)
@@ -232,6 +235,11 @@ class Ledger:
             self.engine.drop(name)
             self._improved.discard(name)
             self._forget_if_empty(name, node_state)
+
+    def is_confirmed(self, name: str) -> bool:
+        """Whether the node is reported, and its report is what its kubelet says."""
+        node_state = self._nodes.get(name)
+        return node_state is not None and node_state.report is not None and not self.unconfirmed.why(name)
 
     def reported(self) -> list[str]:
         """Names of all nodes that have been reported, sorted."""
@@ -256,8 +264,8 @@ class Ledger:
         self._waiting.pop(uid, None)
         self._nominate(record, "")
         if record.stage == "ended":
-            if record.refusal and uid not in self._seen_refusals:
-                self._seen_refusals.add(uid)
+            if record.refusal and uid not in self.refused:
+                self.refused[uid] = record
                 # A refusal from before our time says nothing about the node as it is now.
                 if is_news:
                     self._put_refusal(record)
@@ -292,7 +300,7 @@ class Ledger:
         self._waiting.pop(uid, None)
         self._asked.pop(uid, None)
         if not keep_refusal:
-            self._seen_refusals.discard(uid)
+            self.refused.pop(uid, None)
         self.unreserve(uid)
         self._leave(uid, NOWHERE, ended=True)
 

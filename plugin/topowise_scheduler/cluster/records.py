@@ -24,7 +24,8 @@ from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.shape import PodRequests
 
 # status.reason of a pod its kubelet would not place (pkg/kubelet/lifecycle, cm/admission).
-KUBELET_REFUSALS: Final = frozenset(("TopologyAffinityError", "UnexpectedAdmissionError", "SMTAlignmentError"))
+TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
+KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissionError", "SMTAlignmentError"))
 _MAX_SHARED: Final = 20_000
 
 Stage = Literal["pending", "assigned", "ended"]

@@ -89,6 +89,7 @@ class _Nodes:
         self._nodes.replace(items)
         self._ledger.replace_nodes(set(self._nodes))
         for item in items:
+            self._ledger.put_node(item.name, item.boot_id)
             self._ledger.put_kubelet_version(item.name, item.kubelet_version)
 
     def apply(self, event: EventType, item: Node) -> None:
@@ -96,7 +97,7 @@ class _Nodes:
         if event == "DELETED":
             self._ledger.drop_node(item.name)
         else:
-            self._ledger.put_node(item.name)
+            self._ledger.put_node(item.name, item.boot_id)
             self._ledger.put_kubelet_version(item.name, item.kubelet_version)
 
 

@@ -64,6 +64,8 @@ class Cluster:
         self._time = now
         nodes = Nodes()
         nodes.replace([nodes.node(one) for one in there.nodes or ()])
+        for node in there.nodes or ():
+            self.ledger.put_node(node.metadata.name, node.status.nodeInfo.bootID)
         self.view = ClusterView(self.ledger, answers, nodes)
         for name, version in there.kubelet_versions.items():
             self.ledger.put_kubelet_version(name, version)

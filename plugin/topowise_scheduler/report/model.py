@@ -83,6 +83,8 @@ class Report(msgspec.Struct, frozen=True):
     """Pods whose admission the exporter has not seen to end: they may hold more than `held` has of them."""
     unconfirmed: tuple[str, ...] = ()
     """Why this is the last true report and not what the kubelet says now (attributes.doubts); empty if it is."""
+    boot_id: str = ""
+    """Of the boot of the machine in which it was made, "" if it does not tell."""
     problems: tuple[str, ...] = ()
     kubelet: KubeletVersion = NEWEST_RECORDED
     """Whose decisions `empty` makes: what `precision` is exact for."""

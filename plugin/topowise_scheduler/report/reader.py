@@ -12,6 +12,7 @@ from topowise.fingerprint import Method
 from topowise_scheduler.report import counted, exact, koordlet, versions
 from topowise_scheduler.report.model import Report
 
+_LONGEST_BOOT_ID: Final = 64
 _MAX_PROBLEMS: Final = 16
 _MAX_LENGTH: Final = 500
 
@@ -48,6 +49,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
                 fingerprint_method=method,
                 admitting=doubts.read_pods(named),
                 unconfirmed=doubts.read_reasons(named),
+                boot_id=named.get(attributes.BOOT_ID, "")[:_LONGEST_BOOT_ID],
                 problems=_bounded((*problems, *found.problems)),
                 kubelet=kubelet,
                 reported_version=reported_version,
@@ -72,6 +74,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
         fingerprint_method=method,
         admitting=doubts.read_pods(named),
         unconfirmed=doubts.read_reasons(named),
+        boot_id=named.get(attributes.BOOT_ID, "")[:_LONGEST_BOOT_ID],
         problems=_bounded(problems),
         kubelet=kubelet,
         reported_version=reported_version,

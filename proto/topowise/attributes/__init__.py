@@ -42,6 +42,9 @@ PCI_OMITTED: Final = "topowise.io/pci-omitted"
 KUBELET_CONFIGURATION: Final = "topowise.io/kubelet-configuration"
 # On top: the kubelet's version as it tells it itself, else as its Node does ("v1.33.5").
 KUBELET_VERSION: Final = "topowise.io/kubelet-version"
+# On top: the boot of the machine in which the object was made, as the kernel names it (sys/kernel/random/boot_id);
+# the Node has the present one in status.nodeInfo.bootID.
+BOOT_ID: Final = "topowise.io/boot-id"
 # On top: state files on which the kubelet would not start again; see `restarts` here.
 REFUSED_STATE_FILES: Final = "topowise.io/refused-state-files"
 # Per zone, with memory manager Static: the nodes of the group it belongs to, and how many blocks lie on it.
