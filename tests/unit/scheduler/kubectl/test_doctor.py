@@ -14,10 +14,10 @@ import yaml
 from sandbox.exported import exported
 from topowise import fingerprint, nrt
 from topowise_scheduler import refusals
-from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletConfiguration, Machine, NumaNode
 from topowise_scheduler.kubectl.console import Answer
 from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler
 from topowise_scheduler.kubectl.durations import of_go
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletConfiguration, Machine, NumaNode
 
 Ask = Callable[..., Answer]
 Save = Callable[..., str]
