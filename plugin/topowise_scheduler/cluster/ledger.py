@@ -79,6 +79,8 @@ class Ledger:
         self.slow_admissions = SlowAdmissions(engine, max_admission_s)
         """Nodes whose kubelet would take too long."""
         self._with_past: set[str] = set()
+        # The node of each pod that has ended and is not deleted yet.
+        self._finished: dict[str, str] = {}
         self._changes = 0
         self._changed: dict[str, int] = {}
         # What was said of reports, by node: with two exporters at odds its problems come and go.
@@ -270,6 +272,7 @@ class Ledger:
                 if is_news:
                     self._put_refusal(record)
             self.drop_pod(uid, keep_refusal=True)
+            self._finish(record)
             return
         pod = self._pods.of(uid)
         if pod.is_assigned and pod.node != record.node:
@@ -303,6 +306,19 @@ class Ledger:
             self.refused.pop(uid, None)
         self.unreserve(uid)
         self._leave(uid, NOWHERE, ended=True)
+        node = self._finished.pop(uid, "")
+        if node in self._nodes:
+            self._nodes[node].forget_finished(uid)
+            self._forget_if_empty(node, self._nodes[node])
+
+    def _finish(self, record: PodRecord) -> None:
+        """A pod has ended by its status. Kubelets up to 1.33 list it until it is deleted."""
+        if not record.node:
+            return
+        self._finished[record.uid] = record.node
+        node_state = self._nodes.setdefault(record.node, NodeState())
+        if node_state.finish(record.uid, (record.namespace, record.name)):
+            self._publish(record.node, node_state)
 
     def note_listed(self, uids: Collection[str]) -> None:
         """These are all pods there are. One that we have bound, and that no event names soon, was deleted unseen."""
@@ -608,7 +624,7 @@ class Ledger:
         self._forget_if_empty(name, node_state)
 
     def _forget_if_empty(self, name: str, node_state: NodeState) -> None:
-        if node_state.report is None and not node_state.bookings:
+        if node_state.is_empty:
             self._nodes.pop(name, None)
 
     def _publish(self, name: str, node_state: NodeState, *, better: bool = True) -> None:

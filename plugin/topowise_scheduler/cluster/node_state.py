@@ -34,6 +34,8 @@ class NodeState:
         self.kubelet: Kubelet | None = None
         self.bookings: dict[str, Booking] = {}
         self._ended: dict[PodName, Ended] = {}
+        # Pods by uid that have ended by their own status, and are not deleted yet.
+        self._finished: dict[str, PodName] = {}
         self._releases: list[float] = []
         self._reported_at = 0.0
         self._removals = 0
@@ -223,6 +225,25 @@ class NodeState:
         self._removals += 1
         self._place_the_rest()
 
+    def finish(self, uid: str, name: PodName) -> bool:
+        """A pod has ended by its own status, which its kubelet writes when nothing of it runs any more: what a report
+        lists of it from now on is free, however long it does. True if that changes the node's state."""
+        self._finished[uid] = name
+        report = self.report
+        if report is None or not report.lists_ended or name not in report.held or name in self._ended:
+            return False
+        self._rebuild(report)
+        return True
+
+    def forget_finished(self, uid: str) -> None:
+        """It was deleted; its kubelet lists it no longer."""
+        self._finished.pop(uid, None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of the node."""
+        return self.report is None and not self.bookings and not self._finished
+
     def forget_past(self, now: float) -> bool:
         """Ended pods of long ago; True if the report still lists one of them, which now holds again what it held."""
         report = self.report
@@ -399,6 +420,8 @@ class NodeState:
         known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
         # What a finished init container left to a pod is in the report by the pod's uid.
         gone = {*self._ended, *(("", ended.record.uid) for ended in self._ended.values())}
+        if report.lists_ended:
+            gone.update(self._finished.values(), (("", uid) for uid in self._finished))
         for booking in self._assigned():
             # A pod that its kubelet has not started yet is in the report by its uid alone.
             names = (booking.name, ("", booking.uid))

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from topowise import nrt
+from topowise import feature_gates, nrt
 from topowise.pods import HUGEPAGES, Amounts
-from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode, feature_gates
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.configuration import CpuSettings, Settings, TopologySettings
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.machine import hugepages_resource

@@ -7,7 +7,7 @@ import pytest
 
 from sandbox.exported import exported
 from scheduling import Service, configuration, exact, kubelet, machine, pod
-from topowise import nrt
+from topowise import nrt, pods
 from topowise_scheduler import kube_scheduler, metrics
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import version_of
@@ -80,3 +80,62 @@ def test_a_newer_kubelet_is_told_by_metric_and_explanation() -> None:
     (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
     assert (shown.precision, shown.kubelet) == ("exact", "1.38?")
     assert shown.text.endswith("kubelet 1.41 is newer than what is proven here (1.28 to 1.36); judged as 1.38")
+
+
+def holding(name: str) -> Kubelet:
+    """The truth about a node with one pod."""
+    truth = kubelet()
+    assert truth.admit(pods.decode(msgspec.json.encode(pod(name, "4")))).admitted
+    return truth
+
+
+def ended(name: str) -> dict[str, object]:
+    return pod(name, "4", node="n1", phase="Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("version", "free"),
+    # From 1.34 on a kubelet lists active pods alone: what it lists long afterwards it has not got back.
+    [("v1.33.5", [3, 4]), ("v1.28.15", [3, 4]), ("v1.34.0", [3, 0]), ("v1.36.2", [3, 0])],
+)
+def test_a_kubelet_that_lists_pods_that_have_ended(version: str, free: list[int]) -> None:
+    service = Service()
+    service.ledger.put_kubelet_version("n1", version)
+    truth = holding("a")
+    service.report(exact(truth))
+    service.put(pod("a", "4", node="n1"))
+    assert service.free("n1") == [3, 0]
+    service.put(ended("a"))
+    assert service.free("n1") == [3, 4]
+    service.clock.now += 121
+    service.ledger.tick()
+    assert service.free("n1") == free
+    service.report(exact(truth, "2"))
+    assert service.free("n1") == free
+
+
+def test_pods_that_had_ended_before_us_hold_nothing_until_they_are_deleted() -> None:
+    for report_first in (True, False):
+        service = Service()
+        service.ledger.put_kubelet_version("n1", "v1.33.5")
+        truth = holding("a")
+        if report_first:
+            service.report(exact(truth))
+        service.put(ended("a"))
+        if not report_first:
+            service.report(exact(truth))
+        assert service.free("n1") == [3, 4]
+        service.ledger.drop_pod("uid-a")
+        # Deleted by force it would be listed on, as long as something of it runs.
+        service.report(exact(truth, "2"))
+        assert service.free("n1") == [3, 0]
+
+
+def test_nothing_is_kept_of_pods_that_have_ended_and_are_deleted() -> None:
+    service = Service()
+    for number in range(3):
+        service.put(pod(f"p{number}", "4", node="n1", phase="Succeeded"))
+    assert service.ledger.node_state("n1") is not None
+    for number in range(3):
+        service.ledger.drop_pod(f"uid-p{number}")
+    assert service.ledger.node_state("n1") is None
