@@ -82,6 +82,14 @@ class Filter(Section, frozen=True):
     meanwhile it admits no other. Pods that are estimated to take longer are kept away; 0: none are."""
 
 
+class FitTogether(Section, frozen=True):
+    """`/fit-together`: whether some pods fit at once; docs/how-to/fit-together.md."""
+
+    most_reserved: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
+    """For so many pods room may be kept on request, for ten minutes at the most; 0: questions are answered, and nothing
+    is kept. Whoever reaches the port may ask."""
+
+
 class Requeue(Section, frozen=True):
     """kube-scheduler does not see that a NUMA node has got room, so a pod refused for it is requeued by an
     annotation."""
@@ -152,6 +160,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     scoring: Scoring = msgspec.field(default_factory=Scoring)
     filter: Filter = msgspec.field(default_factory=Filter)
     reservations: Reservations = msgspec.field(default_factory=Reservations)
+    fit_together: FitTogether = msgspec.field(default_factory=FitTogether)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
     startup_taint: StartupTaint = msgspec.field(default_factory=StartupTaint)
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)

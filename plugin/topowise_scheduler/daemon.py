@@ -31,8 +31,10 @@ from topowise_scheduler.extender import http, verbs
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.preemption import Budgets
@@ -79,6 +81,7 @@ async def run(settings: SchedulerConfiguration) -> int:
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         probes = health.Health()
         probes.ready["synced"] = not_synced
+        fitting = Fitting(ledger, answers, view, most_reserved=settings.fit_together.most_reserved)
         evictions = Evictions(ledger, answers, budgets)
         served = verbs.table(
             # The dashboard shows what each call took, so each call does its own work.
@@ -92,6 +95,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 tells_prediction=settings.extender.predictions,
             ),
             explainer,
+            FittingVerb(fitting, not_synced),
         )
         application = http.Application(
             served,
@@ -106,7 +110,7 @@ async def run(settings: SchedulerConfiguration) -> int:
             {
                 **{f"watch {source.name}": source.run() for source in sources},
                 "extender": http.serve(settings.extender, application),
-                "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, view, not_synced)),
+                "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, view, fitting, not_synced)),
                 "clock": _tick(ledger),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),

@@ -372,6 +372,22 @@ class Ledger:
         if pod.state is State.RESERVED:
             self._leave(uid, pod.left())
 
+    def hold(self, record: PodRecord, needs: pods.Needs, name: str, keep_s: float) -> str:
+        """Reserve a node for `keep_s` seconds for a pod that nobody has asked to place yet. Why its kubelet would
+        refuse it as things are predicted, "" if it is reserved."""
+        pod, node_state = self._pods.of(record.uid), self._nodes.get(name)
+        state = None if node_state is None else node_state.without({record.uid})
+        if pod.is_assigned or state is None:
+            return "it is bound already" if pod.is_assigned else "the node is not reported any more"
+        admission = state.admit_view(record.view(state))
+        if not admission.admitted:
+            return admission.reason
+        self.unreserve(record.uid)
+        until = self._clock() + keep_s
+        reserved = msgspec.structs.replace(pod.left(), node=name, state=State.RESERVED, until=until)
+        self._move(record, reserved, needs=needs)
+        return ""
+
     def reserve_for_other_binder(
         self, record: PodRecord, needs: pods.Needs, name: str, keep_s: float, leaving: Collection[str] = ()
     ) -> str:

@@ -1,15 +1,15 @@
 """Do these pods fit at once, all of them, aligned? They are placed one after the other on copies of the nodes.
 
-As they would be by kube-scheduler: each on the node that scores best for its kind and that takes it beside those before
-it. A kind is what all copies of one template are: it is judged and scored once for all nodes, and a node that has taken
-no more of it takes no more of it later, as nobody leaves in between. Only nodes that are reported count, as of the others
-nobody knows what their kubelets can align.
+As they would be by kube-scheduler: each on the node that scores best for its kind and that takes it beside those
+before it. A kind is what all copies of one template are: it is judged and scored once for all nodes, and a node that
+has refused one takes none of it later, as nobody leaves in between. Only nodes that are reported count, as of the
+others nobody knows what their kubelets can align.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -39,7 +39,7 @@ class TogetherPlacement(msgspec.Struct, frozen=True):
 
 
 class Together(msgspec.Struct, frozen=True):
-    """All pods are placed, or `why` sums up what nodes have against the first that is not, at index `len(placements)`."""
+    """All pods are placed, or `why` sums up what nodes have against the first that is not, the one after them."""
 
     placements: Sequence[TogetherPlacement]
     why: str = ""
@@ -90,6 +90,19 @@ class _Kind:
 
 def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> Together:
     """Places the pods in order on these nodes. Nothing is reserved. Raises ParseError for a pod that cannot be read."""
+    steps = placing(answers, view, pods, names)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Together = end.value
+            return found
+
+
+def placing(
+    answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]
+) -> Generator[None, None, Together]:
+    """The same pod by pod, for who has other work to do in between."""
     kinds: dict[bytes, _Kind] = {}
     changed: dict[str, list[Kubelet]] = {}
     placements: list[TogetherPlacement] = []
@@ -110,6 +123,7 @@ def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Seque
             containers = placed.of(taken[0], record.uid, is_exact=is_exact)
             uid = pod.metadata.uid or record.uid
             placements.append(TogetherPlacement(msgspec.structs.replace(record, uid=uid), name, containers))
+            yield
             break
         else:
             return Together(placements, kind.why)
