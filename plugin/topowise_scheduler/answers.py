@@ -161,8 +161,12 @@ class Answers:
         """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
         if record.requests is None:
             return np.zeros(len(names), np.bool_)
-        asked = Question(record, record.requests, names, self._engine.rows(names), is_simulation=True)
-        return np.equal(self.verdicts(asked).outcomes, _FITS)
+        return np.equal(self.verdicts_of(record, names).outcomes, _FITS)
+
+    def verdicts_of(self, record: PodRecord, names: Sequence[str]) -> Verdicts:
+        """The same in words. The pod's quantities must have been readable."""
+        assert record.requests is not None
+        return self.verdicts(Question(record, record.requests, names, self._engine.rows(names), is_simulation=True))
 
     def states_for(self, asked: Question, name: str) -> Iterator[Kubelet]:
         """Copies of a node's state as it is for this pod (Ledger.states); none if nobody has reported the node."""

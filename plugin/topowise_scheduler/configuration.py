@@ -82,6 +82,14 @@ class Filter(Section, frozen=True):
     meanwhile it admits no other. Pods that are estimated to take longer are kept away; 0: none are."""
 
 
+class WaitingPods(Section, frozen=True):
+    """Pods that wait because no NUMA node has room for them."""
+
+    tell: bool = False
+    """On: an event and the condition `topowise.io/Alignable` say which node comes nearest, what it lacks and who is in
+    the way, when that changes and at most once a minute. Needs the rights to create events and to patch pods/status."""
+
+
 class FitTogether(Section, frozen=True):
     """`/fit-together`: whether some pods fit at once; docs/how-to/fit-together.md."""
 
@@ -162,6 +170,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     reservations: Reservations = msgspec.field(default_factory=Reservations)
     fit_together: FitTogether = msgspec.field(default_factory=FitTogether)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
+    waiting_pods: WaitingPods = msgspec.field(default_factory=WaitingPods)
     startup_taint: StartupTaint = msgspec.field(default_factory=StartupTaint)
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)

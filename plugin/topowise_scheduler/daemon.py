@@ -37,6 +37,7 @@ from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.startup_taint import StartupTaint
+from topowise_scheduler.leader.waiting_pods import WaitingPods
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.requeue import Requeuer
 from topowise_scheduler.view.cluster_view import ClusterView
@@ -170,6 +171,7 @@ def _leading(
     requeuer = Requeuer(api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second)
     chores = {
         "requeue": (requeue.enabled, requeuer.run),
+        "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),
         "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, nodes).run),
         "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
     }

@@ -12,13 +12,15 @@ import pytest
 
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
-from scheduling import Service, exact, kubelet, pod
+from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.nodes import STARTUP_TAINT, Nodes
 from topowise_scheduler.leader import chore
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.startup_taint import StartupTaint
+from topowise_scheduler.leader.waiting_pods import WaitingPods
+from topowise_scheduler.view.waiting import obstacle
 
 PODS = "/api/v1/namespaces/default/pods"
 OURS = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
@@ -190,3 +192,60 @@ async def test_a_server_in_trouble_is_left_alone_by_all_for_a_while() -> None:
         await asyncio.sleep(0.2)
         assert tried == ["a"]
         await assert_eventually(lambda: set(tried) == {"a", "b"})
+
+
+async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_that_changes(
+    server: ApiServer, api: Api, service: Service
+) -> None:
+    service.report(exact(kubelet(), name="n1"))
+    for name in ("left", "right"):
+        service.put(pod(name, "3", node="n1"))
+    service.clock.now += 10
+    document = pod("wide", "3", priority=5)
+    del document["metadata"]["uid"]
+    made = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
+    service.put({**pod("wide", "3", conditions=WAITS, priority=5), "metadata": made["metadata"]})
+    waiting = WaitingPods(api, service.ledger, service.answers, service.clock)
+    assert not waiting.due(), "it may be placed at once"
+    service.clock.now += 11
+    first = waiting.due()
+    await waiting._tell(*first.values())
+    assert not waiting.due(), "nothing has changed"
+    service.ledger.drop_pod("uid-left")
+    service.put(pod("other", "2", node="n1"))
+    assert not waiting.due(), "not so soon"
+    service.clock.now += 61
+    second = waiting.due()
+    await waiting._tell(*second.values())
+    events = sorted(server.store.objects("events.events.k8s.io"), key=lambda one: one["eventTime"])
+    notes = [event["note"] for event in events]
+    assert notes[0] == (
+        "n1 comes nearest: container c needs cpu 3, memory 1Gi together; node 0 has only cpu 0; node 1 has only cpu 1. "
+        "In the way: default/right (1 of lower priority). With enough room 1 node would do."
+    )
+    assert len(set(notes)) == 2
+    (shown,) = server.store.objects("pods")
+    (condition,) = [one for one in shown["status"]["conditions"] if one["type"] == "topowise.io/Alignable"]
+    assert (condition["status"], condition["message"]) == ("False", notes[1])
+    service.ledger.stop_waiting(str(made["metadata"]["uid"]))
+    assert not waiting.due()
+
+
+def test_what_is_in_the_way_of_a_pod() -> None:
+    service = Service("TightFit")
+    service.report(exact(kubelet(), name="n1"))
+    service.report(exact(kubelet(), name="n2"))
+    record = service.put(pod("wide", "3", conditions=WAITS))
+    assert obstacle(service.ledger, service.answers, record, ["n1", "n2"]) is None, "it fits"
+    for name in ("n1", "n2"):
+        for number in range(2):
+            service.put(pod(f"{name}-{number}", "2" if name == "n2" else "3", node=name, priority=9))
+    service.clock.now += 10
+    found = obstacle(service.ledger, service.answers, record, ["n1", "n2"])
+    assert found is not None
+    assert (found.nearest, found.now, found.never, found.lesser) == ("n2", 2, 0, 0)
+    assert set(found.in_the_way) < {"default/n2-0", "default/n2-1"}
+    huge = service.put(pod("huge", "5", conditions=WAITS))
+    never = obstacle(service.ledger, service.answers, huge, ["n1", "n2"])
+    assert never is not None
+    assert never.text == "None of 2 nodes could align the pod, even if it were empty."

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -19,11 +18,9 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import TOPOLOGY_AFFINITY_ERROR, PodRecord
-from topowise_scheduler.leader import chore
+from topowise_scheduler.leader import chore, events
 
 _INTERVAL_S: Final = 1.0
-_LONGEST_NOTE: Final = 1000
-_COMPONENT: Final = "topowise-scheduler"
 
 
 class RefusedPods:
@@ -59,7 +56,11 @@ class RefusedPods:
             if not any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
                 self._kept.add(record.uid)
                 return
-            await self._tell(record, str(status.get("message") or ""))
+            note = (
+                f"The kubelet of {record.node} refused the pod ({status.get('message') or record.refusal}). Its "
+                "controller makes another, so it is deleted; the node gets no pod like it before its next report."
+            )
+            await events.post(self._api, record, "RefusedPodDeleted", note, kind="Warning", action="Delete")
             options = {"preconditions": {"uid": record.uid}}
             await self._api.request("DELETE", path, body=msgspec.json.encode(options), timeout=chore.REQUEST_TIMEOUT_S)
         except ApiError as exc:
@@ -68,29 +69,3 @@ class RefusedPods:
                 raise
             return
         self._ledger.count("refused_pod_deleted")
-
-    async def _tell(self, record: PodRecord, message: str) -> None:
-        now = datetime.now(UTC)
-        note = (
-            f"The kubelet of {record.node} refused the pod ({message or record.refusal}). Its controller makes "
-            "another, so it is deleted; the node gets no pod like it before its next report."
-        )
-        event = {
-            "metadata": {"generateName": f"{record.name[:200]}.", "namespace": record.namespace},
-            "eventTime": now.isoformat(timespec="microseconds").replace("+00:00", "Z"),
-            "reportingController": f"topowise.io/{_COMPONENT}",
-            "reportingInstance": _COMPONENT,
-            "action": "Delete",
-            "reason": "RefusedPodDeleted",
-            "type": "Warning",
-            "note": note[:_LONGEST_NOTE],
-            "regarding": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": record.namespace,
-                "name": record.name,
-                "uid": record.uid,
-            },
-        }
-        path = paths.path("/apis/events.k8s.io/v1/namespaces", record.namespace, "events")
-        await self._api.request("POST", path, body=msgspec.json.encode(event), timeout=chore.REQUEST_TIMEOUT_S)

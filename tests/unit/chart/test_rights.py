@@ -55,7 +55,13 @@ STARTUP_TAINT: dict[tuple[str, str], set[Right]] = {
 REFUSED_PODS: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/refused_pods.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/leader/refused_pods.py", "DELETE"): {("", "pods", "delete")},
-    ("topowise_scheduler/leader/refused_pods.py", "POST"): {("events.k8s.io", "events", "create")},
+}
+WAITING_PODS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/waiting_pods.py", "PATCH"): {("", "pods/status", "patch")},
+}
+# Of whoever tells of pods.
+EVENTS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/events.py", "POST"): {("events.k8s.io", "events", "create")},
 }
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
@@ -99,7 +105,7 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    known = (EXPORTER, PLACEMENTS, SCHEDULER, STARTUP_TAINT, REFUSED_PODS, ELECTION)
+    known = (EXPORTER, PLACEMENTS, SCHEDULER, STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, EVENTS, ELECTION)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
 
 
@@ -150,8 +156,12 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
 
 @pytest.mark.parametrize(
     ("option", "calls"),
-    [("startupTaint.enabled", STARTUP_TAINT), ("refusedPods.delete", REFUSED_PODS)],
-    ids=["start-up taint", "refused pods"],
+    [
+        ("startupTaint.enabled", STARTUP_TAINT),
+        ("refusedPods.delete", REFUSED_PODS | EVENTS),
+        ("waitingPods.tell", WAITING_PODS | EVENTS),
+    ],
+    ids=["start-up taint", "refused pods", "waiting pods"],
 )
 def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
