@@ -18,7 +18,7 @@ from topowise_scheduler.report import simplest
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.counts import Count, counts_of
 from topowise_scheduler.report.hugepages import page_kib
-from topowise_scheduler.report.model import Occupant
+from topowise_scheduler.report.model import Occupant, PageSizes
 from topowise_scheduler.report.occupants import occupants_of
 from topowise_scheduler.report.policies import Policies, policies_of
 
@@ -29,9 +29,11 @@ class Source(NamedTuple):
     zones: tuple[simplest.Zone, ...]
     policies: Policies
 
-    def empty(self, version: KubeletVersion) -> Kubelet:
+    def empty(self, version: KubeletVersion, page_sizes: PageSizes = ()) -> Kubelet:
         """The node with a kubelet of this version."""
-        return simplest.kubelet(self.zones, self.policies, version)
+        # Nodes that differ in nothing that counts share the kubelet.
+        known = simplest.known_sizes(self.zones, page_sizes) if self.policies.memory else ()
+        return simplest.kubelet(self.zones, self.policies, version, known)
 
 
 class Counted(NamedTuple):
@@ -45,14 +47,16 @@ def read(
     named: Mapping[str, str],
     zones: Sequence[tuple[int, nrt.Zone]],
     version: KubeletVersion,
+    page_sizes: PageSizes,
     problems: list[str],
 ) -> Counted:
     """The node. `named` are the attributes on top, `zones` those of type Node by id; problems are added."""
     if not zones:
         problems.append("zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked")
         source = Source(*simplest.NOTHING)
-        return Counted(source.empty(version), source, ())
-    counts = [_usable(zone, counts_of(zone, problems), problems) for _, zone in zones]
+        return Counted(source.empty(version, page_sizes), source, ())
+    all_counts = counts_of([zone for _, zone in zones], problems)
+    counts = [_usable(zone, mine, problems) for (_, zone), mine in zip(zones, all_counts, strict=True)]
     if _gives_no_cpus(zone for _, zone in zones):
         counts = [{name: count for name, count in mine.items() if name != "cpu"} for mine in counts]
     listed = {resource for mine in counts for resource in mine}
@@ -71,11 +75,11 @@ def read(
     )
     source = Source(facts, policies)
     try:
-        kubelet = source.empty(version)
+        kubelet = source.empty(version, page_sizes)
     except ConfigError:
         problems.append(f"zones: {len(zones)}, expected up to {MAX_NODES} with a policy; only sums are checked")
         source = Source(facts, Policies(TopologySettings("none", policies.topology.scope), cpu=False, memory=False))
-        kubelet = source.empty(version)
+        kubelet = source.empty(version, page_sizes)
     return Counted(kubelet, source, tuple(occupants_of(kubelet, zones, counts)))
 
 
@@ -83,12 +87,12 @@ def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:
     """Whether all CPUs of all zones are said to be the system's.
 
     So RTE and NFD write NUMA nodes of which the kubelet says nothing. With CPU manager static some would be left, so it
-    is off, and CPUs are not listed.
+    is off, and CPUs are not listed. Where some are available all the same, nobody knows what is meant.
     """
     cpu_amounts = [one for zone in zones for one in zone.resources or () if one.name == "cpu"]
     try:
         return any(quantity.milli_value(one.capacity) > 0 for one in cpu_amounts) and all(
-            quantity.milli_value(one.allocatable) == 0 for one in cpu_amounts
+            quantity.milli_value(one.allocatable) == 0 >= quantity.milli_value(one.available) for one in cpu_amounts
         )
     except ParseError:
         return False

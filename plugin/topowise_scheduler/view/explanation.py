@@ -131,7 +131,9 @@ def explain(
     elif refusal:
         verdict = "never" if never else "not now"
     else:
-        text = _placed(node, pod, steps, admission)
+        text = _placed(node, pod, steps, admission, knows_policy=report is None or report.knows_policy)
+    if report is not None and not admission.admitted:
+        text += _damage(report)
     if unconfirmed:
         text += f"; the node's report is its last true one, not confirmed now ({', '.join(unconfirmed)})"
     if takes >= 1:
@@ -143,7 +145,7 @@ def explain(
         verdict=verdict,
         score=score,
         precision=precision,
-        policy=settings.policy,
+        policy=settings.policy if report is None else report.policy,
         scope=settings.scope,
         reason=admission.reason,
         message=admission.message,
@@ -151,6 +153,15 @@ def explain(
         text=text,
         kubelet="" if report is None else report.exact_for,
     )
+
+
+def _damage(report: Report) -> str:
+    """What of the report was not believed, which may be why the node looks full."""
+    problems = [one for one in report.problems if one != report.version_problem]
+    if not problems:
+        return ""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"; of its report something could not be used: {problems[0]}{more}"
 
 
 def seconds(about: float) -> str:
@@ -199,10 +210,12 @@ def _amounts(kubelet: Kubelet, resource: str, position: int) -> tuple[int, int]:
     ).bit_count()
 
 
-def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission) -> str:
+def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission, *, knows_policy: bool) -> str:
     places = located(node, pod.uid)
     if node.settings.topology.policy == "none":
         text = "fits: the node's Topology Manager has policy none and aligns nothing"
+        if not knows_policy:
+            text = "fits by sums alone: the policy of the node's Topology Manager is not known"
         lie = [f"container {name} has {_lies(node, [place])}" for name, place in places.items() if place.mask]
         return "; ".join((text, *lie))
     aligned = [step for step in steps if step.resources]
