@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,7 +12,7 @@ from topowise.errors import ConfigError, ParseError
 from topowise.pods import HUGEPAGES
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.configuration import TopologySettings
-from topowise_scheduler.kubelet.masks import MAX_NODES
+from topowise_scheduler.kubelet.masks import KUBELET_BITS, MAX_NODES
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import simplest
 from topowise_scheduler.report.costs import distances
@@ -21,6 +21,9 @@ from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.model import Occupant, PageSizes
 from topowise_scheduler.report.occupants import occupants_of
 from topowise_scheduler.report.policies import Policies, policies_of
+
+
+_MOST_NAMED: Final = 4
 
 
 class Source(NamedTuple):
@@ -60,7 +63,10 @@ def read(
     if _gives_no_cpus(zone for _, zone in zones):
         counts = [{name: count for name, count in mine.items() if name != "cpu"} for mine in counts]
     listed = {resource for mine in counts for resource in mine}
-    policies = _ranked(policies_of(named, topology.topologyPolicies, listed, problems), zones, problems)
+    policies = policies_of(named, topology.topologyPolicies, listed, problems)
+    if zones[-1][0] >= KUBELET_BITS and (policies.topology.policy != "none" or policies.memory):
+        zones, counts = _within_masks(zones, counts, problems)
+    policies = _ranked(policies, zones, problems)
     policies = policies._replace(cpu=policies.cpu and _are_as_many_as_linux_has(counts, problems))
     _tell_too_many_devices(counts, problems)
     facts = tuple(
@@ -81,6 +87,21 @@ def read(
         source = Source(facts, Policies(TopologySettings("none", policies.topology.scope), cpu=False, memory=False))
         kubelet = source.empty(version, page_sizes)
     return Counted(kubelet, source, tuple(occupants_of(kubelet, zones, counts)))
+
+
+def _within_masks(
+    zones: Sequence[tuple[int, nrt.Zone]], counts: list[dict[str, Count]], problems: list[str]
+) -> tuple[Sequence[tuple[int, nrt.Zone]], list[dict[str, Count]]]:
+    """The zones that a kubelet could align to."""
+    count = sum(numa_id < KUBELET_BITS for numa_id, _ in zones)
+    beyond = ", ".join([zone.name for _, zone in zones[count : count + _MOST_NAMED]])
+    more = f" and {len(zones) - count - _MOST_NAMED} more" if len(zones) - count > _MOST_NAMED else ""
+    problems.append(
+        f"zones: {beyond:.200}{more}, expected ids below {KUBELET_BITS}, as many bits as the kubelet's masks have: it "
+        "aligns nothing to such NUMA nodes; left out"
+    )
+    # A machine has one at least.
+    return (zones[:count], counts[:count]) if count else (zones[:1], [dict.fromkeys(counts[0], Count(0, 0, 0))])
 
 
 def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:

@@ -219,6 +219,28 @@ def test_more_zones_than_can_be_combined_are_checked_in_sum(topology_of: Topolog
     assert not kubelet_of(found).admit(pod_of("a", {"cpu": "137", "memory": "1Gi"})).admitted
 
 
+def test_zones_beyond_the_kubelets_masks_are_left_out_where_it_aligns(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(topology_of(*[ZONE] * 7, ids=(0, 63, 64, 65, 66, 67, 68), topologyManagerPolicy="best-effort"))
+    assert found.problems == (
+        "zones: node-64, node-65, node-66, node-67 and 1 more, expected ids below 64, as many bits as the kubelet's masks "
+        "have: it aligns nothing to such NUMA nodes; left out",
+    )
+    assert kubelet_of(found).node_ids == (0, 63)
+    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "17", "memory": "1Gi"})).admitted
+
+
+def test_zones_beyond_the_kubelets_masks_count_where_it_aligns_nothing(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(topology_of({"cpu": ("8", "8", "8")}, {"cpu": ("8", "8", "8")}, ids=(0, 64)))
+    assert found.problems == ()
+    assert kubelet_of(found).admit(pod_of("a", {"cpu": "16", "memory": "1Gi"})).admitted
+
+
+def test_no_zone_that_a_kubelet_could_align_to(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(topology_of(ZONE, ids=(64,), topologyManagerPolicy="restricted"))
+    assert len(found.problems) == 1
+    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "1", "memory": "1Gi"})).admitted
+
+
 def test_hugepages_of_no_known_size_are_not_checked(topology_of: TopologyOf, pod_of: PodOf) -> None:
     found = report.read(topology_of({**ZONE, "hugepages-2048Ki": ("0", "0", "0")}))
     assert found.problems == ("zone node-0: 'hugepages-2048Ki', expected a size such as hugepages-2Mi; not checked",)
