@@ -86,7 +86,8 @@ class NodeState:
         return comparison
 
     def judge_as(self, kubelet_version: str, page_sizes: PageSizes) -> bool:
-        """The Node has this kubelet, and it knows these hugepages. True if that changes what is known of it: everything is judged anew then.
+        """The Node has this kubelet, and it knows these hugepages. True if that changes what is known of it: everything
+        is judged anew then.
 
         Versions that decide alike on this hardware share `empty`, and what was placed on it stays as it is.
         """

@@ -65,6 +65,17 @@ class TopologyManager:
                 return Hint(self._fittest(common), True)
         return Hint(self._best_reachable([group.fits for group in possible]), False)
 
+    def order(self, groups: Sequence[Hints]) -> Callable[[Hint], tuple[bool, int]]:
+        """A key that sorts merges of these groups as the kubelet compares them, the best first."""
+        narrowest = max(map(self._narrowest, (group.fits for group in groups if group.fits)), default=self.count)
+        places = {mask: place for place, mask in enumerate(self._sequence(narrowest))}
+
+        def key(hint: Hint) -> tuple[bool, int]:
+            mask = hint.mask or self.default
+            return not hint.preferred, self._rank[mask] if hint.preferred else places[mask]
+
+        return key
+
     def _merge_single(self, groups: Sequence[Hints], fitter: Fitter | None) -> Hint:
         """policy_single_numa_node.go: only preferred hints of one node take part, so all must name the same node."""
         common = by_size(self.count)[1]

@@ -22,7 +22,6 @@ from topowise_scheduler.report.model import Occupant, PageSizes
 from topowise_scheduler.report.occupants import occupants_of
 from topowise_scheduler.report.policies import Policies, policies_of
 
-
 _MOST_NAMED: Final = 4
 
 
