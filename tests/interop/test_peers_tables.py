@@ -1,8 +1,8 @@
 """What other schedulers' own tests hold for right, played through the report reader, the engine and the model.
 
-peers/situations.txt has sections; fields of a line are separated by bars, containers of a pod by semicolons: "init:" and
-"sidecar:" before one say what it is, "~" that it has no limits for CPU and memory. In a container that has limits for one
-of them the other is there too, so that the pod is Guaranteed as their tests take it to be.
+peers/situations.txt has sections; bars separate the fields of a line, semicolons the containers of a pod. "init:" and
+"sidecar:" say what a container is, "~" that it has no limits for CPU and memory. Others that have limits for one of
+them are given the other too, so that the pod is Guaranteed as their tests take it to be.
 """
 
 from __future__ import annotations
