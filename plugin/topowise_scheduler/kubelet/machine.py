@@ -31,6 +31,8 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
     """One NUMA node. `memory` is in bytes, `hugepages` maps a page size in KiB to a number of pages.
 
     `distances` is the row of the SLIT as cadvisor reads it, indexed by node; None where it could not be read.
+    `read_latency` and `read_bandwidth` are of its memory as measured from the CPUs of the nodes `initiators` (ids), in
+    any unit, 0 where the firmware does not tell; the kubelet does not look at them.
     """
 
     id: Id
@@ -38,6 +40,9 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
     cores: tuple[Core, ...] = ()
     hugepages: dict[int, Amount] = {}
     distances: tuple[int, ...] | None = None
+    initiators: tuple[Id, ...] = ()
+    read_latency: Amount = 0
+    read_bandwidth: Amount = 0
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
