@@ -115,7 +115,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
             return self
         places = [place for place, node in enumerate(nodes) if node.id not in dropped]
         return Machine(
-            numa=tuple(_among(nodes, place, places) for place in places),
+            numa=tuple(among(nodes, place, places) for place in places),
             devices=self.devices,
             num_sockets=self.sockets(),
             memory_capacity=self.memory(),
@@ -146,7 +146,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         return total
 
 
-def _among(nodes: tuple[NumaNode, ...], place: int, places: list[int]) -> NumaNode:
+def among(nodes: tuple[NumaNode, ...], place: int, places: list[int]) -> NumaNode:
     """The node at a place, with its distances to these places alone."""
     node = nodes[place]
     row = node.distances

@@ -60,7 +60,7 @@ def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: K
     modelled = [(zone, of_zones[numa_id]) for numa_id, zone in zones if numa_id in empty.node_ids]
     reported_free = free.free_of(empty, modelled)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
-    known = Known(empty.topology.cpus, empty.node_ids, types)
+    known = Known(empty.topology.cpus, empty.all_node_ids, types)
     return Exact(empty, source, held_by(holdings, known), reported_free, problems)
 
 
