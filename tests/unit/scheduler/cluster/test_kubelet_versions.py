@@ -139,3 +139,29 @@ def test_nothing_is_kept_of_pods_that_have_ended_and_are_deleted() -> None:
     for number in range(3):
         service.ledger.drop_pod(f"uid-p{number}")
     assert service.ledger.node_state("n1") is None
+
+
+@pytest.mark.parametrize("node_first", [True, False])
+def test_pages_that_the_node_lists_are_known_to_its_kubelet_whoever_reports_it(node_first: bool) -> None:
+    """A Guaranteed pod that asks for 0 of them: a kubelet that does not know the size panics."""
+    service = Service()
+    document = {
+        "metadata": {"name": "n1"},
+        "status": {"allocatable": {"cpu": "8", "hugepages-2Mi": "0", "hugepages-1Gi": "0", "memory": "8Gi"}},
+    }
+    node = service.nodes.decode(msgspec.json.encode(document))
+    assert node.page_sizes == ("hugepages-1Gi", "hugepages-2Mi")
+    zone = {"name": "node-0", "type": "Node", "resources": [
+        {"name": name, "capacity": amount, "allocatable": amount, "available": amount}
+        for name, amount in (("cpu", "8"), ("memory", "8Gi"))
+    ]}  # fmt: skip
+    topology = {"metadata": {"name": "n1"}, "topologyPolicies": ["SingleNumaNode"], "zones": [zone]}
+    amounts = {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "0"}
+    wanted = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    if node_first:
+        service.ledger.put_kubelet("n1", node.kubelet_version, node.page_sizes)
+    service.report(nrt.decode(msgspec.json.encode(topology)))
+    if not node_first:
+        assert service.answers.verdicts(service.question(wanted, "n1")).text(0)
+        service.ledger.put_kubelet("n1", node.kubelet_version, node.page_sizes)
+    assert service.answers.verdicts(service.question(wanted, "n1")).text(0) == ""
