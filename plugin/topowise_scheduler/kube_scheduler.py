@@ -88,6 +88,11 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     kubelet_version: str = ""
     boot_id: str = ""
 
+    @property
+    def page_sizes(self) -> tuple[str, ...]:
+        """The hugepages that the kubelet knows, sorted; it may have none of them."""
+        return tuple(sorted([name for name in self.allocatable if name.startswith(pods.HUGEPAGES)]))
+
     def label(self, key: str) -> str | None:
         """The value of a label, None if the node does not have it."""
         return (self.hostname or None) if key == HOSTNAME else self.labels.get(key)

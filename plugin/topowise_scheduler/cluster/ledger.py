@@ -31,7 +31,7 @@ from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.report import Report, of_node
+from topowise_scheduler.report import PageSizes, Report, of_node
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Ledger:
         self._nodes: dict[str, NodeState] = {}
         self._pods = PodStates()
         # As the Nodes tell them; the strings are shared.
-        self._kubelet_versions: dict[str, str] = {}
+        self._kubelets: dict[str, tuple[str, PageSizes]] = {}
         # By priority; made when it is asked for, and gone when anybody's nomination changes.
         self._lesser: dict[int, dict[str, frozenset[str]]] = {}
         self._others_bound_at = float("-inf")
@@ -163,7 +163,7 @@ class Ledger:
 
     def put_report(self, report: Report) -> None:
         """A new report of a node."""
-        report = of_node(report, self._kubelet_versions.get(report.name, report.node_version))
+        report = of_node(report, *self._kubelets.get(report.name, (report.node_version, report.page_sizes)))
         node_state = self._nodes.setdefault(report.name, NodeState())
         problems = () if node_state.report is None else node_state.report.problems
         if report.problems != problems:
@@ -186,12 +186,13 @@ class Ledger:
         self._events[f"report_{report.precision}"] += 1
         self._publish(report.name, node_state)
 
-    def put_kubelet_version(self, name: str, version: str) -> None:
-        """The Node tells its kubelet's version: what is known of the node is judged anew as that kubelet would."""
-        self._kubelet_versions[name] = version
+    def put_kubelet(self, name: str, version: str, page_sizes: PageSizes = ()) -> None:
+        """The Node tells its kubelet's version and the hugepages it knows: what is known of the node is judged anew as
+        that kubelet would."""
+        self._kubelets[name] = version, page_sizes
         node_state = self._nodes.get(name)
         # A Node comes with every heartbeat; most say what is known.
-        if node_state is not None and node_state.judge_as(version):
+        if node_state is not None and node_state.judge_as(version, page_sizes):
             self.slow_admissions.put(name, node_state.report.empty if node_state.report else None)
             self._publish(name, node_state)
 
@@ -219,7 +220,7 @@ class Ledger:
         """The Node object is gone, and with it what a deleted report left behind."""
         self._known.discard(name)
         self.unconfirmed.put_boot(name, "")
-        self._kubelet_versions.pop(name, None)
+        self._kubelets.pop(name, None)
         if OBJECT_DELETED in self.unconfirmed.why(name):
             self.drop_report(name)
 

@@ -23,7 +23,7 @@ from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.same_zones import same_zones
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.report import Placements, PodName, Report, kubelet_of, of_node
+from topowise_scheduler.report import PageSizes, Placements, PodName, Report, kubelet_of, of_node
 
 
 class NodeState:
@@ -85,15 +85,16 @@ class NodeState:
         self._rebuild(report)
         return comparison
 
-    def judge_as(self, kubelet_version: str) -> bool:
-        """The Node has this kubelet. True if that changes what is known of it: everything is judged anew then.
+    def judge_as(self, kubelet_version: str, page_sizes: PageSizes) -> bool:
+        """The Node has this kubelet, and it knows these hugepages. True if that changes what is known of it: everything
+        is judged anew then.
 
         Versions that decide alike on this hardware share `empty`, and what was placed on it stays as it is.
         """
         before = self.report
         if before is None:
             return False
-        self.report = of_node(before, kubelet_version)
+        self.report = of_node(before, kubelet_version, page_sizes)
         is_other = self.report.empty is not before.empty
         if is_other:
             self._rebuild(self.report)

@@ -52,10 +52,11 @@ class Nodes:
         """A node, None if there is no such object."""
         return self._held.get(name)
 
-    def kubelet_version(self, name: str) -> str:
-        """The version that a node tells of its kubelet, "" if it does not or there is no such object."""
+    def kubelet(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """The version that a node tells of its kubelet, "" if it does not or there is no such object, and the hugepages
+        that it lists."""
         node = self._held.get(name)
-        return "" if node is None else node.kubelet_version
+        return ("", ()) if node is None else (node.kubelet_version, node.page_sizes)
 
     def decode(self, raw: bytes | msgspec.Raw) -> Node:
         """A node from its JSON. Raises msgspec.DecodeError for what is no v1.Node."""

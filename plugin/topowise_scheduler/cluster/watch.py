@@ -90,7 +90,7 @@ class _Nodes:
         self._ledger.replace_nodes(set(self._nodes))
         for item in items:
             self._ledger.put_node(item.name, item.boot_id)
-            self._ledger.put_kubelet_version(item.name, item.kubelet_version)
+            self._ledger.put_kubelet(item.name, item.kubelet_version, item.page_sizes)
 
     def apply(self, event: EventType, item: Node) -> None:
         self._nodes.apply(event, item)
@@ -98,7 +98,7 @@ class _Nodes:
             self._ledger.drop_node(item.name)
         else:
             self._ledger.put_node(item.name, item.boot_id)
-            self._ledger.put_kubelet_version(item.name, item.kubelet_version)
+            self._ledger.put_kubelet(item.name, item.kubelet_version, item.page_sizes)
 
 
 class _Pods:
@@ -146,7 +146,7 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nod
 
     def decode_report(raw: bytes | msgspec.Raw) -> report.Report:
         topology = decode_topology(raw)
-        return report.read(topology, nodes.kubelet_version(topology.metadata.name))
+        return report.read(topology, *nodes.kubelet(topology.metadata.name))
 
     reports = _Reports(ledger)
     return [

@@ -10,7 +10,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free, hardware
 from topowise_scheduler.report.held import Known, held_by
-from topowise_scheduler.report.model import FreeResources, Placements, PodName, ReportError
+from topowise_scheduler.report.model import FreeResources, PageSizes, Placements, PodName, ReportError
 
 # Any other exporter writes none of them.
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
@@ -22,8 +22,8 @@ class Source(NamedTuple):
     facts: hardware.Facts
     devices: str
 
-    def empty(self, version: KubeletVersion) -> Kubelet | None:
-        """The node with a kubelet of this version, None if that would not start."""
+    def empty(self, version: KubeletVersion, page_sizes: PageSizes = ()) -> Kubelet | None:
+        """The node with a kubelet of this version, None if that would not start. Our exporter lists all page sizes."""
         return hardware.empty(self.facts, self.devices, version).kubelet
 
 
@@ -60,7 +60,7 @@ def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: K
     modelled = [(zone, of_zones[numa_id]) for numa_id, zone in zones if numa_id in empty.node_ids]
     reported_free = free.free_of(empty, modelled)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
-    known = Known(empty.topology.cpus, empty.node_ids, types)
+    known = Known(empty.topology.cpus, empty.all_node_ids, types)
     return Exact(empty, source, held_by(holdings, known), reported_free, problems)
 
 

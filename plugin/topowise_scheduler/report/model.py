@@ -19,6 +19,9 @@ Precision = Literal["exact", "counts"]
 PodName = tuple[str, str]
 """Namespace and name. A pod that the exporter could not name has no namespace, and its uid for a name."""
 
+PageSizes = tuple[str, ...]
+"""Hugepage resources that a Node lists in its allocatable, sorted; its kubelet knows them, even if there are none."""
+
 Placements = Mapping[str, Placement]
 """By container. "" is the pod itself: its pod-level resources (KEP-5526), or what a finished init container left it."""
 
@@ -51,7 +54,7 @@ class Occupant(msgspec.Struct, frozen=True):
 class Source(Protocol):
     """What `Report.empty` is made of; the texts are shared between reports."""
 
-    def empty(self, version: KubeletVersion) -> Kubelet | None:
+    def empty(self, version: KubeletVersion, page_sizes: PageSizes) -> Kubelet | None:
         """The node with a kubelet of this version, None if that would not start."""
         ...
 
@@ -92,9 +95,18 @@ class Report(msgspec.Struct, frozen=True):
     """The kubelet's version as the object has it, "" if it does not."""
     node_version: str = ""
     """The same as its Node had it when the report was read, "" if the Node was not known (versions.py)."""
+    page_sizes: PageSizes = ()
+    """What its Node listed then."""
     version_problem: str = ""
     """That one of `problems` which is about these two."""
     source: Source | None = None
+    knows_policy: bool = True
+    """False if the object names a policy that no kubelet has; one of `problems` has the word."""
+
+    @property
+    def policy(self) -> str:
+        """The Topology Manager's policy for people, "unknown" if the object does not tell one that there is."""
+        return self.empty.settings.topology.policy if self.knows_policy else "unknown"
 
     @property
     def certainty(self) -> str:

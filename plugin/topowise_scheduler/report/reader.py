@@ -10,15 +10,16 @@ from topowise.attributes import doubts
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.report import counted, exact, koordlet, versions
-from topowise_scheduler.report.model import Report
+from topowise_scheduler.report.model import PageSizes, Report
 
 _LONGEST_BOOT_ID: Final = 64
 _MAX_PROBLEMS: Final = 16
 _MAX_LENGTH: Final = 500
 
 
-def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
-    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet.
+def read(topology: nrt.NodeResourceTopology, node_version: str = "", page_sizes: PageSizes = ()) -> Report:
+    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet, and
+    `page_sizes` the hugepages that it lists.
 
     Nothing in an object is an error; `problems` say what could not be used.
     """
@@ -54,6 +55,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
                 kubelet=kubelet,
                 reported_version=reported_version,
                 node_version=node_version,
+                page_sizes=page_sizes,
                 version_problem=version_problem,
                 source=found.source,
             )
@@ -62,7 +64,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
         for zone in topology.zones or ()
         if zone.type == nrt.ZONE_TYPE and nrt.zone_id(zone.name) is None
     ]
-    simple = counted.read(topology, named, zones, kubelet, problems)
+    simple = counted.read(topology, named, zones, kubelet, page_sizes, problems)
     return Report(
         name=topology.metadata.name,
         version=topology.metadata.resourceVersion,
@@ -79,8 +81,10 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
         kubelet=kubelet,
         reported_version=reported_version,
         node_version=node_version,
+        page_sizes=page_sizes,
         version_problem=version_problem,
         source=simple.source,
+        knows_policy=simple.source.policies.is_known,
     )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates
-from topowise_scheduler.strategies import ranks, scale
+from topowise_scheduler.strategies import caches, ranks, scale
 from topowise_scheduler.strategies.balanced_allocation import BalancedAllocation
 from topowise_scheduler.strategies.least_allocated import LeastAllocated
 from topowise_scheduler.strategies.least_numa_nodes import LeastNUMANodes
@@ -29,18 +29,22 @@ __all__ = ["NAMES", "Options", "Rated", "Strategy", "make", "rate"]
 
 class Rated(NamedTuple):
     """The nodes of a call on which the pod fits, `at` their indices. The best has the least of `ranks`, then the
-    greatest of `raw`."""
+    greatest of `raw`, and of equal ones is `in_one_cache`, None where no node tells of caches."""
 
     at: NDArray[np.intp]
     raw: NDArray[np.int64]
     ranks: ranks.Ranks
     in_percent: bool
+    in_one_cache: NDArray[np.bool_] | None = None
 
     def levels(self, top: int, low: int = 0, *, more_below: bool = False) -> scale.Levels:
         """From low to top, in the order of `at`; `more_below` are nodes of a worse rank that are none of these."""
         if self.in_percent and top == _PERCENT:
             return np.maximum(self.percents(), low)
-        return scale.spread(self.raw, self.ranks, top, low, more_below=more_below)
+        found = scale.spread(self.raw, self.ranks, top, low, more_below=more_below)
+        if self.in_one_cache is not None:
+            scale.break_tie(found, self.raw, self.ranks, self.in_one_cache, top, low)
+        return found
 
     def percents(self) -> scale.Levels:
         """0 to 100, by the height of the scores."""
@@ -52,15 +56,23 @@ _PERCENT = 100
 
 def rate(strategy: Strategy, parts: Iterable[tuple[NDArray[np.intp], Candidates]]) -> Rated:
     """The candidates of a call (Engine.candidates) by a strategy."""
-    at, raw, ranked = [], [], []
+    at, raw, ranked, cached = [], [], [], []
     for indices, candidates in parts:
         at.append(indices)
         raw.append(strategy.raw(candidates))
         ranked.append(ranks.of(candidates))
+        cached.append(caches.in_one(candidates))
     if not at:
         nothing = np.zeros(0, np.int64)
         return Rated(np.zeros(0, np.intp), nothing, nothing, strategy.in_percent)
-    return Rated(np.concatenate(at), strategy.finish(np.concatenate(raw)), np.concatenate(ranked), strategy.in_percent)
+    in_one_cache = None
+    if any(one is not None for one in cached):
+        parts_of_it = zip(at, cached, strict=True)
+        in_one_cache = np.concatenate(
+            [np.zeros(len(part), np.bool_) if one is None else one for part, one in parts_of_it]
+        )
+    finished = strategy.finish(np.concatenate(raw))
+    return Rated(np.concatenate(at), finished, np.concatenate(ranked), strategy.in_percent, in_one_cache)
 
 
 def make(name: str, weights: Mapping[str, int], options: Options) -> Strategy:

@@ -42,7 +42,7 @@ class ClusterView:
         """All nodes that have been reported or have a Node object, sorted."""
         return sorted({*self._ledger.reported(), *self._nodes})
 
-    def explanations(self, pod: Pod, names: Sequence[str]) -> list[NodeExplanation]:
+    def explanations(self, pod: Pod, names: Sequence[str], *, with_hints: bool = False) -> list[NodeExplanation]:
         """Per node, in order. Asks the one-node model; for people, not for speed."""
         asked, verdicts, against = self._judge(pod, names)
         fits = [name for at, name in enumerate(names) if not (against[at] or verdicts.text(at))]
@@ -50,7 +50,7 @@ class ClusterView:
         not_looked_at = kube_scheduler.unexamined(pod.spec)
         found = []
         for at, (name, refusal) in enumerate(zip(asked.names, against, strict=True)):
-            mine = self._by_kubelet(asked, at, verdicts, scores.get(name, 0)).after(refusal)
+            mine = self._by_kubelet(asked, at, verdicts, scores.get(name, 0), with_hints).after(refusal)
             found.append(msgspec.structs.replace(mine, not_looked_at=not_looked_at))
         return found
 
@@ -114,7 +114,9 @@ class ClusterView:
         asked = self._answers.question(pod, names, is_simulation=True)
         return dict(zip(names, self._answers.scores(asked).tolist(), strict=True))
 
-    def _by_kubelet(self, asked: Question, at: int, verdicts: Verdicts, score: int) -> NodeExplanation:
+    def _by_kubelet(
+        self, asked: Question, at: int, verdicts: Verdicts, score: int, with_hints: bool
+    ) -> NodeExplanation:
         name = asked.names[at]
         state = next(self._answers.states_for(asked, name), None)
         if state is None:
@@ -131,6 +133,7 @@ class ClusterView:
             score=score,
             unconfirmed=self._ledger.unconfirmed.why(name),
             report=self._report(name),
+            with_hints=with_hints,
         )
 
 
