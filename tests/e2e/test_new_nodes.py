@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -49,10 +50,9 @@ async def test_nodes_join_during_a_burst(
         metrics = await cluster.service.metrics(cluster.session)
         removed = metrics["startup_taints_removed_total"]
         with capsys.disabled():
-            print(
-                f"\n  refused {len(cluster.refusals)}  taints removed {removed:.0f}  new nodes used {len(used & joined)}",
-                end="",
-            )  # noqa: T201
+            sys.stdout.write(
+                f"\n  refused {len(cluster.refusals)}, taints removed {removed:.0f}, {len(used & joined)} used\n"
+            )
         assert used & joined
         assert removed == _LATER
         await cluster.assert_all_well()
