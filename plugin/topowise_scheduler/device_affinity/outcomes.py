@@ -135,13 +135,22 @@ _WHYS: Final[Mapping[Outcome, str]] = {
 
 def judge(
     wishes: tuple[Wish, ...],
+    needs: Needs,
     states: Iterable[Kubelet],
     view: Callable[[Kubelet], PodView],
     devices: Devices,
     settings: Settings,
 ) -> Judged:
-    """What a node in each of these states, which are left as they are, would give the pod."""
+    """What a node in each of these states, which are left as they are, would give a pod with these needs and this
+    view. Without a state nothing is known of the node."""
+    asked = [_asked(needs, wish) for wish in wishes]
     tally = _Tally(wishes)
+    if not any(count > 1 for counts in asked for count in counts.values()):
+        tally.add([(True, "")] * len(wishes))
+        return tally.judged()
+    if not devices.places:
+        tally.add([(None, "no report tells where the node's devices are on the PCI buses")] * len(wishes))
+        return tally.judged()
     resources = frozenset(name for wish in wishes for name in wish.resources)
     for state in states:
         pod, guessed = view(state), _guessed(state, devices.guessed)
@@ -151,7 +160,7 @@ def judge(
                 tally.add([(False, "the kubelet refuses the pod")] * len(wishes))
                 continue
             got = {name: _items(counts) for name, counts in way.items()}
-            tally.add([_of_pod(wish, _asked(pod, wish), got) for wish in wishes])
+            tally.add([_of_pod(wish, mine, got) for wish, mine in zip(wishes, asked, strict=True)])
             if tally.is_settled:
                 return tally.judged()
         if not choices.is_complete or (any(guessed.values()) and state.settings.topology.policy not in _FORESEEN):
@@ -164,16 +173,11 @@ def observed(
 ) -> list[tuple[bool | None, str]]:
     """Whether each wish is met by what the containers of a pod hold, None if that is not known, and what is against
     it."""
-    asked = {one.name: one.limits for one in needs.containers if one.kind != "init"}
     got = {
-        name: [_Item(resource, one, places.get(one)) for resource, ids in held[name].devices.items() for one in ids]
-        for name in asked
-        if name in held
+        name: [_Item(resource, one, places.get(one)) for resource, ids in placement.devices.items() for one in ids]
+        for name, placement in held.items()
     }
-    return [
-        _of_pod(wish, {name: sum(limits.get(one, 0) for one in wish.resources) for name, limits in asked.items()}, got)
-        for wish in wishes
-    ]
+    return [_of_pod(wish, _asked(needs, wish), got) for wish in wishes]
 
 
 def _guessed(state: Kubelet, uids: Collection[str]) -> dict[str, DeviceSet]:
@@ -187,12 +191,12 @@ def _guessed(state: Kubelet, uids: Collection[str]) -> dict[str, DeviceSet]:
     return found
 
 
-def _asked(pod: PodView, wish: Wish) -> dict[str, int]:
+def _asked(needs: Needs, wish: Wish) -> dict[str, int]:
     """By container how many devices the wish is about."""
     return {
         one.name: sum(one.limits.get(name, 0) for name in wish.resources)
-        for one in pod.containers
-        if one.declared != "init"
+        for one in needs.containers
+        if one.kind != "init"
     }
 
 

@@ -42,6 +42,9 @@ class Evictions:
             if loop.time() > until:
                 break
             choice = self._on(asked, name, proposal)
+            if choice is not None and self._answers.affinity_refusal(asked, name, choice.victims):
+                # Its devices would not be near enough: evicted for nothing.
+                continue
             if choice is not None and choice.victims:
                 chosen[name] = choice
             elif choice is not None:

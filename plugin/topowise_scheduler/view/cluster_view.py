@@ -26,6 +26,10 @@ from topowise_scheduler.view.explanation import NodeExplanation
 from topowise_scheduler.view.fits import Filling
 
 _UNKNOWN: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
+# Refusals that evictions do not help against, and that pass all the same.
+_PASSING: Final = frozenset(
+    (refusals.QUARANTINED, refusals.UNCONFIRMED, refusals.NOT_NEAR, refusals.NOT_SURELY_NEAR, refusals.PLACES_UNKNOWN)
+)
 _BY_SUMS: Final = "not reported: node allocatable alone is looked at"
 
 
@@ -128,13 +132,12 @@ class ClusterView:
             asked.record.view(state),
             precision=self.precision(name),
             refusal=words,
-            never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE)
-            and words not in (refusals.QUARANTINED, refusals.UNCONFIRMED),
+            never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE) and words not in _PASSING,
             score=score,
             unconfirmed=self._ledger.unconfirmed.why(name),
             report=self._report(name),
             with_hints=with_hints,
-        )
+        ).with_affinity(self._answers.affinity(asked, name))
 
 
 class _Used:

@@ -153,7 +153,7 @@ def word(seen: set[bool | None]) -> str:
 def judged(one: Scene, node: Kubelet, guessed: Sequence[str] = ()) -> tuple[str, ...]:
     needs = pods.needs(one.pod)
     devices = Devices(one.places, guessed)
-    return judge(one.wishes, [node], lambda state: state.view("u", needs), devices, Settings()).outcomes
+    return judge(one.wishes, needs, [node], lambda state: state.view("u", needs), devices, Settings()).outcomes
 
 
 @pytest.mark.parametrize("first", range(0, 240, 12))
@@ -194,11 +194,14 @@ def test_too_many_choices_are_no_promise() -> None:
         KubeletConfiguration(topologyManagerPolicy="single-numa-node"),
     )
     pod = pods.Pod(pods.Metadata("p", "d", "u"), pods.Spec((pods.Container("c", pods.Resources(limits={GPU: 15})),)))
-    view = node.view("u", pods.needs(pod))
+    needs = pods.needs(pod)
+    view = node.view("u", needs)
     for paths, outcome in ((PATHS[1:2] * 30, "sure"), ([f"pci0000:{at:02x}" for at in range(30)], "unknown")):
         places = {
             one.id: Located(f"0000:{at:02x}:00.0", Place(tuple(path.split("/")), 0))
             for at, (one, path) in enumerate(zip(listed, paths, strict=True))
         }
-        [found] = judge(read(f"{GPU}: pcie-switch"), [node], lambda _: view, Devices(places), Settings()).outcomes
+        [found] = judge(
+            read(f"{GPU}: pcie-switch"), needs, [node], lambda _: view, Devices(places), Settings()
+        ).outcomes
         assert found == outcome
