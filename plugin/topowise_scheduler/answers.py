@@ -7,7 +7,7 @@ is another for this very pod (it is nominated there, or a lesser pod is) is aske
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -171,22 +171,24 @@ class Answers:
         assert record.requests is not None
         return self.verdicts(Question(record, record.requests, names, self._engine.rows(names), is_simulation=True))
 
-    def states_for(self, asked: Question, name: str) -> Iterator[Kubelet]:
-        """Copies of a node's state as it is for this pod (Ledger.states); none if nobody has reported the node."""
+    def states_for(self, asked: Question, name: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
+        """Copies of a node's state as it is for this pod (Ledger.states), once these pods are gone; none if nobody has
+        reported the node."""
         record = asked.record
-        return self._ledger.states(name, {record.uid, *self._ledger.disregarded(record.uid, record.priority, name)})
+        others = self._ledger.disregarded(record.uid, record.priority, name)
+        return self._ledger.states(name, {record.uid, *others, *gone})
 
     def affinity(self, asked: Question, name: str) -> Judged | None:
         """What a node's devices come to for the wishes of the pod, None if it has none."""
         return self._affinities.of(asked.record, name) if asked.record.wishes else None
 
-    def affinity_refusal(self, asked: Question, name: str, gone: Collection[str]) -> str:
-        """Why the devices of a node would not do for the pod once these pods are gone, "" if they would."""
-        record = asked.record
-        if not record.wishes:
+    def affinity_refusal(
+        self, asked: Question, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
+    ) -> str:
+        """Why the devices of a node in these states would not do for the pod, "" if they would (Ledger.affinity)."""
+        if not asked.record.wishes:
             return ""
-        without = {record.uid, *self._ledger.disregarded(record.uid, record.priority, name), *gone}
-        return self._ledger.affinity_refusal(self._ledger.affinity(record, name, without))
+        return self._ledger.affinity_refusal(self._ledger.affinity(asked.record, name, states, guessed))
 
     def _rate(self, asked: Question, strategy: Strategy) -> Rated:
         known = np.flatnonzero(asked.rows >= 0)

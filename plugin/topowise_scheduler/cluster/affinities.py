@@ -39,6 +39,6 @@ class Affinities:
             if len(self._kept) >= _MOST or self._bytes > _MOST_BYTES:
                 self._kept.clear()
                 self._bytes = len(record.shape)
-        judged = self._ledger.affinity(record, name, {record.uid, *others})
+        judged = self._ledger.affinity(record, name, self._ledger.states(name, {record.uid, *others}))
         self._kept[key] = changed_at, judged
         return judged

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from typing import Final
 
 import msgspec
@@ -29,7 +29,7 @@ from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
-from topowise_scheduler.device_affinity import Judged, Settings, judge
+from topowise_scheduler.device_affinity import Devices, Judged, Settings, judge
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import PageSizes, Report, of_node
@@ -467,12 +467,18 @@ class Ledger:
         uncertain = [one for one in node_state.uncertain(now) if one.uid not in without]
         yield from possible_placements(state, uncertain, self._highest(node_state, now))
 
-    def affinity(self, record: PodRecord, name: str, without: Collection[str]) -> Judged:
-        """What the devices that a node would give a pod come to for its wishes, with these pods gone."""
+    def affinity(
+        self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
+    ) -> Judged:
+        """What the devices that a node in these states would give a pod come to for its wishes.
+
+        `guessed` are pods in the states of which nobody knows which devices they hold, beside those of the ledger.
+        """
         assert record.needs is not None
-        node_state = self._nodes.get(name, NodeState())
-        states = self.states(name, without)
-        return judge(record.wishes, record.needs, states, record.view, node_state.located_devices(), self._affinity)
+        places, others = self._nodes.get(name, NodeState()).located_devices()
+        return judge(
+            record.wishes, record.needs, states, record.view, Devices(places, {*others, *guessed}), self._affinity
+        )
 
     def affinity_refusal(self, judged: Judged) -> str:
         """Why that keeps the pod from the node, "" if it does not."""
@@ -594,7 +600,7 @@ class Ledger:
                 return admission.reason
         others = {*self.disregarded(record.uid, record.priority, name), *leaving}
         if record.wishes and not node_state.is_as_judged(record.uid):
-            refusal = self.affinity_refusal(self.affinity(record, name, {record.uid, *others}))
+            refusal = self.affinity_refusal(self.affinity(record, name, self.states(name, {record.uid, *others})))
             if refusal:
                 return refusal
         if not node_state.survive(record, others, _MAX_SWAPPED):

@@ -8,6 +8,7 @@ knows there, and what is scored is what kube-scheduler would have scored. No que
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -85,7 +86,8 @@ class ClusterView:
                 yield Filling(name, asked.record, limit=words)
             elif precision:
                 states = list(self._answers.states_for(asked, name))
-                yield Filling(name, asked.record, states, by_sums, is_exact=precision == "exact")
+                affinity = partial(self._answers.affinity_refusal, asked, name)
+                yield Filling(name, asked.record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
             else:
                 yield Filling(name, asked.record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
 

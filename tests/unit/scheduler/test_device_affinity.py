@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,6 +22,10 @@ from topowise.pci import Place
 from topowise_scheduler import metrics, refusals
 from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
 from topowise_scheduler.extender import http
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubectl import arguments
+from topowise_scheduler.kubectl.console import Console
+from topowise_scheduler.kubectl.doctor import command
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine, Placement
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
@@ -147,8 +152,6 @@ def test_an_aligned_node_comes_before_near_devices() -> None:
 
 
 def affinity(made: Service, name: str, annotations: Mapping[str, str] = PREFER) -> Any:
-    from topowise_scheduler.kube_scheduler import Pod
-
     document = msgspec.convert(wanting("p", annotations), Pod)
     return made.view.explanations(document, [name])[0].device_affinity
 
@@ -305,3 +308,38 @@ def test_nobody_is_evicted_where_the_devices_would_not_be_near() -> None:
         }
         reply = asyncio.run(made.verbs().preempt(msgspec.json.encode(args)))
         assert set(json.loads(reply.body)["NodeNameToMetaVictims"]) == expected
+
+
+def test_as_many_fit_as_surely_get_near_devices() -> None:
+    """One NUMA node has one switch, the other a switch for each GPU, of which nobody knows which it will be."""
+
+    def room(ports: Mapping[str, int], annotations: Mapping[str, str]) -> tuple[int, str]:
+        [filling] = service({"n1": ports}).view.fillings(
+            msgspec.convert(wanting("p", annotations, cpu="0"), Pod), ["n1"]
+        )
+        while filling.add():
+            pass
+        return filling.count, filling.limit
+
+    nics_on_one_switch = {**TWO_SWITCHES, "g0": 1, "n0": 1, "n1": 1, "g1": 1}
+    assert room(ONE_SWITCH, REQUIRE)[0] == room(ONE_SWITCH, {})[0] == 4
+    assert room(nics_on_one_switch, REQUIRE) == (2, refusals.NOT_SURELY_NEAR)
+
+
+@pytest.mark.parametrize(("nic", "is_met"), [("n0", True), ("n1", False)])
+def test_doctor_names_pods_whose_wish_is_not_met(nic: str, is_met: bool, tmp_path: Path) -> None:
+    truth = Kubelet(hardware(), CONFIGURATION)
+    truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0",), NIC: (nic,)})})
+    topology = msgspec.to_builtins(node("n1", TWO_SWITCHES, truth))
+    running = wanting("p", PREFER, node="n1", phase="Running", startTime="2026-05-28T20:26:40Z")
+    items = [
+        {**topology, "apiVersion": nrt.API_VERSION, "kind": nrt.KIND},
+        {**running, "apiVersion": "v1", "kind": "Pod"},
+    ]
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    options = arguments.parser("0").parse_args(["doctor", "-f", str(file), "-o", "json"])
+    found = json.loads(command.run(options, Console(None, 100, now=1_780_000_000.0)).text)
+    values = {one["thing"]: one["value"] for one in found if "device affinity" in one["value"]}
+    why = "prefer nvidia.com/gpu,rdma/hca: pcie-switch is not met: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
+    assert values == ({} if is_met else {"pod default/p": f"device affinity {why}"})
