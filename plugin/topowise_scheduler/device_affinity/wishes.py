@@ -1,6 +1,6 @@
 """What a pod may wish, by annotation.
 
-    topowise.io/device-affinity: require nvidia.com/gpu,rdma/hca: pcie-switch; prefer nvidia.com/gpu: pcie-root
+    topowise.io/device-affinity: "require nvidia.com/gpu,rdma/hca: pcie-switch; prefer nvidia.com/gpu: pcie-root"
 
 Each entry is about each container by itself: all devices of these resources that it gets are to be, two by two, as near
 as the level says. So two GPUs and a NIC "at one switch" are three devices at one switch. A plain init container is gone
