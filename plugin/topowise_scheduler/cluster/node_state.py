@@ -321,10 +321,10 @@ class NodeState:
         return kubelet
 
     def located_devices(self) -> Devices:
-        """Where its devices are, and the pods that no report has listed with all that they hold."""
+        """Where its devices are, and the pods of which the report does not list all that they hold."""
         if self.report is None:
             return Devices({})
-        guessed = {one.uid for one in self.bookings.values() if not (one.reported or one.whole)}
+        guessed = {one.uid for one in self.bookings.values() if not one.reported}
         return Devices(self.report.places, guessed)
 
     def uncertain(self, now: float) -> list[PodView]:

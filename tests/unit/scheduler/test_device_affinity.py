@@ -17,9 +17,12 @@ from scheduling import Service, machine, pod
 from topowise import nrt
 from topowise.attributes import PCI, places
 from topowise.attributes.places import Located
+from topowise.errors import ConfigError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
+from topowise.runtime import config
 from topowise_scheduler import metrics, refusals
+from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
 from topowise_scheduler.extender import http
 from topowise_scheduler.kube_scheduler import Pod
@@ -180,6 +183,23 @@ def test_a_plugin_whose_rule_is_known_narrows_the_choice(rule: Rule, outcome: st
     """The lowest ids of both resources hang on one switch."""
     made = service({"n1": TWO_SWITCHES}, affinity=Settings({GPU: rule, NIC: rule}))
     assert [one.outcome for one in affinity(made, "n1")] == [outcome]
+
+
+def test_rules_of_plugins_are_configured() -> None:
+    head = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
+    text = b"deviceAffinity: {required: possible, plugins: [{resource: nvidia.com/gpu, rule: nvidia}]}\n"
+    assert config.parse(SchedulerConfiguration, head + text).device_affinity.settings == Settings(
+        {GPU: "nvidia"}, "possible"
+    )
+    assert config.parse(SchedulerConfiguration, head).device_affinity.settings == Settings()
+    with pytest.raises(ConfigError, match=r"deviceAffinity\.plugins"):
+        config.parse(SchedulerConfiguration, head + text.replace(b"rule: nvidia", b"rule: amd"))
+
+
+def test_a_pod_that_waits_is_tried_again_only_where_its_devices_would_be_near() -> None:
+    made = service()
+    record = made.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
+    assert made.answers.fits(record, list(ALL)).tolist() == [True, False, False, False]
 
 
 BAD = {
