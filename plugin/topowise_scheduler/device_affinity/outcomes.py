@@ -90,7 +90,8 @@ class _Tally:
         self._seen: list[set[bool | None]] = [set() for _ in wishes]
         self._together: set[bool | None] = set()
         self._whys: list[dict[bool | None, str]] = [{} for _ in wishes]
-        self.is_complete = True
+        self.doubt = ""
+        """Why what was seen may not be all there is, "" if it is."""
 
     def add(self, found: Sequence[tuple[bool | None, str]]) -> None:
         """One more way: for each wish whether it is met, and what is against it."""
@@ -112,15 +113,15 @@ class _Tally:
         return Judged(
             self._wishes,
             outcomes,
-            tuple(_WHYS[outcome].format(whys.get(False) or whys.get(None) or "there are too many choices to look at")
+            tuple(_WHYS[outcome].format(whys.get(False) or whys.get(None) or self.doubt)
                   for outcome, whys in zip(outcomes, self._whys, strict=True)),
             self._outcome(self._together) if self._required else "",
         )  # fmt: skip
 
     def _outcome(self, seen: set[bool | None]) -> Outcome:
-        if seen == {True} and self.is_complete:
+        if seen == {True} and not self.doubt:
             return "sure"
-        if seen == {False} and self.is_complete:
+        if seen == {False} and not self.doubt:
             return "impossible"
         return "possible" if True in seen else "unknown"
 
@@ -163,8 +164,10 @@ def judge(
             tally.add([_of_pod(wish, mine, got) for wish, mine in zip(wishes, asked, strict=True)])
             if tally.is_settled:
                 return tally.judged()
-        if not choices.is_complete or (any(guessed.values()) and state.settings.topology.policy not in _FORESEEN):
-            tally.is_complete = False
+        if not choices.is_complete:
+            tally.doubt = "there are too many choices to look at"
+        elif any(guessed.values()) and len(state.node_ids) > 1 and state.settings.topology.policy not in _FORESEEN:
+            tally.doubt = "no report has confirmed yet where its newest pods lie"
     return tally.judged()
 
 
