@@ -27,7 +27,7 @@ from topowise_scheduler.kubelet.pod import PodView
 
 _MOST_RUNS: Final = 64
 _MOST_PICKS: Final = 256
-_MOST_WAYS: Final = 4096
+_MOST_WAYS: Final = 1024
 
 
 class Kind(NamedTuple):
