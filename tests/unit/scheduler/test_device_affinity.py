@@ -30,6 +30,7 @@ from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubectl.console import Console
 from topowise_scheduler.kubectl.doctor import command
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine, Placement
+from topowise_scheduler.view import together
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 REQUIRE = {ANNOTATION: f"require {GPU},{NIC}: pcie-switch"}
@@ -341,9 +342,18 @@ def test_as_many_fit_as_surely_get_near_devices() -> None:
             pass
         return filling.count, filling.limit
 
+    def at_once(ports: Mapping[str, int], count: int) -> tuple[int, str]:
+        made = service({"n1": ports})
+        made.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
+        pods = [msgspec.convert(wanting(f"p{at}", REQUIRE, cpu="0"), Pod) for at in range(count)]
+        found = together.place(made.answers, made.view, pods, ["n1"])
+        return len(found.placements), found.why
+
     nics_on_one_switch = {**TWO_SWITCHES, "g0": 1, "n0": 1, "n1": 1, "g1": 1}
     assert room(ONE_SWITCH, REQUIRE)[0] == room(ONE_SWITCH, {})[0] == 4
     assert room(nics_on_one_switch, REQUIRE) == (2, refusals.NOT_SURELY_NEAR)
+    assert at_once(ONE_SWITCH, 4) == (4, "")
+    assert at_once(nics_on_one_switch, 3) == (2, f"0/1 nodes: 1 {refusals.NOT_SURELY_NEAR}")
 
 
 @pytest.mark.parametrize(("nic", "is_met"), [("n0", True), ("n1", False)])
