@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from topowise.runtime.config import Configuration, Duration, Section, Serving, ServingTls
-from topowise_scheduler import strategy_names
+from topowise_scheduler import device_affinity, strategy_names
 
 
 class Extender(Section, frozen=True):
@@ -98,6 +98,32 @@ class FitTogether(Section, frozen=True):
     is kept. Whoever reaches the port may ask."""
 
 
+class DevicePlugin(Section, frozen=True):
+    """A device plug-in of which it is known what it prefers (GetPreferredAllocation)."""
+
+    resource: str
+    """As pods name it, `nvidia.com/gpu`."""
+    rule: device_affinity.Rule
+    """`lowest-ids` is sriov-network-device-plugin with `allocationPolicy: packed`, `nvidia` NVIDIA's k8s-device-plugin
+    and `nvidia-packed` the same with `sharedDevicesAllocationPolicy: packed`, of GPUs without NVLink or with NVSwitch;
+    `any` is one that may take any device."""
+
+
+class DeviceAffinity(Section, frozen=True):
+    """Pods that wish devices near each other (`topowise.io/device-affinity`); docs/how-to/device-affinity.md."""
+
+    required: device_affinity.Admits = "sure"
+    """What `require` is content with: `sure` is a node on which whatever the kubelet takes is near enough, `possible`
+    one on which something is."""
+    plugins: tuple[DevicePlugin, ...] = ()
+    """By resource; of one that is not listed the plug-in may take any device."""
+
+    @property
+    def settings(self) -> device_affinity.Settings:
+        """The same for those who judge."""
+        return device_affinity.Settings({plugin.resource: plugin.rule for plugin in self.plugins}, self.required)
+
+
 class Requeue(Section, frozen=True):
     """kube-scheduler does not see that a NUMA node has got room, so a pod refused for it is requeued by an
     annotation."""
@@ -167,6 +193,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     grpc: Grpc = msgspec.field(default_factory=Grpc)
     scoring: Scoring = msgspec.field(default_factory=Scoring)
     filter: Filter = msgspec.field(default_factory=Filter)
+    device_affinity: DeviceAffinity = msgspec.field(default_factory=DeviceAffinity)
     reservations: Reservations = msgspec.field(default_factory=Reservations)
     fit_together: FitTogether = msgspec.field(default_factory=FitTogether)
     requeue: Requeue = msgspec.field(default_factory=Requeue)

@@ -62,6 +62,7 @@ async def run(settings: SchedulerConfiguration) -> int:
             time.monotonic,
             reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
+            affinity=settings.device_affinity.settings,
         )
         records, budgets, nodes = Records(), Budgets(), Nodes()
         sources = reflectors(api, ledger, records, budgets, nodes)

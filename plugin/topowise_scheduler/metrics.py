@@ -53,6 +53,12 @@ class Counts(Collector):
             {"hit": events["prediction_hit"], "miss": events["prediction_miss"]},
         )
         yield _counter(
+            "device_affinity",
+            "Wishes of pods for devices near each other, by whether what the pods got meets them.",
+            "outcome",
+            {outcome: events[f"wish_{outcome}"] for outcome in ("met", "not_met", "unknown")},
+        )
+        yield _counter(
             "reports",
             "Reports of nodes taken into the ledger, by what they allow to predict.",
             "precision",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from typing import Final
 
 import msgspec
@@ -29,6 +29,7 @@ from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
+from topowise_scheduler.device_affinity import Devices, Judged, Settings, judge
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import PageSizes, Report, of_node
@@ -43,6 +44,8 @@ _ALONE_S: Final = 600.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
 _MAX_PRIORITIES: Final = 64
+_WISHES: Final[Mapping[bool | None, str]] = {True: "wish_met", False: "wish_not_met", None: "wish_unknown"}
+_AS_IT_COMES: Final = Settings()
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
 _MAX_ORDERS: Final = 64
 
@@ -52,12 +55,20 @@ class Ledger:
 
     `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
     0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
+    `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
     """
 
     def __init__(
-        self, engine: Engine, clock: Callable[[], float], *, reservation_s: float = 30.0, max_admission_s: float = 0.0
+        self,
+        engine: Engine,
+        clock: Callable[[], float],
+        *,
+        reservation_s: float = 30.0,
+        max_admission_s: float = 0.0,
+        affinity: Settings = _AS_IT_COMES,
     ) -> None:
         self.engine = engine
+        self._affinity = affinity
         self._clock = clock
         self._reservation_s = reservation_s
         self._nodes: dict[str, NodeState] = {}
@@ -183,6 +194,13 @@ class Ledger:
             log.info(
                 "Pod lies on other NUMA nodes than predicted", extra=kv(node=report.name, pod=f"{namespace}/{name}")
             )
+        for is_met, (namespace, pod), why in comparison.wishes:
+            self._events[_WISHES[is_met]] += 1
+            if is_met is False:
+                log.info(
+                    "Devices of a pod lie farther apart than it wishes",
+                    extra=kv(node=report.name, pod=f"{namespace}/{pod}", why=why),
+                )
         self._events[f"report_{report.precision}"] += 1
         self._publish(report.name, node_state)
 
@@ -449,6 +467,23 @@ class Ledger:
         uncertain = [one for one in node_state.uncertain(now) if one.uid not in without]
         yield from possible_placements(state, uncertain, self._highest(node_state, now))
 
+    def affinity(
+        self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
+    ) -> Judged:
+        """What the devices that a node in these states would give a pod come to for its wishes.
+
+        `guessed` are pods in the states of which nobody knows which devices they hold, beside those of the ledger.
+        """
+        assert record.needs is not None
+        places, others = self._nodes.get(name, NodeState()).located_devices()
+        return judge(
+            record.wishes, record.needs, states, record.view, Devices(places, {*others, *guessed}), self._affinity
+        )
+
+    def affinity_refusal(self, judged: Judged) -> str:
+        """Why that keeps the pod from the node, "" if it does not."""
+        return judged.refusal(self._affinity.admits)
+
     def tick(self) -> None:
         """What time alone changes; to be called about every second."""
         self.expire()
@@ -564,6 +599,10 @@ class Ledger:
             if not admission.admitted:
                 return admission.reason
         others = {*self.disregarded(record.uid, record.priority, name), *leaving}
+        if record.wishes and not node_state.is_as_judged(record.uid):
+            refusal = self.affinity_refusal(self.affinity(record, name, self.states(name, {record.uid, *others})))
+            if refusal:
+                return refusal
         if not node_state.survive(record, others, _MAX_SWAPPED):
             return "a pod that is on its way there would be refused if this one came first"
         return ""

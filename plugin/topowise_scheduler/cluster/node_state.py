@@ -21,6 +21,7 @@ from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.possible_placements import holds_anything, own_amounts, position_of
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.same_zones import same_zones
+from topowise_scheduler.device_affinity import Devices
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.report import PageSizes, Placements, PodName, Report, kubelet_of, of_node
@@ -318,6 +319,13 @@ class NodeState:
             if not booking.placed and not booking.reported and not booking.whole and booking.uid not in uids:
                 kubelet.admit_view(self._view(booking))
         return kubelet
+
+    def located_devices(self) -> Devices:
+        """Where its devices are, and the pods of which the report does not list all that they hold."""
+        if self.report is None:
+            return Devices({})
+        guessed = {one.uid for one in self.bookings.values() if not one.reported}
+        return Devices(self.report.places, guessed)
 
     def uncertain(self, now: float) -> list[PodView]:
         """The pods that may lie elsewhere than predicted, if they lie there at all."""

@@ -42,7 +42,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         drawn = picture.with_places(drawn, where)
         apart = places.table(where, devices)
     except ParseError as exc:
-        notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
+        # An exact report has said so already.
+        if not any(attributes.PCI in problem for problem in report.problems):
+            notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
     if options.output == "wide":

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from topowise import attributes, nrt
+from topowise.attributes.places import Located
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free, hardware
 from topowise_scheduler.report.held import Known, held_by
+from topowise_scheduler.report.located_devices import places_of
 from topowise_scheduler.report.model import FreeResources, PageSizes, Placements, PodName, ReportError
 
 # Any other exporter writes none of them.
@@ -32,6 +34,7 @@ class Exact(NamedTuple):
     source: Source
     held: dict[PodName, Placements]
     free: FreeResources
+    places: Mapping[str, Located]
     problems: tuple[str, ...]
 
 
@@ -61,7 +64,8 @@ def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: K
     reported_free = free.free_of(empty, modelled)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     known = Known(empty.topology.cpus, empty.all_node_ids, types)
-    return Exact(empty, source, held_by(holdings, known), reported_free, problems)
+    places, odd = places_of(named.get(attributes.PCI, ""))
+    return Exact(empty, source, held_by(holdings, known), reported_free, places, (*problems, *odd))
 
 
 def _managed(empty: Kubelet) -> set[str]:

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from topowise.attributes.places import Located
 from topowise.errors import TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet import Kubelet, Placement
@@ -77,6 +78,8 @@ class Report(msgspec.Struct, frozen=True):
     held: Mapping[PodName, Placements] = {}
     free: FreeResources | None = None
     occupants: tuple[Occupant, ...] = ()
+    places: Mapping[str, Located] = {}
+    """Where devices are on the PCI buses, by id, of those of which it is known; shared between reports like `empty`."""
     offsets: Mapping[int, tuple[int, ...]] | None = None
     """numaplacement: NUMA node id -> offsets into the sorted hashes of all containers (topowise.placement)."""
     fingerprint: str = ""

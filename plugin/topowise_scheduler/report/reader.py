@@ -46,6 +46,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "", page_sizes:
                 empty=found.empty,
                 held=found.held,
                 free=found.free,
+                places=found.places,
                 fingerprint=digest,
                 fingerprint_method=method,
                 admitting=doubts.read_pods(named),

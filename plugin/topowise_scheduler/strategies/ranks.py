@@ -48,6 +48,15 @@ def of(candidates: Candidates) -> Ranks:
     return ranks
 
 
+def refined(ranks: Ranks, grades: NDArray[np.int64]) -> Ranks:
+    """(nodes,) the same ranks, within each of which a greater grade (0 or more) comes first."""
+    if not grades.size:
+        return ranks
+    best = int(grades.max())
+    found: Ranks = ranks * (best + 1) + (best - grades)
+    return found
+
+
 def _spans(placed: Zones, distances: NDArray[np.int32]) -> Ranks:
     """(nodes,) of (containers, nodes), some of which have several zones: how many the widest has, and how far apart the
     farthest of as many are in the mean, half up."""

@@ -8,6 +8,7 @@ knows there, and what is scored is what kube-scheduler would have scored. No que
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -26,6 +27,10 @@ from topowise_scheduler.view.explanation import NodeExplanation
 from topowise_scheduler.view.fits import Filling
 
 _UNKNOWN: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
+# Refusals that evictions do not help against, and that pass all the same.
+_PASSING: Final = frozenset(
+    (refusals.QUARANTINED, refusals.UNCONFIRMED, refusals.NOT_NEAR, refusals.NOT_SURELY_NEAR, refusals.PLACES_UNKNOWN)
+)
 _BY_SUMS: Final = "not reported: node allocatable alone is looked at"
 
 
@@ -81,7 +86,8 @@ class ClusterView:
                 yield Filling(name, asked.record, limit=words)
             elif precision:
                 states = list(self._answers.states_for(asked, name))
-                yield Filling(name, asked.record, states, by_sums, is_exact=precision == "exact")
+                affinity = partial(self._answers.affinity_refusal, asked, name)
+                yield Filling(name, asked.record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
             else:
                 yield Filling(name, asked.record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
 
@@ -128,13 +134,12 @@ class ClusterView:
             asked.record.view(state),
             precision=self.precision(name),
             refusal=words,
-            never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE)
-            and words not in (refusals.QUARANTINED, refusals.UNCONFIRMED),
+            never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE) and words not in _PASSING,
             score=score,
             unconfirmed=self._ledger.unconfirmed.why(name),
             report=self._report(name),
             with_hints=with_hints,
-        )
+        ).with_affinity(self._answers.affinity(asked, name))
 
 
 class _Used:

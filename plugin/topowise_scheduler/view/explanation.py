@@ -15,6 +15,7 @@ import msgspec
 
 from topowise import quantity
 from topowise.pods import HUGEPAGES
+from topowise_scheduler.device_affinity import Judged, Outcome
 from topowise_scheduler.kube_scheduler import Refusal, spell
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.hints import Hint, Hints
@@ -60,6 +61,17 @@ class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     merge: MergeTable | None = None
 
 
+class AffinityExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """One wish of the pod for near devices: what the node's devices come to for it, and why."""
+
+    wish: str
+    outcome: Outcome
+    why: str
+
+    def __str__(self) -> str:
+        return f"device affinity {self.wish} is {self.outcome}: {self.why}"
+
+
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """One node. `reason` and `message` are what the kubelet would write into the pod's status.
 
@@ -80,6 +92,18 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     text: str
     not_looked_at: tuple[str, ...] = ()
     kubelet: str = ""
+    device_affinity: tuple[AffinityExplanation, ...] = ()
+
+    def with_affinity(self, judged: Judged | None) -> NodeExplanation:
+        """With what the node's devices come to for the wishes of the pod, which has None."""
+        if judged is None or self.verdict == "not reported":
+            return self
+        found = tuple(
+            AffinityExplanation(str(wish), outcome, why)
+            for wish, outcome, why in zip(judged.wishes, judged.outcomes, judged.whys, strict=True)
+        )
+        text = "; ".join((self.text, *map(str, found)))
+        return msgspec.structs.replace(self, text=text, device_affinity=found)
 
     def after(self, refusal: Refusal | None) -> NodeExplanation:
         """With what kube-scheduler itself has against the node; it asks nobody else about such a node.

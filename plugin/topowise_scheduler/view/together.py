@@ -114,9 +114,12 @@ def placing(
         record = msgspec.structs.replace(kind.asked.record, name=pod.metadata.name, uid=f"\0together/{serial}")
         for name in kind.nodes():
             states = changed.get(name) or list(answers.states_for(kind.asked, name))
+            # Of those before it nobody knows which devices they would have.
+            before = [f"\0together/{number}" for number in range(serial)]
             taken = _admitted(states, record)
-            if taken is None:
-                kind.refuse(_FULL)
+            words = _FULL if taken is None else answers.affinity_refusal(kind.asked, name, states, before)
+            if taken is None or words:
+                kind.refuse(words)
                 continue
             changed[name] = taken
             is_exact = view.precision(name) == "exact"
