@@ -128,7 +128,7 @@ def served(*names: str) -> Service:
     return service
 
 
-@pytest.mark.parametrize("line", situations("fits", 2))
+@pytest.mark.parametrize("line", list(situations("fits", 2)))
 def test_a_pod_fits_where_the_peer_says_so_or_differs_for_a_named_reason(line: Line) -> None:
     name, text = line.fields
     service = served(name)
@@ -152,7 +152,7 @@ def _lies(kubelet: Kubelet) -> list[int]:
     return [kubelet.node_ids[position] for position in members(mask)]
 
 
-@pytest.mark.parametrize("line", situations("scores", 2))
+@pytest.mark.parametrize("line", list(situations("scores", 2)))
 def test_scores_are_those_of_the_peer(line: Line) -> None:
     names, text = line.fields[0].split(), line.fields[1]
     service = served(*names)
@@ -174,7 +174,7 @@ def hints(text: str) -> Hints:
     return Hints(fits, preferred)
 
 
-@pytest.mark.parametrize("line", situations("merges", 2))
+@pytest.mark.parametrize("line", list(situations("merges", 2)))
 def test_hints_merge_as_the_peer_merges_them_or_differ_for_a_named_reason(line: Line) -> None:
     policy, providers = line.fields
     nodes = [NumaNode(id=node, memory=0) for node in range(2)]
@@ -200,14 +200,14 @@ def cpu_pod(count: int) -> PodView:
     return PodView("uid", "Guaranteed", (container,), {}, True, False, count, {})
 
 
-@pytest.mark.parametrize("line", situations("cpus", 2))
+@pytest.mark.parametrize("line", list(situations("cpus", 2)))
 def test_the_hints_for_cpus_are_those_of_the_peer(line: Line) -> None:
     asked = cpu_pod(int(line.fields[1]))
     found = cpu_manager(line.fields[0]).hints(asked, asked.containers[0])["cpu"]
     assert found == hints(line.ours)
 
 
-@pytest.mark.parametrize("line", situations("taken", 3))
+@pytest.mark.parametrize("line", list(situations("taken", 3)))
 def test_the_cpus_taken_are_those_of_the_peer(line: Line) -> None:
     free, count, where = line.fields
     manager = cpu_manager(free)
