@@ -102,13 +102,13 @@ def with_yardsticks(kinds: Iterable[Sequence[Row]]) -> list[Sequence[Row]]:
 
 def steady(rows: Sequence[SteadyRow], mixes: Mapping[str, Mix]) -> str:
     """A line a scheduler, a column a kind of cluster: what large pods met with."""
-    kinds = list(dict.fromkeys((one.mix, one.zones) for one in rows))
-    by_name = {(one.mix, one.zones, one.scheduler): one for one in rows}
+    kinds = list(dict.fromkeys((one.mix, one.policy, one.zones) for one in rows))
+    by_name = {(one.mix, one.policy, one.zones, one.scheduler): one for one in rows}
     lines = []
     for name in dict.fromkeys(one.scheduler for one in rows):
         found = [by_name.get((*kind, name)) for kind in kinds]
         lines.append([name, *("" if one is None else _of_large(one) for one in found)])
-    return _table(["", *(f"{mixes[name].title}, {zones} NUMA nodes" for name, zones in kinds)], lines)
+    return _table(["", *(f"{mixes[name].title}, {policy}, {zones} NUMA nodes" for name, policy, zones in kinds)], lines)
 
 
 def before(then: Sequence[Row], now: Sequence[Row], mixes: Mapping[str, Mix]) -> str:
