@@ -70,9 +70,7 @@ def _found(parts: list[str], earlier: Results | None) -> Results:
         return asyncio.run(_measure(parts or list(PARTS)))
     if not parts:
         return earlier
-    again = asyncio.run(_measure(parts))
-    late = {name: msgspec.structs.replace(one, day=again.day) for name, one in again.parts.items()}
-    return msgspec.structs.replace(earlier, parts={**earlier.parts, **late})
+    return results.renewed(earlier, asyncio.run(_measure(parts)))
 
 
 async def _measure(parts: list[str]) -> Results:

@@ -19,7 +19,7 @@ GROWTH: Final = Path("docs/images/bench-engine.svg")
 DENSITY: Final = Path("docs/images/bench-density.svg")
 
 _WORDS: Final = Path(__file__).with_name("page.md")
-_BEFORE: Final = Path(__file__).with_name("density") / "before.json"
+BEFORE: Final = Path(__file__).with_name("density") / "before.json"
 _SHOWN_NODES: Final = 5000
 _ASKED: Final = {
     "500 names, 20 shapes": "500 nodes",
@@ -91,7 +91,7 @@ def made_of(found: Results) -> dict[Path, bytes]:
         choice=markdown.choice(markdown.clusters(density)),
         kinds_of_gpus=len(markdown.with_yardsticks(markdown.clusters(density))),
         choice_beside_fgd=markdown.choice(markdown.with_yardsticks(markdown.clusters(density))),
-        before=markdown.before(results.rows(_BEFORE), density, mixes),
+        before=markdown.before(results.rows(BEFORE), density, mixes),
         steady=markdown.steady(found.parts["density"].steady, mixes),
         load=f"{LOAD:.0%}".replace("%", " %"),
         **_targets([one for part in found.parts.values() for one in part.figures if one.target is not None]),

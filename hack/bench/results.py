@@ -141,6 +141,12 @@ def read(path: Path) -> Results:
     return msgspec.json.decode(path.read_bytes(), type=Results)
 
 
+def renewed(earlier: Results, again: Results) -> Results:
+    """The earlier run with the parts that were measured again."""
+    late = {name: msgspec.structs.replace(one, day=again.day) for name, one in again.parts.items()}
+    return msgspec.structs.replace(earlier, parts={**earlier.parts, **late})
+
+
 def rows(path: Path) -> list[Row]:
     """Of density, by themselves."""
     return msgspec.json.decode(path.read_bytes(), type=list[Row])
