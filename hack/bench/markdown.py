@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from bench.density import schedulers
 from bench.density.mix import Mix
 from bench.figures import Figure
-from bench.results import Filled, Found, Point, Row, SteadyRow
+from bench.results import Filled, Found, OfferedRow, Point, Row, SteadyRow
 from bench.tables import mean, median, of_bound, spread
 from topowise_scheduler import strategies
 
@@ -98,6 +98,20 @@ def choice(kinds: Sequence[Sequence[Row]]) -> str:
 def with_yardsticks(kinds: Iterable[Sequence[Row]]) -> list[Sequence[Row]]:
     """Those on which FGD was measured."""
     return [listed for listed in kinds if set(schedulers.FGD) <= set(_names([listed]))]
+
+
+def offered(rows: Sequence[OfferedRow]) -> str:
+    """A line a scheduler, means over all kinds of clusters: of the same pods, how many run and what they use."""
+    lines = []
+    for name in dict.fromkeys(one.scheduler for one in rows):
+        mine = [
+            (found.placed / most, found.devices, found.cpus)
+            for one in rows
+            if one.scheduler == name
+            for found, most in zip(one.found, one.bounds, strict=True)
+        ]
+        lines.append([name, *(f"{100 * statistics.mean(shares):.1f} %" for shares in zip(*mine, strict=True))])
+    return _table(["", "of the pods run", "devices in use", "CPUs in use"], lines)
 
 
 def steady(rows: Sequence[SteadyRow], mixes: Mapping[str, Mix]) -> str:

@@ -92,6 +92,7 @@ def made_of(found: Results) -> dict[Path, bytes]:
         kinds_of_gpus=len(markdown.with_yardsticks(markdown.clusters(density))),
         choice_beside_fgd=markdown.choice(markdown.with_yardsticks(markdown.clusters(density))),
         before=markdown.before(results.rows(BEFORE), density, mixes),
+        offered=markdown.offered(found.parts["density"].offered),
         steady=markdown.steady(found.parts["density"].steady, mixes),
         load=f"{LOAD:.0%}".replace("%", " %"),
         **_targets([one for part in found.parts.values() for one in part.figures if one.target is not None]),

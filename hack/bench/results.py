@@ -47,6 +47,14 @@ class Steady(msgspec.Struct, frozen=True):
     devices: float
 
 
+class Offered(msgspec.Struct, frozen=True):
+    """What ran of the same pods offered to each scheduler, and the shares in use then."""
+
+    placed: int
+    cpus: float
+    devices: float
+
+
 class Row(msgspec.Struct, frozen=True):
     """One scheduler on one kind of cluster: what came of each seed, with the upper bound of `first` beside.
 
@@ -74,6 +82,19 @@ class SteadyRow(msgspec.Struct, frozen=True):
     found: tuple[Steady, ...]
 
 
+class OfferedRow(msgspec.Struct, frozen=True):
+    """One scheduler on one kind of cluster and the longest streams of which anybody could place all: what came of each
+    seed."""
+
+    mix: str
+    policy: str
+    scope: str
+    zones: int
+    scheduler: str
+    found: tuple[Offered, ...]
+    bounds: tuple[int, ...]
+
+
 class Point(msgspec.Struct, frozen=True):
     """What a decision about all nodes of a cluster costs the engine: medians in milliseconds of CPU.
 
@@ -96,6 +117,7 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
     figures: list[Figure] = []
     growth: list[Point] = []
     density: list[Row] = []
+    offered: list[OfferedRow] = []
     steady: list[SteadyRow] = []
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -164,7 +186,7 @@ def as_json(results: Results) -> bytes:
     for name, found in results.parts.items():
         lists = [
             f'   "{key}": [\n    ' + ",\n    ".join(map(_encoded, listed)) + "\n   ]"
-            for key in ("figures", "growth", "density", "steady")
+            for key in ("figures", "growth", "density", "offered", "steady")
             if (listed := getattr(found, key))
         ]
         took = f'   "seconds": {found.seconds:g},\n   "cpu_seconds": {found.cpu_seconds:g}'

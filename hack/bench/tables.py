@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from bench import figures
-from bench.results import Filled, Found, Machine, Point, Results, Row, Steady, SteadyRow
+from bench.results import Filled, Found, Machine, OfferedRow, Point, Results, Row, Steady, SteadyRow
 from topowise_scheduler.kubectl.columns import columns
 
 
@@ -47,6 +47,8 @@ def _part(name: str, found: Found) -> str:
         parts.append(_growth(found.growth))
     if found.density:
         parts.append(_density(found.density))
+    if found.offered:
+        parts.append(_offered(found.offered))
     if found.steady:
         parts.append(_steady(found.steady))
     return "\n\n".join(parts)
@@ -102,6 +104,26 @@ def _density(found: Iterable[Row]) -> str:
     return "\n\n".join(parts)
 
 
+def _offered(found: Iterable[OfferedRow]) -> str:
+    parts = []
+    for (mix, policy, scope, zones), group in groupby(found, lambda one: (one.mix, one.policy, one.scope, one.zones)):
+        listed = list(group)
+        rows = [
+            [
+                one.scheduler,
+                spread([offered.placed for offered in one.found]),
+                spread_percents([offered.cpus for offered in one.found]),
+                spread_percents([offered.devices for offered in one.found]),
+            ]
+            for one in listed
+        ]
+        title = f"{mix}, {policy}, {scope} scope, {zones} NUMA nodes a machine, offered the same pods"
+        parts.append(
+            f"{title}: {spread(listed[0].bounds)}\n" + columns(["SCHEDULER", "PLACED", "CPUS", "DEVICES"], rows)
+        )
+    return "\n\n".join(parts)
+
+
 def _steady(found: Iterable[SteadyRow]) -> str:
     parts = []
     heads = [
@@ -134,8 +156,12 @@ def _steady(found: Iterable[SteadyRow]) -> str:
 
 
 def _shares(row: SteadyRow, of: Callable[[Steady], float]) -> str:
-    values = [100 * of(one) for one in row.found]
-    return f"{statistics.mean(values):.1f} % ({min(values):.1f}-{max(values):.1f})"
+    return spread_percents([of(one) for one in row.found])
+
+
+def spread_percents(shares: Sequence[float]) -> str:
+    """Mean, and range."""
+    return f"{100 * statistics.mean(shares):.1f} % ({100 * min(shares):.1f}-{100 * max(shares):.1f})"
 
 
 def spread(values: Sequence[float]) -> str:

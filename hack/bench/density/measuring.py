@@ -1,19 +1,18 @@
-"""Every scheduler on every kind of cluster, filled once and kept busy for long, with several streams of pods."""
+"""Every scheduler on every kind of cluster, and some kept busy for long, with several streams of pods."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from itertools import groupby
 from multiprocessing import get_context
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from bench.density import bound, machines, mix, schedulers, steady
 from bench.density.cluster import Cluster
-from bench.density.filling import Stream, fill
-from bench.results import Filled, Found, Row, Steady, SteadyRow
+from bench.density.filling import Stream, fill, offer
+from bench.results import Filled, Found, Offered, OfferedRow, Row, Steady, SteadyRow
 from topowise import pods
 from topowise_scheduler import strategies
 from topowise_scheduler.kubelet import Kubelet
@@ -48,13 +47,13 @@ _OF_GPUS: Final = "gpu-trace"
 BUSY: Final = ((SETTINGS[0], 2), (SETTINGS[0], 4), (SETTINGS[1], 4), (SETTINGS[2], 4), (SETTINGS[4], 4))
 # Where every pod fits one NUMA node, LeastNUMANodes and NUMAAware take any. Beside kube-scheduler's scores TightFit is
 # nearly what it is alone, and who packs blindly is refused for ever.
-STEADY_NAMES: Final = (*strategies.NAMES[:4], schedulers.BLIND[0])
+SOME_NAMES: Final = (*strategies.NAMES[:4], schedulers.BLIND[0])
 
 
 class _Task(NamedTuple):
+    how: Literal["filled", "offered the same pods", "kept busy"]
     setting: Setting
     zones: int
-    is_steady: bool
     seed: int
 
 
@@ -62,47 +61,53 @@ class _Result(NamedTuple):
     scheduler: str
     left_out: float
     bound: int
-    found: Filled | Steady
+    found: Filled | Offered | Steady
 
 
 async def measure() -> Found:
     """By setting, zones, and scheduler."""
-    kinds = [(one, zones, False) for one in SETTINGS for zones in ZONES if zones > 1 or one in _ONE_ZONE]
-    kinds += [(one, zones, True) for one, zones in BUSY]
-    tasks = [_Task(*kind, seed) for kind in kinds for seed in range(SEEDS)]
-    filled: list[Row] = []
-    busy: list[SteadyRow] = []
+    every = [(one, zones) for one in SETTINGS for zones in ZONES if zones > 1 or one in _ONE_ZONE]
+    kinds = [_Task("filled", *kind, 0) for kind in every]
+    kinds += [_Task("offered the same pods", *kind, 0) for kind in every if kind[0].mix == _OF_GPUS]
+    kinds += [_Task("kept busy", *kind, 0) for kind in BUSY]
+    tasks = [kind._replace(seed=seed) for kind in kinds for seed in range(SEEDS)]
+    found = Found()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
-        results = groupby(zip(tasks, pool.map(_run, tasks), strict=True), lambda one: one[0][:3])
-        for part, ((setting, zones, is_steady), group) in enumerate(results, 1):
-            found = [one for _, one in group]
-            what = f"{', '.join(setting)}, {zones} NUMA nodes{', kept busy' if is_steady else ''}"
-            print(f"  part {part} of {len(kinds)}: {what}", file=sys.stderr, flush=True)
-            if is_steady:
-                busy += _steady_rows(setting, zones, found)
-            else:
-                filled += _rows(setting, zones, found)
-    return Found(density=filled, steady=busy)
+        of_seeds = zip(*[iter(pool.map(_run, tasks))] * SEEDS, strict=True)
+        for part, (kind, results) in enumerate(zip(kinds, of_seeds, strict=True), 1):
+            _say(f"part {part} of {len(kinds)}: {', '.join(kind.setting)}, {kind.zones} NUMA nodes, {kind.how}")
+            for one in zip(*results, strict=True):
+                _add(found, kind, one)
+    return found
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def _run(task: _Task) -> list[_Result]:
     """All schedulers with one stream."""
-    setting = task.setting
+    setting, seed = task.setting, task.seed
     recorded = next(one for one in mix.read() if one.name == setting.mix)
     empty = machines.kubelet(recorded.machine, task.zones, setting.policy, setting.scope)
     possible = [(shape.needs(), shape.count) for shape in recorded.shapes if _fits(empty, shape.needs())]
     needs, counts = [one for one, _ in possible], [count for _, count in possible]
     left_out = 1 - sum(counts) / sum(shape.count for shape in recorded.shapes)
-    most = bound.longest_prefix(Stream(counts, task.seed).next, needs, empty, NODES)
+    most = bound.longest_prefix(Stream(counts, seed).next, needs, empty, NODES)
     device = next(iter(recorded.machine.devices), "")
 
-    def found(scheduler: schedulers.Scheduler) -> Filled | Steady:
+    def found(scheduler: schedulers.Scheduler) -> Filled | Offered | Steady:
         cluster = Cluster(empty, NODES)
-        if task.is_steady:
-            return steady.keep_busy(cluster, scheduler, needs, counts, task.seed, most, device)
-        return fill(cluster, scheduler, needs, counts, task.seed, device)
+        match task.how:
+            case "filled":
+                return fill(cluster, scheduler, needs, counts, seed, device)
+            case "offered the same pods":
+                stream = Stream(counts, seed)
+                return offer(cluster, scheduler, needs, [stream.next() for _ in range(most)], seed, device)
+            case "kept busy":
+                return steady.keep_busy(cluster, scheduler, needs, counts, seed, most, device)
 
-    named = {name: schedulers.make(name) for name in (STEADY_NAMES if task.is_steady else schedulers.NAMES)}
+    named = {name: schedulers.make(name) for name in (schedulers.NAMES if task.how == "filled" else SOME_NAMES)}
     if setting.mix == _OF_GPUS:
         named |= schedulers.yardsticks(needs, counts, device, by_pod=setting.scope == "pod")
     return [_Result(name, left_out, most, found(scheduler)) for name, scheduler in named.items()]
@@ -113,14 +118,16 @@ def _fits(empty: Kubelet, needs: pods.Needs) -> bool:
     return trial.admit_view(trial.view("new", needs)).admitted
 
 
-def _rows(setting: Setting, zones: int, found: Sequence[Sequence[_Result]]) -> Iterable[Row]:
-    bounds = tuple(seed[0].bound for seed in found)
-    for of_seeds in zip(*found, strict=True):
-        filled = tuple(one.found for one in of_seeds if isinstance(one.found, Filled))
-        yield Row(*setting, zones, of_seeds[0].scheduler, of_seeds[0].left_out, filled, bounds)
-
-
-def _steady_rows(setting: Setting, zones: int, found: Sequence[Sequence[_Result]]) -> Iterator[SteadyRow]:
-    for of_seeds in zip(*found, strict=True):
-        kept = tuple(one.found for one in of_seeds if isinstance(one.found, Steady))
-        yield SteadyRow(*setting, zones, of_seeds[0].scheduler, kept)
+def _add(found: Found, kind: _Task, of_seeds: Sequence[_Result]) -> None:
+    """A row of one scheduler."""
+    head = (*kind.setting, kind.zones, of_seeds[0].scheduler)
+    bounds = tuple(one.bound for one in of_seeds)
+    filled = tuple(one.found for one in of_seeds if isinstance(one.found, Filled))
+    offered = tuple(one.found for one in of_seeds if isinstance(one.found, Offered))
+    busy = tuple(one.found for one in of_seeds if isinstance(one.found, Steady))
+    if filled:
+        found.density.append(Row(*head, of_seeds[0].left_out, filled, bounds))
+    if offered:
+        found.offered.append(OfferedRow(*head, offered, bounds))
+    if busy:
+        found.steady.append(SteadyRow(*head, busy))

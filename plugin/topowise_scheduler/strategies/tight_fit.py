@@ -122,7 +122,8 @@ class TightFit:
 def _needed(idle: Octaves, free: Octaves, taken: Octaves) -> Octaves:
     """(nodes,) which part of what is taken of a zone its idle devices would need; all three are shares of the zone."""
     lost = np.maximum(idle - free + taken, 0) - np.maximum(idle - free, 0)
-    return np.divide(lost, taken, out=np.zeros_like(lost), where=taken > 0)
+    needed: Octaves = np.divide(lost, taken, out=np.zeros_like(lost), where=taken > 0)
+    return needed
 
 
 def _are_intact(candidates: Candidates) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ import pytest
 
 from bench.density import bound, machines, mix, schedulers, steady
 from bench.density.cluster import Cluster
-from bench.density.filling import Stream, fill
+from bench.density.filling import Stream, fill, offer
 from bench.density.mix import Hardware, Shape
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
@@ -84,6 +84,14 @@ def test_what_fits_is_filled_until_nothing_does() -> None:
     assert (found.first, found.running, found.refused) == (3, 4, 0)
     assert found.cpus == round(26 / 30, 4)
     assert found.zones == 1
+
+
+def test_of_the_same_pods_those_without_a_place_are_lost() -> None:
+    """14 and 16 CPUs: the third pod of 12 finds no place, nor does the second of 4."""
+    found = offer(
+        Cluster(empty(2), 1), schedulers.make("TightFit"), [cpus(12), cpus(4)], [0, 0, 0, 1, 1], 0, "example.com/gpu"
+    )
+    assert (found.placed, found.cpus, found.devices) == (3, round(28 / 30, 4), 0)
 
 
 def test_refusals_are_counted_once_for_a_state_of_the_node() -> None:

@@ -60,8 +60,9 @@ def test_what_the_page_leaves_out_is_printed(recorded: results.Results) -> None:
         title = f"{row.mix}, {row.policy}, {row.scope} scope, {row.zones} NUMA nodes a machine"
         _, _, section = printed.partition(title)
         assert f"\n{row.scheduler} " in section.partition("\n\n")[0]
-    for kept in recorded.parts["density"].steady:
-        title = f"{kept.mix}, {kept.policy}, {kept.scope} scope, {kept.zones} NUMA nodes a machine, kept busy"
+    for kept in (*recorded.parts["density"].offered, *recorded.parts["density"].steady):
+        how = "kept busy" if isinstance(kept, results.SteadyRow) else "offered the same pods"
+        title = f"{kept.mix}, {kept.policy}, {kept.scope} scope, {kept.zones} NUMA nodes a machine, {how}"
         _, _, section = printed.partition(title)
         assert f"\n{kept.scheduler} " in section.partition("\n\n")[0]
 
