@@ -180,7 +180,8 @@ def _of_kinds(rows: Iterable[Row], of: Callable[[Row], float]) -> float:
 
 def _of_large(row: SteadyRow) -> str:
     at_once, wait = mean(row, lambda one: one.large_at_once), mean(row, lambda one: one.large_wait)
-    return f"{100 * at_once:.0f} %, {100 * wait:.1f} %"
+    devices = 100 * mean(row, lambda one: one.devices)
+    return f"{100 * at_once:.0f} %, {100 * wait:.1f} %" + (f", {devices:.1f} %" if devices else "")
 
 
 def _names(kinds: Iterable[Iterable[Row]]) -> list[str]:

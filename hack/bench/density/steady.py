@@ -40,7 +40,8 @@ def arrivals(counts: Sequence[int], seed: int, bound: int) -> tuple[list[Arrival
     """The same for all schedulers, and the mean running time in ticks. As many as are wanted at once come at the start:
     the exponential distribution that running times have does not know how old a pod is."""
     mean = max(1, round(LOAD * bound))
-    stream, rng = Stream(counts, seed), Random(seed)
+    # Another seed than the stream's, of which it would be a function.
+    stream, rng = Stream(counts, seed), Random(f"running times {seed}")
     return [
         Arrival(max(0, number - mean), stream.next(), 1 + int(rng.expovariate(1 / mean)))
         for number in range((1 + SETTLED + MEASURED) * mean)

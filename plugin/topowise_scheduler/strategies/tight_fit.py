@@ -9,11 +9,8 @@ What counts among nodes of equal rank (ranks.py), the second only among equals o
    for. 0 is an exact fit; twice the hole is an octave more, whatever the zone's size. On top of it come
    - half an octave for an intact zone, the only home of a pod that wants a whole one. It also tells a zone that is
      barely touched from an intact one, when the container is too small for the logarithm to;
-   - a quarter of an octave for an intact machine, the only home of a pod that wants one. It is more than zones differ
-     by what is reserved of one of them, which would have every machine broken at its smallest zone first;
-   - an octave and a half times the part of what the pod takes that devices and hugepages it leaves idle would need
-     beside them, each its share of the zone: half of the GPUs half of the CPUs. Where more CPUs than that are free, the
-     pod takes those;
+   - up to an octave and a half for devices and hugepages the pod leaves idle, as far as both they and the rest of the
+     zone are still free: pods that want them would find no CPUs beside them;
    - containers over several zones break all of these as if they were intact, whatever is free. They tie the memory of
      these zones together, so that no zone of them takes a pod of one zone until they end, whoever else does before.
    Containers in the same zones break one hole together, of others it is the mean. Plain init containers do not count:
@@ -43,7 +40,6 @@ _STEP: Final = 8
 
 _LEVELS_PER_OCTAVE: Final = 30
 _INTACT: Final = 0.5
-_INTACT_MACHINE: Final = 0.25
 _IDLE: Final = 1.5
 
 Octaves = NDArray[np.float64]
@@ -76,9 +72,8 @@ class TightFit:
         loss = np.zeros(count)
         for allocation in allocations:
             loss += self._loss(candidates, allocation, idle)
-        loss = loss / len(allocations) + _INTACT_MACHINE * _are_intact(candidates)
         # Half up.
-        worse = np.floor(loss * _LEVELS_PER_OCTAVE + 0.5).astype(np.int64)
+        worse = np.floor(loss * (_LEVELS_PER_OCTAVE / len(allocations)) + 0.5).astype(np.int64)
         return (np.maximum(_LOSSES - 1 - worse, 0) * _FILLS + self._fill(candidates, allocations)) * _STEP
 
     def _loss(self, candidates: Candidates, allocation: Allocation, idle: Iterable[str]) -> Octaves:
@@ -86,7 +81,7 @@ class TightFit:
         placed, whole_zones = allocation.placed, candidates.allocatable
         count = placed.masks.size
         octaves, parts = np.zeros(count), np.zeros(count)
-        share, taken, left = np.ones(count), np.zeros(count), np.zeros(count)
+        share, left = np.ones(count), np.zeros(count)
         for name, amount in allocation.requests.items():
             # Several zones are given up whole.
             free = placed.gather(allocation.available[name], whole_zones[name])
@@ -96,13 +91,12 @@ class TightFit:
             octaves += weight * np.log2(np.maximum(free, amount) / amount)
             parts += weight
             np.minimum(share, free / np.maximum(whole, 1), out=share, where=has)
-            np.maximum(taken, amount / np.maximum(whole, 1), out=taken, where=has)
         for name in idle:
             free = placed.gather(candidates.available[name], whole_zones[name])
             whole = placed.gather(whole_zones[name], whole_zones[name])
             np.maximum(left, free / np.maximum(whole, 1), out=left)
         intact = (share >= 1) & (parts > 0)
-        return octaves / np.maximum(parts, 1) + _INTACT * intact + _IDLE * _needed(left, share, taken)
+        return octaves / np.maximum(parts, 1) + _INTACT * intact + _IDLE * np.minimum(left, share)
 
     def _fill(self, candidates: Candidates, allocations: Iterable[Allocation]) -> NDArray[np.int64]:
         """(nodes,) 0 to _FILLS - 1."""
@@ -117,21 +111,6 @@ class TightFit:
         if self._packs:
             share = 1 - share
         return np.minimum(share * _FILLS, _FILLS - 1).astype(np.int64)
-
-
-def _needed(idle: Octaves, free: Octaves, taken: Octaves) -> Octaves:
-    """(nodes,) which part of what is taken of a zone its idle devices would need; all three are shares of the zone."""
-    lost = np.maximum(idle - free + taken, 0) - np.maximum(idle - free, 0)
-    needed: Octaves = np.divide(lost, taken, out=np.zeros_like(lost), where=taken > 0)
-    return needed
-
-
-def _are_intact(candidates: Candidates) -> NDArray[np.bool_]:
-    """(nodes,) whether nobody holds anything of any zone."""
-    intact = np.ones(candidates.placed.shape[1], np.bool_)
-    for name, whole in candidates.allocatable.items():
-        intact &= (candidates.available[name] >= whole).all(axis=0)
-    return intact
 
 
 def _idle(candidates: Candidates, allocations: Iterable[Allocation]) -> list[str]:

@@ -188,6 +188,14 @@ def test_running_times_have_the_mean_that_is_named() -> None:
     assert sum(one.ticks for one in listed) / len(listed) == pytest.approx(mean, rel=0.05)
 
 
+def test_large_pods_run_no_longer_than_small_ones() -> None:
+    """Both are drawn at random, and were of the same numbers."""
+    listed, mean = steady.arrivals([1, 1], 3, 1000)
+    of_shapes = [[one.ticks for one in listed if one.shape == shape] for shape in range(2)]
+    for ticks in of_shapes:
+        assert sum(ticks) / len(ticks) == pytest.approx(mean, rel=0.08)
+
+
 def test_large_are_the_tenth_of_the_pods_with_the_most_cpus() -> None:
     listed = [cpus(2), cpus(5), cpus(3, 3), cpus(1)]
     assert steady.large(listed, [50, 5, 7, 38]) == {1, 2}
