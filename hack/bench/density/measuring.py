@@ -44,7 +44,7 @@ _ONE_ZONE: Final = (SETTINGS[0], SETTINGS[2], SETTINGS[4])
 # FGD is about GPUs. No other device runs short in these mixes.
 _OF_GPUS: Final = "gpu-trace"
 # Kept busy. Of the data plane's pods none waits at such a load, whoever places them.
-BUSY: Final = ((SETTINGS[0], 2), (SETTINGS[0], 4), (SETTINGS[1], 4), (SETTINGS[4], 4))
+BUSY: Final = ((SETTINGS[0], 4), (SETTINGS[4], 4))
 # Where every pod fits one NUMA node, LeastNUMANodes and NUMAAware take any. Beside kube-scheduler's scores TightFit is
 # nearly what it is alone, and who packs blindly is refused for ever.
 SOME_NAMES: Final = (*strategies.NAMES[:4], schedulers.BLIND[0])
