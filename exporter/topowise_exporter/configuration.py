@@ -7,7 +7,7 @@ import socket
 
 import msgspec
 
-from topowise.runtime.config import Configuration, Duration, Serving
+from topowise.runtime.config import Configuration, PositiveDuration, Serving
 from topowise_exporter.exclusions import Exclusions
 from topowise_exporter.kubelet.podresources import DEFAULT_SOCKET
 from topowise_exporter.kubelet.settings import Kubelet
@@ -34,11 +34,11 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     """Where the kubelet's configuration comes from."""
     notify_file: str = ""
     """A file that is touched when something changed, such as by a hook of the container runtime; empty: none."""
-    interval: Duration = Duration(1)
+    interval: PositiveDuration = PositiveDuration(1)
     """Between two syncs if no event comes. A sync is two local calls, and writes only what is new."""
-    machine_interval: Duration = Duration(60)
+    machine_interval: PositiveDuration = PositiveDuration(60)
     """Between two readings of /sys, if no kernel event asks for one."""
-    drift_interval: Duration = Duration(300)
+    drift_interval: PositiveDuration = PositiveDuration(300)
     """Between two comparisons of the object on the API server with what should be there; spread by a fifth."""
     exclude: Exclusions = msgspec.field(default_factory=Exclusions)
     """What is left out."""

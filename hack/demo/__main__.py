@@ -110,7 +110,7 @@ async def _topology_table(api: Api) -> str:
 async def _schedule(cluster: Cluster, api: Api, session: aiohttp.ClientSession) -> list[ScheduledPod]:
     names = [node.name for node in cluster.nodes]
     outcomes = []
-    async with Scheduling(api, session, cluster.extender) as scheduling:
+    async with Scheduling(api, session, cluster.extender, cluster.pages) as scheduling:
         for pod in workloads.PODS:
             outcome = await scheduling.schedule(pod, names)
             outcomes.append(outcome)

@@ -53,13 +53,18 @@ class Cluster:
         self.directory = directory
         self.processes = Processes(directory)
         self.kubeconfig = directory / "kubeconfig"
-        self.extender_port, self.health_port = free_ports(2)
+        self.extender_port, self.pages_port, self.health_port = free_ports(3)
         self.nodes: list[Node] = []
 
     @property
     def extender(self) -> str:
         """The `urlPrefix` a kube-scheduler would be given."""
         return f"http://127.0.0.1:{self.extender_port}"
+
+    @property
+    def pages(self) -> str:
+        """Where people ask."""
+        return f"http://127.0.0.1:{self.pages_port}"
 
     async def start_api_server(self) -> None:
         """The embedded API server with the NRT CRD."""
@@ -104,6 +109,7 @@ class Cluster:
             {
                 **_configuration("SchedulerConfiguration", self.kubeconfig),
                 "extender": {"port": self.extender_port},
+                "readOnly": {"port": self.pages_port},
                 "serving": {"address": "127.0.0.1", "port": self.health_port},
             },
         )

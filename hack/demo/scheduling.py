@@ -41,12 +41,12 @@ class ScheduledPod(msgspec.Struct, frozen=True):
 
 
 class Scheduling:
-    """kube-scheduler with the extender at `prefix`, at work while the block is open."""
+    """kube-scheduler with the extender at `prefix`, at work while the block is open; `pages` explains."""
 
-    def __init__(self, api: Api, session: aiohttp.ClientSession, prefix: str) -> None:
+    def __init__(self, api: Api, session: aiohttp.ClientSession, prefix: str, pages: str) -> None:
         self._api = api
         self._session = session
-        self._prefix = prefix
+        self._pages = pages
         self._scheduler = KubeScheduler(api, _SCHEDULER, Extender(session, prefix), tried=self._note)
         self._tried: dict[str, asyncio.Future[Attempt]] = {}
         self._running: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class Scheduling:
     async def _explain(self, pod: Json) -> dict[str, str]:
         """By node, why the service would say yes or no. kube-scheduler does not ask this; here it is asked first, as
         afterwards the pod stands in its own way."""
-        async with self._session.post(f"{self._prefix}/explain", json=pod) as response:
+        async with self._session.post(f"{self._pages}/explain", json=pod) as response:
             return {one["node"]: one["text"] for one in msgspec.json.decode(await response.read())}
 
     async def _settled(self, path: str) -> tuple[str, str]:

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from topowise.runtime.config import Configuration, Duration, Section, Serving, ServingTls
+from topowise.runtime.config import (
+    Configuration,
+    Duration,
+    Port,
+    PortOrNone,
+    PositiveDuration,
+    Section,
+    Serving,
+    ServingTls,
+)
 from topowise_scheduler import device_affinity, strategy_names
 
 
@@ -15,10 +24,14 @@ class Extender(Section, frozen=True):
 
     address: str = "127.0.0.1"
     """An IP address; anything but loopback should come with `tls` and a client CA."""
-    port: int = 8080
+    port: Port = 8080
     """Port of the extender; metrics and health have their own."""
     tls: ServingTls | None = None
     """None: plain HTTP."""
+    hosts: tuple[str, ...] = ()
+    """Names by which callers call us, as in their `urlPrefix`. Addresses, localhost and the Services of the own
+    namespace (`NAME.NAMESPACE.svc`) are known already; under TLS the certificate tells. Others are refused, because a
+    web page can give our address a name of its own."""
     max_body_bytes: Annotated[int, msgspec.Meta(ge=1 << 16)] = 64 << 20
     """A larger request is refused: 5,000 full Node objects are about 40 MB."""
     score_scale: Literal[10, 100] = 10
@@ -29,6 +42,19 @@ class Extender(Section, frozen=True):
     """Pods that are bound through us get an annotation with what they are expected to get (`topowise.io/predicted`)."""
 
 
+class ReadOnly(Section, frozen=True):
+    """The port for people: `/explain` and the dashboard, and nothing that books or binds. It is the one to forward."""
+
+    address: str = "127.0.0.1"
+    """An IP address; `kubectl port-forward` reaches loopback too."""
+    port: PortOrNone = 8081
+    """0 turns the port off, and the dashboard with it."""
+    tls: ServingTls | None = None
+    """None: plain HTTP."""
+    hosts: tuple[str, ...] = ()
+    """As `extender.hosts`: names in the address bar."""
+
+
 class Grpc(Section, frozen=True):
     """The `Scoring` service (proto/scoring.proto), off unless a socket or a port is named."""
 
@@ -36,7 +62,7 @@ class Grpc(Section, frozen=True):
     """Path of a unix socket; empty: none. Whoever may open it may ask."""
     address: str = "127.0.0.1"
     """An IP address for `port`."""
-    port: int = 0
+    port: PortOrNone = 0
     """0: no TCP."""
     tls: ServingTls | None = None
     """For the TCP port. None: plaintext."""
@@ -63,6 +89,12 @@ class Scoring(Section, frozen=True):
     max_numa_nodes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     """`LeastNUMANodes` only: the number of NUMA nodes that scores 0, where a node does not tell its own
     (`topologyManagerMaxNUMANodes`)."""
+
+    def __post_init__(self) -> None:
+        named = [resource.name for resource in self.resources]
+        twice = sorted({name for name in named if named.count(name) > 1})
+        if twice:
+            raise ValueError(f"resources names {twice[0]!r:.80} more than once, expected one weight for each")
 
 
 class Reservations(Section, frozen=True):
@@ -130,7 +162,7 @@ class Requeue(Section, frozen=True):
 
     enabled: bool = True
     """Needs the right to patch pods."""
-    interval: Duration = Duration(0.1)
+    interval: PositiveDuration = PositiveDuration(0.1)
     """How often changed nodes are tried against the pods that wait."""
     per_second: Annotated[float, msgspec.Meta(gt=0)] = 20.0
     """At most so many pods are requeued in a second, the most important first."""
@@ -165,7 +197,7 @@ class Volcano(Section, frozen=True):
 
 
 class Ui(Section, frozen=True):
-    """The dashboard, `/ui` on the extender's port; docs/how-to/dashboard.md."""
+    """The dashboard, `/ui` on the port for people; docs/how-to/dashboard.md."""
 
     enabled: bool = False
     """Off: there is no such page, and nothing is kept for it. On, whoever reaches the port may read names of pods."""
@@ -190,6 +222,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     """One replica beside each kube-scheduler; all may answer."""
 
     extender: Extender = msgspec.field(default_factory=Extender)
+    read_only: ReadOnly = msgspec.field(default_factory=ReadOnly)
     grpc: Grpc = msgspec.field(default_factory=Grpc)
     scoring: Scoring = msgspec.field(default_factory=Scoring)
     filter: Filter = msgspec.field(default_factory=Filter)

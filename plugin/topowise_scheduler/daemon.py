@@ -9,13 +9,13 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final
 
 from topowise import __version__
 from topowise.errors import ConfigError
 from topowise.kube import credentials
 from topowise.kube.api import Api
+from topowise.kube.credentials import SERVICE_ACCOUNT
 from topowise.kube.lease import Elector
 from topowise.runtime import config, health, tasks
 from topowise.runtime.log import kv
@@ -25,10 +25,11 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.cluster.watch import reflectors
-from topowise_scheduler.configuration import LeaderElection, SchedulerConfiguration
+from topowise_scheduler.configuration import Extender, LeaderElection, ReadOnly, SchedulerConfiguration
 from topowise_scheduler.engine import Engine
-from topowise_scheduler.extender import http, verbs
+from topowise_scheduler.extender import callers, http, verbs
 from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
@@ -47,8 +48,10 @@ from topowise_scheduler.volcano.victims import Victims
 
 log = logging.getLogger(__name__)
 
-_OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
 _TICK_S: Final = 1.0
+# A Pod is at most 1.5 MiB in etcd.
+_MAX_MANIFEST: Final = 2 << 20
 
 
 async def run(settings: SchedulerConfiguration) -> int:
@@ -76,7 +79,7 @@ async def run(settings: SchedulerConfiguration) -> int:
         view = ClusterView(ledger, answers, nodes)
         explainer = Explainer(api, view, not_synced)
         dashboard = None
-        if settings.ui.enabled:
+        if settings.ui.enabled and settings.read_only.port:
             dashboard = ui.Dashboard(ledger, answers, view, explainer.explanations, not_synced, settings.ui.decisions)
         observer = None if dashboard is None else dashboard.decisions
         registry = metrics.registry(ledger, answers)
@@ -99,13 +102,22 @@ async def run(settings: SchedulerConfiguration) -> int:
             explainer,
             FittingVerb(fitting, not_synced),
         )
+        measured = http.Metrics(registry)
         application = http.Application(
-            served,
-            http.Metrics(registry),
+            {name: verb for name, verb in served.items() if verb.query is None},
+            measured,
             settings.extender.max_body_bytes,
+            _callers(settings.extender),
             volcano=_volcano(settings, answers, ledger, records, budgets, not_synced)
             if settings.volcano.enabled
             else {},
+        )
+        # What is forwarded for people has no verb that books or binds.
+        pages = http.Application(
+            {name: verb for name, verb in served.items() if verb.query is not None},
+            measured,
+            _MAX_MANIFEST,
+            _callers(settings.read_only),
             pages={} if dashboard is None else {"/ui": dashboard},
         )
         return await tasks.run_until_stopped(
@@ -113,6 +125,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 **{f"watch {source.name}": source.run() for source in sources},
                 "extender": http.serve(settings.extender, application),
                 "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, view, fitting, not_synced)),
+                **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
                 "clock": _tick(ledger),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
@@ -120,6 +133,10 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
+
+
+def _callers(port: Extender | ReadOnly) -> Callers:
+    return Callers(None if port.tls is not None else callers.names(port.hosts))
 
 
 def _strategy(settings: SchedulerConfiguration, name: str) -> strategies.Strategy:

@@ -19,6 +19,7 @@ import msgspec
 from topowise import pods
 from topowise.errors import ParseError, SourceError
 from topowise.runtime.config import ServingTls
+from topowise.runtime.listening import cannot
 from topowise.runtime.log import kv
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import kube_scheduler
@@ -139,7 +140,7 @@ def _together(request: scoring_pb2.FitTogetherRequest) -> FitTogether:
 
 
 async def serve(settings: Grpc, scoring: Scoring) -> None:
-    """Serves until cancelled. Raises OSError for an address that is taken, SourceError for an unusable certificate."""
+    """Serves until cancelled. Raises SourceError for an address that is taken, and for an unusable certificate."""
     if not settings.socket and not settings.port:
         await asyncio.Event().wait()
     server = grpc.aio.server(
@@ -166,7 +167,7 @@ async def serve(settings: Grpc, scoring: Scoring) -> None:
 def _listen_on_socket(server: grpc.aio.Server, path: Path) -> None:
     # The socket of a process that was killed is in the way; anything else there is somebody's file.
     if path.exists() and not path.is_socket():
-        raise OSError(f"cannot listen on {path}: there is a file that is no socket")
+        raise cannot(str(path), "there is a file that is no socket")
     path.unlink(missing_ok=True)
     before = os.umask(0o777 & ~_SOCKET_MODE)
     try:
@@ -182,7 +183,7 @@ def _listen(server: grpc.aio.Server, address: str, tls: ServingTls | None) -> No
         else:
             server.add_secure_port(address, _credentials(tls))
     except RuntimeError as exc:
-        raise OSError(f"cannot listen on {address}") from exc
+        raise cannot(address, "it is taken, or not ours") from exc
 
 
 def _credentials(tls: ServingTls) -> grpc.ServerCredentials:

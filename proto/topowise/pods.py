@@ -214,7 +214,8 @@ def amount_of(resource: str, given: Quantity) -> int:
         return 0
     amount = quantity.for_resource(resource, repr(given) if isinstance(given, float) else given)
     if abs(amount) > MAX_AMOUNT:
-        raise ParseError(resource, str(given), f"at most 2^53 {'thousandths' if resource == 'cpu' else 'units'}")
+        most = "2^53 thousandths (9 trillion CPUs)" if resource == "cpu" else "2^53 (8Pi of bytes)"
+        raise ParseError(resource, str(given), f"at most {most}, which is more than machines have")
     return amount
 
 

@@ -39,7 +39,7 @@ async def believed(bench: SpoiltBench, service: Service) -> dict[str, Any]:
     """Everything that a service says of every node."""
     shown: dict[str, Any] = {}
     for number, question in enumerate(QUESTIONS):
-        async with bench.session.post(f"{service.prefix}/explain", data=json.dumps(question).encode()) as response:
+        async with bench.session.post(f"{service.pages}/explain", json=question) as response:
             for node in json.loads(await response.text()):
                 shown[f"{number} {node['node']}"] = node
     metrics = await service.metrics(bench.session)

@@ -130,8 +130,42 @@ async def test_it_answers_on_from_what_it_knows_while_the_api_server_is_away(
         await assert_eventually(knows_n3, within=30)
 
 
-async def test_a_port_that_is_taken_ends_it_with_the_tasks_name(start: Start, service: Service) -> None:
-    with socket.create_server(("127.0.0.1", service.port)):
+@pytest.mark.parametrize("taken", ["extender", "pages", "health", "grpc"])
+async def test_a_port_that_is_taken_ends_it_with_one_line(start: Start, service: Service, taken: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        section = {"extender": "extender", "pages": "readOnly", "health": "serving", "grpc": "grpc"}[taken]
+        service.config.setdefault(section, {})["port"] = port
         process = await start("topowise_scheduler", "serve", config=service.config)
         assert await process.process.wait() == 1
-    assert process.lines('task="extender"')
+    assert "Traceback" not in process.log
+    # gRPC has some more to say on its own.
+    (line,) = [one for one in process.log.splitlines() if not one.startswith("I") and (taken != "grpc" or "task" in one)]
+    assert f'task="{taken}"' in line
+    assert f"127.0.0.1:{port}: cannot be listened on" in line
+
+
+async def test_thousands_of_bad_requests_are_some_lines_of_the_log(start: Start, service: Service) -> None:
+    process = await start("topowise_scheduler", "serve", config=service.config)
+    await assert_eventually(service.is_ready)
+    async with aiohttp.ClientSession() as session:
+        for number in range(300):
+            asked = pod("1", f"p{number}")
+            asked["spec"]["containers"][0]["resources"]["limits"]["cpu"] = f"x{number}"
+            assert (await service.ask("filter", asked, ["n1"], session))["Error"]
+    assert 1 <= len(process.lines("Request refused")) <= 60
+
+
+async def test_what_is_forwarded_for_people_neither_books_nor_binds(start: Start, service: Service) -> None:
+    await start("topowise_scheduler", "serve", config={**service.config, "ui": {"enabled": True}})
+    await assert_eventually(service.is_ready)
+    async with aiohttp.ClientSession() as session:
+        for verb in ("filter", "prioritize", "preempt", "bind", "volcano/predicate", "volcano/allocateFunc"):
+            async with session.post(f"{service.pages}/{verb}", json={}) as response:
+                assert response.status == 404
+        for path in ("explain?pod=a/b", "ui", "ui/parts"):
+            async with session.get(f"{service.pages}/{path}") as response:
+                assert response.status == 200
+            async with session.get(f"{service.prefix}/{path}") as response:
+                assert response.status == 404
+                assert "pages and verbs have a port each" in await response.text()

@@ -132,7 +132,7 @@ async def test_a_refused_pod_is_requeued_when_a_report_brings_room(
 
 async def test_explain_by_name_and_by_manifest(service: Service, server: ApiServer, api: Api) -> None:
     create(server, "a", "6")
-    url = f"http://127.0.0.1:{service.port}/explain"
+    url = f"{service.pages}/explain"
     async with aiohttp.ClientSession() as session:
         async with session.get(url, params={"pod": "default/a"}) as response:
             explained = json.loads(await response.read())
@@ -154,7 +154,8 @@ async def test_explain_by_name_and_by_manifest(service: Service, server: ApiServ
             b"apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec:\n  containers:\n  - name: c\n    resources:\n"
         )
         manifest += b"      limits: {cpu: 9, memory: 1Gi}\n"
-        async with session.post(url, params={"node": "n2"}, data=manifest) as response:
+        yaml = {"Content-Type": "application/yaml"}
+        async with session.post(url, params={"node": "n2"}, data=manifest, headers=yaml) as response:
             (one,) = json.loads(await response.read())
         assert (one["node"], one["verdict"], one["reason"]) == ("n2", "never", "TopologyAffinityError")
         assert "needs cpu 9" in one["text"]

@@ -80,7 +80,7 @@ async def get(url: str) -> str:
 @pytest.mark.parametrize("user", USERS)
 async def test_the_scheduler_shows_none(echo: tuple[str, list[bytes]], start: Start, tmp_path: Path, user: str) -> None:
     url, received = echo
-    port, health_port = free_ports(2)
+    port, pages, health_port = free_ports(3)
     daemon = await start(
         "topowise_scheduler",
         "serve",
@@ -90,6 +90,7 @@ async def test_the_scheduler_shows_none(echo: tuple[str, list[bytes]], start: St
             "logging": {"verbosity": 9},
             "client": {"kubeconfig": kubeconfig(tmp_path / "config", url, USERS[user])},
             "extender": {"port": port},
+            "readOnly": {"port": pages},
             "serving": {"address": "127.0.0.1", "port": health_port},
             "ui": {"enabled": True},
             "leaderElection": {"enabled": True, "leaseNamespace": "default"},
@@ -158,6 +159,7 @@ async def test_what_an_exec_plug_in_prints_is_not_shown(start: Start, tmp_path: 
             "logging": {"verbosity": 9},
             "client": {"kubeconfig": kubeconfig(tmp_path / "config", "https://127.0.0.1:1", {"exec": called})},
             "extender": {"port": free_ports(1)[0]},
+            "readOnly": {"port": 0},
             "serving": {"port": 0},
         },
     )
@@ -203,6 +205,7 @@ async def test_a_password_in_the_address_of_the_server_is_not_shown(start: Start
             "kind": "SchedulerConfiguration",
             "client": {"kubeconfig": kubeconfig(tmp_path / "config", f"http://alice:{PASSWORD}@127.0.0.1:{port}", {})},
             "extender": {"port": free_ports(1)[0]},
+            "readOnly": {"port": 0},
             "serving": {"port": 0},
         },
     )

@@ -71,14 +71,14 @@ async def test_it_is_not_there_unless_it_is_asked_for(
     service = await started(server, api, tmp_path, start)
     async with aiohttp.ClientSession() as session:
         for path in ("ui", "ui/parts", "ui/app.js"):
-            async with session.get(f"http://127.0.0.1:{service.port}/{path}") as response:
+            async with session.get(f"{service.pages}/{path}") as response:
                 assert response.status == 404
 
 
 async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -> None:
     await decide(service, server, "trainer", "6")
     await decide(service, server, "giant", "9")
-    url = f"http://127.0.0.1:{service.port}/ui"
+    url = f"{service.pages}/ui"
     async with aiohttp.ClientSession() as session:
         async with session.get(f"{url}/parts") as response:
             parts = {name: text for name, (_, text) in (await response.json())["parts"].items()}
@@ -89,7 +89,7 @@ async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -
         async with session.get(url) as response:
             text = await response.text()
         assert "default/trainer" in text
-        async with session.post(f"{url}/fits", data=json.dumps(pod_of("x", "1"))) as response:
+        async with session.post(f"{url}/fits", json=pod_of("x", "1")) as response:
             assert "<strong>6</strong> more of default/x fit on 2 of 2 nodes." in await response.text()
 
 
@@ -174,7 +174,7 @@ async def page(tmp_path: Path) -> AsyncIterator[Page]:
 
 async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Page, tmp_path: Path) -> None:
     await decide(service, server, "trainer", "6")
-    url = f"http://127.0.0.1:{service.port}/ui"
+    url = f"{service.pages}/ui"
     await page.open(url, width=1280)
     await page.has("#live", "live")
     await page.has("#map", "metal-1", "metal-2", "single-numa-node")
@@ -217,7 +217,7 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
 async def test_it_fits_on_the_screen(service: Service, page: Page, width: int, scheme: str) -> None:
-    await page.open(f"http://127.0.0.1:{service.port}/ui?node=metal-1", width=width, scheme=scheme)
+    await page.open(f"{service.pages}/ui?node=metal-1", width=width, scheme=scheme)
     await page.has("#live", "live")
     await page.has("#node", "metal-1")
     assert await page.run("document.documentElement.scrollWidth") <= width
@@ -229,7 +229,7 @@ async def test_it_fits_on_the_screen(service: Service, page: Page, width: int, s
 async def test_many_nodes_are_tiles_and_the_focus_stays_where_it_is(service: Service, api: Api, page: Page) -> None:
     for number in range(118):
         await publish(api, counts(f"node-{number:03}", ("8", "3"), included=()))
-    await page.open(f"http://127.0.0.1:{service.port}/ui", width=1280)
+    await page.open(f"{service.pages}/ui", width=1280)
     await page.has("#map", "NUMA nodes by free share of cpu", "Each tile is a node")
     assert await page.run("document.querySelectorAll('.tile').length") == 120
     arrow = "new KeyboardEvent('keydown', {key: 'ArrowRight', bubbles: true})"
@@ -255,12 +255,12 @@ async def test_many_nodes_are_tiles_and_the_focus_stays_where_it_is(service: Ser
 
 async def test_a_browser_without_javascript_shows_it(service: Service, server: ApiServer, page: Page) -> None:
     await decide(service, server, "trainer", "6")
-    await page.open(f"http://127.0.0.1:{service.port}/ui?node=metal-2", width=1000, script=False)
+    await page.open(f"{service.pages}/ui?node=metal-2", width=1000, script=False)
     await page.has("body", "metal-1", "default/trainer", "bound", "kubectl topowise fits", "policy single-numa-node")
 
 
 async def test_a_hidden_tab_asks_nothing(service: Service, page: Page) -> None:
-    await page.open(f"http://127.0.0.1:{service.port}/ui", width=1000)
+    await page.open(f"{service.pages}/ui", width=1000)
     await page.has("#live", "live")
     await page.run(
         "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"

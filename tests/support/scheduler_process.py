@@ -18,13 +18,15 @@ class Listener:
     """Ports for a service that is not there yet, the configuration to start it with, and whether it is ready."""
 
     def __init__(self, kubeconfig: Path, **settings: Any) -> None:
-        self.port, self.health_port = free_ports(2)
+        self.port, self.pages_port, self.health_port = free_ports(3)
         self.prefix = f"http://127.0.0.1:{self.port}"
+        self.pages = f"http://127.0.0.1:{self.pages_port}"
         self.config: dict[str, Any] = {
             "apiVersion": "topowise.io/v1alpha1",
             "kind": "SchedulerConfiguration",
             "client": {"kubeconfig": str(kubeconfig)},
             "extender": {"port": self.port},
+            "readOnly": {"port": self.pages_port},
             "serving": {"address": "127.0.0.1", "port": self.health_port},
             **settings,
         }
@@ -48,7 +50,7 @@ class Service(Listener):
         self.config["extender"]["maxBodyBytes"] = 1 << 20
 
     async def post(self, verb: str, body: bytes, session: aiohttp.ClientSession) -> tuple[int, Any, Any]:
-        url = f"{self.prefix}/{verb}"
+        url = f"{self.pages if verb.startswith('explain') else self.prefix}/{verb}"
         async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
             text = await response.text()
             return response.status, response.headers, text

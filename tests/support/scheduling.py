@@ -167,6 +167,13 @@ class NoApi(Api):
         pass
 
 
+def scope(path: str, method: str = "POST", query: bytes = b"", **headers: str) -> dict[str, Any]:
+    """An ASGI request as kube-scheduler, or a person at a terminal, sends it; with other headers if they are given."""
+    sent = {"host": "127.0.0.1:8080", "content_type": "application/json", **headers}
+    listed = [(name.replace("_", "-").encode(), text.encode()) for name, text in sent.items()]
+    return {"type": "http", "path": path, "method": method, "query_string": query, "headers": listed, "scheme": "http"}
+
+
 class Service:
     """Ledger, engine and answers put together as the daemon does."""
 

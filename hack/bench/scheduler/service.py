@@ -33,6 +33,7 @@ class Service:
             "kind": "SchedulerConfiguration",
             "client": {"kubeconfig": str(access)},
             "extender": {"port": self.port, **({} if tls is None else {"tls": tls})},
+            "readOnly": {"port": 0},
             "scoring": {"strategy": strategy},
             "serving": {"address": "127.0.0.1", "port": self._health_port},
         }

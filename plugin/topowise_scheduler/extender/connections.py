@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 _SWEEP_S: Final = 1.0
 _TELL_S: Final = 60.0
+# Old clients send a line break after a body; nobody sends more.
+_MAX_BETWEEN: Final = 64
+_SEPARATORS: Final = len(": \r\n")
 
 
 class Limits(NamedTuple):
@@ -95,7 +98,8 @@ class Connection(HttpToolsProtocol):
         self._heard_at = self._idle_at = self.loop.time()
         # When the answers that the client does not take became too many to write more.
         self._stalled_at: float | None = None
-        self._head_bytes = 0
+        # Of the head that is being read: what is parsed, and all that has come since the last request.
+        self._head_bytes = self._unparsed = 0
         self._has_asked = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -109,11 +113,29 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = self.loop.time()
         if self._body_at is None:
-            self._head_bytes += len(data)
+            self._unparsed += len(data)
         super().data_received(data)
-        # The rest of a request that was read in one go with its head is no head.
-        if self._body_at is None and self._head_at is not None and self._head_bytes > self._limits.head_bytes:
+        # A field is counted when it is complete; until then, what has come of it counts. Between requests there is
+        # nothing to wait for but the next one, and line breaks before it are none.
+        most = self._limits.head_bytes if self._head_at is not None else _MAX_BETWEEN
+        if self._body_at is None and self._unparsed > most:
             self._drop("long head")
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count(self, size: int) -> None:
+        """Heads and trailers; one that came in one go with other parts of its request is measured here alone."""
+        self._head_bytes += size + _SEPARATORS
+        if self._head_bytes > self._limits.head_bytes:
+            self._closed["long head"] += 1
+            # The parser gives up and says 400, and what the head was for is not done.
+            raise ValueError("head is too long")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -121,12 +143,13 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        self._head_bytes = 0
+        self._unparsed = 0
         self._body_at = self.loop.time()
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._head_at = self._body_at = None
+        self._head_bytes = self._unparsed = 0
         self._has_asked = True
 
     def on_response_complete(self) -> None:

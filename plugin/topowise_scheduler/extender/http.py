@@ -19,11 +19,13 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from topowise.runtime import tls
+from topowise.runtime.listening import listen
 from topowise.runtime.log import kv
 from topowise.runtime.once import OncePerChange
-from topowise_scheduler.configuration import Extender
+from topowise_scheduler.configuration import Extender, ReadOnly
+from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.connections import LIMITS, Guard, Limits
-from topowise_scheduler.extender.replies import REFUSED_BECAUSE, Reply, Verb
+from topowise_scheduler.extender.replies import REFUSED_BECAUSE, Afterwards, Reply, Verb
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +70,7 @@ class Application:
     """ASGI. Paths end in the verb, so `urlPrefix` may have any path of its own.
 
     Volcano's verbs, if it is served, are below a folder `volcano`, because both protocols have a `prioritize`. `pages`
-    are by the path at which, and below which, they answer.
+    are by the path at which, and below which, they answer. Whom `callers` refuses gets nothing else.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Application:
         verbs: Mapping[str, Verb],
         metrics: Metrics,
         max_body_bytes: int,
+        callers: Callers,
         *,
         volcano: Mapping[str, Verb] | None = None,
         pages: Mapping[str, Page] | None = None,
@@ -86,20 +89,26 @@ class Application:
         self._seconds = {name: metrics.seconds.labels(name.replace("/", "_")) for name in self._verbs}
         self._refused = {name: metrics.refused.labels(name.replace("/", "_")) for name in self._verbs}
         self._max_body_bytes = max_body_bytes
+        self._callers = callers
         self._failures = OncePerChange()
         # Bytes of large bodies that are being read.
         self._large = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        for root, page in self._pages.items():
-            if path == root or path.startswith(f"{root}/"):
-                await page(scope, receive, send)
-                return
+        page = next((page for root, page in self._pages.items() if path == root or path.startswith(f"{root}/")), None)
         rest, _, name = path.rpartition("/")
         if rest.rpartition("/")[2] == _VOLCANO:
             name = f"{_VOLCANO}/{name}"
         verb = self._verbs.get(name)
+        is_page = page is not None or (verb is not None and verb.query is not None)
+        refusal = self._callers.refusal(scope["method"], scope["headers"], scope["scheme"], is_page=is_page)
+        if refusal is not None:
+            await _send(send, refusal.status, f"{refusal.text}\n".encode())
+            return
+        if page is not None:
+            await page(scope, receive, send)
+            return
         if verb is None:
             await _send(send, 404, self._unknown(name).encode())
             return
@@ -116,7 +125,7 @@ class Application:
         self._seconds[name].observe(seconds)
         await _send(send, 200, reply.body, b"application/json")
         if reply.afterwards is not None:
-            reply.afterwards(seconds)
+            _follow(reply.afterwards, seconds)
         if reply.problem:
             self._refused[name].inc()
             self._note(name, reply.problem)
@@ -124,10 +133,10 @@ class Application:
     def _unknown(self, name: str) -> str:
         if not name.startswith(f"{_VOLCANO}/"):
             known = [one for one in self._verbs if one not in self._volcano]
-            return f"no verb {name!r}, expected one of {', '.join(known)}\n"
+            return f"no verb {name!r:.80}, expected one of {', '.join(known)}; pages and verbs have a port each\n"
         if not self._volcano:
-            return f"no verb {name!r}: Volcano is not served, set volcano.enabled in SchedulerConfiguration\n"
-        return f"no verb {name!r}, expected one of {', '.join(self._volcano)}\n"
+            return f"no verb {name!r:.80}: Volcano is not served, set volcano.enabled in SchedulerConfiguration\n"
+        return f"no verb {name!r:.80}, expected one of {', '.join(self._volcano)}\n"
 
     async def _answer(self, verb: Verb, body: bytes | None, scope: Message) -> Reply:
         if body is None:
@@ -143,6 +152,10 @@ class Application:
             return await verb.query(body if scope["method"] == "POST" else None, query)
         except REFUSED_BECAUSE as exc:
             return verb.refuse(str(exc))
+        except Exception:
+            # A status of 500 would cost kube-scheduler its connection too, and tell it no more.
+            log.exception("Request cannot be answered, which is a defect", extra=kv(path=scope["path"][:80]))
+            return verb.refuse("the service has a defect, its log says more")
 
     async def _read(self, receive: Receive, *, is_kept: bool) -> bytes | None:
         """The whole body, None if it is too large; the rest is read all the same, or the client would not listen.
@@ -183,6 +196,14 @@ class Application:
             log.warning("Request refused", extra=kv(verb=verb, why=problem))
 
 
+def _follow(afterwards: Afterwards, seconds: float) -> None:
+    """The answer is out: whatever goes wrong now must not look like a request that was never answered."""
+    try:
+        afterwards(seconds)
+    except Exception:
+        log.exception("What follows an answer has failed, which is a defect")
+
+
 async def _send(send: Send, status: int, body: bytes, content_type: bytes = b"text/plain; charset=utf-8") -> None:
     headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -197,14 +218,15 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(settings: Extender, application: Application, limits: Limits = LIMITS) -> None:
-    """Serves until cancelled; an answer is made in one go, so none is cut. Raises OSError if the port is taken."""
+async def serve(settings: Extender | ReadOnly, application: Application, limits: Limits = LIMITS) -> None:
+    """Serves until cancelled; an answer is made in one go, so none is cut.
+
+    Raises SourceError if the port is taken or the certificate cannot be used.
+    """
     guard = Guard(limits)
     certificate = None if settings.tls is None else tls.Certificate(settings.tls)
     config = uvicorn.Config(
         application,
-        host=settings.address,
-        port=settings.port,
         http=guard.protocol,  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
@@ -220,15 +242,15 @@ async def serve(settings: Extender, application: Application, limits: Limits = L
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
     server = _Server(config)
+    # Of our own making, because uvicorn ends the process if it cannot listen.
+    listening = listen(settings.address, settings.port)
     beside = [asyncio.create_task(guard.run(), name="connections")]
     if certificate is not None:
         beside.append(asyncio.create_task(certificate.keep_current(), name="certificate renewal"))
     try:
-        await server.serve()
-    except SystemExit as exc:
-        # uvicorn ends the process if it cannot bind; a task has to fail by its own name instead.
-        raise OSError(f"cannot listen on {settings.address}:{settings.port}") from exc
+        await server.serve([listening])
     finally:
         server.should_exit = True
+        listening.close()
         for task in beside:
             task.cancel()

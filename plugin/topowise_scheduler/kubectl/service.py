@@ -28,9 +28,10 @@ def explain(url: str, pod: str, manifest: Any, names: Sequence[str]) -> list[Nod
     address = f"{url.rstrip('/')}/explain?{urllib.parse.urlencode(query)}"
     body = None if manifest is None else msgspec.json.encode(manifest)
     if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
-        raise SourceError(url, "is no address, expected one such as http://127.0.0.1:8080")
+        raise SourceError(url, "is no address, expected one such as http://127.0.0.1:8081")
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, body), timeout=_TIMEOUT_S) as response:
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
             received = response.read()
     except (OSError, ValueError) as exc:
         why = exc.reason if isinstance(exc, urllib.error.URLError) else exc

@@ -115,7 +115,7 @@ class Dashboard:
             if method != "POST":
                 await reply(405, b"expected POST\n")
             else:
-                await self._fits(headers, receive, reply)
+                await self._fits(receive, reply)
         elif method not in ("GET", "HEAD"):
             await reply(405, b"expected GET\n")
         elif path == "":
@@ -177,11 +177,7 @@ class Dashboard:
     def _node(self, name: str) -> node.NodePage | None:
         return node.read(self._ledger, self._reader, self._sightings, name, self._monotonic()) if name else None
 
-    async def _fits(self, headers: dict[bytes, bytes], receive: Receive, reply: _Reply) -> None:
-        # It changes nothing, but it takes time, which no other site should make us spend.
-        if headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):
-            await reply(403, b"not from another site\n")
-            return
+    async def _fits(self, receive: Receive, reply: _Reply) -> None:
         body = await _body(receive)
         if body is None:
             await reply(200, page.problem_part(f"the manifest is larger than {_MAX_MANIFEST} bytes").encode(), _HTML)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -49,6 +49,22 @@ class Duration(float):
         return f"{text.rstrip('0').rstrip('.') if '.' in text else text}{unit}"
 
 
+class PositiveDuration(Duration):
+    """A pause or a time limit, of which none is no sensible one."""
+
+    @classmethod
+    def parse(cls, text: object) -> Self:
+        """As Duration.parse, and raises ValueError for 0."""
+        seconds = super().parse(text)
+        if not seconds:
+            raise ValueError(f"{text!r:.80} is no time at all, expected more than 0")
+        return seconds
+
+
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+PortOrNone = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """A part of a configuration."""
 
@@ -58,7 +74,7 @@ class Logging(Section, frozen=True):
 
     format: Literal["text", "json"] = "text"
     """`text` as klog writes it, `json` with component-base's keys."""
-    verbosity: int = 0
+    verbosity: Annotated[int, msgspec.Meta(ge=0, le=10)] = 0
     """klog's -v: 0 state changes, 2 passes, 4 single objects."""
 
 
@@ -76,7 +92,7 @@ class Serving(Section, frozen=True):
 
     address: str = "0.0.0.0"
     """An IP address; "127.0.0.1" hides the port from the network."""
-    port: int = 9153
+    port: PortOrNone = 9153
     """0 turns the port off."""
     tls: ServingTls | None = None
     """None: plain HTTP."""
@@ -89,7 +105,7 @@ class KubeClient(Section, frozen=True):
     """Path of a kubeconfig; empty: the pod's service account, or what $KUBECONFIG names outside a pod."""
     context: str = ""
     """Context in the kubeconfig; empty: its current one."""
-    timeout: Duration = Duration(10)
+    timeout: PositiveDuration = PositiveDuration(10)
     """Bound of one request; watches have their own."""
 
 
@@ -134,6 +150,6 @@ def effective(configuration: Configuration) -> str:
 
 
 def _decode_other(wanted: type[Any], item: Any) -> Any:
-    if wanted is Duration:
-        return Duration.parse(item)
+    if issubclass(wanted, Duration):
+        return wanted.parse(item)
     raise AssertionError(f"no decoder for {wanted}")

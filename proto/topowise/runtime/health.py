@@ -16,6 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from topowise.runtime import tls
 from topowise.runtime.config import Serving
+from topowise.runtime.listening import listen
 
 _HANDSHAKE_S = 10.0
 
@@ -94,7 +95,7 @@ class ConnectionLimit:
 
 
 async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -> None:
-    """Serves until cancelled. Raises OSError if the port is taken, SourceError if a certificate cannot be used."""
+    """Serves until cancelled. Raises SourceError if the port is taken or a certificate cannot be used."""
     application = web.Application()
 
     def answer(checks: dict[str, Check]) -> web.Response:
@@ -123,7 +124,7 @@ async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -
     timeout = None if context is None else _HANDSHAKE_S
     try:
         server = await asyncio.get_running_loop().create_server(
-            limit.enter, serving.address, serving.port, ssl=context, ssl_handshake_timeout=timeout
+            limit.enter, sock=listen(serving.address, serving.port), ssl=context, ssl_handshake_timeout=timeout
         )
         try:
             renewal = () if certificate is None else (certificate.keep_current(),)

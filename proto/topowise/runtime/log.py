@@ -12,7 +12,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from typing import Any, Literal, TextIO
+from collections.abc import Callable
+from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
@@ -22,6 +23,8 @@ _SEVERITY = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", loggin
 # Python's levels below INFO stand for klog's -v: V(2) = 18, V(4) = 16, so that isEnabledFor() is the whole test.
 V2 = logging.INFO - 2
 V4 = logging.INFO - 4
+_MAX_MESSAGES: Final = 1000
+_MAX_KEY: Final = 200
 
 
 def kv(**values: object) -> dict[str, Any]:
@@ -64,6 +67,35 @@ class JsonFormatter(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
+class FewPerMinute(logging.Filter):
+    """Of each message at most so many warnings and errors a minute, with how many were left out in the next one.
+
+    A message is a constant, so there are a hundred, and each is a class: whoever makes us warn of a thousand pods,
+    requests or reports, all of them different, gets a thousandth of the log and not all of it.
+    """
+
+    def __init__(self, most: int = 30, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._most = most
+        self._clock = clock
+        self._counts: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        if record.levelno < logging.WARNING:
+            return True
+        # Libraries have no constants; what they said last is forgotten for it.
+        if len(self._counts) >= _MAX_MESSAGES:
+            self._counts.clear()
+        key, minute = (record.name, str(record.msg)[:_MAX_KEY]), int(self._clock() / 60)
+        began, count = self._counts.get(key, (minute, 0))
+        if began != minute and count > self._most:
+            record.kv = {**getattr(record, "kv", {}), "left_out_before": count - self._most}
+        count = count + 1 if began == minute else 1
+        self._counts[key] = minute, count
+        return count <= self._most
+
+
 def _quote(text: str) -> str:
     return msgspec.json.encode(text).decode()
 
@@ -78,6 +110,7 @@ def set_up(verbosity: int = 0, form: Format = "text", stream: TextIO | None = No
     """Makes the root logger write to `stream` (stderr by default); called once, before anything logs."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.addFilter(FewPerMinute())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO - min(verbosity, 9))

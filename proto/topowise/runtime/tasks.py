@@ -13,6 +13,7 @@ import signal
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from topowise.errors import TopowiseError
 from topowise.runtime.log import kv
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ async def run_until_stopped(
         done, _ = await asyncio.wait([waiter, *running], return_when=asyncio.FIRST_COMPLETED)
         ended = [task for task in done if task is not waiter]
         for task in ended:
-            log.error("Task ended, stopping the process", extra=kv(task=task.get_name()), exc_info=_failure(task))
+            _log_end(task)
         return 1 if ended else 0
     finally:
         for task in (waiter, *running):
@@ -43,6 +44,15 @@ async def run_until_stopped(
         await asyncio.gather(waiter, *running, return_exceptions=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+def _log_end(task: asyncio.Task[Any]) -> None:
+    failure, said = _failure(task), "Task ended, stopping the process"
+    if isinstance(failure, TopowiseError):
+        # Raised on purpose: its text says it all.
+        log.error(said, extra=kv(task=task.get_name(), why=failure))
+    else:
+        log.error(said, extra=kv(task=task.get_name()), exc_info=failure)
 
 
 def _failure(task: asyncio.Task[Any]) -> BaseException | None:

@@ -69,7 +69,7 @@ class Service(Listener):
 
     async def explain(self, session: aiohttp.ClientSession, pod: str, node: str) -> str:
         """What the ledger believes of a pod, "namespace/name", on a node."""
-        url = f"{self.prefix}/explain"
+        url = f"{self.pages}/explain"
         try:
             async with session.get(url, params={"pod": pod, "node": node}) as response:
                 return await response.text()

@@ -357,6 +357,7 @@ def test_the_chart_s_own_scheduler_places_a_pod(cluster: Cluster, default: Any, 
     service, scheduler = yaml.safe_load(files["scheduler.yaml"]), yaml.safe_load(files["kube-scheduler.yaml"])
     (port,) = free_ports(1)
     service["extender"]["port"] = port
+    service["readOnly"] = {"port": 0}
     scheduler["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
     with ExitStack() as stack:
         logs = start(stack, cluster, tmp_path, service, scheduler)
@@ -377,6 +378,7 @@ def test_a_scheduler_elsewhere_places_a_pod_over_mutual_tls(cluster: Cluster, re
     files = {name: str(server / Path(path).name) for name, path in service["extender"]["tls"].items()}
     service["extender"] = {"address": "127.0.0.1", "port": port, "tls": files}
     service["leaderElection"]["enabled"] = False
+    service["readOnly"] = {"port": 0}
     extender = {
         **stock_scheduler.extender(f"https://127.0.0.1:{port}"),
         # Not ignorable here, or a failure would not be seen.

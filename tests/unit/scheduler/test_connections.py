@@ -20,6 +20,7 @@ from scheduling import Service, counts, pod
 from topowise.runtime.config import ServingTls
 from topowise_scheduler.configuration import Extender
 from topowise_scheduler.extender import http
+from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.connections import LIMITS, Limits
 
 SHORT = Limits(head_s=0.3, body_s=0.8, silence_s=0.3, idle_s=1.0, unread_s=0.5, head_bytes=4096, connections=8)
@@ -29,7 +30,7 @@ MAX_BODY = 1 << 20
 def application() -> http.Application:
     service = Service("TightFit")
     service.report(counts("n1", ("8", "8"), included=()))
-    return http.Application(service.served(), http.Metrics(CollectorRegistry()), MAX_BODY)
+    return http.Application(service.served(), http.Metrics(CollectorRegistry()), MAX_BODY, Callers(("x",)))
 
 
 class Client:
@@ -71,7 +72,12 @@ QUESTION = json.dumps({"Pod": pod("p", "1"), "NodeNames": ["n1"]}, default=str).
 
 
 def request(body: bytes, verb: str = "filter", head: bytes = b"") -> bytes:
-    return b"POST /%s HTTP/1.1\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n%s" % (verb.encode(), head, len(body), body)
+    return b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s" % (
+        verb.encode(),
+        head,
+        len(body),
+        body,
+    )
 
 
 @asynccontextmanager
@@ -157,6 +163,39 @@ async def test_a_head_without_end_is_cut_off() -> None:
         with pytest.raises(ConnectionError):
             for _ in range(100):
                 await long.send(b"a" * 1024)
+                await asyncio.sleep(0.01)
+
+
+async def test_a_long_head_is_cut_off_if_it_comes_in_one_go_with_its_body_too(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as connect:
+        for head in (b"X-Long: %s\r\n" % (b"a" * 5000), b"".join(b"x%d:\r\n" % number for number in range(700))):
+            long = await connect()
+            await long.send(request(QUESTION, head=head))
+            assert b"NodeNames" not in await asyncio.wait_for(long.reader.read(1 << 16), 2)
+        assert (await (await connect()).ask())["NodeNames"] == ["n1"]
+    assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
+
+
+async def test_a_flood_of_line_breaks_is_cut_off() -> None:
+    async with serving(SHORT._replace(idle_s=60, head_s=60)) as connect:
+        polite, flooding = await connect(), await connect()
+        with pytest.raises(ConnectionError):
+            for _ in range(100):
+                await flooding.send(b"\r\n" * 1000)
+                await asyncio.sleep(0.01)
+        # One after each body is what old clients send.
+        for _ in range(5):
+            assert (await polite.ask())["NodeNames"] == ["n1"]
+            await polite.send(b"\r\n")
+
+
+async def test_a_flood_of_trailers_is_cut_off() -> None:
+    async with serving(SHORT._replace(body_s=60, silence_s=60)) as connect:
+        long = await connect()
+        await long.send(b"POST /filter HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
+        with pytest.raises(ConnectionError):
+            for _ in range(100):
+                await long.send(b"x: y\r\n" * 100)
                 await asyncio.sleep(0.01)
 
 
@@ -286,7 +325,10 @@ async def test_large_bodies_share_what_there_is_and_small_ones_always_fit() -> N
     async with serving(SHORT._replace(body_s=20, silence_s=20)) as connect:
         halves = [await connect() for _ in range(5)]
         for half in halves:
-            await half.send(b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (900 << 10))
+            await half.send(
+                b"POST /filter HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                % (900 << 10)
+            )
             await half.send(b" " * (600 << 10))
         await asyncio.sleep(0.3)
         assert (await (await connect()).ask())["NodeNames"] == ["n1"]

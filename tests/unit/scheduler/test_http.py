@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from scheduling import Service, counts, pod
+from scheduling import Service, counts, pod, scope
 from topowise_scheduler.extender import http
+from topowise_scheduler.extender.callers import Callers
+from topowise_scheduler.extender.replies import Reply, Verb
+from topowise_scheduler.ui.decisions import Decisions
 
 
 def application(service: Service) -> http.Application:
-    return http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20)
+    return http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
 
 
 def call(app: http.Application, path: str, body: bytes, method: str = "POST", query: bytes = b"") -> tuple[int, bytes]:
@@ -29,7 +32,7 @@ def call(app: http.Application, path: str, body: bytes, method: str = "POST", qu
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(app({"type": "http", "path": path, "method": method, "query_string": query}, receive, send))
+    asyncio.run(app(scope(path, method, query), receive, send))
     start, content = sent
     length = dict(start["headers"])[b"content-length"]
     assert int(length) == len(content["body"])
@@ -138,3 +141,57 @@ def test_a_request_that_is_too_large_is_an_error(app: http.Application) -> None:
     status, answer = call(app, "/filter", b" " * ((1 << 20) + 1))
     assert status == 200
     assert "larger than" in json.loads(answer)["Error"]
+
+
+_DEEP = 50_000
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "preempt", "bind", "explain"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * _DEEP,
+        b'{"Pod":' * _DEEP,
+        b'{"PodName":' + b"[" * _DEEP + b"]" * _DEEP + b"}",
+        b'{"PodName":"a","PodNamespace":"b","PodUID":"c","Node":"n1","x":' + b"[" * _DEEP + b"]" * _DEEP + b"}",
+        b'{"Pod":{"metadata":{"annotations":' + b'{"a":' * _DEEP + b"1" + b"}" * _DEEP + b'}},"NodeNames":[]}',
+    ],
+    ids=["brackets", "pods", "in a name", "in what nobody reads", "in annotations"],
+)
+def test_however_deep_a_body_is_it_is_refused_without_a_traceback(
+    verb: str, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    service, told = Service("TightFit"), Decisions(10, lambda: 0.0)
+    app = http.Application(service.served(observer=told), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
+    status, answer = call(app, f"/{verb}", body)
+    assert status == 200
+    json.loads(answer)
+    assert [one.getMessage() for one in caplog.records] == ["Request refused"]
+    assert caplog.records[0].exc_info is None
+
+
+def test_a_defect_is_an_answer_and_what_follows_is_not_mistaken_for_one(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(body: bytes) -> Reply:
+        raise ZeroDivisionError
+
+    def follows(seconds: float) -> None:
+        raise ZeroDivisionError
+
+    verbs = {
+        "filter": Verb(lambda problem: Reply(problem.encode(), problem=problem), now=broken),
+        "bind": Verb(lambda problem: Reply(b""), now=lambda body: Reply(b"{}", follows)),
+    }
+    app = http.Application(verbs, http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
+    assert call(app, "/filter", b"") == (200, b"the service has a defect, its log says more")
+    assert call(app, "/bind", b"") == (200, b"{}")
+    assert [one.getMessage() for one in caplog.records if one.exc_info] == [
+        "Request cannot be answered, which is a defect",
+        "What follows an answer has failed, which is a defect",
+    ]
+
+
+def test_an_amount_that_no_machine_has_is_named(app: http.Application) -> None:
+    asked = pod("p", "1")
+    asked["spec"]["containers"][0]["resources"]["limits"]["memory"] = "1Ei"
+    _, answer = call(app, "/filter", json.dumps({"Pod": asked, "NodeNames": ["n1"]}, default=str).encode())
+    assert "memory '1Ei': expected at most 2^53 (8Pi of bytes)" in json.loads(answer)["Error"]

@@ -19,15 +19,18 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
 from topowise.errors import ConfigError
-from topowise.runtime import config, health, log, tasks
+from topowise.runtime import config, health, listening, log, tasks
 from topowise.runtime.backoff import Backoff
-from topowise.runtime.config import Configuration, Duration, Serving
+from topowise.runtime.config import Configuration, Duration, Port, PortOrNone, PositiveDuration, Serving
 from topowise.runtime.log import V2, kv
 
 
 class ExampleConfiguration(Configuration, frozen=True, tag="ExampleConfiguration"):
     interval: Duration = Duration(10)
     node_name: str = ""
+    pause: PositiveDuration = PositiveDuration(1)
+    port: PortOrNone = 1
+    chosen: Port = 1
 
 
 HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: ExampleConfiguration\n"
@@ -83,6 +86,26 @@ def test_a_configuration_error_names_the_file_and_the_field(text: bytes, named: 
     assert str(caught.value).startswith("/etc/x.yaml: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("client: {timeout: 0s}", "$.client.timeout"),
+        ("client: {timeout: '0'}", "$.client.timeout"),
+        ("pause: 0ms", "$.pause"),
+        ("logging: {verbosity: -5}", "$.logging.verbosity"),
+        ("logging: {verbosity: 11}", "$.logging.verbosity"),
+        ("port: 65536", "$.port"),
+        ("port: 99999", "$.port"),
+        ("port: -1", "$.port"),
+        ("chosen: 0", "$.chosen"),
+        ("chosen: 65536", "$.chosen"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_and_not_wrapped(text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        config.parse(ExampleConfiguration, HEAD + text.encode())
+
+
 def test_an_unreadable_configuration_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         config.load(ExampleConfiguration, str(tmp_path / "none.yaml"))
@@ -117,6 +140,48 @@ def test_text_logs_are_klogs() -> None:
     )
     assert second.startswith("W")
     assert second.endswith('] "Odd \\"value\\""')
+
+
+def test_of_each_message_a_few_warnings_a_minute_are_written() -> None:
+    now, written = 0.0, []
+    few = log.FewPerMinute(3, lambda: now)
+
+    def warn(message: str, level: int = logging.WARNING, **values: object) -> None:
+        record = logging.LogRecord("test", level, __file__, 1, message, (), None)
+        record.kv = values
+        if few.filter(record):
+            written.append((message, record.kv))
+
+    for number in range(1000):
+        warn("Request refused", why=number)
+        warn("News", logging.INFO)
+    warn("Another")
+    assert [one for one in written if one[0] != "News"] == [
+        ("Request refused", {"why": 0}),
+        ("Request refused", {"why": 1}),
+        ("Request refused", {"why": 2}),
+        ("Another", {}),
+    ]
+    assert len(written) == 1004
+    now, written[:] = 61.0, []
+    warn("Request refused", why="later")
+    assert written == [("Request refused", {"why": "later", "left_out_before": 997})]
+    for number in range(5000):
+        warn(f"no constant {number}")
+    assert len(few._counts) <= 1000
+
+
+def test_the_limit_is_in_what_daemons_write() -> None:
+    logger, stream = logging.getLogger("flood"), io.StringIO()
+    before = logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        log.set_up(stream=stream)
+        for number in range(3000):
+            logger.warning("Request refused", extra=kv(why=number))
+    finally:
+        logging.getLogger().handlers[:] = before[0]
+        logging.getLogger().setLevel(before[1])
+    assert len(stream.getvalue().splitlines()) <= 60
 
 
 def test_verbosity_shows_passes() -> None:
@@ -236,6 +301,21 @@ async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.L
     assert cancelled == ["works"]
     (record,) = [one for one in caplog.records if one.getMessage() == "Task ended, stopping the process"]
     assert record.kv == {"task": "broken"}  # type: ignore[attr-defined]
+
+
+async def test_a_task_that_ends_for_a_reason_says_it_in_one_line(
+    caplog: pytest.LogCaptureFixture, unused_tcp_port: int
+) -> None:
+    with listening.listen("127.0.0.1", unused_tcp_port):
+        serving = Serving(address="127.0.0.1", port=unused_tcp_port)
+        work = {"health": health.serve(serving, health.Health(), CollectorRegistry())}
+        assert await tasks.run_until_stopped(work) == 1
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert str(record.kv["why"]).startswith(  # type: ignore[attr-defined]
+        f"127.0.0.1:{unused_tcp_port}: cannot be listened on: Address already in use"
+    )
+    assert "\n" not in log.TextFormatter().format(record)
 
 
 async def test_sigterm_ends_everything_with_success() -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from topowise.errors import ConfigError
 from topowise.kube.credentials import SERVICE_ACCOUNT
-from topowise.runtime.config import Duration, Section
+from topowise.runtime.config import Port, PositiveDuration, Section
 
 ADDRESS_VARIABLE: Final = "NODE_ADDRESS"
 
@@ -25,7 +25,7 @@ class Configz(Section, frozen=True):
     """Off, because it needs the two things above; where they are given, the best source."""
     address: str = ""
     """IP address or name of the node; empty: $NODE_ADDRESS, to be set from `status.hostIP`."""
-    port: int = 10250
+    port: Port = 10250
     """The kubelet's HTTPS port."""
     ca_file: str = str(SERVICE_ACCOUNT / "ca.crt")
     """PEM bundle that the kubelet's certificate must be signed by; the default is the cluster's CA. Read each time."""
@@ -33,9 +33,9 @@ class Configz(Section, frozen=True):
     """Name the certificate must be for; empty: `address`. For certificates with a node name and no IP address."""
     token_file: str = str(SERVICE_ACCOUNT / "token")
     """Bearer token; read again every minute and after a 401."""
-    interval: Duration = Duration(60)
+    interval: PositiveDuration = PositiveDuration(60)
     """Between two requests: a kubelet changes its configuration only by a restart."""
-    timeout: Duration = Duration(5)
+    timeout: PositiveDuration = PositiveDuration(5)
     """Bound of one request."""
 
     def resolved_address(self, environment: Mapping[str, str]) -> str:

@@ -186,7 +186,9 @@
     const button = $("fits-form").querySelector("button");
     button.disabled = true;
     $("fits-result").replaceChildren("counting …");
-    $("fits-result").replaceChildren(...await fetched("ui/fits", { method: "POST", body: $("manifest").value }));
+    $("fits-result").replaceChildren(...await fetched("ui/fits", {
+      method: "POST", body: $("manifest").value, headers: { "Content-Type": "application/yaml" },
+    }));
     button.disabled = false;
   }
 

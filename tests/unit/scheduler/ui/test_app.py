@@ -14,11 +14,12 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sandbox.exported import exported
-from scheduling import NoApi, Service, configuration, counts, kubelet, machine, pod
+from scheduling import NoApi, Service, configuration, counts, kubelet, machine, pod, scope
 from topowise import pods
 from topowise_scheduler import kube_scheduler, report
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.extender import http
+from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.ui import Dashboard, fits, markup, page
 from topowise_scheduler.ui import map as drawn
@@ -62,7 +63,7 @@ class Site:
         )
         served = self.service.served(observer=self.dashboard.decisions if enabled else None)
         pages = {"/ui": self.dashboard} if enabled else {}
-        self.app = http.Application(served, http.Metrics(CollectorRegistry()), 1 << 20, pages=pages)
+        self.app = http.Application(served, http.Metrics(CollectorRegistry()), 1 << 20, Callers(()), pages=pages)
 
     def call(self, target: str, body: bytes | None = None, method: str = "", **headers: str) -> Reply:
         path, _, query = target.partition("?")
@@ -74,14 +75,8 @@ class Site:
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
 
-        scope = {
-            "type": "http",
-            "path": path,
-            "method": method or ("GET" if body is None else "POST"),
-            "query_string": query.encode(),
-            "headers": [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()],
-        }
-        asyncio.run(self.app(scope, receive, send))
+        verb = method or ("GET" if body is None else "POST")
+        asyncio.run(self.app(scope(path, verb, query.encode(), **headers), receive, send))
         start, content = sent
         given = {name.decode(): text.decode() for name, text in start["headers"]}
         return Reply(start["status"], given, content["body"])

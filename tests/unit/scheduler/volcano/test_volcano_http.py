@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from scheduling import Service, counts, pod
+from scheduling import Service, counts, pod, scope
 from topowise_scheduler.extender import http
+from topowise_scheduler.extender.callers import Callers
 from volcano import RECORDED, node_info, serving, task
 
 _MAX_BODY_BYTES = 1 << 20
@@ -26,7 +27,7 @@ def application(*, is_enabled: bool = True) -> http.Application:
     service.put(pod("running", "3", node="n1"))
     metrics = http.Metrics(_REGISTRY if is_enabled else CollectorRegistry())
     return http.Application(
-        service.served(), metrics, _MAX_BODY_BYTES, volcano=serving(service) if is_enabled else None
+        service.served(), metrics, _MAX_BODY_BYTES, Callers(()), volcano=serving(service) if is_enabled else None
     )
 
 
@@ -40,7 +41,7 @@ def call(app: http.Application, path: str, parts: Iterator[bytes]) -> tuple[int,
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(app({"type": "http", "path": path, "method": "POST", "query_string": b""}, receive, send))
+    asyncio.run(app(scope(path), receive, send))
     return sent[0]["status"], sent[1]["body"]
 
 

@@ -1,0 +1,119 @@
+"""Who may ask: schedulers and people, and no web page that one of them has open.
+
+A browser is on the inside of every `kubectl port-forward`, and asks whatever a page tells it to: a form posts text to
+any address, and by DNS rebinding a page is even of the same origin as we are. It cannot help telling on itself, though.
+Whom it believes to ask is in `Host`, on whose behalf in `Origin` and `Sec-Fetch-Site`, and without our consent, which
+we give to nobody, no page may send a body as `application/json`. Schedulers send that, a `Host` as configured, and
+nothing else.
+
+An address is no name that anybody could rebind, so a `Host` with one is taken. Under TLS every `Host` is: there the
+client has compared the name with our certificate before it said a word.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from topowise.kube.credentials import SERVICE_ACCOUNT
+
+_OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
+_JSON: Final = frozenset((b"application/json",))
+_MANIFEST: Final = _JSON | {b"application/yaml", b"application/x-yaml", b"text/yaml"}
+_SAME: Final = (b"none", b"same-origin")
+# Spellings of names that are remembered; there are one or two.
+_MAX_HOSTS: Final = 64
+
+
+class Refusal(NamedTuple):
+    """An HTTP status, and a line of text."""
+
+    status: int
+    text: str
+
+
+class Callers:
+    """Tells who is refused. `hosts` are the names by which we are called; None for any, which only TLS makes safe."""
+
+    def __init__(self, hosts: Iterable[str] | None) -> None:
+        self._hosts = None if hosts is None else frozenset(map(_bare, hosts))
+        self._known: set[bytes] = set()
+
+    def refusal(
+        self, method: str, headers: Iterable[tuple[bytes, bytes]], scheme: str, *, is_page: bool
+    ) -> Refusal | None:
+        """Why a request is not answered, None if it is. A page for people may ask for more of itself."""
+        host = origin = site = sent = None
+        for name, value in headers:
+            if name == b"host":
+                if host is not None:
+                    return Refusal(400, "expected one Host header")
+                host = value
+            elif name == b"origin":
+                origin = value
+            elif name == b"sec-fetch-site":
+                site = value
+            elif name == b"content-type":
+                sent = value
+        if host not in self._known and (refusal := self._unknown(host)) is not None:
+            return refusal
+        if origin is not None and not (is_page and origin == b"%s://%s" % (scheme.encode(), host or b"")):
+            return Refusal(403, "not from a web page: the request has an Origin")
+        if site is not None and site not in _SAME:
+            return Refusal(403, "not from a web page: Sec-Fetch-Site is neither none nor same-origin")
+        if method == "POST":
+            return _wrong_type(sent, _MANIFEST if is_page else _JSON)
+        return None
+
+    def _unknown(self, host: bytes | None) -> Refusal | None:
+        if host is None:
+            return Refusal(400, "expected a Host header")
+        name = _bare(host.decode("latin-1"))
+        if not self._is_ours(name):
+            return Refusal(403, f"Host is {name!r:.80}, expected an address, localhost or one of the configured hosts")
+        if len(self._known) < _MAX_HOSTS:
+            self._known.add(host)
+        return None
+
+    def _is_ours(self, name: str) -> bool:
+        if self._hosts is None or name in self._hosts or _is_address(name):
+            return True
+        return f"*.{name.partition('.')[2]}" in self._hosts
+
+
+def names(configured: Collection[str], namespace_file: Path = _OWN_NAMESPACE) -> frozenset[str]:
+    """Those that are configured, and by which we are called anyway: this machine's, and in a pod those of all Services
+    of its namespace."""
+    own = {"localhost", "ip6-localhost", socket.gethostname()}
+    try:
+        namespace = namespace_file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        namespace = ""
+    services = {f"*.{namespace}.svc", f"*.{namespace}.svc.cluster.local"} if namespace else set()
+    return frozenset(own | services | set(configured))
+
+
+def _wrong_type(sent: bytes | None, expected: Collection[bytes]) -> Refusal | None:
+    kind = (sent or b"").partition(b";")[0].strip().lower()
+    if kind in expected:
+        return None
+    return Refusal(415, f"Content-Type is {kind.decode('latin-1')!r:.80}, expected application/json")
+
+
+def _bare(host: str) -> str:
+    """A Host header without its port, as names are compared: "[::1]:8080" is "::1", "Localhost." is "localhost"."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdecimal() and ":" not in name else host).lower().removesuffix(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
