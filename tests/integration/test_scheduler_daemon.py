@@ -140,7 +140,9 @@ async def test_a_port_that_is_taken_ends_it_with_one_line(start: Start, service:
         assert await process.process.wait() == 1
     assert "Traceback" not in process.log
     # gRPC has some more to say on its own.
-    (line,) = [one for one in process.log.splitlines() if not one.startswith("I") and (taken != "grpc" or "task" in one)]
+    (line,) = [
+        one for one in process.log.splitlines() if not one.startswith("I") and (taken != "grpc" or "task" in one)
+    ]
     assert f'task="{taken}"' in line
     assert f"127.0.0.1:{port}: cannot be listened on" in line
 

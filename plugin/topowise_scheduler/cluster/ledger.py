@@ -28,6 +28,7 @@ from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
+from topowise_scheduler.cluster.strangers import Strangers
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
 from topowise_scheduler.device_affinity import Devices, Judged, Settings, judge
 from topowise_scheduler.engine import Engine
@@ -78,6 +79,7 @@ class Ledger:
         # By priority; made when it is asked for, and gone when anybody's nomination changes.
         self._lesser: dict[int, dict[str, frozenset[str]]] = {}
         self._others_bound_at = float("-inf")
+        self._strangers = Strangers()
         self._quarantine = Quarantine()
         self.refused: dict[str, PodRecord] = {}
         """By uid, pods that a kubelet has refused and that are still there."""
@@ -279,6 +281,7 @@ class Ledger:
         """
         uid = record.uid
         self._pods.note_event(uid)
+        self._strangers.brought(uid, record.version, is_pending=record.stage == "pending")
         if record.stage == "pending":
             self._put_pending(record)
             return
@@ -321,6 +324,7 @@ class Ledger:
         """A pod ended or was deleted."""
         self._waiting.pop(uid, None)
         self._asked.pop(uid, None)
+        self._strangers.gone(uid)
         if not keep_refusal:
             self.refused.pop(uid, None)
         self.unreserve(uid)
@@ -376,6 +380,7 @@ class Ledger:
             or pod.is_assigned
             or node_state is None
             or node_state.kubelet is None
+            or not self._strangers.may_hold(record.uid, record.version, self._clock())
         ):
             return
         # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
@@ -424,6 +429,8 @@ class Ledger:
         node_state = self._nodes.get(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:
             return refusal
+        if not self._strangers.may_hold(record.uid, record.version, self._clock()):
+            return "no watch has brought the pod yet, if there is one"
         self.unreserve(record.uid)
         until = self._clock() + keep_s
         reserved = PodState(name, State.RESERVED, pod.nominated, until, pipelined=bool(leaving))
@@ -506,9 +513,12 @@ class Ledger:
                 self._publish(name, node_state)
 
     def expire(self) -> int:
-        """Drop reservations that nobody has fulfilled in time; how many they were."""
+        """Drop reservations that nobody has fulfilled in time, or that are nobody's; how many they were."""
         now = self._clock()
-        late = self._pods.expired(now)
+        strangers = [uid for uid in self._strangers.nobodies(now) if self._pods.of(uid).state is State.RESERVED]
+        if strangers:
+            log.warning("Reservations dropped, no watch has brought their pods", extra=kv(pods=len(strangers)))
+        late = strangers + [uid for uid in self._pods.expired(now) if uid not in strangers]
         for uid in late:
             self.unreserve(uid)
         self._events["reservation_expired"] += len(late)

@@ -1,0 +1,151 @@
+"""Pods that nobody has created hold no room for long, and those that a late watch brings keep theirs."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import msgspec
+import pytest
+
+from scheduling import Service, counts, pod
+from topowise import pods
+from topowise_scheduler.cluster.strangers import MOST_STRANGERS, STRANGER_S
+from topowise_scheduler.engine import Outcome
+from topowise_scheduler.volcano.allocations import Allocations
+
+
+def decoded(document: dict[str, Any]) -> pods.Pod:
+    return pods.decode(msgspec.json.encode(document))
+
+
+class Attacked(Service):
+    """One node with two zones of eight CPUs, and who asks about it."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        super().__init__("TightFit")
+        self.names = [f"n{number}" for number in range(nodes)]
+        for name in self.names:
+            self.report(counts(name, ("8", "8"), included=()))
+
+    def ask(self, document: dict[str, Any], *names: str) -> list[str]:
+        """filter and prioritize, as kube-scheduler does it; the nodes that are left."""
+        asked = self.answers.question(decoded(document), list(names) or self.names)
+        verdicts = self.answers.verdicts(asked)
+        left = [name for at, name in enumerate(asked.names) if verdicts.outcomes[at] == Outcome.FITS]
+        if left:
+            self.answers.expect(asked, asked.names.index(left[0]), verdicts.judged_at)
+        return left
+
+    def wait(self, seconds: float) -> None:
+        """Time goes by, and the ledger is told every second as in the daemon."""
+        for _ in range(int(seconds)):
+            self.clock.now += 1
+            self.ledger.tick()
+            self.ledger.check()
+
+
+@pytest.fixture
+def service() -> Attacked:
+    return Attacked()
+
+
+def test_made_up_pods_block_a_real_one_for_seconds_and_then_never_again(service: Attacked) -> None:
+    for number in (1, 2):
+        assert service.ask(pod(f"made-up-{number}", "8"))
+    service.put(pod("real", "8"))
+    assert service.ask(pod("real", "8")) == []
+    service.wait(STRANGER_S)
+    assert service.ask(pod("real", "8")) == ["n0"]
+    service.ledger.unreserve("uid-real")
+    # Whatever is made up from now on, and however often.
+    for number in range(3, 200):
+        service.ask(pod(f"made-up-{number}", "8"))
+        assert service.ledger.open_reservations == 0
+        assert service.ask(pod("real", "8")) == ["n0"]
+        service.ledger.unreserve("uid-real")
+        service.wait(1)
+
+
+def test_asking_again_does_not_prolong_it(service: Attacked) -> None:
+    for _ in range(int(STRANGER_S)):
+        service.ask(pod("made-up", "8"))
+        service.wait(1)
+    assert service.ledger.open_reservations == 0
+
+
+def test_what_the_watch_has_passed_is_nobody_at_once(service: Attacked) -> None:
+    service.put(pod("seen", "1", resourceVersion="100"))
+    service.ask(pod("made-up", "8", resourceVersion="99"))
+    assert service.ledger.open_reservations == 0
+    service.ask(pod("newer", "8", resourceVersion="101"))
+    assert service.ledger.open_reservations == 1
+    service.put(pod("seen", "1", resourceVersion="102"))
+    service.wait(1)
+    assert service.ledger.open_reservations == 0
+
+
+def test_a_burst_that_a_late_watch_brings_keeps_its_bookings() -> None:
+    service, versions = Attacked(nodes=60), count(1000)
+    burst = [pod(f"p{number}", "3", resourceVersion=str(next(versions))) for number in range(200)]
+    for document in burst:
+        assert service.ask(document)
+    booked = service.ledger.open_reservations
+    assert booked == 200
+    service.wait(STRANGER_S - 2)
+    for document in burst:
+        service.put(document)
+    service.wait(STRANGER_S)
+    assert service.ledger.open_reservations == booked
+    # For as long as ever.
+    service.wait(30)
+    assert service.ledger.open_reservations == 0
+
+
+def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
+    service.ask(pod("made-up", "1"))
+    service.wait(STRANGER_S)
+    for number, held in enumerate((0, 1, 1, 1)):
+        service.ask(pod(f"real-{number}", "1"))
+        assert service.ledger.open_reservations == held
+        service.put(pod(f"real-{number}", "1"))
+        service.ledger.unreserve(f"uid-real-{number}")
+
+
+def test_strangers_are_few_however_many_are_made_up() -> None:
+    service = Attacked(nodes=3)
+    for number in range(3 * MOST_STRANGERS):
+        service.ask(pod(f"made-up-{number}", "1m", "1Mi"))
+    assert service.ledger.open_reservations <= MOST_STRANGERS
+    assert len(service.ledger._strangers) <= MOST_STRANGERS
+    service.wait(STRANGER_S)
+    assert service.ledger.open_reservations == 0
+    assert len(service.ledger._strangers) == 0
+
+
+def test_who_has_been_deleted_is_a_stranger_too(service: Attacked) -> None:
+    service.put(pod("real", "8", resourceVersion="7"))
+    service.ledger.drop_pod("uid-real")
+    service.ask(pod("real", "8", resourceVersion="7"))
+    assert service.ledger.open_reservations == 0
+
+
+def test_a_pod_on_a_node_does_not_stay_among_those_on_their_way(service: Attacked) -> None:
+    service.put(pod("a", "1"))
+    service.put(pod("a", "1", node="n0"))
+    assert service.ledger._strangers._pending == set()
+
+
+def test_volcano_s_allocations_of_strangers_are_bounded_the_same_way(service: Attacked) -> None:
+    allocations = Allocations(service.ledger, service.clock, 30.0)
+
+    def allocate(name: str) -> str:
+        record = service.records.record(decoded(pod(name, "8")))
+        return allocations.allocate(record, "n0", is_pipelined=False)
+
+    assert allocate("made-up") == ""
+    service.wait(STRANGER_S)
+    assert service.ledger.open_reservations == 0
+    assert "no watch has brought the pod" in allocate("made-up-2")
+    service.put(pod("real", "8"))
+    assert allocate("real") == ""
