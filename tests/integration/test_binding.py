@@ -13,6 +13,7 @@ from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Delay
 from scheduling import Service, counts, pod
+from topowise import pods
 from topowise.kube.api import Api
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.replies import BadRequestError
@@ -129,3 +130,16 @@ async def test_binds_to_one_node_wait_for_each_other_but_not_for_ever(server: Ap
     assert await bind(binder, create(server, "c", "2"), "n2") == ""
     assert await bind(binder, create(server, "b", "2")) == "another bind to n1 takes too long"
     assert await first == ""
+
+
+async def test_whoever_does_not_know_a_uid_is_not_told(server: ApiServer, binder: Binder, service: Service) -> None:
+    made = create(server, "a")
+    guessed = {**made, "metadata": {**made["metadata"], "uid": "01234567-89ab-cdef-0123-456789abcdef"}}
+    for is_known in (False, True):
+        if is_known:
+            # A question has made it known, so that the API server is the one who compares.
+            asked = pods.decode(msgspec.json.encode({**guessed, "spec": made["spec"]}))
+            service.answers.question(asked, ["n1"])
+        error = await bind(binder, guessed)
+        assert "409" in error
+        assert made["metadata"]["uid"] not in error

@@ -91,7 +91,7 @@ async def test_bind_checks_again_and_says_no(service: Service, server: ApiServer
 async def test_bind_does_not_bind_a_pod_for_its_predecessor(service: Service, server: ApiServer, api: Api) -> None:
     made = create(server, "a", "2")
     async with aiohttp.ClientSession() as session:
-        assert "uid" in await bind(service, made, "n1", session, uid="another")
+        assert "is another one" in await bind(service, made, "n1", session, uid="another")
         assert "nodeName" not in (await read(api, "a"))["spec"]
 
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import contextlib
 import json
-import os
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from browser import Page, opened
 from daemons import Start, assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduler_process import Service
@@ -24,7 +21,6 @@ from scheduling import pod as pod_of
 from topowise import nrt
 from topowise.kube.api import APPLY_PATCH, Api
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 NODES = {"metal-1": ("8", "3"), "metal-2": ("1", "0")}
 
 
@@ -93,83 +89,10 @@ async def test_decisions_come_to_the_page(service: Service, server: ApiServer) -
             assert "<strong>6</strong> more of default/x fit on 2 of 2 nodes." in await response.text()
 
 
-class Page:
-    """A tab of a browser, by the DevTools protocol."""
-
-    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        self._socket = socket
-        self._number = 0
-        self.conditions: list[str] = []
-
-    async def call(self, method: str, **params: Any) -> Any:
-        self._number += 1
-        await self._socket.send_json({"id": self._number, "method": method, "params": params})
-        while True:
-            message = await self._socket.receive_json(timeout=20)
-            if message.get("id") == self._number:
-                assert "error" not in message, message
-                return message["result"]
-            if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.conditions.append(json.dumps(message["params"]))
-
-    async def run(self, code: str) -> Any:
-        answer = await self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    async def text(self, selector: str) -> str:
-        return str(await self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
-
-    async def has(self, selector: str, *parts: str) -> None:
-        shown = ""
-
-        async def is_there() -> bool:
-            nonlocal shown
-            shown = await self.text(selector)
-            return all(part in shown for part in parts)
-
-        with contextlib.suppress(AssertionError):
-            await assert_eventually(is_there)
-        assert [part for part in parts if part not in shown] == [], shown
-
-    async def open(self, url: str, *, width: int, scheme: str = "light", script: bool = True) -> None:
-        await self.call("Emulation.setScriptExecutionDisabled", value=not script)
-        media = [{"name": "prefers-color-scheme", "value": scheme}]
-        await self.call("Emulation.setEmulatedMedia", features=media)
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-        await self.call("Emulation.setDeviceMetricsOverride", **size)
-        await self.call("Page.navigate", url=url)
-
-    async def picture(self) -> bytes:
-        return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])
-
-
 @pytest.fixture
 async def page(tmp_path: Path) -> AsyncIterator[Page]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium on PATH")
-    profile = tmp_path / "chromium"
-    options = ["--headless=new", "--disable-gpu", "--remote-debugging-port=0", f"--user-data-dir={profile}"]
-    if not os.geteuid():
-        options.append("--no-sandbox")
-    quiet = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(CHROMIUM, *options, "about:blank", stdout=quiet, stderr=quiet)
-    port = profile / "DevToolsActivePort"
-    try:
-        await assert_eventually(lambda: port.exists() and "\n" in port.read_text(), within=30)
-        async with aiohttp.ClientSession() as session:
-            url = f"http://127.0.0.1:{port.read_text().split()[0]}/json/new?about:blank"
-            async with session.put(url) as response:
-                tab = await response.json()
-            async with session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0) as socket:
-                made = Page(socket)
-                for domain in ("Page", "Runtime", "Log"):
-                    await made.call(f"{domain}.enable")
-                yield made
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
+    async with opened(tmp_path) as made:
+        yield made
 
 
 async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Page, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ decide anew, which costs a second; a kubelet's refusal would cost the pod.
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -25,6 +26,7 @@ from topowise_scheduler.extender.replies import BadRequestError, NotReady, Obser
 # Together below the 2 s after which kube-scheduler gives a call up, as our documentation configures it.
 _WAIT_S = 0.5
 _TIMEOUT_S = 1.3
+_UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
 class Binder:
@@ -70,7 +72,7 @@ class Binder:
         try:
             record = self._ledger.remembered(args.PodUID) or await self._read(args)
         except ApiError as exc:
-            return f"pod cannot be read: {exc}"
+            return _without_uids(f"pod cannot be read: {exc}")
         if record.needs is None:
             return f"pod cannot be placed: {record.problem}"
         try:
@@ -97,7 +99,7 @@ class Binder:
             # After no answer, or a server's own trouble, nobody knows whether the pod was bound.
             if not exc.status or exc.status >= 500:
                 self._keep_room(record, args.Node)
-            return f"binding failed: {exc}"
+            return _without_uids(f"binding failed: {exc}")
         except asyncio.CancelledError:
             self._ledger.forget(args.PodUID, args.Node)
             self._keep_room(record, args.Node)
@@ -137,8 +139,13 @@ class Binder:
         except msgspec.DecodeError as exc:
             raise ApiError(0, "BadAnswer", f"is not a pod: {exc}", request=f"GET {path}") from exc
         if record.uid != args.PodUID:
-            raise ApiError(409, "Conflict", f"uid is {record.uid}, expected {args.PodUID}", request=f"GET {path}")
+            raise ApiError(409, "Conflict", "the pod of this name is another one by now", request=f"GET {path}")
         return record
+
+
+def _without_uids(text: str) -> str:
+    """Whoever knows a pod's uid can bind it, so nobody learns one from us who does not know it already."""
+    return _UID.sub("(uid)", text)
 
 
 def refuse(problem: str) -> Reply:
