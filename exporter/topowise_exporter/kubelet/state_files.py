@@ -10,7 +10,6 @@ topowise.checkpoints reads the forms of all versions; here is what a sync needs 
 from __future__ import annotations
 
 import os
-import stat
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from topowise import checkpoints, documents
+from topowise import checkpoints, documents, files
 from topowise.errors import ParseError, SourceError
 from topowise_exporter.kubelet import checksum
 from topowise_exporter.kubelet.model import MemoryBlock
@@ -147,14 +146,8 @@ class StateFile(Generic[State]):
 
     def _text(self) -> bytes | None:
         """The file's bytes, None if it is the one of the last time."""
-        # A FIFO in its place would keep us for ever.
-        descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor, status = files.open_regular(self._path, self._most)
         with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise SourceError(str(self._path), "is no regular file")
-            if status.st_size > self._most:
-                raise SourceError(str(self._path), f"has {status.st_size} bytes, expected up to {self._most}")
             signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             if signature == self._signature:
                 return None

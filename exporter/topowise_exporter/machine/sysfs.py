@@ -12,13 +12,13 @@ import os
 import re
 from collections.abc import Callable
 
-from topowise import cpuset
+from topowise import cpuset, files
 
 # -1 is the only negative number the kernel prints in what we read ("unknown"); 18 digits fit into 64 bits.
 _INTEGER = re.compile(r"-1|[0-9]{1,18}")
 _SUFFIX = re.compile(r"[0-9]{1,9}")
-# st_size of a sysfs attribute is 4096 whatever it holds, so a read goes on to the end of the file.
-_CHUNK = 1 << 16
+# Attributes have a page at most, and lists of CPUs and /proc/meminfo some of them.
+_MOST_BYTES = 1 << 20
 
 
 class Tree:
@@ -35,7 +35,7 @@ class Tree:
     def text(self, path: str, instead: str | None = None) -> str | None:
         """The content without surrounding white space and NULs (some kernels end a file with one)."""
         try:
-            content = _read(f"{self.root}/{path}")
+            content = files.read_regular(f"{self.root}/{path}", _MOST_BYTES)
         except OSError as exc:
             is_missing = isinstance(exc, FileNotFoundError | NotADirectoryError)
             if instead is not None or not is_missing:
@@ -95,15 +95,3 @@ class Tree:
     def has(self, path: str) -> bool:
         """Whether there is such an entry, be it a link to nowhere."""
         return os.path.lexists(f"{self.root}/{path}")
-
-
-def _read(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        content = os.read(descriptor, _CHUNK)
-        # A short read may be a page boundary; only the empty one is the end.
-        while part := os.read(descriptor, _CHUNK):
-            content += part
-        return content
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from topowise import files
 from topowise.errors import ConfigError, SourceError
 from topowise.kube import kubeconfig
 
@@ -22,6 +23,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 # The kubelet rotates a projected token at 80 % of its life (an hour by default); client-go re-reads it each minute.
 _TOKEN_MAX_AGE_S = 60.0
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class TokenFile:
         if self._token and not renew and self._clock() - self._read_at < _TOKEN_MAX_AGE_S:
             return self._token
         try:
-            self._token = self._path.read_text().strip() or self._token
+            self._token = files.read_regular(self._path, _MOST_BYTES).decode().strip() or self._token
         except (OSError, UnicodeDecodeError) as exc:
             if not self._token:
                 raise SourceError(str(self._path), f"cannot be read: {exc}") from exc

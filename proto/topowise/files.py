@@ -1,0 +1,49 @@
+"""Files that others can replace: by a FIFO that nobody writes, a device without an end, or something enormous.
+
+Opening a FIFO waits for a writer and /dev/zero never ends, so what is read from the host goes through here: it is not
+waited for, must be a regular file, and has a size.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Final
+
+_CHUNK: Final = 1 << 16
+
+
+def open_regular(path: str | os.PathLike[str], most: int) -> tuple[int, os.stat_result]:
+    """A descriptor to read from, and the file's status. Raises OSError, also for what is no file, or a larger one."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+        if status.st_size > most:
+            raise OSError(errno.EFBIG, f"it has {status.st_size} bytes, expected up to {most}", os.fspath(path))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, status
+
+
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """All of a file. Raises OSError, also for one that turns out to have more than `most` bytes."""
+    descriptor, _ = open_regular(path, most)
+    try:
+        content = os.read(descriptor, _CHUNK)
+        # A short read may be a page boundary; only the empty one is the end, and what the kernel's files say is their
+        # size is none.
+        while part := os.read(descriptor, _CHUNK):
+            content += part
+            if len(content) > most:
+                break
+        if len(content) > most:
+            raise OSError(errno.EFBIG, f"it has more than {most} bytes", os.fspath(path))
+        return content
+    finally:
+        os.close(descriptor)
