@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,12 +58,16 @@ def _add_roots(parser: argparse.ArgumentParser) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     # Imports are local so that `once` and `machine` do not pay for the daemon.
+    from topowise.kube.credentials import IN_CLUSTER
     from topowise.runtime import config, log
-    from topowise_exporter import daemon
+    from topowise_exporter import confinement, daemon
     from topowise_exporter.configuration import ExporterConfiguration
 
     settings = config.load(ExporterConfiguration, options.config)
     log.set_up(settings.logging.verbosity, settings.logging.format)
+    if IN_CLUSTER in os.environ and not settings.client.kubeconfig:
+        # With a kubeconfig there may be programs to run for credentials, which keep files of theirs.
+        confinement.apply()
     return asyncio.run(daemon.run(settings))
 
 

@@ -19,6 +19,8 @@ from topowise import files
 from topowise.errors import ConfigError, SourceError
 from topowise.kube import kubeconfig
 
+IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+"""The variable that every container of a cluster has."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 # The kubelet rotates a projected token at 80 % of its life (an hour by default); client-go re-reads it each minute.
@@ -53,14 +55,14 @@ async def load(
     named = config_file or os.environ.get("KUBECONFIG", "")
     if named:
         return await _from_kubeconfig(named, context, clock)
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
+    if IN_CLUSTER in os.environ:
         return in_cluster(service_account)
     return await _from_kubeconfig(str(Path("~/.kube/config").expanduser()), context, clock)
 
 
 def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:
     """The service account of this pod. Raises SourceError if a file of it is missing."""
-    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    host = os.environ.get(IN_CLUSTER, "")
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     token = TokenFile(directory / "token")
     token.read()

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
+from forbidden_rights import FOREIGN_ROLES, NEVER_RESOURCES, NEVER_VERBS
+
 Document = dict[str, Any]
 
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 CHART = Path(__file__).parents[3] / "charts/topowise"
 RECIPES = ["", *sorted(path.stem for path in (CHART / "recipes").glob("*.yaml"))]
 EVERYTHING = (
@@ -23,22 +26,6 @@ EVERYTHING = (
     "scheduler.config.grpc.port=50051",
     "scheduler.config.ui.enabled=true",
 )
-# Verbs that give more rights than they name, and resources that are other people's rights or doings.
-NEVER_VERBS = {"*", "escalate", "bind", "impersonate", "deletecollection", "delete"}
-NEVER_RESOURCES = {
-    *(
-        "*",
-        "secrets",
-        "configmaps",
-        "serviceaccounts",
-        "serviceaccounts/token",
-        "nodes/proxy",
-        "certificatesigningrequests",
-    ),
-    *("pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "pods/ephemeralcontainers", "pods/eviction"),
-}
-# system:kube-scheduler and what belongs to it, for the stock kube-scheduler that runs beside us.
-FOREIGN_ROLES = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
 
 
 @pytest.fixture(
@@ -76,11 +63,32 @@ def test_no_role_has_a_wildcard_or_reaches_beyond_its_name(made: Any) -> None:
 def test_only_our_accounts_get_our_roles_and_the_exporter_no_other(made: Any) -> None:
     own = {role["metadata"]["name"] for role in roles(made)}
     for binding in (*made.kinds("ClusterRoleBinding"), *made.kinds("RoleBinding")):
-        assert binding["roleRef"]["name"] in own | FOREIGN_ROLES
+        assert binding["roleRef"]["name"] in own | FOREIGN_ROLES.keys()
         for subject in binding["subjects"]:
             assert subject["kind"] in ("ServiceAccount", "User")
-            if subject["name"].endswith("-exporter"):
-                assert binding["roleRef"]["name"] in own
+            # Roles that are not in the chart are read too: they are another identity's.
+            if binding["roleRef"]["name"] in FOREIGN_ROLES:
+                assert subject["name"].endswith("-kube-scheduler")
+
+
+def test_the_container_of_the_service_has_no_token_of_kube_scheduler_s(made: Any) -> None:
+    for name, pod in pods(made):
+        if not name.endswith("-scheduler") or pod["automountServiceAccountToken"]:
+            continue
+        assert pod["serviceAccountName"].endswith("-kube-scheduler")
+        tokens = {
+            container["name"]: [one["name"] for one in container["volumeMounts"] if one["mountPath"] == TOKEN]
+            for container in containers(pod)
+        }
+        assert tokens == {"kube-scheduler": ["kube-scheduler-token"], "scheduler": ["service-token"]}
+        (secret,) = [one["secret"]["secretName"] for one in pod["volumes"] if one["name"] == "service-token"]
+        account = made.named("Secret", secret)["metadata"]["annotations"]["kubernetes.io/service-account.name"]
+        assert account.endswith("-scheduler")
+        assert not account.endswith("-kube-scheduler")
+        assert {one["name"] for one in pod["volumes"] if "token" in one["name"]} == {
+            "kube-scheduler-token",
+            "service-token",
+        }
 
 
 def test_pods_are_confined(made: Any) -> None:
@@ -120,8 +128,8 @@ def test_a_token_is_mounted_where_it_is_used_and_nowhere_else(made: Any) -> None
     for account in made.kinds("ServiceAccount"):
         assert account["automountServiceAccountToken"] is False
     for _, pod in pods(made):
-        assert pod["automountServiceAccountToken"] is True
-        assert not any("secret" in one and "token" in one["name"] for one in pod["volumes"])
+        by_kubernetes = pod["automountServiceAccountToken"]
+        assert by_kubernetes != any("token" in one["name"] for one in pod["volumes"])
 
 
 def test_an_exporter_writes_for_its_own_node_alone(made: Any) -> None:
@@ -157,6 +165,10 @@ def test_the_network_reaches_only_what_is_served(made: Any) -> None:
 
 def test_keys_of_the_extender_are_in_a_secret_and_nothing_else_is(made: Any) -> None:
     for secret in made.kinds("Secret"):
+        if secret["type"] == "kubernetes.io/service-account-token":
+            # Kubernetes fills it in.
+            assert "data" not in secret
+            continue
         assert secret["type"] == "kubernetes.io/tls"
     for one in made.kinds("ConfigMap"):
         assert "PRIVATE KEY" not in yaml.safe_dump(one)

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
+from forbidden_rights import FOREIGN_ROLES, NEVER_RESOURCES, NEVER_VERBS
 from sandbox import controlplane, stock_scheduler
 from sandbox.apiserver import kubeconfig
 from sandbox.processes import Process, free_ports
@@ -46,6 +47,10 @@ PLURALS = {
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
     "NodeResourceTopology": ("/apis/topology.node.k8s.io/v1alpha2", "noderesourcetopologies"),
     "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
+    "ValidatingAdmissionPolicyBinding": (
+        "/apis/admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+    ),
 }
 RECIPES = sorted(path.stem for path in (Path(__file__).parents[3] / "charts/topowise/recipes").glob("*.yaml"))
 
@@ -154,6 +159,13 @@ def test_the_api_server_takes_the_objects(cluster: Cluster, render: Any, recipe:
         ("scheduler", "", "pods", "patch", "default", True),
         ("scheduler", "coordination.k8s.io", "leases", "create", NAMESPACE, True),
         ("scheduler", "", "secrets", "list", "", False),
+        ("scheduler", "", "pods", "delete", "default", False),
+        ("scheduler", "", "pods/eviction", "create", "default", False),
+        ("scheduler", "", "pods/status", "patch", "default", False),
+        ("scheduler", "", "persistentvolumes", "update", "", False),
+        ("kube-scheduler", "", "pods", "delete", "default", True),
+        ("kube-scheduler", "coordination.k8s.io", "leases", "create", NAMESPACE, True),
+        ("kube-scheduler", "topology.node.k8s.io", "noderesourcetopologies", "list", "", False),
     ],
 )
 def test_rights(
@@ -169,6 +181,22 @@ def test_rights(
     }
     _, answer = cluster.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
     assert answer["status"]["allowed"] is allowed
+
+
+def test_roles_that_kubernetes_makes_have_what_is_written_down_of_them(cluster: Cluster) -> None:
+    for name, expected in FOREIGN_ROLES.items():
+        place = "clusterroles" if name.startswith("system:") else "namespaces/kube-system/roles"
+        status, role = cluster.call("GET", f"/apis/rbac.authorization.k8s.io/v1/{place}/{name}")
+        assert status == 200
+        found = {
+            (resource, verb)
+            for rule in role["rules"]
+            for resource in rule.get("resources", ())
+            for verb in rule["verbs"]
+            if verb in NEVER_VERBS or resource in NEVER_RESOURCES
+        }
+        assert found <= expected, name
+        assert not expected or found, name
 
 
 def test_an_exporter_writes_for_its_own_node_only(cluster: Cluster) -> None:
@@ -251,6 +279,49 @@ async def _remove_taint(access: Path) -> None:
         work.cancel()
 
 
+def test_nobody_writes_reports_whom_the_policy_does_not_name(cluster: Cluster, render: Any) -> None:
+    """Two accounts with the same, too wide, role: one is named, the other is a tenant's."""
+    rule = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1"}
+    cluster.apply({**rbac, "kind": "ClusterRole", "metadata": {"name": "too-wide"}, "rules": [rule]})
+    accounts = ("other-exporter", "tenant")
+    for name in accounts:
+        meta = {"name": name, "namespace": NAMESPACE}
+        cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
+    subjects = [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE} for name in accounts]
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "too-wide"}
+    binding = {**rbac, "kind": "ClusterRoleBinding", "metadata": {"name": "too-wide"}}
+    cluster.apply({**binding, "roleRef": reference, "subjects": subjects})
+    made = render("", f"exporter.onlyWriters={{system:serviceaccount:{NAMESPACE}:other-exporter}}")
+    policies = [one for one in made if "AdmissionPolicy" in one["kind"] and "only-writers" in one["metadata"]["name"]]
+    assert len(policies) == 2
+    topology = {
+        "apiVersion": "topology.node.k8s.io/v1alpha2",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": "metal-9"},
+        "zones": [{"name": "node-0", "type": "Node"}],
+    }
+
+    def write(account: str, method: str = "PATCH") -> tuple[int, Document]:
+        query = f"?fieldManager={account}&force=true" if method == "PATCH" else ""
+        body = topology if method == "PATCH" else None
+        return cluster.call(method, path_of(topology) + query, body, token=cluster.token(account))
+
+    assert write("tenant")[0] in (200, 201)
+    try:
+        for policy in policies:
+            cluster.apply(policy)
+        status, answer = eventually(lambda: (got := write("tenant"))[0] >= 400 and got)
+        assert status == 403
+        assert f"system:serviceaccount:{NAMESPACE}:tenant may not write reports of nodes" in answer["message"]
+        assert write("tenant", "DELETE")[0] == 403
+        assert write("other-exporter")[0] in (200, 201)
+        assert write("other-exporter", "DELETE")[0] == 200
+    finally:
+        for policy in reversed(policies):
+            cluster.call("DELETE", path_of(policy))
+
+
 def test_an_upgrade_keeps_certificates_and_definitions_and_leaves_those_of_others(
     cluster: Cluster, helm: Any, chart: Path, tmp_path: Path
 ) -> None:
@@ -297,13 +368,14 @@ def unpack(secret: Document, folder: Path) -> Path:
 
 
 def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document, scheduler: Document) -> list[Path]:
-    """The service and kube-scheduler as the chart's account; their logs."""
+    """The service and kube-scheduler as the chart's accounts; their logs."""
     health, secure = free_ports(2)
     access = str(kubeconfig_of(cluster, "topowise-scheduler", tmp_path))
     service = {**service, "client": {"kubeconfig": access}, "serving": {"address": "127.0.0.1", "port": health}}
     # No pod, no namespace of it.
     service["leaderElection"] = {**service["leaderElection"], "leaseNamespace": NAMESPACE}
-    scheduler = {**scheduler, "clientConnection": {"kubeconfig": access}}
+    others = str(kubeconfig_of(cluster, "topowise-kube-scheduler", tmp_path))
+    scheduler = {**scheduler, "clientConnection": {"kubeconfig": others}}
     logs = []
     for name, document, arguments, ready in (
         (
@@ -319,8 +391,8 @@ def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document,
                 f"{ASSETS}/{stock_scheduler.BINARY}",
                 "--bind-address=127.0.0.1",
                 f"--secure-port={secure}",
-                f"--authentication-kubeconfig={access}",
-                f"--authorization-kubeconfig={access}",
+                f"--authentication-kubeconfig={others}",
+                f"--authorization-kubeconfig={others}",
             ],
             f"https://127.0.0.1:{secure}/healthz",
         ),

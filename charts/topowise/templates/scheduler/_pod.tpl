@@ -3,6 +3,13 @@
 {{- if and .Values.scheduler.enabled (ne .Values.scheduler.mode "static") -}}true{{- end -}}
 {{- end -}}
 
+{{/* Who the kube-scheduler of mode own is. */}}
+{{- define "topowise.kubeSchedulerAccount" -}}
+{{- $account := .Values.scheduler.kubeScheduler.serviceAccount -}}
+{{- $own := printf "%s-kube-scheduler" (include "topowise.fullname" .) -}}
+{{- $account.name | default (ternary $own "default" $account.create) -}}
+{{- end -}}
+
 {{- define "topowise.extenderService" -}}
 {{- printf "%s-extender" (include "topowise.componentName" (list . "scheduler")) -}}
 {{- end -}}
@@ -70,6 +77,11 @@ volumeMounts:
   - name: config
     mountPath: /etc/topowise/config
     readOnly: true
+  {{- if eq $scheduler.mode "own" }}
+  - name: service-token
+    mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+    readOnly: true
+  {{- end }}
   {{- if eq $scheduler.mode "remote" }}
   - name: tls
     mountPath: /etc/topowise/tls
