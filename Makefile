@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo test check bench e2e fuzz mutants coverage audit gen-proto gen-reference fix clean
+.PHONY: help venv demo test check bench e2e fuzz mutants coverage audit sbom gen-proto gen-reference fix clean
 
 help: ## What there is to type.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -41,6 +41,9 @@ coverage: venv ## Which lines and branches the tests run, by package; slower tha
 
 audit: venv ## Known vulnerabilities of the locked run-time dependencies; needs a database to ask (AUDIT_SERVICE).
 	@hack/audit
+
+sbom: venv ## What ships, as a CycloneDX document with licences: dist/topowise.cdx.json.
+	@hack/sbom
 
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
 	@$(BIN)/python hack/gen-proto

@@ -171,7 +171,8 @@ def test_no_path_is_put_together_but_by_the_module_that_quotes(repository: Path)
                 first = ast.unparse(node.values[0].value) if isinstance(node.values[0], ast.FormattedValue) else ""
                 names_one = "PATH" in first or ast.unparse(node)[2:].startswith(("/api/", "/apis/"))
                 is_safe = all(
-                    part.lstrip("_").isupper() or part == "version" or part.startswith("quote(") for part in parts
+                    part.rpartition(".")[2].lstrip("_").isupper() or part == "version" or part.startswith("quote(")
+                    for part in parts
                 )
                 assert not names_one or is_safe, f"{path}:{node.lineno}: {ast.unparse(node)}"
 

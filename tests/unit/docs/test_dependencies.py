@@ -57,3 +57,34 @@ def imports(source: str) -> Iterator[str]:
             yield from (one.name for one in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
+
+
+LOCKS = sorted((REPOSITORY / "hack").glob("requirements*.txt"))
+
+
+def test_every_locked_file_has_its_hash_and_no_lock_names_an_index() -> None:
+    assert {lock.name for lock in LOCKS} == {"requirements.txt", "requirements-dev.txt", "requirements-build.txt"}
+    for lock in LOCKS:
+        text = lock.read_text()
+        entries = re.split(r"^(?=[a-z0-9-]+==)", text, flags=re.MULTILINE)[1:]
+        assert entries
+        assert all(re.search(r"--hash=sha256:[0-9a-f]{64}", entry) for entry in entries)
+        assert "://" not in text
+        assert "index-url" not in text
+
+
+def test_whatever_installs_from_a_lock_checks_the_hashes() -> None:
+    for name in ("venv", "sbom", "helm", "images/Dockerfile"):
+        text = (REPOSITORY / "hack" / name).read_text().replace("\\\n", " ")
+        installing = [
+            line for line in text.splitlines() if re.search(r"pip.* (install|download) .*--requirement", line)
+        ]
+        assert installing, name
+        assert all("--require-hashes" in line for line in installing), name
+
+
+def test_the_locks_of_what_ships_and_of_what_builds_are_parts_of_the_developers_one() -> None:
+    def locked(name: str) -> set[tuple[str, str]]:
+        return set(re.findall(r"^([a-z0-9-]+)==(\S+)", (REPOSITORY / "hack" / name).read_text(), re.MULTILINE))
+
+    assert locked("requirements.txt") | locked("requirements-build.txt") <= locked("requirements-dev.txt")
