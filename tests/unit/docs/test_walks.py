@@ -17,7 +17,7 @@ import topowise_exporter
 import topowise_scheduler
 from exporter_setup import MACHINE, FakeKubelet
 from sandbox import machines
-from scheduling import NoApi, Service, exact, kubelet, pod
+from scheduling import NoApi, Service, exact, kubelet, pod, scope
 from topowise.errors import ApiError
 from topowise.runtime.config import API_VERSION
 from topowise_exporter.conditions import Conditions
@@ -30,6 +30,7 @@ from topowise_exporter.observe import Observer
 from topowise_exporter.publisher import Publisher
 from topowise_exporter.triggers import Trigger
 from topowise_scheduler.extender import http
+from topowise_scheduler.extender.callers import Callers
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs/architecture.md").read_text()
 PACKAGES = [str(Path(str(one.__file__)).parent) for one in (topowise, topowise_exporter, topowise_scheduler)]
@@ -119,7 +120,7 @@ async def asked(app: http.Application, verb: str, document: dict[str, Any]) -> A
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    await app({"type": "http", "path": f"/{verb}", "method": "POST", "query_string": b""}, receive, send)
+    await app(scope(f"/{verb}"), receive, send)
     return json.loads(sent[-1]["body"])
 
 
@@ -129,7 +130,7 @@ async def test_a_pod_from_filter_to_bind() -> None:
     names = ["n1", "n2", "n3"]
     for name in names:
         service.report(exact(kubelet(), name=name))
-    app = http.Application(service.served(server), http.Metrics(CollectorRegistry()), 1 << 20)
+    app = http.Application(service.served(server), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     ask: Callable[[str, str], Awaitable[Any]] = lambda verb, cpu: asked(  # noqa: E731
         app, verb, {"Pod": pod(f"p{cpu}", cpu), "NodeNames": names}
     )

@@ -1,0 +1,30 @@
+"""A SchedulerConfiguration that makes no sense is refused with the place in the file."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from topowise.errors import ConfigError
+from topowise.runtime import config
+from topowise_scheduler.configuration import SchedulerConfiguration
+
+HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("scoring: {resources: [{name: cpu}, {name: memory}, {name: cpu, weight: 5}]}", "'cpu' more than once"),
+        ("extender: {port: 99999}", "$.extender.port"),
+        ("extender: {port: 0}", "$.extender.port"),
+        ("readOnly: {port: 65536}", "$.readOnly.port"),
+        ("grpc: {port: -1}", "$.grpc.port"),
+        ("serving: {port: 70000}", "$.serving.port"),
+        ("requeue: {interval: 0s}", "$.requeue.interval"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(named)):
+        config.parse(SchedulerConfiguration, HEAD + text.encode())
