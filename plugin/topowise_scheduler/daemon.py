@@ -33,6 +33,7 @@ from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
+from topowise_scheduler.extender.fitting import refuse as refuse_fitting
 from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import Fitting
@@ -112,9 +113,13 @@ async def run(settings: SchedulerConfiguration) -> int:
             if settings.volcano.enabled
             else {},
         )
-        # What is forwarded for people has no verb that books or binds.
+        # What is forwarded for people has no verb that books or binds; whether pods fit together is only told there.
+        asking = FittingVerb(Fitting(ledger, answers, view, most_reserved=0), not_synced)
         pages = http.Application(
-            {name: verb for name, verb in served.items() if verb.query is not None},
+            {
+                **{name: verb for name, verb in served.items() if verb.query is not None},
+                "fit-together": Verb(refuse_fitting, later=asking.answer),
+            },
             measured,
             _MAX_MANIFEST,
             _callers(settings.read_only),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,11 @@ async def test_what_is_forwarded_for_people_neither_books_nor_binds(start: Start
         for verb in ("filter", "prioritize", "preempt", "bind", "volcano/predicate", "volcano/allocateFunc"):
             async with session.post(f"{service.pages}/{verb}", json={}) as response:
                 assert response.status == 404
+        asked = {"pods": [pod("1")], "reserveSeconds": 60}
+        async with session.post(f"{service.pages}/fit-together", json=asked) as response:
+            assert "expected 0 at the most" in await response.text()
+        async with session.post(f"{service.pages}/fit-together", json={"pods": [pod("1")]}) as response:
+            assert "fits" in json.loads(await response.text())
         for path in ("explain?pod=a/b", "ui", "ui/parts"):
             async with session.get(f"{service.pages}/{path}") as response:
                 assert response.status == 200

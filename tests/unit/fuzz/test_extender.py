@@ -12,8 +12,9 @@ from hypothesis import given
 from prometheus_client import CollectorRegistry
 
 from fuzzing import anything, tried
-from scheduling import NoApi, Service, counts, pod
+from scheduling import NoApi, Service, counts, pod, scope
 from topowise_scheduler.extender import http
+from topowise_scheduler.extender.callers import Callers
 from volcano import RECORDED, serving
 
 SIZE = 100_000
@@ -64,7 +65,7 @@ def application() -> http.Application:
         service.report(counts(name, ("8", "8"), included=()))
     service.put(pod("running", "3", node="n1"))
     metrics = http.Metrics(CollectorRegistry())
-    return http.Application(service.served(_EmptyPod()), metrics, MAX_BODY, volcano=serving(service))
+    return http.Application(service.served(_EmptyPod()), metrics, MAX_BODY, Callers(()), volcano=serving(service))
 
 
 APPLICATION = application()
@@ -81,7 +82,7 @@ def ask(verb: str, body: bytes) -> Any:
         sent.append(message)
 
     begun = time.process_time()
-    asyncio.run(APPLICATION({"type": "http", "path": f"/{verb}", "method": "POST", "query_string": b""}, receive, send))
+    asyncio.run(APPLICATION(scope(f"/{verb}"), receive, send))
     assert time.process_time() - begun < 1.0
     assert sent[0]["status"] == 200
     assert len(sent[1]["body"]) < max(50_000, 20 * len(body))

@@ -18,12 +18,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sandbox.exported import exported
-from scheduling import GIB, Service, counts, pod
+from scheduling import GIB, Service, counts, pod, scope
 from topowise import nrt, pods
 from topowise_scheduler import kube_scheduler, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.extender import http
+from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.kubelet import (
     Core,
     Device,
@@ -48,7 +49,7 @@ def scores(
     service.answers = Answers(
         service.ledger, service.records, strategies.make(strategy, {}, Scoring()), top_score=scale
     )
-    app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20)
+    app = http.Application(service.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -58,7 +59,7 @@ def scores(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(app({"type": "http", "path": "/v1/prioritize", "method": "POST", "query_string": b""}, receive, send))
+    asyncio.run(app(scope("/v1/prioritize"), receive, send))
     answered = {one["Host"]: one["Score"] for one in json.loads(sent[1]["body"])}
     return [answered[name] for name in names]
 
