@@ -136,6 +136,7 @@ async def test_a_whole_cluster_costs_no_memory(service: Service) -> None:
     async with aiohttp.ClientSession() as http:
         volcano = Session(service, http)
         before = await volcano.metric("process_resident_memory_bytes")
-        async with http.post(f"http://127.0.0.1:{service.port}/volcano/onSessionOpen", data=cluster()) as response:
+        url, kind = f"{service.prefix}/volcano/onSessionOpen", {"Content-Type": "application/json"}
+        async with http.post(url, data=cluster(), headers=kind) as response:
             assert (response.status, await response.read()) == (200, b"{}")
         assert await volcano.metric("process_resident_memory_bytes") - before < 8 << 20
