@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sandbox.exported import exported
-from scheduling import Service, machine, pod
+from scheduling import Service, machine, pod, scope
 from topowise import nrt
 from topowise.attributes import PCI, places
 from topowise.attributes.places import Located
@@ -25,6 +25,7 @@ from topowise_scheduler import metrics, refusals
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
 from topowise_scheduler.extender import http
+from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubectl.console import Console
@@ -89,7 +90,7 @@ def service(nodes: Mapping[str, Mapping[str, int]] = ALL, **options: Any) -> Ser
 
 def asked(made: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
     """What POST /<verb> answers; what follows the answer is done too."""
-    app = http.Application(made.served(), http.Metrics(CollectorRegistry()), 1 << 20)
+    app = http.Application(made.served(), http.Metrics(CollectorRegistry()), 1 << 20, Callers(()))
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -99,7 +100,7 @@ def asked(made: Service, verb: str, document: dict[str, Any], *names: str) -> An
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(app({"type": "http", "path": f"/v1/{verb}", "method": "POST", "query_string": b""}, receive, send))
+    asyncio.run(app(scope(f"/v1/{verb}"), receive, send))
     return json.loads(sent[1]["body"])
 
 
