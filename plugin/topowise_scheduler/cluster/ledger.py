@@ -22,7 +22,7 @@ from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
 from topowise_scheduler.cluster.bookings import Booking, BookingState
 from topowise_scheduler.cluster.node_state import NodeState
-from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State
+from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State, bound
 from topowise_scheduler.cluster.possible_placements import possible_placements
 from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
@@ -297,7 +297,7 @@ class Ledger:
         if pod.is_assigned and pod.node != record.node:
             self.drop_pod(uid)
         elif pod.is_assigned:
-            self._move(record, msgspec.structs.replace(pod, state=State.BOUND))
+            self._move(record, bound(pod.node) if not pod.nominated else msgspec.structs.replace(pod, state=State.BOUND))
             self._update(record)
             return
         if record.needs is None:
@@ -627,7 +627,8 @@ class Ledger:
         self, record: PodRecord, name: str, state: State, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
         self._asked.pop(record.uid, None)
-        assigned = PodState(name, state, self._pods.of(record.uid).nominated)
+        nominated = self._pods.of(record.uid).nominated
+        assigned = bound(name) if state is State.BOUND and not nominated else PodState(name, state, nominated)
         self._move(record, assigned, needs=needs, is_news=is_news)
 
     def _move(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -57,6 +58,12 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
 
 
 NOWHERE = PodState()
+
+
+@lru_cache(maxsize=1 << 15)
+def bound(node: str) -> PodState:
+    """A pod that is bound to a node and nominated for none, as nearly all are: one for all of them."""
+    return PodState(node, State.BOUND)
 
 
 class Change(NamedTuple):

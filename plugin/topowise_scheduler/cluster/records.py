@@ -107,7 +107,8 @@ class Records:
             requests=requests,
             shape=shape,
             priority=spec.priority or 0,
-            started=status.startTime or meta.creationTimestamp or "",
+            # Pods of one ReplicaSet start in the same seconds.
+            started=sys.intern(status.startTime or meta.creationTimestamp or ""),
             labels=self._shared_labels(meta.labels),
             version=meta.resourceVersion,
             demand=asked.demand,

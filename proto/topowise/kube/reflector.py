@@ -91,6 +91,30 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
 
+class _Versions:
+    """The version in which each object is held, by namespace and name: some 100 bytes each, as there may be 450,000."""
+
+    def __init__(self) -> None:
+        self._by_namespace: dict[str, dict[str, int]] = {}
+
+    def of(self, meta: _Meta) -> int | None:
+        """None for an object that is not held."""
+        return self._by_namespace.get(meta.namespace, {}).get(meta.name)
+
+    def put(self, meta: _Meta, item: object) -> None:
+        # The string of the item, if it keeps one: the envelope's is another.
+        name = getattr(item, "name", None)
+        versions = self._by_namespace.setdefault(meta.namespace, {})
+        versions[name if name == meta.name else meta.name] = _number(meta.resourceVersion)
+
+    def drop(self, meta: _Meta) -> None:
+        versions = self._by_namespace.get(meta.namespace)
+        if versions is not None:
+            versions.pop(meta.name, None)
+            if not versions:
+                del self._by_namespace[meta.namespace]
+
+
 class HistoryLostError(TopowiseError):
     """The server cannot continue the watch where we stand; only a new list helps."""
 
@@ -131,7 +155,7 @@ class Reflector(Generic[Object]):
         self._missing_is_empty = missing_is_empty
         self._gives_up_on = gives_up_on
         self._version = ""
-        self._held: dict[tuple[str, str], int] = {}
+        self._held = _Versions()
         self._listed = 0
         self._is_listing = False
         self._gone: dict[tuple[str, str], int] = {}
@@ -182,7 +206,7 @@ class Reflector(Generic[Object]):
     async def _list(self) -> None:
         has_failed, self._is_listing = self._is_listing, True
         items: list[Object] = []
-        held: dict[tuple[str, str], int] = {}
+        held = _Versions()
         query = {**self._query, "limit": _PAGE}
         page = await self._first_page(query)
         while True:
@@ -237,14 +261,15 @@ class Reflector(Generic[Object]):
             await asyncio.sleep(0)
             self._yielded_at = time.monotonic()
 
-    def _take(self, raw: msgspec.Raw, items: list[Object], held: dict[tuple[str, str], int]) -> None:
+    def _take(self, raw: msgspec.Raw, items: list[Object], held: _Versions) -> None:
         try:
             meta = _decode_envelope(raw).metadata
-            items.append(self._decode(raw))
+            item = self._decode(raw)
         except Exception as exc:
             self._skip(raw, exc)
             return
-        held[meta.namespace, meta.name] = _number(meta.resourceVersion)
+        items.append(item)
+        held.put(meta, item)
 
     async def _watch_once(self) -> bool:
         """Follows one watch to its end. True if it lasted or brought anything, so that the next may start at once."""
@@ -306,39 +331,40 @@ class Reflector(Generic[Object]):
             self._version = meta.resourceVersion
 
     def _on_object(self, event: EventType, raw: msgspec.Raw, meta: _Meta) -> None:
-        key = (meta.namespace, meta.name)
         version = _number(meta.resourceVersion)
-        if self._is_past(event, key, version):
+        if self._is_past(event, meta, version):
             log.log(V2, "Ignored an event older than what is held", extra=kv(resource=self.name, name=meta.name))
             return
         try:
             item = self._decode(raw)
         except Exception as exc:
-            if event == "DELETED" and key in self._held:
+            if event == "DELETED" and self._held.of(meta) is not None:
                 raise HistoryLostError(f"{meta.name} was deleted and does not decode any more: {exc}") from exc
             self._skip(raw, exc)
             return
         if event == "DELETED":
-            self._note_deleted(key, version)
+            self._note_deleted(meta, version)
         else:
-            self._held[key] = version
+            self._held.put(meta, item)
         try:
             self._consumer.apply(event, item)
         except Exception:
             # A defect of ours, but one object's; without its task the daemon would be blind to all others.
             log.exception("Event cannot be applied, left out", extra=kv(resource=self.name, name=meta.name))
 
-    def _is_past(self, event: EventType, key: tuple[str, str], version: int) -> bool:
+    def _is_past(self, event: EventType, meta: _Meta, version: int) -> bool:
         """Whether an event says nothing new: it is older than what we hold, or than the end of the object."""
         if not version:
             return False
-        if key in self._held:
+        held = self._held.of(meta)
+        if held is not None:
             # Some servers let an object go in the version it had.
-            return version < self._held[key] + (event != "DELETED")
-        return version <= max(self._listed, self._gone.get(key, 0))
+            return version < held + (event != "DELETED")
+        return version <= max(self._listed, self._gone.get((meta.namespace, meta.name), 0))
 
-    def _note_deleted(self, key: tuple[str, str], version: int) -> None:
-        self._held.pop(key, None)
+    def _note_deleted(self, meta: _Meta, version: int) -> None:
+        self._held.drop(meta)
+        key = (meta.namespace, meta.name)
         self._gone.pop(key, None)
         self._gone[key] = version
         if len(self._gone) > _MOST_GONE:
