@@ -18,7 +18,7 @@ from topowise_scheduler.shape import PodRequests, Shape
 NOT_LOOKED_FOR, BY_CPUS, ANY_DEVICES, EXACT = range(4)
 
 _MAX_SHAPES = 1024
-_MAX_BYTES = 64 << 20
+_MAX_BYTES = 32 << 20
 
 
 class CachedVerdicts:
@@ -74,7 +74,7 @@ class CachedVerdicts:
 
 
 class VerdictCache:
-    """The shapes asked for last, at most 1,024 of them and 64 MiB."""
+    """The shapes asked for last, at most 1,024 of them and 32 MiB."""
 
     def __init__(self) -> None:
         self._shapes: OrderedDict[tuple[Shape, ...], CachedVerdicts] = OrderedDict()

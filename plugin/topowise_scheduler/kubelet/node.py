@@ -31,6 +31,7 @@ from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
 from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
+from topowise_scheduler.kubelet.only import only
 from topowise_scheduler.kubelet.pod import PodView, finished, view
 from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN, Shortage, node_allocatable, shortages
 from topowise_scheduler.kubelet.scopes import Observer, Rejected
@@ -207,6 +208,9 @@ class Kubelet:
             refused = self._refused_by_predicates(seen)
             if refused is not None:
                 return refused
+        if len(hints) == 1:
+            # As most pods have one container, and all kinds of hints are few.
+            hints = only(*next(iter(hints.items())))
         self._activate(seen.uid, _Active(seen.requests, seen, hints))
         return Admission(uid=seen.uid, qos=seen.qos, admitted=True, placements=self.placements(seen.uid))
 
