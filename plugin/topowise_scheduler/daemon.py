@@ -17,8 +17,9 @@ from topowise.errors import ConfigError
 from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise.kube.lease import Elector
-from topowise.runtime import config, health, tasks
+from topowise.runtime import config, health, tasks, turns
 from topowise.runtime.log import kv
+from topowise.runtime.turns import sliced
 from topowise_scheduler import grpc_api, metrics, strategies, ui
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
@@ -81,6 +82,7 @@ async def run(settings: SchedulerConfiguration) -> int:
         observer = None if dashboard is None else dashboard.decisions
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
+        lag = turns.Lag(registry, metrics.PREFIX)
         probes = health.Health()
         probes.ready["synced"] = not_synced
         fitting = Fitting(ledger, answers, view, most_reserved=settings.fit_together.most_reserved)
@@ -114,6 +116,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "extender": http.serve(settings.extender, application),
                 "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, view, fitting, not_synced)),
                 "clock": _tick(ledger),
+                "event loop lag": lag.run(),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
                 "leader": _lead(settings.leader_election, api, _leading(settings, api, ledger, answers, nodes)),
@@ -161,7 +164,7 @@ async def _freeze(not_synced: Callable[[], str | None]) -> None:
 async def _tick(ledger: Ledger) -> None:
     while True:
         await asyncio.sleep(_TICK_S)
-        ledger.tick()
+        await sliced(ledger.ticking())
 
 
 def _leading(
@@ -169,7 +172,9 @@ def _leading(
 ) -> Callable[[], Awaitable[None]]:
     """What the leader alone does."""
     requeue = settings.requeue
-    requeuer = Requeuer(api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second)
+    requeuer = Requeuer(
+        api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second, prepare=answers.fitting
+    )
     chores = {
         "requeue": (requeue.enabled, requeuer.run),
         "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),

@@ -228,12 +228,6 @@ class Ledger:
         self._known.add(name)
         self.unconfirmed.put_boot(name, boot_id)
 
-    def replace_nodes(self, names: Collection[str]) -> None:
-        """These are all Node objects there are."""
-        for name in self._known.difference(names):
-            self.drop_node(name)
-        self._known = set(names)
-
     def drop_node(self, name: str) -> None:
         """The Node object is gone, and with it what a deleted report left behind."""
         self._known.discard(name)
@@ -297,7 +291,9 @@ class Ledger:
         if pod.is_assigned and pod.node != record.node:
             self.drop_pod(uid)
         elif pod.is_assigned:
-            self._move(record, bound(pod.node) if not pod.nominated else msgspec.structs.replace(pod, state=State.BOUND))
+            self._move(
+                record, bound(pod.node) if not pod.nominated else msgspec.structs.replace(pod, state=State.BOUND)
+            )
             self._update(record)
             return
         if record.needs is None:
@@ -338,6 +334,14 @@ class Ledger:
         node_state = self._nodes.setdefault(record.node, NodeState())
         if node_state.finish(record.uid, (record.namespace, record.name)):
             self._publish(record.node, node_state)
+
+    def node_of(self, uid: str) -> str:
+        """The node of a pod that is assigned or reserved, "" if it is neither."""
+        return self._pods.of(uid).node
+
+    def assumed(self) -> list[tuple[str, str]]:
+        """Uid and node of pods that we bind or have bound, and of which no event has said so yet."""
+        return self._pods.assumed()
 
     def note_listed(self, uids: Collection[str]) -> None:
         """These are all pods there are. One that we have bound, and that no event names soon, was deleted unseen."""
@@ -485,7 +489,12 @@ class Ledger:
         return judged.refusal(self._affinity.admits)
 
     def tick(self) -> None:
-        """What time alone changes; to be called about every second."""
+        """What time alone changes, all at once."""
+        for _ in self.ticking():
+            pass
+
+    def ticking(self) -> Iterator[None]:
+        """What time alone changes, in steps of some nodes; to be gone through about every second."""
         self.expire()
         now = self._clock()
         for uid in self._pods.unlisted(now - _UNLISTED_S):
@@ -500,10 +509,13 @@ class Ledger:
                 self._publish(name, node_state, better=False)
             if not node_state.remembers:
                 self._with_past.discard(name)
+            yield
         for name, uncertain in self.possible.counts():
-            node_state = self._nodes[name]
-            if len(node_state.uncertain(now)) != uncertain:
-                self._publish(name, node_state)
+            # It may have gone since the last step.
+            state = self._nodes.get(name)
+            if state is not None and len(state.uncertain(now)) != uncertain:
+                self._publish(name, state)
+            yield
 
     def expire(self) -> int:
         """Drop reservations that nobody has fulfilled in time; how many they were."""

@@ -135,6 +135,10 @@ class PodStates:
         gone = [Change(node, was, None) for node, was in old.items() if node not in new]
         return gone + [Change(node, old.get(node), now) for node, now in new.items() if old.get(node) is not now]
 
+    def assumed(self) -> list[tuple[str, str]]:
+        """Uid and node of those that we bind or have bound, and of which no event has said so yet."""
+        return [(uid, self._states[uid].node) for uid in self._assumed]
+
     def note_listed(self, uids: Collection[str], now: float) -> None:
         """These are all the pods. One that is assumed and not among them was deleted, if no event names it soon."""
         self._unlisted = {uid: now for uid in self._assumed if uid not in uids}

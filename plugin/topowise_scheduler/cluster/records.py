@@ -10,8 +10,10 @@ what cannot be read is None with a `problem`, and never less than the pod asks f
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping
-from typing import Final, Literal, NamedTuple, TypeVar
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Final, Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -27,10 +29,13 @@ from topowise_scheduler.shape import PodRequests
 # status.reason of a pod its kubelet would not place (pkg/kubelet/lifecycle, cm/admission).
 TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
 KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissionError", "SMTAlignmentError"))
-_MAX_SHARED: Final = 20_000
+# Of labels that are shared; those of a pod are some hundred.
+_MAX_LABEL_BYTES: Final = 8 << 20
+MAX_CONTAINERS: Final = 128
+"""Of a pod that is judged; no cluster has pods of half as many."""
+_MAX_AMOUNTS: Final = 2048
 
 Stage = Literal["pending", "assigned", "ended"]
-Kept = TypeVar("Kept", bound=Hashable | object)
 
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
@@ -77,8 +82,10 @@ class Records:
     """Makes records, and keeps what they share. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._requests: dict[bytes, tuple[PodRequests, bytes]] = {}
+        # A shape goes with the last of its pods.
+        self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         self._labels: dict[bytes, dict[str, str]] = {}
+        self._labels_bytes = 0
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
@@ -122,18 +129,30 @@ class Records:
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
         """What the pod asks for, and a text that is equal for equal needs. Raises ParseError."""
+        _check_size(pod.spec)
         needs, ungated = pods.needs(pod), None
-        key = shape = _encode(needs)
+        key = shape = _digest(_encode(needs))
         if pod.spec.resources is not None:
             ungated = pods.needs(pod, pod_level_resources=False)
-            key += _encode(ungated)
-        requests, shape = _share(self._requests, key, lambda: (PodRequests(needs, ungated), shape))
-        return requests, shape
+            key += _digest(_encode(ungated))
+        requests = self._requests.get(key)
+        if requests is None:
+            requests = self._requests[key] = PodRequests(needs, ungated, shape)
+        return requests, requests.shape
 
     def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
         if not labels:
             return {}
-        return _share(self._labels, _encode(labels), lambda: labels)
+        key = _encode(labels)
+        kept = self._labels.get(key)
+        if kept is None:
+            self._labels_bytes += len(key)
+            if self._labels_bytes > _MAX_LABEL_BYTES:
+                # Who holds some keeps them, later ones are shared anew.
+                self._labels.clear()
+                self._labels_bytes = len(key)
+            kept = self._labels[key] = labels
+        return kept
 
 
 class Annotated(NamedTuple):
@@ -164,14 +183,25 @@ _NOTHING: Final = Annotated()
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-def _share(shared: dict[bytes, Kept], key: bytes, make: Callable[[], Kept]) -> Kept:
-    kept = shared.get(key)
-    if kept is None:
-        if len(shared) >= _MAX_SHARED:
-            # Bounded; who holds one keeps it, later ones are shared anew.
-            shared.clear()
-        kept = shared[key] = make()
-    return kept
+def _digest(text: bytes) -> bytes:
+    """Of fixed length, as it is kept for pods of thousands of bytes too; two texts with the same are not found."""
+    return blake2b(text, digest_size=16).digest()
+
+
+def _check_size(spec: pods.Spec) -> None:
+    """The API server takes pods of tens of thousands of containers, each of which would be placed on every node."""
+    containers = (*(spec.initContainers or ()), *(spec.containers or ()))
+    if len(containers) > MAX_CONTAINERS:
+        raise ParseError("containers", str(len(containers)), f"at most {MAX_CONTAINERS} in a pod")
+    amounts = sum(
+        [
+            len(one.resources.requests or ()) + len(one.resources.limits or ())
+            for one in containers
+            if one.resources is not None
+        ]
+    )
+    if amounts > _MAX_AMOUNTS:
+        raise ParseError("resources", str(amounts), f"at most {_MAX_AMOUNTS} amounts in the containers of a pod")
 
 
 def _was_refused(status: pods.Status) -> bool:

@@ -32,6 +32,8 @@ _MOST_ZONES = (1 << 63) - 1
 # Of so many nodes the model is asked where a pod lies before scores are given: tens of milliseconds at most.
 _MOST_LOCATED = 256
 _EVERY = 1 << 31
+# Containers times nodes that are judged at once: up to five milliseconds.
+_AT_ONCE = 1 << 13
 
 
 class _Node(NamedTuple):
@@ -176,6 +178,21 @@ class Engine:
             aligned=cached.aligned[:, at].copy(),
             resources=cached.resources,
         )
+
+    def steps(self, pod: PodRequests, rows: NDArray[np.int32]) -> Iterator[None]:
+        """What `judge` of these nodes would do anew, in steps of some milliseconds; none if that is one step."""
+        containers = len(pod.needs.containers)
+        if containers * len(rows) <= _AT_ONCE:
+            return
+        cached = self._cache.of(pod, len(self._versions))
+        known = rows[rows >= 0]
+        stale = known[cached.versions[known] != self._versions[known]]
+        if containers * len(stale) <= _AT_ONCE:
+            return
+        width = max(1, _AT_ONCE // containers)
+        for first in range(0, len(stale), width):
+            self.judge(pod, stale[first : first + width])
+            yield
 
     def candidates(
         self, pod: PodRequests, rows: NDArray[np.int32] | None = None

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -29,13 +29,17 @@ from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
+from topowise.runtime.turns import SLICE_S
 
 log = logging.getLogger(__name__)
 
 Object = TypeVar("Object")
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
-_PAGE = "500"
+# Objects of a page. A page is decoded in one go, so that large objects come in smaller ones.
+_FIRST_PAGE = 50
+_MOST_IN_PAGE = 500
+_PAGE_BYTES = 2 << 20
 # Less than the API server's own 5..10 minutes, and spread so that a restarted server is not asked by all at once.
 _WATCH_SECONDS = (240.0, 290.0)
 _SILENCE_SECONDS = 150.0
@@ -43,15 +47,14 @@ _SILENCE_SECONDS = 150.0
 _RESUMABLE = (0, 429)
 # Deletions that are remembered, so that no event from before them brings an object back.
 _MOST_GONE = 1024
-# Work between two yields to the event loop, in seconds: whoever else asks something waits for as long.
-_SLICE = 0.002
 
 
 class Consumer(Protocol[Object]):
     """What is done with the copy. Called in the event loop; must not block."""
 
-    def replace(self, items: list[Object]) -> None:
-        """The collection is exactly this."""
+    def replace(self, items: list[Object]) -> Iterable[None] | None:
+        """The collection is exactly this. A large one may be taken in step by step: between two steps others run, and
+        no event of this collection comes before the last."""
 
     def apply(self, event: EventType, item: Object) -> None:
         """One object came, changed or went."""
@@ -186,6 +189,9 @@ class Reflector(Generic[Object]):
                 if exc.status in self._gives_up_on:
                     raise
                 self.failures += 1
+                if exc.status == 404 and self._missing_is_empty and not self.synced:
+                    await self._replace([])
+                    self.synced = True
                 self._log_failure(exc)
                 await asyncio.sleep(self._backoff.next_delay(at_least=exc.retry_after))
 
@@ -207,8 +213,8 @@ class Reflector(Generic[Object]):
         has_failed, self._is_listing = self._is_listing, True
         items: list[Object] = []
         held = _Versions()
-        query = {**self._query, "limit": _PAGE}
-        page = await self._first_page(query)
+        query = {**self._query, "limit": str(_FIRST_PAGE)}
+        page, size = await self._first_page(query)
         while True:
             for raw in page.items or ():
                 self._take(raw, items, held)
@@ -216,21 +222,26 @@ class Reflector(Generic[Object]):
             if not page.metadata.more:
                 break
             query["continue"] = page.metadata.more
-            page = await self._page(self._path, query)
+            query["limit"] = str(_next_limit(size, len(page.items or ())))
+            page, size = await self._page(self._path, query)
         self._version, self._held = page.metadata.resourceVersion, held
         # All that was gone by then is missing in the list.
         self._listed, self._gone = _number(self._version), {}
         self.lists += 1
-        self._consumer.replace(items)
+        await self._replace(items)
         self._is_listing = False
         self._recovered(len(items), has_failed=has_failed)
 
-    async def _first_page(self, query: dict[str, str]) -> _Page:
+    async def _replace(self, items: list[Object]) -> None:
+        for _ in self._consumer.replace(items) or ():
+            await self._yield_if_due()
+
+    async def _first_page(self, query: dict[str, str]) -> tuple[_Page, int]:
         """From the first path that is served; if none is, what is said of the first."""
         missing: list[ApiError] = []
         for path in self._paths:
             try:
-                page = await self._page(path, query)
+                page, size = await self._page(path, query)
             except ApiError as exc:
                 if exc.status != 404:
                     raise
@@ -239,11 +250,13 @@ class Reflector(Generic[Object]):
             if path != self._path:
                 log.info("Reading another version", extra=kv(resource=self.name, path=path, was=self._path))
                 self._path = path
-            return page
+            return page, size
         raise missing[0]
 
-    async def _page(self, path: str, query: dict[str, str]) -> _Page:
-        return _page(await self._api.request("GET", path, query=query, timeout=60.0), path)
+    async def _page(self, path: str, query: dict[str, str]) -> tuple[_Page, int]:
+        """A part of the list, and how many bytes it came in."""
+        body = await self._api.request("GET", path, query=query, timeout=60.0)
+        return _page(body, path), len(body)
 
     async def _is_served(self, path: str) -> bool:
         try:
@@ -257,7 +270,7 @@ class Reflector(Generic[Object]):
     async def _yield_if_due(self) -> None:
         """Lets others run if it has been a while."""
         now = time.monotonic()
-        if now - self._yielded_at > _SLICE:
+        if now - self._yielded_at > SLICE_S:
             await asyncio.sleep(0)
             self._yielded_at = time.monotonic()
 
@@ -377,9 +390,6 @@ class Reflector(Generic[Object]):
         )
 
     def _log_failure(self, exc: ApiError) -> None:
-        if exc.status == 404 and self._missing_is_empty and not self.synced:
-            self._consumer.replace([])
-            self.synced = True
         if self._failures.is_change(str(exc)):
             log.warning("Cannot list and watch, trying again", extra=kv(resource=self.name, why=exc))
 
@@ -395,6 +405,11 @@ def _page(body: bytes, path: str) -> _Page:
         return _decode_page(body)
     except documents.UNREADABLE as exc:
         raise ApiError(0, "BadAnswer", f"the answer is not a list: {exc}", request=f"GET {path}") from exc
+
+
+def _next_limit(size: int, count: int) -> int:
+    """How many objects to ask for after a page of `count` in `size` bytes."""
+    return max(1, min(_MOST_IN_PAGE, _PAGE_BYTES * max(1, count) // max(1, size)))
 
 
 def _number(version: str) -> int:
