@@ -27,6 +27,8 @@ from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import Rated, Strategy, ranks
 
 _MAX_UNKNOWN: Final = 1000
+# Of a Node (RFC 1123 subdomain); what is longer is none, and is neither kept nor logged.
+_LONGEST_NAME: Final = 253
 # A list of names is gone through for each of so few; for more of them an index is made of it.
 _FEW: Final = 8
 # Verdicts of nodes without lesser nominated pods that are remembered, and the bytes of the shapes they are of.
@@ -328,7 +330,7 @@ class Answers:
         found = []
         for name in (names[at] for at in np.flatnonzero(rows < 0).tolist()):
             # Bounded: whoever makes up names must not make us remember all of them.
-            is_new = name not in self._ledger.known and name not in self._unknown
+            is_new = len(name) <= _LONGEST_NAME and name not in self._ledger.known and name not in self._unknown
             if is_new and len(self._unknown) < _MAX_UNKNOWN:
                 self._unknown.add(name)
                 found.append(name)

@@ -37,6 +37,8 @@ from topowise_scheduler.report import PageSizes, Report, of_node
 log = logging.getLogger(__name__)
 
 _MAX_ASKED: Final = 10_000
+# Bytes, about: whoever asks about pods that are none makes us remember no more.
+_MAX_ASKED_SIZE: Final = 32 << 20
 # Longer than a list of all pods may be on its way: one that we have bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
 # Who has bound a pod past us within this time may do it again at any moment.
@@ -82,6 +84,7 @@ class Ledger:
         self.refused: dict[str, PodRecord] = {}
         """By uid, pods that a kubelet has refused and that are still there."""
         self._asked: dict[str, PodRecord] = {}
+        self._asked_size = 0
         self._waiting: dict[str, PodRecord] = {}
         self._began_to_wait = 0
         self._known: set[str] = set()
@@ -316,7 +319,7 @@ class Ledger:
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
         self._waiting.pop(uid, None)
-        self._asked.pop(uid, None)
+        self._forget_asked(uid)
         if not keep_refusal:
             self.refused.pop(uid, None)
         self.unreserve(uid)
@@ -356,9 +359,16 @@ class Ledger:
 
     def remember(self, record: PodRecord) -> None:
         """A pod that a question was about: its bind will only name it."""
+        self._forget_asked(record.uid)
         self._asked[record.uid] = record
-        if len(self._asked) > _MAX_ASKED:
-            del self._asked[next(iter(self._asked))]
+        self._asked_size += _size(record)
+        while len(self._asked) > _MAX_ASKED or self._asked_size > _MAX_ASKED_SIZE:
+            self._forget_asked(next(iter(self._asked)))
+
+    def _forget_asked(self, uid: str) -> None:
+        record = self._asked.pop(uid, None)
+        if record is not None:
+            self._asked_size -= _size(record)
 
     def remembered(self, uid: str) -> PodRecord | None:
         """A pod that is waiting, or was asked about lately."""
@@ -638,7 +648,7 @@ class Ledger:
     def _assign(
         self, record: PodRecord, name: str, state: State, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
-        self._asked.pop(record.uid, None)
+        self._forget_asked(record.uid)
         nominated = self._pods.of(record.uid).nominated
         assigned = bound(name) if state is State.BOUND and not nominated else PodState(name, state, nominated)
         self._move(record, assigned, needs=needs, is_news=is_news)
@@ -729,3 +739,9 @@ class Ledger:
         """Whether a pod that is nominated there does not stand in the way of one of this priority."""
         booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None
         return booking is not None and booking.state is BookingState.NOMINATED and booking.record.priority < priority
+
+
+def _size(record: PodRecord) -> int:
+    """Bytes that a record keeps from being forgotten, about."""
+    containers = 0 if record.needs is None else len(record.needs.containers)
+    return 1024 * (1 + containers) + len(record.name) + len(record.problem)

@@ -33,6 +33,8 @@ KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissi
 _MAX_LABEL_BYTES: Final = 8 << 20
 MAX_CONTAINERS: Final = 128
 """Of a pod that is judged; no cluster has pods of half as many."""
+LARGE_BYTES: Final = 1 << 17
+"""Of a pod of which it is looked first how many containers it has: decoding so many takes a millisecond."""
 _MAX_AMOUNTS: Final = 2048
 
 Stage = Literal["pending", "assigned", "ended"]
@@ -89,17 +91,25 @@ class Records:
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
+        if memoryview(raw).nbytes > LARGE_BYTES:
+            pod, count = pods.without_containers(raw)
+            if count > MAX_CONTAINERS:
+                return self.record(pod, too_many(count))
         return self.record(pods.decode(raw))
 
-    def record(self, pod: pods.Pod) -> PodRecord:
-        """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now."""
+    def record(self, pod: pods.Pod, problem: str = "") -> PodRecord:
+        """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now.
+
+        A `problem` is why it is not judged.
+        """
         meta, spec, status = pod.metadata, pod.spec, pod.status or pods.Status()
-        problem = ""
+        problem = problem or _too_large(spec)
         requests, shape = None, b""
         try:
-            if spec.nodeName:
+            if spec.nodeName and not problem:
                 pod = pods.allocated(pod)
-            requests, shape = self.requests(pod)
+            if not problem:
+                requests, shape = self.requests(pod)
         except ParseError as exc:
             problem = str(exc)
         asked = _readable(meta.annotations, requests)
@@ -129,7 +139,6 @@ class Records:
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
         """What the pod asks for, and a text that is equal for equal needs. Raises ParseError."""
-        _check_size(pod.spec)
         needs, ungated = pods.needs(pod), None
         key = shape = _digest(_encode(needs))
         if pod.spec.resources is not None:
@@ -188,11 +197,19 @@ def _digest(text: bytes) -> bytes:
     return blake2b(text, digest_size=16).digest()
 
 
-def _check_size(spec: pods.Spec) -> None:
-    """The API server takes pods of tens of thousands of containers, each of which would be placed on every node."""
+def too_many(containers: int) -> str:
+    """What was expected of a pod that has so many."""
+    return f"at most {MAX_CONTAINERS} containers, it has {containers}"
+
+
+def _too_large(spec: pods.Spec) -> str:
+    """What was expected of a pod that nobody judges, "" if it is none.
+
+    The API server takes pods of tens of thousands of containers, each of which would be placed on every node.
+    """
     containers = (*(spec.initContainers or ()), *(spec.containers or ()))
     if len(containers) > MAX_CONTAINERS:
-        raise ParseError("containers", str(len(containers)), f"at most {MAX_CONTAINERS} in a pod")
+        return too_many(len(containers))
     amounts = sum(
         [
             len(one.resources.requests or ()) + len(one.resources.limits or ())
@@ -200,8 +217,7 @@ def _check_size(spec: pods.Spec) -> None:
             if one.resources is not None
         ]
     )
-    if amounts > _MAX_AMOUNTS:
-        raise ParseError("resources", str(amounts), f"at most {_MAX_AMOUNTS} amounts in the containers of a pod")
+    return f"at most {_MAX_AMOUNTS} amounts in its containers, it has {amounts}" if amounts > _MAX_AMOUNTS else ""
 
 
 def _was_refused(status: pods.Status) -> bool:
