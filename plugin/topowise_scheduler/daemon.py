@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 
 _OWN_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _TICK_S: Final = 1.0
+_FREEZE_S: Final = 0.1
 
 
 async def run(settings: SchedulerConfiguration) -> int:
@@ -147,16 +148,14 @@ def _volcano(
 
 
 async def _freeze(not_synced: Callable[[], str | None]) -> None:
-    """Once everything is listed, keeps what there is out of later garbage collections.
+    """Until everything is listed, keeps what there is out of later garbage collections again and again.
 
     In a large cluster a full one takes a third of a second, in which nobody is answered; hardly any of it ever dies,
     and what does dies by its reference count.
     """
-    gc.freeze()
-    while not_synced() is not None:  # noqa: ASYNC110 - once a second for the first seconds of a process
-        await asyncio.sleep(_TICK_S)
-    await asyncio.sleep(_TICK_S)
-    gc.collect()
+    while not_synced() is not None:
+        gc.freeze()
+        await asyncio.sleep(_FREEZE_S)
     gc.freeze()
     await asyncio.Event().wait()
 

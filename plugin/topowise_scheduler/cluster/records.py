@@ -20,6 +20,7 @@ import msgspec
 from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, policies
+from topowise_scheduler.cluster.shared import Shared
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
@@ -86,8 +87,7 @@ class Records:
     def __init__(self) -> None:
         # A shape goes with the last of its pods.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
-        self._labels: dict[bytes, dict[str, str]] = {}
-        self._labels_bytes = 0
+        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES)
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
@@ -153,15 +153,7 @@ class Records:
         if not labels:
             return {}
         key = _encode(labels)
-        kept = self._labels.get(key)
-        if kept is None:
-            self._labels_bytes += len(key)
-            if self._labels_bytes > _MAX_LABEL_BYTES:
-                # Who holds some keeps them, later ones are shared anew.
-                self._labels.clear()
-                self._labels_bytes = len(key)
-            kept = self._labels[key] = labels
-        return kept
+        return self._labels.once(key, len(key), lambda: labels)
 
 
 class Annotated(NamedTuple):
