@@ -32,8 +32,8 @@ TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
 KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissionError", "SMTAlignmentError"))
 # Of labels that are shared; those of a pod are some hundred.
 _MAX_LABEL_BYTES: Final = 8 << 20
-MAX_CONTAINERS: Final = 128
-"""Of a pod that is judged; no cluster has pods of half as many."""
+MAX_CONTAINERS: Final = 64
+"""Of a pod that is judged; pods of clusters have a third of it at the most."""
 LARGE_BYTES: Final = 1 << 17
 """Of a pod of which it is looked first how many containers it has: decoding so many takes a millisecond."""
 _MAX_AMOUNTS: Final = 2048

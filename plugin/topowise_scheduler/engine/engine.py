@@ -33,7 +33,7 @@ _MOST_ZONES = (1 << 63) - 1
 _MOST_LOCATED = 256
 _EVERY = 1 << 31
 # Containers of a pod that is judged at once: each takes half a millisecond, however few the nodes are.
-_AT_ONCE = 8
+_AT_ONCE = 4
 _FEW_CHANGES = 64
 
 

@@ -63,7 +63,7 @@ def test_of_a_pod_that_is_too_large_nothing_is_kept(containers: int) -> None:
     record = service.put({**many_containers(containers), "status": {"phase": "Running"}}, is_news=True)
     assert record.requests is None
     assert record.shape == b""
-    assert record.problem == f"at most 128 containers, it has {containers}"
+    assert record.problem == f"at most 64 containers, it has {containers}"
     assert len(service.records._requests) == 0
 
 
@@ -108,12 +108,12 @@ def test_labels_of_nodes_that_change_all_the_time_are_not_kept() -> None:
 def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_events() -> None:
     service = Service()
     document = many_containers(records_of_pods.MAX_CONTAINERS)
-    for number in range(400):
+    for number in range(800):
         document["metadata"]["uid"] = f"made-up-{number}"
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    assert 0 < len(service.ledger._asked) < 300
+    assert 0 < len(service.ledger._asked) < 600
     assert 31 << 20 < service.ledger._asked_size <= 32 << 20
-    assert service.ledger.remembered("made-up-399") is not None
+    assert service.ledger.remembered("made-up-799") is not None
     for uid in list(service.ledger._asked):
         service.ledger.drop_pod(uid)
     assert service.ledger._asked_size == 0

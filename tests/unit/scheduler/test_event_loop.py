@@ -97,7 +97,7 @@ async def test_ten_thousand_budgets_are_listed_step_by_step() -> None:
 
 
 async def test_a_pod_of_many_containers_is_judged_in_slices(service: Service) -> None:
-    document = many_containers(100)
+    document = many_containers(60)
     async with watchdog() as dog:
         answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
     assert len(answer["FailedAndUnresolvableNodes"]) == NODES
@@ -106,11 +106,11 @@ async def test_a_pod_of_many_containers_is_judged_in_slices(service: Service) ->
     assert dog.longest_ms < 2 * MOST_MS
 
 
-@pytest.mark.parametrize("containers", [129, 20_000])
+@pytest.mark.parametrize("containers", [65, 20_000])
 async def test_a_pod_of_more_containers_is_refused_at_once(service: Service, containers: int) -> None:
     document = many_containers(containers)
     answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
-    assert answer["Error"] == f"pod 'default/large': expected at most 128 containers, it has {containers}"
+    assert answer["Error"] == f"pod 'default/large': expected at most 64 containers, it has {containers}"
 
 
 async def test_an_explanation_of_all_nodes_is_made_in_slices(service: Service) -> None:
