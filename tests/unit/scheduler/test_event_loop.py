@@ -54,10 +54,12 @@ async def test_two_hundred_kinds_of_waiting_pods_and_then_nothing_to_do(service:
         service.put(pod(f"full{number}", "7", node=names(NODES)[number]))
     async with watchdog() as dog:
         task = await requeueing(service)
-        for _ in range(400):
-            await asyncio.sleep(0)
         await asyncio.sleep(0.3)
-    assert await idle_share(0.3) < 0.1
+    # What is left to try is tried, and then there is nothing to do.
+    for _ in range(50):
+        if (share := await idle_share(0.2)) < 0.1:
+            break
+    assert share < 0.1
     task.cancel()
     assert dog.longest_ms < MOST_MS
 
