@@ -144,7 +144,7 @@ def test_refusals_waiting_and_reservations_go_with_the_pod() -> None:
     for uid in (waits.uid, reserved.uid, "uid-r"):
         service.ledger.drop_pod(uid)
     assert (len(service.ledger.waiting), service.ledger.open_reservations) == (0, 0)
-    assert service.ledger._seen_refusals == set()
+    assert not service.ledger.refused
     service.clock.now += 301
     service.ledger.tick()
     assert service.ledger.quarantines == 0
