@@ -24,7 +24,7 @@ test: venv ## Unit, contract and integration tests (under 4 minutes on 2 cores).
 check: venv ## Formatting, lint, types, import directions, generated code.
 	@hack/check
 
-bench: venv ## Figures of whole processes and of hot paths, as tables and JSON; PART=exporter|engine|scheduler|density.
+bench: venv ## Figures of whole processes and of hot paths, as tables and JSON; PART=exporter|engine|scheduler|density, ARGS=--against.
 	@$(BIN)/python -m bench $(PART) $(ARGS)
 
 e2e: venv ## Slow proofs on real processes, some minutes; not part of the tests.

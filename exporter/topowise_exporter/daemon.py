@@ -304,6 +304,7 @@ async def run(settings: ExporterConfiguration) -> int:
             "file watch": FileWatch(trigger, watched_files(settings)).run(),
             "uevents": Uevents(trigger).run(),
             "own object": own.run(),
+            "event loop lag": metrics.lag.run(),
             "health": health.serve(settings.serving, probes, metrics.registry),
         }
         if settings.resource_slices:

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from bench import density, engine, exporter, pages, results, scheduler, tables
+from bench import against, density, engine, exporter, pages, results, scheduler, tables
 from bench.results import Found, Machine, Results
 
 PARTS: Final[dict[str, Callable[[], Awaitable[Found]]]] = {
@@ -38,6 +38,14 @@ def main() -> int:
     parser.add_argument(
         "--from", type=Path, dest="source", metavar="FILE", help="an earlier run; only the parts named are measured"
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        nargs="?",
+        const=_REPOSITORY / pages.RECORDED,
+        metavar="FILE",
+        help="print what differs from that run beyond noise; without FILE from the recorded one",
+    )
     parser.add_argument("--write-docs", action="store_true", help="record the run and write its page")
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:
@@ -54,6 +62,11 @@ def main() -> int:
     if found is not earlier:
         results.write(options.json, found)
     print(tables.whole(found))
+    if options.against is not None:
+        try:
+            print(f"\n{against.table(results.read(options.against), found)}")
+        except (OSError, msgspec.DecodeError) as exc:
+            parser.error(f"{options.against}: {exc}")
     if options.write_docs:
         try:
             written = pages.write(_REPOSITORY, found)
@@ -76,8 +89,8 @@ def _found(parts: list[str], earlier: Results | None) -> Results:
 async def _measure(parts: list[str]) -> Results:
     machine = Machine.here()
     found = {}
-    for part in parts:
-        print(f"measuring the {part}", file=sys.stderr, flush=True)
+    for number, part in enumerate(parts, 1):
+        print(f"part {number} of {len(parts)}: the {part}", file=sys.stderr, flush=True)
         since, cpu = time.perf_counter(), _cpu_seconds()
         one = await PARTS[part]()
         seconds, cpu_seconds = time.perf_counter() - since, _cpu_seconds() - cpu

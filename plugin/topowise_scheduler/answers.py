@@ -27,12 +27,15 @@ from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import Rated, Strategy, ranks
 
 _MAX_UNKNOWN: Final = 1000
+# Of a Node (RFC 1123 subdomain); what is longer is none, and is neither kept nor logged.
+_LONGEST_NAME: Final = 253
 # A list of names is gone through for each of so few; for more of them an index is made of it.
 _FEW: Final = 8
 # Verdicts of nodes without lesser nominated pods that are remembered, and the bytes of the shapes they are of.
 _MAX_APART: Final = 1 << 14
 _MAX_APART_BYTES: Final = 16 << 20
 _FITS: Final = int(Outcome.FITS)
+_NONE: Final = object()
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -64,6 +67,14 @@ class Verdicts(msgspec.Struct, frozen=True):
     def text(self, index: int) -> str:
         """Why the node is refused, "" if it is not."""
         return self.texts[int(self.words[index])]
+
+
+class UnpreparedError(Exception):
+    """The answer would take long; it does not once the `steps` are done, and is to be asked for again then."""
+
+    def __init__(self, steps: Iterator[None]) -> None:
+        super().__init__("the answer is to be made in steps")
+        self.steps = steps
 
 
 class _Texts:
@@ -120,8 +131,20 @@ class Answers:
         rows = self._engine.rows(names)
         return Question(record, record.requests, names, rows, False, self._unknown_among(names, rows))
 
-    def verdicts(self, asked: Question) -> Verdicts:
-        """Per node. A node nobody has reported fits: we know nothing against it."""
+    def steps(self, asked: Question) -> Iterator[None]:
+        """What `verdicts` would take long for, in steps of some milliseconds: a pod of many containers that is new to
+        thousands of nodes. None if it takes not long."""
+        return self._engine.steps(asked.requests, asked.rows)
+
+    def verdicts(self, asked: Question, *, at_once: bool = True) -> Verdicts:
+        """Per node. A node nobody has reported fits: we know nothing against it.
+
+        Not `at_once` raises UnpreparedError if it would take long.
+        """
+        if not at_once:
+            steps = self.steps(asked)
+            if next(steps, _NONE) is None:
+                raise UnpreparedError(steps)
         count = len(asked.names)
         outcomes = np.full(count, _FITS, np.int8)
         words = np.zeros(count, np.int16)
@@ -159,6 +182,10 @@ class Answers:
         """The pod will most likely go to this node of the question, which fitted at `judged_at` (Verdicts)."""
         if not asked.is_simulation:
             self._ledger.reserve(asked.record, asked.requests.needs, asked.names[at], judged_at=judged_at)
+
+    def fitting(self, record: PodRecord, names: Sequence[str]) -> Iterator[None]:
+        """What `fits` would take long for, in steps."""
+        return iter(()) if record.requests is None else self._engine.steps(record.requests, self._engine.rows(names))
 
     def fits(self, record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
         """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
@@ -303,7 +330,7 @@ class Answers:
         found = []
         for name in (names[at] for at in np.flatnonzero(rows < 0).tolist()):
             # Bounded: whoever makes up names must not make us remember all of them.
-            is_new = name not in self._ledger.known and name not in self._unknown
+            is_new = len(name) <= _LONGEST_NAME and name not in self._ledger.known and name not in self._unknown
             if is_new and len(self._unknown) < _MAX_UNKNOWN:
                 self._unknown.add(name)
                 found.append(name)

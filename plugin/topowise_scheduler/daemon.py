@@ -17,8 +17,9 @@ from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise.kube.credentials import SERVICE_ACCOUNT
 from topowise.kube.lease import Elector
-from topowise.runtime import config, health, tasks
+from topowise.runtime import config, health, tasks, turns
 from topowise.runtime.log import kv
+from topowise.runtime.turns import sliced
 from topowise_scheduler import grpc_api, metrics, strategies, ui
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
@@ -53,6 +54,7 @@ _OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
 _TICK_S: Final = 1.0
 # A Pod is at most 1.5 MiB in etcd.
 _MAX_MANIFEST: Final = 2 << 20
+_FREEZE_S: Final = 0.1
 
 
 async def run(settings: SchedulerConfiguration) -> int:
@@ -85,6 +87,7 @@ async def run(settings: SchedulerConfiguration) -> int:
         observer = None if dashboard is None else dashboard.decisions
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
+        lag = turns.Lag(registry, metrics.PREFIX)
         probes = health.Health()
         probes.ready["synced"] = not_synced
         fitting = Fitting(ledger, answers, view, most_reserved=settings.fit_together.most_reserved)
@@ -132,6 +135,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, view, fitting, not_synced)),
                 **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
                 "clock": _tick(ledger),
+                "event loop lag": lag.run(),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
                 "leader": _lead(settings.leader_election, api, _leading(settings, api, ledger, answers, nodes)),
@@ -166,16 +170,14 @@ def _volcano(
 
 
 async def _freeze(not_synced: Callable[[], str | None]) -> None:
-    """Once everything is listed, keeps what there is out of later garbage collections.
+    """Until everything is listed, keeps what there is out of later garbage collections again and again.
 
     In a large cluster a full one takes a third of a second, in which nobody is answered; hardly any of it ever dies,
     and what does dies by its reference count.
     """
-    gc.freeze()
-    while not_synced() is not None:  # noqa: ASYNC110 - once a second for the first seconds of a process
-        await asyncio.sleep(_TICK_S)
-    await asyncio.sleep(_TICK_S)
-    gc.collect()
+    while not_synced() is not None:
+        gc.freeze()
+        await asyncio.sleep(_FREEZE_S)
     gc.freeze()
     await asyncio.Event().wait()
 
@@ -183,7 +185,7 @@ async def _freeze(not_synced: Callable[[], str | None]) -> None:
 async def _tick(ledger: Ledger) -> None:
     while True:
         await asyncio.sleep(_TICK_S)
-        ledger.tick()
+        await sliced(ledger.ticking())
 
 
 def _leading(
@@ -191,7 +193,9 @@ def _leading(
 ) -> Callable[[], Awaitable[None]]:
     """What the leader alone does."""
     requeue = settings.requeue
-    requeuer = Requeuer(api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second)
+    requeuer = Requeuer(
+        api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second, prepare=answers.fitting
+    )
     chores = {
         "requeue": (requeue.enabled, requeuer.run),
         "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,13 +22,13 @@ from topowise.errors import ParseError, SourceError
 from topowise.runtime.config import ServingTls
 from topowise.runtime.listening import cannot
 from topowise.runtime.log import kv
+from topowise.runtime.turns import collected, sliced
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.configuration import Grpc
 from topowise_scheduler.fit_together import Fitting, FitTogether
 from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.explanation import NodeExplanation
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
     ) -> scoring_pb2.FilterResponse:
         """Verdicts and reasons."""
         asked = await self._question(request.pod, request.nodes, context)
+        await sliced(self._answers.steps(asked))
         verdicts = self._answers.verdicts(asked)
         return scoring_pb2.FilterResponse(
             verdicts=verdicts.outcomes.tolist(), reason_index=verdicts.words.tolist(), reasons=verdicts.texts
@@ -77,13 +79,18 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
     ) -> scoring_pb2.ScoreResponse:
         """Scores."""
         asked = await self._question(request.pod, request.nodes, context)
+        await sliced(self._answers.steps(asked))
         return scoring_pb2.ScoreResponse(scores=self._answers.scores(asked).tolist())
 
     async def Explain(  # noqa: N802
         self, request: scoring_pb2.ExplainRequest, context: Context
     ) -> scoring_pb2.ExplainResponse:
         """Verdicts, scores and a sentence each."""
-        explained = await self._read(lambda: self._explanations(request), context)
+        pod = await self._read(lambda: kube_scheduler.unbound(kube_scheduler.decode(request.pod)), context)
+        steps = self._view.explaining(pod, request.nodes)
+        # The first of them reads the pod.
+        first = await self._read(lambda: next(steps, None), context)
+        explained = await collected(chain((first,), steps))
         return scoring_pb2.ExplainResponse(
             verdicts=[_VERDICTS[one.verdict] for one in explained],
             scores=[one.score for one in explained],
@@ -104,10 +111,6 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         nodes = [one.node for one in found.placements]
         return scoring_pb2.FitTogetherResponse(fits=found.fits, nodes=nodes, why=found.why, reservation=reservation)
-
-    def _explanations(self, request: scoring_pb2.ExplainRequest) -> list[NodeExplanation]:
-        pod = kube_scheduler.unbound(kube_scheduler.decode(request.pod))
-        return self._view.explanations(pod, request.nodes)
 
     async def _question(self, pod: bytes, nodes: Sequence[str], context: Context) -> Question:
         return await self._read(

@@ -14,7 +14,8 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import KUBELET_REFUSALS
 
-_NAME = "topowise_scheduler_"
+PREFIX = "topowise_scheduler"
+_NAME = f"{PREFIX}_"
 
 
 class Counts(Collector):

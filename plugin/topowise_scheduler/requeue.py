@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -26,6 +26,7 @@ from topowise.kube.api import MERGE_PATCH, Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
+from topowise.runtime.turns import SLICE_S
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.device_affinity import Wish
@@ -58,10 +59,14 @@ class _Requeued(msgspec.Struct, frozen=True):
 _NEVER: Final = _Requeued(0, float("-inf"), _FIRST_PAUSE_S)
 _Key = tuple[bytes, int, Demand, tuple[Wish, ...]]
 """Pods of the same shape, priority and demand: what is true of one is true of all."""
+_Groups = dict[_Key, list[PodRecord]]
 
 
 class Requeuer:
-    """`interval` is seconds between two ticks, `per_second` the most pods that are requeued in a second."""
+    """`interval` is seconds between two ticks, `per_second` the most pods that are requeued in a second.
+
+    `prepare` does in steps what `fits` would take long for.
+    """
 
     def __init__(
         self,
@@ -71,11 +76,13 @@ class Requeuer:
         *,
         interval: float,
         per_second: float,
+        prepare: Callable[[PodRecord, Sequence[str]], Iterable[None]] = lambda _record, _names: (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._ledger = ledger
         self._fits = fits
+        self._prepare = prepare
         self._interval = max(_SHORTEST_S, interval)
         self._per_second = per_second
         self._clock = clock
@@ -86,9 +93,11 @@ class Requeuer:
         # The tick and the time (seconds, monotonic) of improvements that a pod on its way to us may have missed.
         self._recent: dict[str, tuple[int, float]] = {}
         self._began = 0
-        # The last tick in which a group was tried, and the nodes that it would still come to.
+        # The last tick in which a group was tried, and the groups that would still come to some node.
         self._tried: dict[_Key, int] = {}
-        self._useful: dict[_Key, set[str]] = {}
+        self._useful: set[_Key] = set()
+        # By node of those that are open, the last tick in which it was found of use to a group that may not come yet.
+        self._of_use: dict[str, int] = {}
         # Until then (seconds, monotonic) there is nothing to do unless a node improves.
         self._rests_until = 0.0
         self._requeued: dict[str, _Requeued] = {}
@@ -104,7 +113,13 @@ class Requeuer:
         while True:
             await asyncio.sleep(self._interval)
             self._allowance = min(self._most, self._allowance + self._per_second * self._interval)
-            for record in self.due():
+            since = time.monotonic()
+            for record in self._steps():
+                if record is None:
+                    if time.monotonic() - since > SLICE_S:
+                        await asyncio.sleep(0)
+                        since = time.monotonic()
+                    continue
                 try:
                     await self._requeue(record)
                 except ApiError as exc:
@@ -120,7 +135,14 @@ class Requeuer:
 
     def due(self) -> Iterator[PodRecord]:
         """The pods to requeue now, the most important first."""
+        return (record for record in self._steps() if record is not None)
+
+    def _steps(self) -> Iterator[PodRecord | None]:
+        """The same with steps of a millisecond in between, at which others may run."""
         self._tick += 1
+        if self._allowance < 1:
+            # Nobody can be requeued, so nobody is judged.
+            return
         ledger, now = self._ledger, self._clock()
         improved, began = ledger.take_improved(), ledger.began_to_wait
         if not improved and began == self._began and now < self._rests_until:
@@ -132,22 +154,32 @@ class Requeuer:
             self._open.clear()
         if not (self._open or self._recent):
             return
-        groups = self._groups()
+        groups: _Groups = {}
+        for _ in self._sort(groups):
+            yield None
         if not groups.keys() <= self._tried.keys():
             # Its pods were refused before the last improvements, and are known to wait only now.
             self._open = {name: opened for name, (opened, _) in self._recent.items()} | self._open
         self._tried = {key: self._tried.get(key, 0) for key in groups}
-        self._useful = {key: self._useful[key] for key in groups if key in self._useful}
+        self._useful.intersection_update(groups)
         if not self._open:
             self._rests_until = float("inf")
             return
         names, since = list(self._open), np.array(list(self._open.values()))
         newest = int(since.max())
         due = [key for key in groups if self._tried[key] < newest or self._is_ready(key, groups[key], now)]
+        due.sort(key=self._tried.__getitem__)
         # One pod of a shape for each node that takes it: the first may fill it.
         room: dict[bytes, int] = {}
-        for key in sorted(due, key=self._tried.__getitem__)[:_MAX_GROUPS]:
+        # In which tick a group was tried that these nodes are of use for.
+        of_use = np.array([self._of_use.get(name, 0) for name in names])
+        tried = 0
+        for key in due[:_MAX_GROUPS]:
+            if self._allowance < 1:
+                break
             group = groups[key]
+            for _ in self._prepare(group[0], names):
+                yield None
             fits = self._fits(group[0], names)
             shape = group[0].shape
             room.setdefault(shape, int(fits.sum()))
@@ -163,16 +195,21 @@ class Requeuer:
                     yield record
             # Only now: a caller that could not requeue the pod comes back to the group.
             self._tried[key] = self._tick
+            tried += 1
             last = min(self._requeued.get(record.uid, _NEVER).tick for record in group)
-            self._useful.pop(key, None)
+            self._useful.discard(key)
             if (later := fits & (since > last)).any():
-                self._useful[key] = {names[at] for at in np.flatnonzero(later).tolist()}
-        # A node that every group was tried on is of no use before it changes, but to those who wait for their turn.
-        if len(due) <= _MAX_GROUPS:
+                self._useful.add(key)
+                of_use[later] = self._tick
+            yield None
+        if tried == len(due):
             ready = [self._requeued.get(one.uid, _NEVER).not_before for key in self._useful for one in groups[key]]
             self._rests_until = min(ready, default=float("inf"))
-        oldest, useful = min(self._tried.values()), set().union(*self._useful.values())
-        self._open = {name: opened for name, opened in self._open.items() if opened > oldest or name in useful}
+        # A node that every group was tried on is of no use before it changes, but to those who wait for their turn.
+        oldest = min(self._tried.values())
+        useful = dict(zip(names, of_use.tolist(), strict=True))
+        self._open = {name: at for name, at in self._open.items() if at > oldest or useful.get(name, 0) >= oldest}
+        self._of_use = {name: useful[name] for name in self._open if useful.get(name, 0)}
 
     def _note(self, improved: set[str], now: float) -> None:
         self._open.update(dict.fromkeys(improved, self._tick))
@@ -185,12 +222,18 @@ class Requeuer:
         """Whether a node takes the pods, as was found before, and one of them may be requeued now."""
         return key in self._useful and any(self._requeued.get(record.uid, _NEVER).not_before <= now for record in group)
 
-    def _groups(self) -> dict[_Key, list[PodRecord]]:
+    def _sort(self, groups: _Groups) -> Iterator[None]:
         """The pods that wait, those of which the same is true together, by priority and then by age."""
-        grouped: dict[_Key, list[PodRecord]] = {}
-        for record in sorted(self._ledger.waiting.values(), key=lambda one: (-one.priority, one.started, one.uid)):
-            grouped.setdefault((record.shape, record.priority, record.demand, record.wishes), []).append(record)
-        return grouped
+        unsorted: _Groups = {}
+        for record in list(self._ledger.waiting.values()):
+            unsorted.setdefault((record.shape, record.priority, record.demand, record.wishes), []).append(record)
+            yield
+        for group in unsorted.values():
+            group.sort(key=_age)
+            yield
+        # The oldest of a priority is the first of its group.
+        for key in sorted(unsorted, key=lambda key: (-key[1], *_age(unsorted[key][0]))):
+            groups[key] = unsorted[key]
 
     async def _requeue(self, record: PodRecord) -> None:
         path = paths.pod(record.namespace, record.name)
@@ -214,3 +257,7 @@ class Requeuer:
     def _log_failure(self, record: PodRecord, exc: ApiError) -> None:
         if self._failures.is_change(f"{exc.status} {exc.reason}"):
             log.warning("Cannot requeue a pod", extra=kv(pod=f"{record.namespace}/{record.name}", why=exc))
+
+
+def _age(record: PodRecord) -> tuple[str, str]:
+    return record.started, record.uid

@@ -104,14 +104,16 @@ class PodForm(NamedTuple):
 class PodRequests:
     """What pods with these needs ask for; pods that ask for the same share it.
 
-    `ungated` is what such a pod needs where the gate PodLevelResources is off, None if that is the same.
+    `ungated` is what such a pod needs where the gate PodLevelResources is off, None if that is the same. `shape` is
+    equal for equal needs (PodRecord).
     """
 
-    __slots__ = ("_forms", "_one", "_ways", "needs", "ungated")
+    __slots__ = ("__weakref__", "_forms", "_one", "_ways", "needs", "shape", "ungated")
 
-    def __init__(self, needs: Needs, ungated: Needs | None = None) -> None:
+    def __init__(self, needs: Needs, ungated: Needs | None = None, shape: bytes = b"") -> None:
         self.needs = needs
         self.ungated = ungated
+        self.shape = shape
         self._ways: _Ways | None = None
         self._one: PodForm | None = None
         self._forms: dict[_Way, PodForm] = {}

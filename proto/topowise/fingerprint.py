@@ -32,7 +32,7 @@ def of(pods: Iterable[tuple[str, str]]) -> str:
     return f"{_PREFIX}{_VERSION}{digest}"
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _hash(namespace: str, name: str) -> int:
     return xxhash.xxh64_intdigest(name.encode(), seed=xxhash.xxh64_intdigest(namespace.encode()))
 

@@ -28,6 +28,7 @@ Qos = Literal["Guaranteed", "Burstable", "BestEffort"]
 HUGEPAGES: Final = "hugepages-"
 # 8 PiB, or nine million million CPUs.
 MAX_AMOUNT: Final = 1 << 53
+_LONGEST: Final = 100
 _TERMINAL_PHASES: Final = frozenset(("Succeeded", "Failed"))
 _QOS_RESOURCES: Final = frozenset(("cpu", "memory"))
 _NONE: Final[Quantities] = {}
@@ -103,6 +104,45 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
 
 decode = msgspec.json.Decoder(Pod).decode
+
+
+class _SpecOfMany(msgspec.Struct, frozen=True, gc=False):
+    containers: list[msgspec.Raw] | None = None
+    initContainers: list[msgspec.Raw] | None = None
+    nodeName: str = ""
+    priority: int | None = None
+
+
+class _StatusOfMany(msgspec.Struct, frozen=True, gc=False):
+    phase: str = ""
+    reason: str = ""
+    nominatedNodeName: str = ""
+    startTime: str | None = None
+    conditions: tuple[Condition, ...] | None = ()
+
+
+class _PodOfMany(msgspec.Struct, frozen=True):
+    metadata: Metadata
+    spec: _SpecOfMany
+    status: _StatusOfMany | None = None
+
+
+_decode_of_many = msgspec.json.Decoder(_PodOfMany).decode
+
+
+def without_containers(raw: bytes | msgspec.Raw) -> tuple[Pod, int]:
+    """A pod as if it had no containers, and how many it has: a tenth of the time for one of thousands."""
+    given = _decode_of_many(raw)
+    spec, status = given.spec, given.status or _StatusOfMany()
+    known = Status(
+        phase=status.phase,
+        reason=status.reason,
+        nominatedNodeName=status.nominatedNodeName,
+        startTime=status.startTime,
+        conditions=status.conditions,
+    )
+    count = len(spec.containers or ()) + len(spec.initContainers or ())
+    return Pod(given.metadata, Spec(nodeName=spec.nodeName, priority=spec.priority), known), count
 
 
 class ContainerNeeds(msgspec.Struct, frozen=True, gc=False):
@@ -204,12 +244,19 @@ def peak(amounts: Iterable[tuple[Kind, int]]) -> int:
     return max(running, most)
 
 
-@lru_cache(maxsize=65536, typed=True)
 def amount_of(resource: str, given: Quantity) -> int:
     """The canonical integer of a quantity as JSON spells it: text, number or null (which is 0).
 
     Raises ParseError, also for an amount that no machine has: sums of such would not fit into 64 bits.
     """
+    # What is longer than any name or amount in use is not remembered: 65,536 times 200 bytes are 20 MiB with the rest.
+    if len(resource) > _LONGEST or (isinstance(given, str) and len(given) > _LONGEST):
+        return _amount_of.__wrapped__(resource, given)
+    return _amount_of(resource, given)
+
+
+@lru_cache(maxsize=65536, typed=True)
+def _amount_of(resource: str, given: Quantity) -> int:
     if given is None:
         return 0
     amount = quantity.for_resource(resource, repr(given) if isinstance(given, float) else given)
@@ -219,7 +266,7 @@ def amount_of(resource: str, given: Quantity) -> int:
     return amount
 
 
-@lru_cache(maxsize=65536, typed=True)
+@lru_cache(maxsize=4096, typed=True)
 def _is_fractional(given: Quantity) -> bool:
     return given is not None and quantity.whole(repr(given) if isinstance(given, float) else given) is None
 

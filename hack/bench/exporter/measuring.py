@@ -77,7 +77,7 @@ async def _idle(process: psutil.Process, api: Api) -> list[Figure]:
         Figure(f"writes in {IDLE_S:g} idle seconds", 0 if after[0] == before[0] else 1, "writes", 0),
         Figure("CPU while idle, a sync a second", round(100 * share, 2), "% of a core", 0.5),
         Figure("CPU of a sync, 250 pods x 2 containers, 8 zones", round(share * 1e3, 2), "ms", 10),
-        Figure("resident memory", round(process.memory_info().rss / (1 << 20), 1), "MiB", 60),
+        Figure("resident memory", round(process.memory_info().rss / (1 << 20), 1), "MiB", 50),
     ]
 
 

@@ -42,7 +42,7 @@ class Resize(msgspec.Struct, frozen=True):
     held: object
 
 
-class Booking(msgspec.Struct):
+class Booking(msgspec.Struct, gc=False):
     """A pod on the node. `reported`: the report's numbers include it. `placed`: the model holds it for itself."""
 
     record: PodRecord

@@ -22,7 +22,7 @@ from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
 from topowise_scheduler.cluster.bookings import Booking, BookingState
 from topowise_scheduler.cluster.node_state import NodeState
-from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State
+from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State, bound
 from topowise_scheduler.cluster.possible_placements import possible_placements
 from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
@@ -38,6 +38,8 @@ from topowise_scheduler.report import PageSizes, Report, of_node
 log = logging.getLogger(__name__)
 
 _MAX_ASKED: Final = 10_000
+# Bytes, about: whoever asks about pods that are none makes us remember no more.
+_MAX_ASKED_SIZE: Final = 32 << 20
 # Longer than a list of all pods may be on its way: one that we have bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
 # Who has bound a pod past us within this time may do it again at any moment.
@@ -84,6 +86,7 @@ class Ledger:
         self.refused: dict[str, PodRecord] = {}
         """By uid, pods that a kubelet has refused and that are still there."""
         self._asked: dict[str, PodRecord] = {}
+        self._asked_size = 0
         self._waiting: dict[str, PodRecord] = {}
         self._began_to_wait = 0
         self._known: set[str] = set()
@@ -230,12 +233,6 @@ class Ledger:
         self._known.add(name)
         self.unconfirmed.put_boot(name, boot_id)
 
-    def replace_nodes(self, names: Collection[str]) -> None:
-        """These are all Node objects there are."""
-        for name in self._known.difference(names):
-            self.drop_node(name)
-        self._known = set(names)
-
     def drop_node(self, name: str) -> None:
         """The Node object is gone, and with it what a deleted report left behind."""
         self._known.discard(name)
@@ -300,7 +297,9 @@ class Ledger:
         if pod.is_assigned and pod.node != record.node:
             self.drop_pod(uid)
         elif pod.is_assigned:
-            self._move(record, msgspec.structs.replace(pod, state=State.BOUND))
+            self._move(
+                record, bound(pod.node) if not pod.nominated else msgspec.structs.replace(pod, state=State.BOUND)
+            )
             self._update(record)
             return
         if record.needs is None:
@@ -323,7 +322,7 @@ class Ledger:
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
         self._waiting.pop(uid, None)
-        self._asked.pop(uid, None)
+        self._forget_asked(uid)
         self._strangers.gone(uid)
         if not keep_refusal:
             self.refused.pop(uid, None)
@@ -343,6 +342,14 @@ class Ledger:
         if node_state.finish(record.uid, (record.namespace, record.name)):
             self._publish(record.node, node_state)
 
+    def node_of(self, uid: str) -> str:
+        """The node of a pod that is assigned or reserved, "" if it is neither."""
+        return self._pods.of(uid).node
+
+    def assumed(self) -> list[tuple[str, str]]:
+        """Uid and node of pods that we bind or have bound, and of which no event has said so yet."""
+        return self._pods.assumed()
+
     def note_listed(self, uids: Collection[str]) -> None:
         """These are all pods there are. One that we have bound, and that no event names soon, was deleted unseen."""
         self._pods.note_listed(uids, self._clock())
@@ -356,9 +363,16 @@ class Ledger:
 
     def remember(self, record: PodRecord) -> None:
         """A pod that a question was about: its bind will only name it."""
+        self._forget_asked(record.uid)
         self._asked[record.uid] = record
-        if len(self._asked) > _MAX_ASKED:
-            del self._asked[next(iter(self._asked))]
+        self._asked_size += _size(record)
+        while len(self._asked) > _MAX_ASKED or self._asked_size > _MAX_ASKED_SIZE:
+            self._forget_asked(next(iter(self._asked)))
+
+    def _forget_asked(self, uid: str) -> None:
+        record = self._asked.pop(uid, None)
+        if record is not None:
+            self._asked_size -= _size(record)
 
     def remembered(self, uid: str) -> PodRecord | None:
         """A pod that is waiting, or was asked about lately."""
@@ -492,7 +506,12 @@ class Ledger:
         return judged.refusal(self._affinity.admits)
 
     def tick(self) -> None:
-        """What time alone changes; to be called about every second."""
+        """What time alone changes, all at once."""
+        for _ in self.ticking():
+            pass
+
+    def ticking(self) -> Iterator[None]:
+        """What time alone changes, in steps of some nodes; to be gone through about every second."""
         self.expire()
         now = self._clock()
         for uid in self._pods.unlisted(now - _UNLISTED_S):
@@ -507,10 +526,13 @@ class Ledger:
                 self._publish(name, node_state, better=False)
             if not node_state.remembers:
                 self._with_past.discard(name)
+            yield
         for name, uncertain in self.possible.counts():
-            node_state = self._nodes[name]
-            if len(node_state.uncertain(now)) != uncertain:
-                self._publish(name, node_state)
+            # It may have gone since the last step.
+            state = self._nodes.get(name)
+            if state is not None and len(state.uncertain(now)) != uncertain:
+                self._publish(name, state)
+            yield
 
     def expire(self) -> int:
         """Drop reservations that nobody has fulfilled in time, or that are nobody's; how many they were."""
@@ -636,8 +658,9 @@ class Ledger:
     def _assign(
         self, record: PodRecord, name: str, state: State, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
-        self._asked.pop(record.uid, None)
-        assigned = PodState(name, state, self._pods.of(record.uid).nominated)
+        self._forget_asked(record.uid)
+        nominated = self._pods.of(record.uid).nominated
+        assigned = bound(name) if state is State.BOUND and not nominated else PodState(name, state, nominated)
         self._move(record, assigned, needs=needs, is_news=is_news)
 
     def _move(
@@ -726,3 +749,9 @@ class Ledger:
         """Whether a pod that is nominated there does not stand in the way of one of this priority."""
         booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None
         return booking is not None and booking.state is BookingState.NOMINATED and booking.record.priority < priority
+
+
+def _size(record: PodRecord) -> int:
+    """Bytes that a record keeps from being forgotten, about."""
+    containers = 0 if record.needs is None else len(record.needs.containers)
+    return 1024 * (1 + containers) + len(record.name) + len(record.problem)

@@ -14,6 +14,7 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError
+from topowise_scheduler.cluster.shared import Shared
 from topowise_scheduler.kube_scheduler import HOSTNAME, Node, NodeObject, Taint
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 STARTUP_TAINT: Final = "topowise.io/unreported"
 """Key of the taint that keeps pods from a node that has not been reported yet."""
-_MAX_SHARED: Final = 20_000
+# Of each: a Node changes at every heartbeat, and whoever may write one may make it another each time.
+_MAX_BYTES: Final = 16 << 20
 # Of a version that is kept: longer than any is.
 _LONGEST: Final = 64
 
@@ -38,9 +40,9 @@ class Nodes:
         self._held: dict[str, Node] = {}
         self.tainted: set[str] = set()
         """Names of nodes with the start-up taint."""
-        self._amounts: dict[bytes, pods.Amounts] = {}
-        self._labels: dict[bytes, dict[str, str]] = {}
-        self._taints: dict[tuple[Taint, ...], tuple[Taint, ...]] = {}
+        self._amounts: Shared[bytes, pods.Amounts] = Shared(_MAX_BYTES)
+        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_BYTES)
+        self._taints: Shared[tuple[Taint, ...], tuple[Taint, ...]] = Shared(_MAX_BYTES)
 
     def __len__(self) -> int:
         return len(self._held)
@@ -65,24 +67,17 @@ class Nodes:
     def node(self, given: NodeObject) -> Node:
         """What is kept of it. An amount that cannot be read is none."""
         metadata, spec, status = given.metadata, given.spec, given.status
-        for shared in (self._amounts, self._labels, self._taints):
-            if len(shared) > _MAX_SHARED:
-                # Bounded: who holds one keeps it, later ones are shared anew.
-                shared.clear()
         labels = dict(metadata.labels or {})
         hostname = labels.pop(HOSTNAME, "")
         taints = spec.taints or ()
         allocatable = status.allocatable or {}
-        key = _encode(allocatable)
-        amounts = self._amounts.get(key)
-        if amounts is None:
-            amounts = self._amounts[key] = _amounts(allocatable)
+        key, labels_key = _encode(allocatable), _encode(labels)
         return Node(
             name=metadata.name,
-            allocatable=amounts,
-            labels=self._labels.setdefault(_encode(labels), labels),
+            allocatable=self._amounts.once(key, len(key), lambda: _amounts(allocatable)),
+            labels=self._labels.once(labels_key, len(labels_key), lambda: labels),
             hostname=metadata.name if hostname == metadata.name else hostname,
-            taints=self._taints.setdefault(taints, taints),
+            taints=self._taints.once(taints, sum([len(one.key) + len(one.value) for one in taints]), lambda: taints),
             is_cordoned=bool(spec.unschedulable),
             is_ready=given.is_ready,
             # A cluster has a handful of them.

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -57,6 +58,12 @@ class PodState(msgspec.Struct, frozen=True, gc=False):
 
 
 NOWHERE = PodState()
+
+
+@lru_cache(maxsize=1 << 15)
+def bound(node: str) -> PodState:
+    """A pod that is bound to a node and nominated for none, as nearly all are: one for all of them."""
+    return PodState(node, State.BOUND)
 
 
 class Change(NamedTuple):
@@ -127,6 +134,10 @@ class PodStates:
         old, new = before.booking_states(), state.booking_states()
         gone = [Change(node, was, None) for node, was in old.items() if node not in new]
         return gone + [Change(node, old.get(node), now) for node, now in new.items() if old.get(node) is not now]
+
+    def assumed(self) -> list[tuple[str, str]]:
+        """Uid and node of those that we bind or have bound, and of which no event has said so yet."""
+        return [(uid, self._states[uid].node) for uid in self._assumed]
 
     def note_listed(self, uids: Collection[str], now: float) -> None:
         """These are all the pods. One that is assumed and not among them was deleted, if no event names it soon."""

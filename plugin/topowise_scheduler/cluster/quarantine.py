@@ -1,6 +1,6 @@
 """Nodes whose kubelet has refused a pod, kept from pods that ask for the same until they report anew.
 
-Invariant: every pair ends by itself, and a shape without nodes is not kept.
+Invariant: every pair ends by itself, and neither a shape nor a node without pairs is kept.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from typing import Final
 
 # An exporter writes nothing if a refusal has changed nothing, so a quarantine ends by itself too.
 QUARANTINE_S: Final = 300.0
+# Pairs, of some 200 bytes each: then the oldest node is let go. Every kubelet of a large cluster refusing a dozen kinds
+# of pods within five minutes is trouble of another sort.
+_MOST: Final = 1 << 16
 
 
 class Quarantine:
@@ -17,9 +20,12 @@ class Quarantine:
 
     def __init__(self) -> None:
         self._until: dict[bytes, dict[str, float]] = {}
+        # The node whose first pair is the oldest comes first.
+        self._shapes: dict[str, set[bytes]] = {}
+        self._pairs = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._until.values()))
+        return self._pairs
 
     def nodes(self, shape: bytes) -> Collection[str]:
         """The nodes that are kept from pods of this shape."""
@@ -27,15 +33,24 @@ class Quarantine:
 
     def put(self, shape: bytes, node: str, now: float) -> None:
         """The kubelet of a node has refused a pod of this shape."""
-        self._until.setdefault(shape, {})[node] = now + QUARANTINE_S
+        nodes = self._until.setdefault(shape, {})
+        self._pairs += node not in nodes
+        nodes[node] = now + QUARANTINE_S
+        self._shapes.setdefault(node, set()).add(shape)
+        while self._pairs > _MOST:
+            self.release(next(iter(self._shapes)))
 
     def release(self, node: str, before: float = float("inf")) -> None:
         """End what would end before a time on a node."""
-        for shape, nodes in list(self._until.items()):
-            if nodes.get(node, before) < before:
-                del nodes[node]
+        for shape in [one for one in self._shapes.get(node, ()) if self._until[one][node] < before]:
+            nodes = self._until[shape]
+            del nodes[node]
             if not nodes:
                 del self._until[shape]
+            self._pairs -= 1
+            self._shapes[node].discard(shape)
+            if not self._shapes[node]:
+                del self._shapes[node]
 
     def expire(self, now: float) -> set[str]:
         """End what is over by now; the nodes of it."""

@@ -10,14 +10,17 @@ what cannot be read is None with a `problem`, and never less than the pod asks f
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Mapping
-from typing import Final, Literal, NamedTuple, TypeVar
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Final, Literal, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, policies
+from topowise_scheduler.cluster.shared import Shared
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
@@ -27,10 +30,15 @@ from topowise_scheduler.shape import PodRequests
 # status.reason of a pod its kubelet would not place (pkg/kubelet/lifecycle, cm/admission).
 TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
 KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissionError", "SMTAlignmentError"))
-_MAX_SHARED: Final = 20_000
+# Of labels that are shared; those of a pod are some hundred.
+_MAX_LABEL_BYTES: Final = 8 << 20
+MAX_CONTAINERS: Final = 64
+"""Of a pod that is judged; pods of clusters have a third of it at the most."""
+LARGE_BYTES: Final = 1 << 17
+"""Of a pod of which it is looked first how many containers it has: decoding so many takes a millisecond."""
+_MAX_AMOUNTS: Final = 2048
 
 Stage = Literal["pending", "assigned", "ended"]
-Kept = TypeVar("Kept", bound=Hashable | object)
 
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
@@ -77,22 +85,31 @@ class Records:
     """Makes records, and keeps what they share. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._requests: dict[bytes, tuple[PodRequests, bytes]] = {}
-        self._labels: dict[bytes, dict[str, str]] = {}
+        # A shape goes with the last of its pods.
+        self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
+        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES)
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
+        if memoryview(raw).nbytes > LARGE_BYTES:
+            pod, count = pods.without_containers(raw)
+            if count > MAX_CONTAINERS:
+                return self.record(pod, too_many(count))
         return self.record(pods.decode(raw))
 
-    def record(self, pod: pods.Pod) -> PodRecord:
-        """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now."""
+    def record(self, pod: pods.Pod, problem: str = "") -> PodRecord:
+        """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now.
+
+        A `problem` is why it is not judged.
+        """
         meta, spec, status = pod.metadata, pod.spec, pod.status or pods.Status()
-        problem = ""
+        problem = problem or _too_large(spec)
         requests, shape = None, b""
         try:
-            if spec.nodeName:
+            if spec.nodeName and not problem:
                 pod = pods.allocated(pod)
-            requests, shape = self.requests(pod)
+            if not problem:
+                requests, shape = self.requests(pod)
         except ParseError as exc:
             problem = str(exc)
         asked = _readable(meta.annotations, requests)
@@ -107,7 +124,8 @@ class Records:
             requests=requests,
             shape=shape,
             priority=spec.priority or 0,
-            started=status.startTime or meta.creationTimestamp or "",
+            # Pods of one ReplicaSet start in the same seconds.
+            started=sys.intern(status.startTime or meta.creationTimestamp or ""),
             labels=self._shared_labels(meta.labels),
             version=meta.resourceVersion,
             demand=asked.demand,
@@ -122,17 +140,20 @@ class Records:
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
         """What the pod asks for, and a text that is equal for equal needs. Raises ParseError."""
         needs, ungated = pods.needs(pod), None
-        key = shape = _encode(needs)
+        key = shape = _digest(_encode(needs))
         if pod.spec.resources is not None:
             ungated = pods.needs(pod, pod_level_resources=False)
-            key += _encode(ungated)
-        requests, shape = _share(self._requests, key, lambda: (PodRequests(needs, ungated), shape))
-        return requests, shape
+            key += _digest(_encode(ungated))
+        requests = self._requests.get(key)
+        if requests is None:
+            requests = self._requests[key] = PodRequests(needs, ungated, shape)
+        return requests, requests.shape
 
     def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
         if not labels:
             return {}
-        return _share(self._labels, _encode(labels), lambda: labels)
+        key = _encode(labels)
+        return self._labels.once(key, len(key), lambda: labels)
 
 
 class Annotated(NamedTuple):
@@ -163,14 +184,32 @@ _NOTHING: Final = Annotated()
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
-def _share(shared: dict[bytes, Kept], key: bytes, make: Callable[[], Kept]) -> Kept:
-    kept = shared.get(key)
-    if kept is None:
-        if len(shared) >= _MAX_SHARED:
-            # Bounded; who holds one keeps it, later ones are shared anew.
-            shared.clear()
-        kept = shared[key] = make()
-    return kept
+def _digest(text: bytes) -> bytes:
+    """Of fixed length, as it is kept for pods of thousands of bytes too; two texts with the same are not found."""
+    return blake2b(text, digest_size=16).digest()
+
+
+def too_many(containers: int) -> str:
+    """What was expected of a pod that has so many."""
+    return f"at most {MAX_CONTAINERS} containers, it has {containers}"
+
+
+def _too_large(spec: pods.Spec) -> str:
+    """What was expected of a pod that nobody judges, "" if it is none.
+
+    The API server takes pods of tens of thousands of containers, each of which would be placed on every node.
+    """
+    containers = (*(spec.initContainers or ()), *(spec.containers or ()))
+    if len(containers) > MAX_CONTAINERS:
+        return too_many(len(containers))
+    amounts = sum(
+        [
+            len(one.resources.requests or ()) + len(one.resources.limits or ())
+            for one in containers
+            if one.resources is not None
+        ]
+    )
+    return f"at most {_MAX_AMOUNTS} amounts in its containers, it has {amounts}" if amounts > _MAX_AMOUNTS else ""
 
 
 def _was_refused(status: pods.Status) -> bool:

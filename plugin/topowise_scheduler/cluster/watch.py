@@ -1,13 +1,14 @@
 """Reflectors that keep the ledger true: NRTs, nodes, pods and disruption budgets, each its own task.
 
 Invariant: after a list the ledger knows of a collection what the list has and nothing else, but for what we have bound
-since the list was begun (`Ledger.note_listed`).
+since the list was begun (`Ledger.note_listed`). A list is taken in as the events that were missed would be, one object
+after the other; questions are answered in between.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,41 +34,45 @@ Item = TypeVar("Item", report.Report, PodRecord)
 
 
 class _Reports:
-    """At the start reports wait until the pods are listed: a pod that its node's report already tells of has the state
-    of the node made anew, which is better done once a node than once a pod."""
+    """Reports that are to be put into the ledger, one after the other.
+
+    At the start they wait until the pods are listed: a pod that its node's report already tells of has the state of the
+    node made anew, which is better done once a node than once a pod. A report that waits is replaced by a newer one.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._waiting: dict[str, report.Report] | None = {}
+        self._waiting: dict[str, report.Report] = {}
+        self._is_released = False
 
-    def replace(self, items: list[report.Report]) -> None:
+    def replace(self, items: list[report.Report]) -> Iterator[None]:
         listed = {item.name: item for item in items}
-        if self._waiting is not None:
-            self._waiting = listed
-            return
         for name in self._ledger.reported():
             if name not in listed:
                 self._ledger.lose_report(name)
-        for item in items:
-            if not self._is_known(item):
-                _guarded(self._ledger.put_report, item)
+                yield
+        self._waiting = listed
+        if self._is_released:
+            yield from self.release()
 
     def apply(self, event: EventType, item: report.Report) -> None:
-        if self._waiting is not None:
-            if event == "DELETED":
-                self._waiting.pop(item.name, None)
-            else:
-                self._waiting[item.name] = item
-        elif event == "DELETED":
+        waits = self._waiting.pop(item.name, None) is not None
+        if event == "DELETED":
+            # One that has waited may be the second of its node.
             self._ledger.lose_report(item.name)
+        elif waits or not self._is_released:
+            self._waiting[item.name] = item
         else:
             self._ledger.put_report(item)
 
-    def release(self) -> None:
+    def release(self) -> Iterator[None]:
         """The pods have been listed."""
-        if self._waiting is not None:
-            listed, self._waiting = list(self._waiting.values()), None
-            self.replace(listed)
+        self._is_released = True
+        while self._waiting:
+            item = self._waiting.pop(next(iter(self._waiting)))
+            if not self._is_known(item):
+                _guarded(self._ledger.put_report, item)
+            yield
 
     def _is_known(self, item: report.Report) -> bool:
         """Whether a new list only says again what the last event said: a resourceVersion names one content."""
@@ -85,12 +90,15 @@ class _Nodes:
         self._ledger = ledger
         self._nodes = nodes
 
-    def replace(self, items: list[Node]) -> None:
+    def replace(self, items: list[Node]) -> Iterator[None]:
         self._nodes.replace(items)
-        self._ledger.replace_nodes(set(self._nodes))
+        for name in self._ledger.known - set(self._nodes):
+            self._ledger.drop_node(name)
+            yield
         for item in items:
             self._ledger.put_node(item.name, item.boot_id)
             self._ledger.put_kubelet(item.name, item.kubelet_version, item.page_sizes)
+            yield
 
     def apply(self, event: EventType, item: Node) -> None:
         self._nodes.apply(event, item)
@@ -102,30 +110,82 @@ class _Nodes:
 
 
 class _Pods:
-    def __init__(self, ledger: Ledger, listed: Callable[[], None]) -> None:
+    """A list is gone through node by node, so that what a question meets is each node before it or after it.
+
+    Where it has to be left in the middle of a node, pods that have gone still hold their room: a question may meet a
+    node that is fuller than it is, and never one with room that is not there.
+    """
+
+    def __init__(self, ledger: Ledger, listed: Callable[[], Iterable[None]]) -> None:
         self._ledger = ledger
         self._listed = listed
-        self._held: set[str] = set()
+        # Uids by node, "" for none. A dict takes half of what a set of a few dozens does.
+        self._held: dict[str, dict[str, None]] = {}
 
-    def replace(self, items: list[PodRecord]) -> None:
-        listed = {item.uid for item in items}
-        before, self._held = self._held, listed
-        for uid in before - listed:
-            self._ledger.drop_pod(uid)
+    def replace(self, items: list[PodRecord]) -> Iterator[None]:
+        by_node: dict[str, list[PodRecord]] = {}
+        for item in items:
+            by_node.setdefault(item.node, []).append(item)
+            yield
+        unassigned = by_node.pop("", [])
+        # Pods that were on no node may be on one now, so that those that have gone from there are known last.
+        for node in [*by_node, *(held for held in self._held if held and held not in by_node), ""]:
+            yield from self._replace(node, by_node.pop(node, []) if node else unassigned)
+        held = self._held
+        self._ledger.note_listed(
+            [uid for uid, node in self._ledger.assumed() if uid in held.get(node, ()) or uid in held.get("", ())]
+        )
+        yield from self._listed()
+
+    def _replace(self, node: str, items: list[PodRecord]) -> Iterator[None]:
+        """The pods on a node are exactly these."""
+        before, loose = self._held.get(node, {}), self._held.get("", {})
+        now = {item.uid: None for item in items}
+        gone = [uid for uid in before if uid not in now]
+        if now:
+            self._held[node] = now
+        else:
+            self._held.pop(node, None)
+        if gone and items:
+            # A name that is taken again: its first pod has ended before.
+            again = {(item.namespace, item.name) for item in items}
+            ended = {one.uid for one in self._ledger.pods_on(node) if (one.namespace, one.name) in again}
+            for uid in ended.intersection(gone):
+                self._drop(uid, node)
         # In the order in which they came to their nodes, as far as that is known afterwards.
         for item in sorted(items, key=lambda one: (one.started, len(one.version), one.version)):
             # Nobody saw what happened around a pod that is first seen in a list.
-            _guarded(partial(self._ledger.put_pod, is_news=item.uid in before), item)
-        self._ledger.note_listed(listed)
-        self._listed()
+            is_known = item.uid in before or item.uid in loose
+            if node:
+                loose.pop(item.uid, None)
+            _guarded(partial(self._ledger.put_pod, is_news=is_known), item)
+            yield
+        for uid in gone:
+            self._drop(uid, node)
+            yield
+
+    def _drop(self, uid: str, node: str) -> None:
+        """It is not listed where it was; should it be listed elsewhere, it stays there."""
+        if self._ledger.node_of(uid) in ("", node) or not node:
+            self._ledger.drop_pod(uid)
 
     def apply(self, event: EventType, item: PodRecord) -> None:
         if event == "DELETED":
-            self._held.discard(item.uid)
+            self._forget(item.uid, item.node)
             self._ledger.drop_pod(item.uid)
-        else:
-            self._held.add(item.uid)
-            self._ledger.put_pod(item)
+            return
+        if item.node:
+            self._forget(item.uid, "")
+        self._held.setdefault(item.node, {})[item.uid] = None
+        self._ledger.put_pod(item)
+
+    def _forget(self, uid: str, node: str) -> None:
+        for name in {node, ""}:
+            held = self._held.get(name)
+            if held is not None:
+                held.pop(uid, None)
+                if not held:
+                    del self._held[name]
 
 
 def _guarded(put: Callable[[Item], None], item: Item) -> None:

@@ -6,6 +6,9 @@ container gets, the node is deferred to the model, with the cause (verdicts.CAUS
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from typing import TypeVar, cast
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,6 +30,8 @@ _NOWHERE: Flags = np.zeros(1, dtype=np.bool_)
 _NONE: Subset = np.zeros(0, dtype=np.intp)
 
 # What the kubelet looks at first, in its order; the others follow by name (predicates.py).
+Result = TypeVar("Result")
+
 _FIRST = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -61,9 +66,25 @@ def admit(shape: Shape, counts: CountsView, traits: Traits, *, locate: bool = Fa
     A node that is still undecided at the end admits the pod, and places it so. Where that is not simply the hint, it is
     worked out only to `locate` the pod: a verdict does not depend on it.
     """
+    return finished(admitting(shape, counts, traits, locate=locate))
+
+
+def admitting(
+    shape: Shape, counts: CountsView, traits: Traits, *, locate: bool = False
+) -> Generator[None, None, tuple[Decisions, Placements]]:
+    """The same with a step for each container, of a millisecond or two."""
     admission = _Admission(shape, counts, traits, locate=locate)
-    admission.run()
+    yield from admission.steps()
     return admission.decisions, admission.placements
+
+
+def finished(steps: Generator[None, None, Result]) -> Result:
+    """What all steps come to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return cast(Result, stop.value)
 
 
 class _Admission:
@@ -80,7 +101,7 @@ class _Admission:
         self._locate = locate
         self._for_many = traits.policy != "none" and traits.scope == "pod" and len(shape.containers) > 1
 
-    def run(self) -> None:
+    def steps(self) -> Iterator[None]:
         """Decide every node."""
         shape, traits, count = self.shape, self.traits, len(self.counts)
         everything = np.ones(count, dtype=np.bool_)
@@ -101,6 +122,7 @@ class _Admission:
             if traits.policy != "none" and not by_pod:
                 hint, preferred = self._decide(request, request)
             self._allocate(number, hint, preferred)
+            yield
         if traits.predicates:
             self._check_predicates()
 

@@ -18,7 +18,9 @@ from topowise_scheduler.shape import PodRequests, Shape
 NOT_LOOKED_FOR, BY_CPUS, ANY_DEVICES, EXACT = range(4)
 
 _MAX_SHAPES = 1024
-_MAX_BYTES = 64 << 20
+# Of what a container asks for, about.
+_SHAPE_BYTES = 512
+_MAX_BYTES = 32 << 20
 
 
 class CachedVerdicts:
@@ -28,6 +30,7 @@ class CachedVerdicts:
     NOT_LOOKED_FOR to EXACT.
     `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
     `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
+    `prepared` is the engine's version when it was judged in steps, `counted` what the cache has counted of its size.
     """
 
     def __init__(self, shapes: tuple[Shape, ...], rows: int) -> None:
@@ -41,12 +44,16 @@ class CachedVerdicts:
         self.aligned: NDArray[np.bool_] = np.zeros((containers, rows), dtype=np.bool_)
         self.located: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.kinds: dict[int, tuple[NDArray[np.int64], NDArray[np.int8]]] = {}
+        self.prepared = -1 << 31
+        self.counted = 0
+        self._shapes = sum([_SHAPE_BYTES * len(shape.containers) for shape in shapes])
 
     @property
     def size(self) -> int:
         """Bytes, about."""
         verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes
-        return verdicts + self.zones.nbytes + self.aligned.nbytes + self.located.nbytes
+        kinds = sum([versions.nbytes + fits.nbytes for versions, fits in self.kinds.values()])
+        return verdicts + self.zones.nbytes + self.aligned.nbytes + self.located.nbytes + self._shapes + kinds
 
     def numbers(self, shape: Shape) -> NDArray[np.int16]:
         """From numbers in `checked(shape)` to those in `resources`; -1 stays -1."""
@@ -74,7 +81,7 @@ class CachedVerdicts:
 
 
 class VerdictCache:
-    """The shapes asked for last, at most 1,024 of them and 64 MiB."""
+    """The shapes asked for last, at most 1,024 of them and 32 MiB."""
 
     def __init__(self) -> None:
         self._shapes: OrderedDict[tuple[Shape, ...], CachedVerdicts] = OrderedDict()
@@ -89,13 +96,13 @@ class VerdictCache:
         found = self._shapes.get(shapes)
         if found is None:
             found = self._shapes[shapes] = CachedVerdicts(shapes, rows)
-            self._bytes += found.size
         else:
             self._shapes.move_to_end(shapes)
             if len(found.versions) < rows:
-                self._bytes -= found.size
                 found.widen(rows)
-                self._bytes += found.size
+        # What is known of kinds of hardware grows too.
+        self._bytes += found.size - found.counted
+        found.counted = found.size
         while len(self._shapes) > 1 and (len(self._shapes) > _MAX_SHAPES or self._bytes > _MAX_BYTES):
-            self._bytes -= self._shapes.popitem(last=False)[1].size
+            self._bytes -= self._shapes.popitem(last=False)[1].counted
         return found

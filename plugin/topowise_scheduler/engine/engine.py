@@ -8,7 +8,7 @@ counts do not tell is asked of the model of the one node, and counted in `fallba
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from itertools import repeat
 from typing import ClassVar, NamedTuple
 
@@ -32,6 +32,9 @@ _MOST_ZONES = (1 << 63) - 1
 # Of so many nodes the model is asked where a pod lies before scores are given: tens of milliseconds at most.
 _MOST_LOCATED = 256
 _EVERY = 1 << 31
+# Containers of a pod that is judged at once: each takes half a millisecond, however few the nodes are.
+_AT_ONCE = 4
+_FEW_CHANGES = 64
 
 
 class _Node(NamedTuple):
@@ -90,6 +93,8 @@ class Engine:
         self._groups: list[NodeGroup] = []
         self._group_of: dict[Traits, int] = {}
         self._version = 0
+        # Counts nodes that come, go or have other hardware: columns are then of other nodes.
+        self._moves = 0
         self._versions: NDArray[np.int64] = np.zeros(16, dtype=np.int64)
         # (2, rows): the group of each row, and its column there.
         self._where: NDArray[np.int32] = np.zeros((2, 16), dtype=np.int32)
@@ -177,6 +182,22 @@ class Engine:
             resources=cached.resources,
         )
 
+    def steps(self, pod: PodRequests, rows: NDArray[np.int32]) -> Iterator[None]:
+        """What `judge` and `candidates` would do of these nodes anew, in steps of a millisecond or two.
+
+        None for a pod of a few containers, which is one step, and none right after the last.
+        """
+        if len(pod.needs.containers) <= _AT_ONCE:
+            return
+        cached = self._cache.of(pod, len(self._versions))
+        known = rows[rows >= 0]
+        stale = known[cached.versions[known] != self._versions[known]]
+        if not len(stale) or self._version - cached.prepared < _FEW_CHANGES:
+            return
+        yield from self._renewing(cached, pod, stale)
+        yield from self._locating(cached, pod, known[cached.outcome[known] == Outcome.FITS], _MOST_LOCATED)
+        cached.prepared = self._version
+
     def candidates(
         self, pod: PodRequests, rows: NDArray[np.int32] | None = None
     ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
@@ -207,6 +228,7 @@ class Engine:
             group = self._group_of[traits] = len(self._groups)
             self._groups.append(NodeGroup(traits))
         node = self._nodes[row] if row >= 0 else None
+        self._moves += 1
         if node is not None and node.group == group:
             column = node.column
             self._groups[group].replace(column, hardware, now)
@@ -243,6 +265,7 @@ class Engine:
         return row
 
     def _leave(self, node: _Node) -> None:
+        self._moves += 1
         moved = self._groups[node.group].remove(node.column)
         other = self._nodes[moved] if moved >= 0 else None
         if other is not None:
@@ -264,36 +287,48 @@ class Engine:
 
     def _renew(self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]) -> None:
         """Judge these rows anew."""
-        numbers = self._where[0, rows]
+        for _ in self._renewing(cached, pod, rows):
+            pass
+
+    def _renewing(self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]) -> Iterator[None]:
+        """In steps, between which nodes may change, come and go: rows of which that is so stay to be judged."""
+        numbers, moves = self._where[0, rows], self._moves
         for number in np.flatnonzero(np.bincount(numbers)).tolist():
             group = self._groups[number]
             mine = rows[numbers == number]
             columns: Columns = self._where[1, mine].astype(np.intp)
             if len(mine) == group.count:
                 columns, mine = slice(0, group.count), group.rows[: group.count]
-            self._judge_group(cached, number, pod.form(group.traits), columns, mine)
-        at = _stretch(rows)
-        cached.versions[at] = self._versions[at]
+            yield from self._judging_group(cached, number, pod.form(group.traits), columns, mine)
+            if self._moves != moves:
+                # Nothing of this is true any more.
+                return
 
-    def _judge_group(
+    def _judging_group(
         self, cached: CachedVerdicts, number: int, form: PodForm, columns: Columns, rows: NDArray[np.int32]
-    ) -> None:
-        group = self._groups[number]
-        cause = group.cause[columns]
-        refused = np.zeros(0, dtype=np.intp)
+    ) -> Iterator[None]:
+        group, at, moves = self._groups[number], _stretch(rows), self._moves
+        versions, cause, kinds = self._versions[rows], group.cause[columns].copy(), group.hardware[columns].copy()
+        refused, possible = np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.int8)
+        decisions = None
         if not cause.all():
-            decisions, placements = admission.admit(form.shape, group.view(columns), group.traits)
+            decisions, placements = yield from admission.admitting(form.shape, group.view(columns), group.traits)
             cause = np.where(cause > 0, cause, decisions.cause)
-            at = _stretch(rows)
+            refused = np.flatnonzero(~decisions.undecided & (cause == 0))
+        if len(refused):
+            possible = yield from self._ever_possible(cached, number, form, kinds[refused])
+        # From here on nothing comes in between. A row that has changed meanwhile gets what is not true any more, and
+        # is marked as that: somebody else may have judged it right.
+        if self._moves != moves:
+            return
+        if decisions is not None:
             cached.outcome[at] = Outcome.FITS
             cached.reason[at] = decisions.reason
             cached.short[at] = cached.numbers(form.shape)[decisions.short]
             cached.zones[:, at] = placements.zones
             cached.aligned[:, at] = placements.aligned
             cached.located[at] = placements.looked_for * np.int8(EXACT)
-            refused = np.flatnonzero(~decisions.undecided & (cause == 0))
         if len(refused):
-            possible = self._ever_possible(cached, number, form, group.hardware[columns][refused])
             cached.outcome[rows[refused]] = np.where(possible == _YES, Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE)
             for index in refused[possible == _UNCERTAIN].tolist():
                 row = int(rows[index])
@@ -301,19 +336,24 @@ class Engine:
                 cached.outcome[row] = self._if_empty(self._kubelet(row), form)
         for index in np.flatnonzero(cause).tolist():
             self._ask_model(cached, int(rows[index]), form, CAUSES[cause[index]])
+        cached.versions[at] = np.where(self._versions[rows] == versions, versions, 0)
 
     def _ever_possible(
         self, cached: CachedVerdicts, number: int, form: PodForm, kinds: NDArray[np.int32]
-    ) -> NDArray[np.int8]:
+    ) -> Generator[None, None, NDArray[np.int8]]:
         """For nodes of these kinds of hardware, whether the pod fits with nothing held: _YES, _NO or _UNSURE."""
         group = self._groups[number]
         versions, verdicts = cached.of_kinds(number, group.kinds.count)
         stale = np.unique(kinds)
         stale = stale[versions[stale] != group.kinds.versions[stale]]
         if len(stale):
-            decisions, _ = admission.admit(form.shape, group.empty_view(stale), group.traits)
-            verdicts[stale] = np.where(decisions.cause != 0, _UNCERTAIN, decisions.undecided)
-            versions[stale] = group.kinds.versions[stale]
+            moves = self._moves
+            decisions, _ = yield from admission.admitting(form.shape, group.empty_view(stale), group.traits)
+            if self._moves == moves:
+                # They may have grown meanwhile.
+                versions, verdicts = cached.of_kinds(number, group.kinds.count)
+                verdicts[stale] = np.where(decisions.cause != 0, _UNCERTAIN, decisions.undecided)
+                versions[stale] = group.kinds.versions[stale]
         return verdicts[kinds]
 
     def _locate(self, cached: CachedVerdicts, pod: PodRequests, fitting: NDArray[np.int32], most: int) -> None:
@@ -321,12 +361,22 @@ class Engine:
 
         Any aligned node is better than all others, so among those a bound will do then.
         """
+        for _ in self._locating(cached, pod, fitting, most):
+            pass
+
+    def _locating(
+        self, cached: CachedVerdicts, pod: PodRequests, fitting: NDArray[np.int32], most: int
+    ) -> Iterator[None]:
         rows = fitting[cached.located[fitting] == NOT_LOOKED_FOR]
         numbers = self._where[0, rows]
         for number in np.flatnonzero(np.bincount(numbers)).tolist():
             group, mine = self._groups[number], rows[numbers == number]
             columns, shape = self._where[1, mine].astype(np.intp), pod.form(group.traits).shape
-            _, placements = admission.admit(shape, group.view(columns), group.traits, locate=True)
+            moves, versions = self._moves, self._versions[mine]
+            _, placements = yield from admission.admitting(shape, group.view(columns), group.traits, locate=True)
+            if self._moves != moves or (self._versions[mine] != versions).any():
+                # It is looked for once more when it is asked for.
+                return
             cached.zones[:, mine] = placements.zones
             by_ids = np.where(placements.known_cpus, np.int8(ANY_DEVICES), np.int8(BY_CPUS))
             cached.located[mine] = np.where(placements.known_cpus & placements.known_devices, np.int8(EXACT), by_ids)

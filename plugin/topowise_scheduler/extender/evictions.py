@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from topowise.runtime.turns import sliced
 from topowise_scheduler import preemption
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
@@ -34,6 +35,7 @@ class Evictions:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + BUDGET_S
+        await sliced(self._answers.steps(asked))
         verdicts = self._answers.verdicts(asked)
         chosen = {}
         for at, (name, proposal) in enumerate(proposed.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -10,12 +11,14 @@ from topowise import documents
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.runtime.turns import collected
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Query, Reply
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.view.explanation import NodeExplanation
 
 _TIMEOUT_S = 5.0
+_encode = msgspec.json.Encoder().encode
 
 
 class Explainer:
@@ -30,16 +33,16 @@ class Explainer:
         """The explanation of the manifest in a body, or without one of the pod that the query names."""
         nodes = query.get("node", ())
         if body is not None:
-            return Reply(self.manifest(body, nodes))
+            return Reply(await self.manifest(body, nodes))
         return Reply(await self.named(query.get("pod", ("",))[0], nodes))
 
     async def named(self, pod: str, nodes: Sequence[str]) -> bytes:
         """The explanation of a pod of the cluster, "namespace/name"; of these nodes, or of all."""
-        return msgspec.json.encode(await self.explanations(pod, nodes))
+        return await _encoded(await self.explanations(pod, nodes))
 
-    def manifest(self, body: bytes, nodes: Sequence[str]) -> bytes:
+    async def manifest(self, body: bytes, nodes: Sequence[str]) -> bytes:
         """The explanation of a pod as it is written in a manifest, YAML or JSON."""
-        return msgspec.json.encode(self._of(body, nodes))
+        return await _encoded(await self._of(body, nodes))
 
     async def explanations(self, pod: str, nodes: Sequence[str]) -> list[NodeExplanation]:
         """As `named`, not yet written."""
@@ -51,17 +54,25 @@ class Explainer:
             body = await self._api.request("GET", path, timeout=_TIMEOUT_S)
         except ApiError as exc:
             raise BadRequestError(f"pod {pod} cannot be read: {exc}") from exc
-        return self._of(body, nodes)
+        return await self._of(body, nodes)
 
-    def _of(self, body: bytes, nodes: Sequence[str]) -> list[NodeExplanation]:
+    async def _of(self, body: bytes, nodes: Sequence[str]) -> list[NodeExplanation]:
         problem = self._not_ready()
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
         try:
-            pod = msgspec.convert(documents.load(body), kube_scheduler.Pod)
+            # YAML of a large pod takes as long as a second, in which schedulers must not wait.
+            document = await asyncio.to_thread(documents.load, body)
+            pod = msgspec.convert(document, kube_scheduler.Pod)
         except (msgspec.ValidationError, documents.DocumentError) as exc:
             raise BadRequestError(f"request is not a manifest of a pod: {exc}") from exc
-        return self._view.explanations(kube_scheduler.unbound(pod), list(nodes) or self._view.names)
+        names = list(nodes) or self._view.names
+        return await collected(self._view.explaining(kube_scheduler.unbound(pod), names))
+
+
+async def _encoded(explanations: Sequence[NodeExplanation]) -> bytes:
+    """A list as JSON; of a whole cluster it is some megabytes."""
+    return b"[" + b",".join(await collected(map(_encode, explanations))) + b"]"
 
 
 def refuse(problem: str) -> Reply:

@@ -22,10 +22,12 @@ from topowise.runtime import tls
 from topowise.runtime.listening import listen
 from topowise.runtime.log import kv
 from topowise.runtime.once import OncePerChange
+from topowise.runtime.turns import sliced
+from topowise_scheduler.answers import UnpreparedError
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.connections import LIMITS, Guard, Limits
-from topowise_scheduler.extender.replies import REFUSED_BECAUSE, Afterwards, Reply, Verb
+from topowise_scheduler.extender.replies import REFUSED_BECAUSE, Afterwards, BadRequestError, Reply, Verb
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ _KEEP_ALIVE_S = int(LIMITS.idle_s)
 # Bodies up to this size are always read; the larger ones share so many times the largest.
 _SMALL = 1 << 18
 _LARGE_AT_ONCE = 2
+# While one answer is prepared some nodes change, while those are judged hardly any.
+_TRIES = 5
 _VOLCANO = "volcano"
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 
@@ -144,7 +148,7 @@ class Application:
             return verb.refuse(problem)
         try:
             if verb.now is not None:
-                return verb.now(body)
+                return await _in_slices(verb.now, body)
             if verb.later is not None:
                 return await verb.later(body)
             assert verb.query is not None
@@ -208,6 +212,16 @@ async def _send(send: Send, status: int, body: bytes, content_type: bytes = b"te
     headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def _in_slices(now: Callable[[bytes], Reply], body: bytes) -> Reply:
+    """The answer; what would keep others waiting for long is done beforehand, in slices."""
+    for _ in range(_TRIES):
+        try:
+            return now(body)
+        except UnpreparedError as exc:
+            await sliced(exc.steps)
+    raise BadRequestError("nodes change faster than a pod of so many containers can be judged")
 
 
 class _Server(uvicorn.Server):

@@ -71,7 +71,7 @@ class Verbs:
         self._scored = None
         args, asked = self._read(body)
         names = asked.names
-        verdicts = self._answers.verdicts(asked)
+        verdicts = self._answers.verdicts(asked, at_once=False)
         fitting = verdicts.outcomes == Outcome.FITS
         kept: list[str] | None = None
         nodes: wire.NodeList | None = None

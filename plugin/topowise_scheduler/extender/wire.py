@@ -9,6 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from topowise import pods
+from topowise.errors import ParseError
+from topowise_scheduler.cluster.records import LARGE_BYTES, MAX_CONTAINERS, too_many
 
 
 class _Metadata(msgspec.Struct, frozen=True, gc=False):
@@ -115,7 +117,24 @@ class ExtenderBindingResult(msgspec.Struct, frozen=True):
     Error: str = ""
 
 
-decode_args = msgspec.json.Decoder(ExtenderArgs).decode
+class _Counted(msgspec.Struct, frozen=True):
+    Pod: msgspec.Raw
+
+
+_decode_counted = msgspec.json.Decoder(_Counted).decode
+_decode_args = msgspec.json.Decoder(ExtenderArgs).decode
+
+
+def decode_args(body: bytes) -> ExtenderArgs:
+    """Raises ParseError for a pod of more containers than are judged, before it is decoded."""
+    # With names of nodes it is that long too, and looking costs a tenth of decoding them.
+    if len(body) > LARGE_BYTES and memoryview(raw := _decode_counted(body).Pod).nbytes > LARGE_BYTES:
+        pod, count = pods.without_containers(raw)
+        if count > MAX_CONTAINERS:
+            raise ParseError("pod", f"{pod.metadata.namespace}/{pod.metadata.name}", too_many(count))
+    return _decode_args(body)
+
+
 decode_repeated = msgspec.json.Decoder(Repeated).decode
 decode_preemption = msgspec.json.Decoder(ExtenderPreemptionArgs).decode
 decode_binding = msgspec.json.Decoder(ExtenderBindingArgs).decode

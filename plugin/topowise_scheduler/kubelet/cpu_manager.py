@@ -21,6 +21,7 @@ from topowise_scheduler.kubelet.hints import (
     Refused,
 )
 from topowise_scheduler.kubelet.masks import by_size, mask_of, masks_in, members, reaching, subsets, supersets
+from topowise_scheduler.kubelet.only import with_more
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
@@ -134,7 +135,7 @@ class CpuManager:
         cpus = mine.get(container.name)
         if cpus is None:
             cpus = self._take(count, hint, self._reusable)
-            self.held[pod.uid] = {**mine, container.name: cpus}
+            self.held[pod.uid] = with_more(mine, container.name, cpus)
         # What an init container had is for the containers after it; a sidecar or app container keeps what it takes.
         self._reusable = self._reusable | cpus if container.kind == "init" else self._reusable & ~cpus
 
@@ -166,7 +167,7 @@ class CpuManager:
 
     def hold(self, uid: str, container: str, cpus: CpuSet) -> None:
         """Book CPUs that a container is known to have."""
-        self.held[uid] = {**self.held.get(uid, {}), container: cpus}
+        self.held[uid] = with_more(self.held.get(uid), container, cpus)
         self.default &= ~cpus
 
     def correct(self, available: CpuSet) -> None:

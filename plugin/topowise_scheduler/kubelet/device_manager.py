@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from topowise_scheduler.kubelet.behaviour import Behaviour
-from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable
+from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable, shared_table
 from topowise_scheduler.kubelet.hints import IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import lowest
+from topowise_scheduler.kubelet.only import only_of
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
@@ -71,8 +72,8 @@ class DeviceManager:
         return copy
 
     def table(self, devices: Iterable[Device]) -> DeviceTable:
-        """The devices of one resource, as this kubelet looks at them."""
-        return DeviceTable(devices, self.positions, everywhere=self._everywhere)
+        """The devices of one resource, as this kubelet looks at them; nodes that have the same share it."""
+        return shared_table(tuple(devices), self.positions, everywhere=self._everywhere)
 
     def report(self, resource: str, table: DeviceTable) -> None:
         """The plugin reports a new list; devices that containers hold stay theirs, whatever the list says."""
@@ -180,7 +181,11 @@ class DeviceManager:
             self.report(resource, known)
         devices = known.select(ids)
         mine = self.held.get(uid, {})
-        self.held[uid] = {**mine, container: {**mine.get(container, {}), resource: devices}}
+        self.held[uid] = (
+            {**mine, container: {**mine.get(container, {}), resource: devices}}
+            if mine
+            else only_of(container, resource, devices)
+        )
         self.allocated[resource] |= devices
 
     def release(self, uid: str) -> None:

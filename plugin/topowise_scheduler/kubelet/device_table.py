@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 from topowise_scheduler.kubelet.machine import Device
 from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, mask_of, members, reaching, submasks, subsets
@@ -25,11 +26,12 @@ class DeviceTable:
         *,
         everywhere: bool = False,
     ) -> None:
-        self._devices = {device.id: device for device in devices}
+        listed = {device.id: device for device in devices}
+        self._devices = tuple(listed.values())
         self._positions = positions
-        self.ids = tuple(sorted({*self._devices, *others}))
+        self.ids = tuple(sorted({*listed, *others}))
         self.index = {device_id: number for number, device_id in enumerate(self.ids)}
-        reported = [(self.index[device.id], device) for device in self._devices.values()]
+        reported = [(self.index[device.id], device) for device in self._devices]
         self.reported: DeviceSet = mask_of(number for number, _ in reported)
         self.healthy: DeviceSet = mask_of(number for number, device in reported if device.healthy)
         self.without_topology: DeviceSet = mask_of(number for number, device in reported if device.numa is None)
@@ -113,4 +115,17 @@ class DeviceTable:
         missing = [device_id for device_id in ids if device_id not in self.index]
         if not missing:
             return self
-        return DeviceTable(self._devices.values(), self._positions, (*self.ids, *missing), everywhere=self._everywhere)
+        return DeviceTable(self._devices, self._positions, (*self.ids, *missing), everywhere=self._everywhere)
+
+
+# PCI addresses are the same on all nodes of a kind. A table is kept as long as a node has it.
+_shared: WeakValueDictionary[tuple[object, ...], DeviceTable] = WeakValueDictionary()
+
+
+def shared_table(devices: tuple[Device, ...], positions: Mapping[int, int], *, everywhere: bool) -> DeviceTable:
+    """The table of these devices, one for all who ask for the same."""
+    key = (devices, tuple(positions.items()), everywhere)
+    found = _shared.get(key)
+    if found is None:
+        found = _shared[key] = DeviceTable(devices, positions, everywhere=everywhere)
+    return found

@@ -15,6 +15,7 @@ from topowise.pods import Amounts
 from topowise_scheduler.kubelet.hints import EMPTY_POOL, IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
 from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, reaching
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
+from topowise_scheduler.kubelet.only import with_more
 from topowise_scheduler.kubelet.pod import NOT_WHOLE, ContainerView, PodView
 
 NO_DEFAULT = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
@@ -98,7 +99,9 @@ class MemoryManager:
             for name, mask, size in blocks:
                 self.tables.take(name, mask, max(0, size - reusable.get(name, 0)))
             self._update_reusable(container, blocks)
-            self.held[pod.uid] = {**_shrunk(pod, container, mine, blocks), container.name: blocks}
+            self.held[pod.uid] = with_more(
+                _shrunk(pod, container, mine, blocks) if mine else None, container.name, blocks
+            )
         else:
             self._update_reusable(container, blocks)
 
@@ -127,7 +130,7 @@ class MemoryManager:
         """Book blocks that a container is known to have."""
         for name, mask, size in blocks:
             self.tables.take(name, mask, size)
-        self.held[uid] = {**self.held.get(uid, {}), container: blocks}
+        self.held[uid] = with_more(self.held.get(uid), container, blocks)
 
     def release(self, uid: str) -> None:
         """Give back all the pod has (RemoveContainer, for each of its containers)."""

@@ -11,6 +11,8 @@ place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -29,6 +31,7 @@ from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
 from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
+from topowise_scheduler.kubelet.only import only
 from topowise_scheduler.kubelet.pod import PodView, finished, view
 from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN, Shortage, node_allocatable, shortages
 from topowise_scheduler.kubelet.scopes import Observer, Rejected
@@ -36,6 +39,8 @@ from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
 _NO_HINTS: Mapping[str, Hint] = {}
+# Types are those the memory manager has, and most containers hold one or two.
+_MANY_HELD: Final = 8192
 
 
 class _Active(msgspec.Struct, frozen=True, gc=False):
@@ -203,6 +208,9 @@ class Kubelet:
             refused = self._refused_by_predicates(seen)
             if refused is not None:
                 return refused
+        if len(hints) == 1:
+            # As most pods have one container, and all kinds of hints are few.
+            hints = only(*next(iter(hints.items())))
         self._activate(seen.uid, _Active(seen.requests, seen, hints))
         return Admission(uid=seen.uid, qos=seen.qos, admitted=True, placements=self.placements(seen.uid))
 
@@ -346,15 +354,10 @@ class Kubelet:
         return shortages(requests, self._used, len(self.active), self._fixed, devices, pod.init_requests)
 
     def _hold(self, uid: str, name: str, placement: Placement) -> None:
-        positions = self.devices.positions
         if self.cpu is not None and placement.cpus is not None:
             self.cpu.hold(uid, name, placement.cpus)
         if self.memory is not None and placement.memory:
-            blocks = [
-                Block(block.type, mask_of([positions[node] for node in block.numa if node in positions]), block.size)
-                for block in placement.memory
-            ]
-            self.memory.hold(uid, name, tuple(blocks))
+            self.memory.hold(uid, name, _blocks(placement.memory, self.node_ids))
         for resource, ids in placement.devices.items():
             self.devices.hold(uid, name, resource, ids)
 
@@ -377,3 +380,14 @@ class Kubelet:
             self.cpu.release(uid)
         if self.memory is not None:
             self.memory.release(uid)
+
+
+@lru_cache(maxsize=_MANY_HELD)
+def _blocks(held: tuple[MemoryBlock, ...], node_ids: tuple[int, ...]) -> tuple[Block, ...]:
+    """What is held by ids of nodes, by their positions; once for all containers that hold the same."""
+    return tuple(
+        [
+            Block(one.type, mask_of([node_ids.index(node) for node in one.numa if node in node_ids]), one.size)
+            for one in held
+        ]
+    )

@@ -9,7 +9,7 @@ Upstream: filterPodsWithPDBViolation (plugins/defaultpreemption/default_preempti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 import msgspec
@@ -117,11 +117,13 @@ class Budgets:
     def __len__(self) -> int:
         return len(self._held)
 
-    def replace(self, items: Iterable[Budget]) -> None:
-        """The collection is exactly this."""
-        self._held, self._buckets = {}, {}
+    def replace(self, items: Iterable[Budget]) -> Iterator[None]:
+        """The collection is exactly this, once all steps are done; until then it is what it was."""
+        fresh = Budgets()
         for item in items:
-            self.apply("ADDED", item)
+            fresh.apply("ADDED", item)
+            yield
+        self._held, self._buckets = fresh._held, fresh._buckets
 
     def apply(self, event: str, item: Budget) -> None:
         """One budget came, changed or went (a watch's event)."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from topowise import cpuset
 from topowise.attributes import HOLDINGS, holdings
@@ -12,6 +13,12 @@ from topowise_scheduler.kubelet import MemoryBlock, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.report.model import Placements, PodName, ReportError
 from topowise_scheduler.report.sets import cpu_set, nodes_of
+
+Devices = tuple[tuple[str, tuple[str, ...]], ...]
+
+# What a hostile report says of a container is longer, and is not remembered for others: 16,384 times so many bytes.
+_MEMORABLE: Final = 512
+_FEW: Final = 4
 
 
 class Known(NamedTuple):
@@ -26,22 +33,43 @@ def held_by(text: str, known: Known) -> dict[PodName, Placements]:
     """What each pod holds. Raises ParseError, and ReportError for what such a machine cannot have."""
     found: dict[PodName, Placements] = {}
     for pod in holdings.read(text):
-        name = (pod.namespace, pod.name)
+        # Pods have few namespaces.
+        name = (sys.intern(pod.namespace), pod.name)
         found[name] = _beside(found.get(name, {}), _placements(pod, known))
     return found
 
 
-def _placements(pod: holdings.Pod, known: Known) -> dict[str, Placement]:
+def _placements(pod: holdings.Pod, known: Known) -> Placements:
     # With pod-level resources the total is booked and the containers' blocks are only shares of it (KEP-5526), so the
     # total is all there is to give back.
     shares = bool(pod.own_memory)
-    placements = {
-        container.name: _placement(container.cpus, () if shares else container.memory, container.devices, known)
-        for container in pod.containers
-    }
+    of_each = [
+        _of_container(one.name, one.cpus, () if shares else one.memory, tuple(one.devices.items()), known)
+        for one in pod.containers
+    ]
+    if len(of_each) == 1 and not pod.own_cpus and not shares:
+        return of_each[0]
+    placements = {name: placement for one in of_each for name, placement in one.items()}
     if pod.own_cpus or shares:
         placements[""] = _placement(pod.own_cpus, pod.own_memory, {}, known)
     return placements
+
+
+def _of_container(
+    name: str, cpus: str, blocks: tuple[holdings.Block, ...], devices: Devices, known: Known
+) -> dict[str, Placement]:
+    """What one container holds, by its name. Containers of a kind are called alike and hold alike, so it is shared."""
+    length = len(name) + len(cpus) + sum([len(resource) + sum(map(len, ids)) for resource, ids in devices])
+    if length > _MEMORABLE or len(blocks) > _FEW:
+        return _made.__wrapped__(name, cpus, blocks, devices, known)
+    return _made(name, cpus, blocks, devices, known)
+
+
+@lru_cache(maxsize=16384)
+def _made(
+    name: str, cpus: str, blocks: tuple[holdings.Block, ...], devices: Devices, known: Known
+) -> dict[str, Placement]:
+    return {name: _placement(cpus, blocks, dict(devices), known)}
 
 
 def _placement(

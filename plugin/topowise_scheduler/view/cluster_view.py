@@ -49,15 +49,24 @@ class ClusterView:
 
     def explanations(self, pod: Pod, names: Sequence[str], *, with_hints: bool = False) -> list[NodeExplanation]:
         """Per node, in order. Asks the one-node model; for people, not for speed."""
-        asked, verdicts, against = self._judge(pod, names)
+        return [one for one in self.explaining(pod, names, with_hints=with_hints) if one is not None]
+
+    def explaining(
+        self, pod: Pod, names: Sequence[str], *, with_hints: bool = False
+    ) -> Iterator[NodeExplanation | None]:
+        """The same in steps, None for one that has come to nothing yet: a whole cluster takes seconds."""
+        yield from self._answers.steps(self._answers.question(pod, names, is_simulation=True))
+        asked, verdicts = self._ask(pod, names)
+        against: list[Refusal | None] = []
+        for refusal in self._against(pod, asked):
+            against.append(refusal)
+            yield None
         fits = [name for at, name in enumerate(names) if not (against[at] or verdicts.text(at))]
         scores = self._scores(pod, fits)
         not_looked_at = kube_scheduler.unexamined(pod.spec)
-        found = []
         for at, (name, refusal) in enumerate(zip(asked.names, against, strict=True)):
             mine = self._by_kubelet(asked, at, verdicts, scores.get(name, 0), with_hints).after(refusal)
-            found.append(msgspec.structs.replace(mine, not_looked_at=not_looked_at))
-        return found
+            yield msgspec.structs.replace(mine, not_looked_at=not_looked_at)
 
     def refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
         """What kube-scheduler itself has against each node, "" if nothing, in the words with which it sums up."""
@@ -102,8 +111,12 @@ class ClusterView:
 
     def _judge(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts, list[Refusal | None]]:
         """What the extender would say of each node, and what kube-scheduler has against it before it asks."""
+        asked, verdicts = self._ask(pod, names)
+        return asked, verdicts, list(self._against(pod, asked))
+
+    def _ask(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts]:
         asked = self._answers.question(pod, names, is_simulation=True)
-        return asked, self._answers.verdicts(asked), list(self._against(pod, asked))
+        return asked, self._answers.verdicts(asked)
 
     def _against(self, pod: Pod, asked: Question) -> Iterator[Refusal | None]:
         """What kube-scheduler itself has against each node of the question; nothing where nobody told of nodes."""

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import aclosing
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -29,13 +29,17 @@ from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
+from topowise.runtime.turns import SLICE_S
 
 log = logging.getLogger(__name__)
 
 Object = TypeVar("Object")
 EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
-_PAGE = "500"
+# Objects of a page. A page is decoded in one go, so that large objects come in smaller ones.
+_FIRST_PAGE = 50
+_MOST_IN_PAGE = 500
+_PAGE_BYTES = 2 << 20
 # Less than the API server's own 5..10 minutes, and spread so that a restarted server is not asked by all at once.
 _WATCH_SECONDS = (240.0, 290.0)
 _SILENCE_SECONDS = 150.0
@@ -43,15 +47,14 @@ _SILENCE_SECONDS = 150.0
 _RESUMABLE = (0, 429)
 # Deletions that are remembered, so that no event from before them brings an object back.
 _MOST_GONE = 1024
-# Work between two yields to the event loop, in seconds: whoever else asks something waits for as long.
-_SLICE = 0.002
 
 
 class Consumer(Protocol[Object]):
     """What is done with the copy. Called in the event loop; must not block."""
 
-    def replace(self, items: list[Object]) -> None:
-        """The collection is exactly this."""
+    def replace(self, items: list[Object]) -> Iterable[None] | None:
+        """The collection is exactly this. A large one may be taken in step by step: between two steps others run, and
+        no event of this collection comes before the last."""
 
     def apply(self, event: EventType, item: Object) -> None:
         """One object came, changed or went."""
@@ -89,6 +92,30 @@ class _Event(msgspec.Struct, frozen=True):
 _decode_page = msgspec.json.Decoder(_Page).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+class _Versions:
+    """The version in which each object is held, by namespace and name: some 100 bytes each, as there may be 450,000."""
+
+    def __init__(self) -> None:
+        self._by_namespace: dict[str, dict[str, int]] = {}
+
+    def of(self, meta: _Meta) -> int | None:
+        """None for an object that is not held."""
+        return self._by_namespace.get(meta.namespace, {}).get(meta.name)
+
+    def put(self, meta: _Meta, item: object) -> None:
+        # The string of the item, if it keeps one: the envelope's is another.
+        name = getattr(item, "name", None)
+        versions = self._by_namespace.setdefault(meta.namespace, {})
+        versions[name if name == meta.name else meta.name] = _number(meta.resourceVersion)
+
+    def drop(self, meta: _Meta) -> None:
+        versions = self._by_namespace.get(meta.namespace)
+        if versions is not None:
+            versions.pop(meta.name, None)
+            if not versions:
+                del self._by_namespace[meta.namespace]
 
 
 class HistoryLostError(TopowiseError):
@@ -131,7 +158,7 @@ class Reflector(Generic[Object]):
         self._missing_is_empty = missing_is_empty
         self._gives_up_on = gives_up_on
         self._version = ""
-        self._held: dict[tuple[str, str], int] = {}
+        self._held = _Versions()
         self._listed = 0
         self._is_listing = False
         self._gone: dict[tuple[str, str], int] = {}
@@ -162,6 +189,9 @@ class Reflector(Generic[Object]):
                 if exc.status in self._gives_up_on:
                     raise
                 self.failures += 1
+                if exc.status == 404 and self._missing_is_empty and not self.synced:
+                    await self._replace([])
+                    self.synced = True
                 self._log_failure(exc)
                 await asyncio.sleep(self._backoff.next_delay(at_least=exc.retry_after))
 
@@ -182,9 +212,9 @@ class Reflector(Generic[Object]):
     async def _list(self) -> None:
         has_failed, self._is_listing = self._is_listing, True
         items: list[Object] = []
-        held: dict[tuple[str, str], int] = {}
-        query = {**self._query, "limit": _PAGE}
-        page = await self._first_page(query)
+        held = _Versions()
+        query = {**self._query, "limit": str(_FIRST_PAGE)}
+        page, size = await self._first_page(query)
         while True:
             for raw in page.items or ():
                 self._take(raw, items, held)
@@ -192,21 +222,26 @@ class Reflector(Generic[Object]):
             if not page.metadata.more:
                 break
             query["continue"] = page.metadata.more
-            page = await self._page(self._path, query)
+            query["limit"] = str(_next_limit(size, len(page.items or ())))
+            page, size = await self._page(self._path, query)
         self._version, self._held = page.metadata.resourceVersion, held
         # All that was gone by then is missing in the list.
         self._listed, self._gone = _number(self._version), {}
         self.lists += 1
-        self._consumer.replace(items)
+        await self._replace(items)
         self._is_listing = False
         self._recovered(len(items), has_failed=has_failed)
 
-    async def _first_page(self, query: dict[str, str]) -> _Page:
+    async def _replace(self, items: list[Object]) -> None:
+        for _ in self._consumer.replace(items) or ():
+            await self._yield_if_due()
+
+    async def _first_page(self, query: dict[str, str]) -> tuple[_Page, int]:
         """From the first path that is served; if none is, what is said of the first."""
         missing: list[ApiError] = []
         for path in self._paths:
             try:
-                page = await self._page(path, query)
+                page, size = await self._page(path, query)
             except ApiError as exc:
                 if exc.status != 404:
                     raise
@@ -215,11 +250,13 @@ class Reflector(Generic[Object]):
             if path != self._path:
                 log.info("Reading another version", extra=kv(resource=self.name, path=path, was=self._path))
                 self._path = path
-            return page
+            return page, size
         raise missing[0]
 
-    async def _page(self, path: str, query: dict[str, str]) -> _Page:
-        return _page(await self._api.request("GET", path, query=query, timeout=60.0), path)
+    async def _page(self, path: str, query: dict[str, str]) -> tuple[_Page, int]:
+        """A part of the list, and how many bytes it came in."""
+        body = await self._api.request("GET", path, query=query, timeout=60.0)
+        return _page(body, path), len(body)
 
     async def _is_served(self, path: str) -> bool:
         try:
@@ -233,18 +270,19 @@ class Reflector(Generic[Object]):
     async def _yield_if_due(self) -> None:
         """Lets others run if it has been a while."""
         now = time.monotonic()
-        if now - self._yielded_at > _SLICE:
+        if now - self._yielded_at > SLICE_S:
             await asyncio.sleep(0)
             self._yielded_at = time.monotonic()
 
-    def _take(self, raw: msgspec.Raw, items: list[Object], held: dict[tuple[str, str], int]) -> None:
+    def _take(self, raw: msgspec.Raw, items: list[Object], held: _Versions) -> None:
         try:
             meta = _decode_envelope(raw).metadata
-            items.append(self._decode(raw))
+            item = self._decode(raw)
         except Exception as exc:
             self._skip(raw, exc)
             return
-        held[meta.namespace, meta.name] = _number(meta.resourceVersion)
+        items.append(item)
+        held.put(meta, item)
 
     async def _watch_once(self) -> bool:
         """Follows one watch to its end. True if it lasted or brought anything, so that the next may start at once."""
@@ -306,39 +344,40 @@ class Reflector(Generic[Object]):
             self._version = meta.resourceVersion
 
     def _on_object(self, event: EventType, raw: msgspec.Raw, meta: _Meta) -> None:
-        key = (meta.namespace, meta.name)
         version = _number(meta.resourceVersion)
-        if self._is_past(event, key, version):
+        if self._is_past(event, meta, version):
             log.log(V2, "Ignored an event older than what is held", extra=kv(resource=self.name, name=meta.name))
             return
         try:
             item = self._decode(raw)
         except Exception as exc:
-            if event == "DELETED" and key in self._held:
+            if event == "DELETED" and self._held.of(meta) is not None:
                 raise HistoryLostError(f"{meta.name} was deleted and does not decode any more: {exc}") from exc
             self._skip(raw, exc)
             return
         if event == "DELETED":
-            self._note_deleted(key, version)
+            self._note_deleted(meta, version)
         else:
-            self._held[key] = version
+            self._held.put(meta, item)
         try:
             self._consumer.apply(event, item)
         except Exception:
             # A defect of ours, but one object's; without its task the daemon would be blind to all others.
             log.exception("Event cannot be applied, left out", extra=kv(resource=self.name, name=meta.name))
 
-    def _is_past(self, event: EventType, key: tuple[str, str], version: int) -> bool:
+    def _is_past(self, event: EventType, meta: _Meta, version: int) -> bool:
         """Whether an event says nothing new: it is older than what we hold, or than the end of the object."""
         if not version:
             return False
-        if key in self._held:
+        held = self._held.of(meta)
+        if held is not None:
             # Some servers let an object go in the version it had.
-            return version < self._held[key] + (event != "DELETED")
-        return version <= max(self._listed, self._gone.get(key, 0))
+            return version < held + (event != "DELETED")
+        return version <= max(self._listed, self._gone.get((meta.namespace, meta.name), 0))
 
-    def _note_deleted(self, key: tuple[str, str], version: int) -> None:
-        self._held.pop(key, None)
+    def _note_deleted(self, meta: _Meta, version: int) -> None:
+        self._held.drop(meta)
+        key = (meta.namespace, meta.name)
         self._gone.pop(key, None)
         self._gone[key] = version
         if len(self._gone) > _MOST_GONE:
@@ -351,9 +390,6 @@ class Reflector(Generic[Object]):
         )
 
     def _log_failure(self, exc: ApiError) -> None:
-        if exc.status == 404 and self._missing_is_empty and not self.synced:
-            self._consumer.replace([])
-            self.synced = True
         if self._failures.is_change(str(exc)):
             log.warning("Cannot list and watch, trying again", extra=kv(resource=self.name, why=exc))
 
@@ -369,6 +405,11 @@ def _page(body: bytes, path: str) -> _Page:
         return _decode_page(body)
     except documents.UNREADABLE as exc:
         raise ApiError(0, "BadAnswer", f"the answer is not a list: {exc}", request=f"GET {path}") from exc
+
+
+def _next_limit(size: int, count: int) -> int:
+    """How many objects to ask for after a page of `count` in `size` bytes."""
+    return max(1, min(_MOST_IN_PAGE, _PAGE_BYTES * max(1, count) // max(1, size)))
 
 
 def _number(version: str) -> int:

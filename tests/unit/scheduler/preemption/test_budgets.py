@@ -128,5 +128,5 @@ def test_a_budget_that_changes_or_goes_is_found_as_it_is_now() -> None:
     assert budgets.matching("p", "default", {"app": "y"}) == ("default/b",)
     budgets.apply("DELETED", selecting("y"))
     assert budgets.matching("p", "default", {"app": "y"}) == ()
-    budgets.replace([selecting("z")])
+    assert list(budgets.replace([selecting("z")]))
     assert budgets.matching("p", "default", {"app": "z"}) == ("default/b",)

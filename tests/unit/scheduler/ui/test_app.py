@@ -102,7 +102,8 @@ class Site:
 @pytest.fixture
 def site() -> Site:
     made = Site()
-    made.service.ledger.replace_nodes({"n1", "n2", "virtual"})
+    for name in ("n1", "n2", "virtual"):
+        made.service.ledger.put_node(name)
     made.exact("n1")
     made.service.report(counts("n2", ("3", "0"), included=(), policy="restricted"))
     return made

@@ -1,0 +1,80 @@
+"""Nobody keeps the event loop for longer than ten milliseconds of CPU on a whole cluster; figures are printed.
+
+In one process, so that turns are counted in CPU time. What is over the limit today is named with what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from crowds import ask, cluster, consumers, many_containers, names, records, relist, reports, requeueing, waiting
+from scheduling import Service, pod
+from topowise.runtime.turns import sliced
+from watchdog import MOST_MS, idle_share, watchdog
+
+NODES = 5000
+PODS = 30
+
+
+@pytest.fixture(scope="module")
+def service() -> Service:
+    made = cluster(NODES)
+    made.answers.fits(made.records.decode(msgspec.json.encode(pod("first"))), names(NODES))
+    gc.collect()
+    gc.freeze()
+    return made
+
+
+@asynccontextmanager
+async def within(what: str, most: float = MOST_MS) -> AsyncIterator[None]:
+    async with watchdog() as dog:
+        yield
+    sys.stdout.write(f"{what}: the longest turn took {dog.longest_ms:.1f} ms of {dog.turns}\n")
+    assert dog.longest_ms < most, what
+
+
+async def during(what: str, work: Coroutine[Any, Any, Any], most: float = MOST_MS) -> Any:
+    async with within(what, most):
+        return await work
+
+
+async def test_large_pods_and_an_explanation_of_all_nodes(service: Service) -> None:
+    for containers in (1, 4, 8, 32, 64, 20_000):
+        # A pod that is answered at once needs its sums over four containers on all nodes, and one of many its answer.
+        most = 2 * MOST_MS
+        await during(
+            f"a pod of {containers} containers", ask(service, "filter", many_containers(containers), names(NODES)), most
+        )
+    await during("an explanation", ask(service, "explain", pod("a", "2"), []), 2 * MOST_MS)
+
+
+async def test_two_hundred_kinds_of_waiting_pods(service: Service) -> None:
+    waiting(service, 200)
+    async with within("200 kinds of waiting pods"):
+        task = await requeueing(service)
+        await asyncio.sleep(5)
+    # What is left to try is tried unwatched, as a watchdog takes the whole core.
+    await asyncio.sleep(15)
+    assert await idle_share(2.0) < 0.02
+    task.cancel()
+
+
+async def test_lists_of_150_000_pods_and_5_000_nodes(service: Service) -> None:
+    """The last one, as the nodes are full then."""
+    told = consumers(service)
+    listed, reported = records(service, NODES, PODS), list(reports(NODES, "2"))
+    gc.collect()
+    gc.freeze()
+    await during("a list of pods", relist(told["pods"], listed), 2 * MOST_MS)
+    gc.freeze()
+    await during("the same list again", relist(told["pods"], listed))
+    await during("a list of reports", relist(told["noderesourcetopologies"], reported), 2 * MOST_MS)
+    await during("what time changes", sliced(service.ledger.ticking()))

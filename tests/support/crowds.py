@@ -1,0 +1,110 @@
+"""Clusters, pods and questions that are many or large, of any size: small in the tests, whole in tests/e2e."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from scheduling import WAITS, NoApi, Service, exact, kubelet, pod
+from topowise.kube.reflector import Consumer
+from topowise.runtime.turns import sliced
+from topowise_scheduler import report
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.watch import reflectors
+from topowise_scheduler.extender.http import Application, Metrics
+from topowise_scheduler.preemption import Budgets
+from topowise_scheduler.requeue import Requeuer
+
+
+def names(nodes: int) -> list[str]:
+    """Of all nodes."""
+    return [f"n{number:05}" for number in range(nodes)]
+
+
+def reports(nodes: int, version: str = "1") -> Iterator[report.Report]:
+    """Of all nodes, nothing held."""
+    topology = exact(kubelet(), version)
+    for name in names(nodes):
+        yield report.read(
+            msgspec.structs.replace(topology, metadata=msgspec.structs.replace(topology.metadata, name=name))
+        )
+
+
+def cluster(nodes: int) -> Service:
+    """So many nodes of two NUMA nodes each that our exporter reports."""
+    service = Service()
+    for name, one in zip(names(nodes), reports(nodes), strict=True):
+        service.ledger.put_node(name)
+        service.ledger.put_report(one)
+    return service
+
+
+def records(service: Service, nodes: int, each: int, first: int = 0) -> list[PodRecord]:
+    """So many pods on each node as a list has them, all of one shape."""
+    made = service.records.decode(msgspec.json.encode(pod("p", "1", node="n", phase="Running", startTime="2026")))
+    return [
+        msgspec.structs.replace(made, uid=f"uid-{name}-{number}", name=f"p-{name}-{number}", node=name)
+        for name in names(nodes)
+        for number in range(first, first + each)
+    ]
+
+
+def consumers(service: Service, budgets: Budgets | None = None) -> dict[str, Consumer[Any]]:
+    """Who takes in what is listed and watched, by collection."""
+    sources = reflectors(NoApi(), service.ledger, service.records, budgets or Budgets(), service.nodes)
+    return {source.name: source._consumer for source in sources}
+
+
+async def relist(consumer: Consumer[Any], items: list[Any]) -> None:
+    """A list has come, as the reflector hands it over."""
+    await sliced(consumer.replace(items) or ())
+
+
+def waiting(service: Service, kinds: int) -> None:
+    """So many pods wait, each of a kind of its own."""
+    for number in range(kinds):
+        service.put(pod(f"w{number}", "5", memory=f"{number + 1}Mi", conditions=WAITS))
+
+
+async def requeueing(service: Service) -> asyncio.Task[None]:
+    """The requeuer at work; nobody fits anywhere, so that it asks nobody."""
+    requeuer = Requeuer(
+        NoApi(),
+        service.ledger,
+        service.answers.fits,
+        interval=0.01,
+        per_second=20.0,
+        prepare=service.answers.fitting,
+    )
+    return asyncio.create_task(requeuer.run())
+
+
+def many_containers(count: int, cpu: str = "1") -> dict[str, Any]:
+    """A Guaranteed pod of so many containers."""
+    document = pod("large", cpu)
+    (container,) = document["spec"]["containers"]
+    document["spec"]["containers"] = [{**container, "name": f"c{number}"} for number in range(count)]
+    return document
+
+
+async def ask(service: Service, verb: str, document: dict[str, Any], nodes: list[str], query: bytes = b"") -> Any:
+    """What the service answers over HTTP."""
+    application = Application(service.served(), Metrics(CollectorRegistry()), 64 << 20)
+    body = document if verb == "explain" else {"Pod": document, "NodeNames": nodes}
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": encoded}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    encoded = msgspec.json.encode(body)
+    await asyncio.sleep(0)
+    await application({"path": f"/{verb}", "method": "POST", "query_string": query}, receive, send)
+    await asyncio.sleep(0)
+    return sent[1]["body"]

@@ -1,0 +1,237 @@
+"""What is remembered is bounded in bytes and goes with the pod that caused it; docs/bounds.md has a row for each."""
+
+from __future__ import annotations
+
+import gc
+import re
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from crowds import many_containers
+from scheduling import WAITS, NoApi, Service, counts, kubelet, pod
+from topowise import pods
+from topowise.kube.reflector import Reflector, _decode_envelope
+from topowise_scheduler.cluster import records as records_of_pods
+from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.quarantine import Quarantine
+from topowise_scheduler.cluster.shared import Shared
+from topowise_scheduler.engine import cache as verdict_cache
+from topowise_scheduler.engine.cache import VerdictCache
+from topowise_scheduler.kubelet import Device
+from topowise_scheduler.kubelet.only import only, only_of, with_more
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
+from topowise_scheduler.report import hardware
+from topowise_scheduler.shape import PodRequests
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def requests(containers: int, memory: int = 1) -> PodRequests:
+    document = many_containers(containers)
+    document["spec"]["containers"][0]["resources"] = {"requests": {"memory": str(memory)}}
+    return PodRequests(pods.needs(pods.decode(msgspec.json.encode(document))))
+
+
+def test_a_shape_goes_with_the_last_of_its_pods() -> None:
+    service = Service()
+    first, second = service.put(pod("a", "3")), service.put(pod("b", "3"))
+    assert first.requests is second.requests
+    assert len(service.records._requests) == 1
+    del first
+    service.ledger.drop_pod("uid-a")
+    gc.collect()
+    assert len(service.records._requests) == 1
+    del second
+    service.ledger.drop_pod("uid-b")
+    gc.collect()
+    assert len(service.records._requests) == 0
+
+
+def test_the_text_of_a_shape_is_short_however_large_the_pod() -> None:
+    service = Service()
+    large = service.put(many_containers(records_of_pods.MAX_CONTAINERS))
+    assert large.needs is not None
+    assert len(large.shape) == len(service.put(pod("small")).shape) == 16
+
+
+@pytest.mark.parametrize("containers", [records_of_pods.MAX_CONTAINERS + 1, 20_000])
+def test_of_a_pod_that_is_too_large_nothing_is_kept(containers: int) -> None:
+    service = Service()
+    record = service.put({**many_containers(containers), "status": {"phase": "Running"}}, is_news=True)
+    assert record.requests is None
+    assert record.shape == b""
+    assert record.problem == f"at most 64 containers, it has {containers}"
+    assert len(service.records._requests) == 0
+
+
+def test_a_pod_of_too_many_amounts_is_not_judged() -> None:
+    document = pod("a")
+    amounts = {f"example.com/{number}": "1" for number in range(1100)}
+    document["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+    assert Service().put(document).problem == "at most 2048 amounts in its containers, it has 2200"
+
+
+def test_a_large_pod_on_a_node_is_told_by_its_report_alone(caplog: pytest.LogCaptureFixture) -> None:
+    service = Service()
+    service.report(counts("n1", "8", included=()))
+    document = many_containers(5000)
+    document["spec"]["nodeName"] = "n1"
+    record = service.put(document)
+    assert (record.node, record.stage) == ("n1", "assigned")
+    assert "Pod cannot be booked" in caplog.text
+    assert service.free("n1") == [8]
+    service.ledger.drop_pod(record.uid)
+    service.ledger.check()
+
+
+def test_what_is_shared_is_bounded_in_bytes_and_begins_anew() -> None:
+    shared: Shared[str, list[str]] = Shared(10_000)
+    first = shared.once("a", 100, list)
+    assert shared.once("a", 100, list) is first
+    for number in range(100):
+        shared.once(f"k{number}", 700, list)
+        assert len(shared) <= 10
+    assert shared.once("a", 100, list) is not first
+
+
+def test_labels_of_nodes_that_change_all_the_time_are_not_kept() -> None:
+    nodes = Nodes()
+    for number in range(100):
+        document = {"metadata": {"name": "n", "labels": {"x": f"{number:0>1000000}"}}, "spec": {}, "status": {}}
+        nodes.apply("MODIFIED", nodes.decode(msgspec.json.encode(document)))
+    assert len(nodes._labels) <= 16
+
+
+def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_events() -> None:
+    service = Service()
+    document = many_containers(records_of_pods.MAX_CONTAINERS)
+    for number in range(800):
+        document["metadata"]["uid"] = f"made-up-{number}"
+        service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
+    assert 0 < len(service.ledger._asked) < 600
+    assert 31 << 20 < service.ledger._asked_size <= 32 << 20
+    assert service.ledger.remembered("made-up-799") is not None
+    for uid in list(service.ledger._asked):
+        service.ledger.drop_pod(uid)
+    assert service.ledger._asked_size == 0
+
+
+def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topowise_scheduler.cluster.quarantine._MOST", 20)
+    quarantine = Quarantine()
+    for number in range(30):
+        quarantine.put(b"%d" % (number % 3), f"n{number // 3}", float(number))
+    assert len(quarantine) <= 20
+    assert "n0" not in quarantine.nodes(b"0")
+    assert "n9" in quarantine.nodes(b"0")
+    assert quarantine.expire(1e9) == {f"n{number}" for number in range(4, 10)}
+    assert len(quarantine) == 0
+    assert (quarantine._until, quarantine._shapes) == ({}, {})
+
+
+def test_refusals_waiting_and_reservations_go_with_the_pod() -> None:
+    service = Service()
+    service.report(counts("n1", "8", included=()))
+    waits = service.put(pod("w", conditions=WAITS))
+    service.put(pod("r", node="n1", phase="Failed", reason="TopologyAffinityError"))
+    reserved = service.put(pod("e"))
+    assert reserved.needs is not None
+    service.ledger.reserve(reserved, reserved.needs, "n1")
+    assert (len(service.ledger.waiting), service.ledger.quarantines, service.ledger.open_reservations) == (1, 1, 1)
+    for uid in (waits.uid, reserved.uid, "uid-r"):
+        service.ledger.drop_pod(uid)
+    assert (len(service.ledger.waiting), service.ledger.open_reservations) == (0, 0)
+    assert not service.ledger.refused
+    service.clock.now += 301
+    service.ledger.tick()
+    assert service.ledger.quarantines == 0
+
+
+def test_verdicts_are_bounded_in_bytes_with_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict_cache, "_MAX_BYTES", 1 << 20)
+    cached = VerdictCache()
+    for number in range(60):
+        found = cached.of(requests(100, number + 1), 100)
+        found.kinds[number] = np.zeros(100, np.int64), np.zeros(100, np.int8)
+    assert 1 < len(cached) < 10
+    assert cached._bytes == sum(one.counted for one in cached._shapes.values()) <= 1 << 20
+
+
+def test_what_containers_hold_alike_is_one_object_and_what_is_made_up_is_not_kept() -> None:
+    assert only("c", 5) is only("c", 5)
+    assert with_more(only("a", 1), "b", 2) is with_more({"a": 1}, "b", 2)
+    assert only_of("c", "gpu", 1) is only_of("c", "gpu", 1)
+    for name, held in (("c" * 64, 1), ("c", 1 << 2000)):
+        assert only(name, held) == {name: held}
+        assert only(name, held) is not only(name, held)
+
+
+def test_nodes_with_the_same_devices_share_their_table() -> None:
+    one, other = kubelet(), kubelet()
+    devices = [("a", (0,)), ("b", (1,))]
+    for node in (one, other):
+        node.report_devices("x.io/nic", [Device(name, near) for name, near in devices])
+    assert one.devices.tables["x.io/nic"] is other.devices.tables["x.io/nic"]
+
+
+def test_long_texts_of_reports_are_not_remembered() -> None:
+    long = hardware.Facts("x" * (1 << 16), "", ())
+    before = (hardware._shared.cache_info().currsize, hardware._empty.cache_info().currsize)
+    assert hardware.shared(long) is long
+    assert hardware.empty(long, "", NEWEST_RECORDED).kubelet is None
+    assert (hardware._shared.cache_info().currsize, hardware._empty.cache_info().currsize) == before
+
+
+def test_deletions_that_are_remembered_are_bounded() -> None:
+    reflector = Reflector(NoApi(), "/api/v1/pods", pods.decode, Nodes())  # type: ignore[arg-type]
+    for number in range(3000):
+        raw = msgspec.Raw(b'{"metadata":{"name":"p%d","namespace":"d","resourceVersion":"%d"}}' % (number, number + 1))
+        reflector._note_deleted(_decode_envelope(raw).metadata, number + 1)
+    assert len(reflector._gone) == 1024
+    assert ("d", "p2999") in reflector._gone
+
+
+def test_names_that_are_none_are_not_remembered() -> None:
+    service = Service()
+    service.answers.question(pods.decode(msgspec.json.encode(pod("a"))), ["n" * 254, "known-to-nobody"])
+    assert service.answers._unknown == {"known-to-nobody"}
+
+
+def test_amounts_with_long_names_are_not_remembered() -> None:
+    before = pods._amount_of.cache_info().currsize
+    assert pods.amount_of("example.com/" + "x" * 200, "3") == 3
+    assert pods._amount_of.cache_info().currsize == before
+
+
+def test_four_hundred_pods_of_2500_containers_leave_nothing_behind() -> None:
+    service = Service()
+    service.report(counts("n1", "8", included=()))
+
+    def one(number: int) -> None:
+        document = many_containers(2500)
+        document["metadata"]["uid"] = f"large-{number}"
+        document["spec"]["containers"][0]["resources"]["limits"]["memory"] = str(number + 1)
+        service.put(document)
+        service.ledger.drop_pod(f"large-{number}")
+
+    for number in range(20):
+        one(number)
+    before = _resident()
+    for number in range(20, 400):
+        one(number)
+    assert _resident() < 1.1 * before
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1])
+
+
+def test_every_row_of_the_page_names_a_test_that_there_is() -> None:
+    page = (REPOSITORY / "docs/bounds.md").read_text()
+    rows = re.findall(r"^\|.*\| `([^`]+)::(\w+)` \|$", page, re.MULTILINE)
+    assert len(rows) > 15
+    for path, name in rows:
+        assert f"def {name}(" in (REPOSITORY / path).read_text(), f"{path}::{name}"

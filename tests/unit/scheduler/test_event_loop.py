@@ -1,0 +1,123 @@
+"""Nobody keeps the event loop for longer than ten milliseconds of CPU, whoever sends what.
+
+The clusters are small here, so that the tests take seconds; tests/e2e/test_event_loop.py has them whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from crowds import ask, cluster, consumers, many_containers, names, records, relist, reports, requeueing, waiting
+from scheduling import Service, pod
+from topowise.runtime.turns import SLICE_S, collected, sliced
+from topowise_scheduler.preemption import Budgets, decode_budget
+from watchdog import MOST_MS, idle_share, watchdog
+
+NODES = 300
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    made = cluster(NODES)
+    # The first question of a process makes tables that all others use.
+    made.answers.fits(made.records.decode(msgspec.json.encode(pod("first"))), names(NODES))
+    # As the daemon does: what is there stays, and is not gone through again and again.
+    gc.collect()
+    gc.freeze()
+    yield made
+    gc.unfreeze()
+
+
+async def test_a_watchdog_sees_who_keeps_the_loop() -> None:
+    async with watchdog() as dog:
+        sum(range(1_000_000))
+    assert dog.longest_ms > MOST_MS
+
+
+async def test_steps_are_done_in_slices_and_in_their_order() -> None:
+    async with watchdog() as dog:
+        found = await collected(None if number % 2 else sum(range(number)) for number in range(0, 20_000, 15))
+        await sliced(())
+    assert found == [sum(range(number)) for number in range(0, 20_000, 30)]
+    assert dog.longest_ms < 1e3 * SLICE_S + MOST_MS
+    assert dog.turns > 3
+
+
+async def test_two_hundred_kinds_of_waiting_pods_and_then_nothing_to_do(service: Service) -> None:
+    waiting(service, 200)
+    for number in range(NODES):
+        service.put(pod(f"full{number}", "7", node=names(NODES)[number]))
+    async with watchdog() as dog:
+        task = await requeueing(service)
+        await asyncio.sleep(0.3)
+    # What is left to try is tried, and then there is nothing to do.
+    for _ in range(50):
+        if (share := await idle_share(0.2)) < 0.1:
+            break
+    assert share < 0.1
+    task.cancel()
+    assert dog.longest_ms < MOST_MS
+
+
+async def test_a_list_of_pods_and_reports_is_taken_in_step_by_step(service: Service) -> None:
+    told = consumers(service)
+    async with watchdog() as dog:
+        await relist(told["pods"], records(service, NODES, 3))
+        await relist(told["noderesourcetopologies"], list(reports(NODES, "2")))
+        await relist(told["pods"], records(service, NODES, 2, first=1))
+    # Making the lists is not the service's work.
+    assert dog.turns > 20
+    service.ledger.check()
+    assert {uid for uid, _ in service.ledger.pod_states()} == {one.uid for one in records(service, NODES, 2, first=1)}
+
+
+async def test_ten_thousand_budgets_are_listed_step_by_step() -> None:
+    budgets = Budgets()
+    listed = [
+        decode_budget(
+            msgspec.json.encode(
+                {
+                    "metadata": {"name": f"b{number}", "namespace": "default"},
+                    "spec": {"selector": {"matchLabels": {"app": f"a{number}"}}},
+                    "status": {"disruptionsAllowed": 1},
+                }
+            )
+        )
+        for number in range(10_000)
+    ]
+    async with watchdog() as dog:
+        await sliced(budgets.replace(listed))
+        matching = budgets.matching("p", "default", {"app": "a77"})
+    assert matching == ("default/b77",)
+    assert dog.longest_ms < MOST_MS
+    assert len(budgets) == 10_000
+
+
+async def test_a_pod_of_many_containers_is_judged_in_slices(service: Service) -> None:
+    document = many_containers(60)
+    async with watchdog() as dog:
+        answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
+    assert len(answer["FailedAndUnresolvableNodes"]) == NODES
+    assert not answer.get("Error")
+    assert dog.turns > 3
+    assert dog.longest_ms < 2 * MOST_MS
+
+
+@pytest.mark.parametrize("containers", [65, 20_000])
+async def test_a_pod_of_more_containers_is_refused_at_once(service: Service, containers: int) -> None:
+    document = many_containers(containers)
+    answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
+    assert answer["Error"] == f"pod 'default/large': expected at most 64 containers, it has {containers}"
+
+
+async def test_an_explanation_of_all_nodes_is_made_in_slices(service: Service) -> None:
+    async with watchdog() as dog:
+        answer = msgspec.json.decode(await ask(service, "explain", pod("a", "2"), []))
+    assert {one["node"] for one in answer} == set(names(NODES))
+    assert dog.turns > 5
+    assert dog.longest_ms < MOST_MS
