@@ -69,7 +69,7 @@ class Fitting:
         """Whether all fit, and the name of the reservation, "" for none."""
         wanted = asked.wanted
         if not 0 < len(wanted) <= together.MOST_PODS:
-            raise ParseError("pods", str(len(wanted)), f"expected 1 to {together.MOST_PODS} of them")
+            raise ParseError("pods", str(len(wanted)), f"1 to {together.MOST_PODS} of them")
         self._check_limit(len(wanted) if asked.reserve_seconds else 0)
         steps = together.placing(self._answers, self._view, wanted, list(asked.nodes) or self._view.names)
         started = time.perf_counter()
@@ -102,7 +102,7 @@ class Fitting:
             raise ParseError(
                 "reserveSeconds",
                 f"{more} pods beside {kept}",
-                f"expected {self._most_reserved} at the most (fitTogether.mostReserved); nothing is reserved",
+                f"{self._most_reserved} at the most (fitTogether.mostReserved); nothing is reserved",
             )
 
     def _reserve(self, found: Together, seconds: int) -> tuple[Together, str]:
