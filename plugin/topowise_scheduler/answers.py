@@ -31,6 +31,12 @@ _FEW: Final = 8
 _MAX_APART: Final = 1 << 14
 _MAX_APART_BYTES: Final = 16 << 20
 _FITS: Final = int(Outcome.FITS)
+# What a number of Engine.reasons takes.
+_REASON_BITS: Final = 4
+
+_ALL: Final = slice(None)
+
+Subset = NDArray[np.intp] | slice
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -84,19 +90,27 @@ class Answers:
 
     def __init__(self, ledger: Ledger, records: Records, strategy: Strategy, *, top_score: int = 10) -> None:
         self._ledger = ledger
-        self._engine = ledger.engine
+        self.engine = ledger.engine
         self._records = records
         self._strategy = strategy
         self._top_score = top_score
         self._texts = _Texts()
+        # By outcome and reason, the number of the words for them.
+        self._words: NDArray[np.int16] = np.zeros(len(Outcome) << _REASON_BITS, np.int16)
+        for refused in (Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE):
+            for number, reason in enumerate(self.engine.reasons):
+                text = refusals.of(reason, ever=refused is Outcome.UNRESOLVABLE)
+                self._words[(refused << _REASON_BITS) + number] = self._texts.number(text)
         self.verdict_counts: Counter[str] = Counter()
         """Verdicts by their words; "" for nodes that fit."""
         self._unknown: set[str] = set()
         self._apart: dict[tuple[str, bytes, frozenset[str]], tuple[int, str | None]] = {}
         self._apart_bytes = 0
 
-    def question(self, pod: pods.Pod, names: Sequence[str], *, is_simulation: bool = False) -> Question:
-        """The question as the engine understands it. Raises ParseError."""
+    def question(
+        self, pod: pods.Pod, names: Sequence[str], *, rows: NDArray[np.int32] | None = None, is_simulation: bool = False
+    ) -> Question:
+        """The question as the engine understands it; `rows` if they are known (Engine.rows). Raises ParseError."""
         record = self._records.record(pod)
         if record.requests is None:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
@@ -108,14 +122,15 @@ class Answers:
             self._ledger.unreserve(record.uid)
             if record.uid:
                 self._ledger.remember(record)
-        rows = self._engine.rows(names)
+        if rows is None:
+            rows = self.engine.rows(names)
         unknown = () if is_simulation else self._unknown_among(names, rows)
         return Question(record, record.requests, names, rows, is_simulation, unknown)
 
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
         """The question of a caller who says itself when a pod is booked: it leaves all reservations as they are."""
         assert record.requests is not None
-        rows = self._engine.rows(names)
+        rows = self.engine.rows(names)
         return Question(record, record.requests, names, rows, False, self._unknown_among(names, rows))
 
     def verdicts(self, asked: Question) -> Verdicts:
@@ -123,9 +138,7 @@ class Answers:
         count = len(asked.names)
         outcomes = np.full(count, _FITS, np.int8)
         words = np.zeros(count, np.int16)
-        known = np.flatnonzero(asked.rows >= 0)
-        if known.size:
-            self._judge(asked, known, outcomes, words)
+        self._judge(asked, outcomes, words)
         self._judge_apart(asked, outcomes, words)
         self._close(asked, outcomes, words)
         self._apply_policy(asked, outcomes, words)
@@ -161,7 +174,7 @@ class Answers:
         """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
         if record.requests is None:
             return np.zeros(len(names), np.bool_)
-        asked = Question(record, record.requests, names, self._engine.rows(names), is_simulation=True)
+        asked = Question(record, record.requests, names, self.engine.rows(names), is_simulation=True)
         return np.equal(self.verdicts(asked).outcomes, _FITS)
 
     def states_for(self, asked: Question, name: str) -> Iterator[Kubelet]:
@@ -170,46 +183,32 @@ class Answers:
         return self._ledger.states(name, {record.uid, *self._ledger.disregarded(record.uid, record.priority, name)})
 
     def _rate(self, asked: Question, strategy: Strategy) -> Rated:
-        known = np.flatnonzero(asked.rows >= 0)
-        rated = strategies.rate(strategy, self._engine.candidates(asked.requests, asked.rows[known]))
-        return rated._replace(at=known[rated.at])
+        known, rater = _known(asked.rows), strategies.Rater(strategy)
+        ratings = self.engine.rated(asked.requests, asked.rows[known], rater)
+        return rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
 
-    def _words(self, outcomes: NDArray[np.int8], reasons: NDArray[np.int8]) -> NDArray[np.int16]:
-        """The words of every pair of outcome and reason that occurs."""
-        pairs = outcomes.astype(np.int16) << 8 | reasons
-        words = np.zeros(len(pairs), np.int16)
-        for pair in np.unique(pairs):
-            outcome, reason = int(pair) >> 8, int(pair) & 255
-            if outcome != _FITS:
-                text = refusals.of(self._engine.reasons[reason], ever=outcome == Outcome.UNRESOLVABLE)
-                words[pairs == pair] = self._texts.number(text)
-        return words
-
-    def _judge(
-        self,
-        asked: Question,
-        known: NDArray[np.intp],
-        outcomes: NDArray[np.int8],
-        words: NDArray[np.int16],
-    ) -> None:
+    def _judge(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Reported nodes by the engine, in one go with the other possible placements of those on which pods may lie
         elsewhere."""
+        known: Subset = _known(asked.rows)
         rows = asked.rows[known]
+        if not len(rows):
+            return
         others, owners = self._ledger.possible.all()
         if len(rows) < len(others) // 4:
-            mine = np.isin(owners, rows)
-            others, owners = others[mine], owners[mine]
+            is_asked = np.isin(owners, rows)
+            others, owners = others[is_asked], owners[is_asked]
         count = len(rows)
-        judged = self._engine.judge(asked.requests, np.concatenate([rows, others]) if len(others) else rows)
-        fits = judged.outcome == _FITS
-        outcomes[known] = judged.outcome[:count]
-        words[known] = self._words(judged.outcome[:count], judged.reason[:count])
-        tight = owners[~fits[count:]]
+        outcome, reason = self.engine.verdicts(asked.requests, np.concatenate([rows, others]) if len(others) else rows)
+        mine = outcome[:count]
+        found = self._words.take((mine.astype(np.intp) << _REASON_BITS) + reason[:count])
+        tight = owners[outcome[count:] != _FITS]
         if len(tight):
             is_tight = np.zeros(int(max(tight.max(), rows.max())) + 1, np.bool_)
             is_tight[tight] = True
-            refused = known[is_tight[rows] & fits[:count]]
-            outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNCERTAIN)
+            refused = is_tight[rows] & (mine == _FITS)
+            mine[refused], found[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNCERTAIN)
+        outcomes[known], words[known] = mine, found
 
     def _judge_apart(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Nodes whose state for this pod is another than the engine's, by the one-node model."""
@@ -244,7 +243,7 @@ class Answers:
     def _close(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Nodes that take no such pod whatever room they have."""
         quarantined = self._ledger.quarantined(asked.record.shape)
-        closed = [(self._engine.rows(list(quarantined)), refusals.QUARANTINED)] if quarantined else []
+        closed = [(self.engine.rows(list(quarantined)), refusals.QUARANTINED)] if quarantined else []
         closed += [(rows, refusals.UNCONFIRMED) for rows in self._ledger.unconfirmed.closed(asked.record)]
         if (slow := self._ledger.slow_admissions.closed(asked.record)).size:
             closed.append((slow, refusals.TOO_SLOW))
@@ -257,7 +256,7 @@ class Answers:
         for accepted, refusal in asked.record.demand.rules():
             suits = np.zeros(len(asked.names), np.bool_)
             known = asked.rows >= 0
-            suits[known] = np.isin(self._engine.policies[asked.rows[known]], accepted)
+            suits[known] = np.isin(self.engine.policies[asked.rows[known]], accepted)
             outcomes[~suits] = Outcome.UNRESOLVABLE
             words[~suits] = self._texts.number(refusal)
 
@@ -275,6 +274,6 @@ class Answers:
         return found
 
 
-def by_name(names: Sequence[str], verdicts: Verdicts, outcome: Outcome) -> dict[str, str]:
-    """The refused nodes of one outcome, each with the words for it."""
-    return {names[at]: verdicts.text(at) for at in np.flatnonzero(verdicts.outcomes == outcome).tolist()}
+def _known(rows: NDArray[np.int32]) -> Subset:
+    """The indices of rows that have a node."""
+    return _ALL if not rows.size or int(rows.min()) >= 0 else np.flatnonzero(rows >= 0)

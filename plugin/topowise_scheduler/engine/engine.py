@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,21 @@ class _Node(NamedTuple):
     sources: tuple[object, ...]
     group: int
     column: int
+
+
+class Ratings(NamedTuple):
+    """`at` are indices of the nodes that were asked about, `raw` and `ranks` what was said of each."""
+
+    at: NDArray[np.intp]
+    raw: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+
+
+class Rater(Protocol):
+    """Says of each candidate something that follows from that node alone."""
+
+    def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(nodes,) raw scores and ranks."""
 
 
 class _RowsByName:
@@ -101,6 +116,11 @@ class Engine:
     def __len__(self) -> int:
         return len(self._row_of)
 
+    @property
+    def membership(self) -> int:
+        """Counts nodes that come and go: as long as it stays, so do `rows` of names."""
+        return self._rows_by_name.changes
+
     def put(self, name: str, kubelet: Kubelet) -> None:
         """A node, new or changed. The kubelet is kept: it must not change until the next put of the node."""
         now, its_sources = read(kubelet), sources(kubelet)
@@ -149,6 +169,39 @@ class Engine:
         """
         return self._judge(pod, rows, _EVERY if located else 0)
 
+    def verdicts(self, pod: PodRequests, rows: NDArray[np.int32]) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+        """Outcome and reason of a judgement alone, of rows that all have a node."""
+        cached = self._current(pod, rows)
+        return cached.outcome[rows], cached.reason[rows]
+
+    def rated(self, pod: PodRequests, rows: NDArray[np.int32], rater: Rater) -> Ratings:
+        """What is said of the nodes on which the pod fits (`candidates`); of rows that all have a node.
+
+        A node is rated once for each of its states: until it changes, an equal rater would say the same.
+        """
+        cached = self._current(pod, rows)
+        cached.be_rated_by(rater)
+        at = np.flatnonzero(cached.outcome[rows] == Outcome.FITS)
+        fitting = rows[at]
+        self._locate(cached, pod, fitting, _MOST_LOCATED)
+        new = fitting[~cached.rated[fitting]]
+        if len(new):
+            for indices, candidates in self._candidates(cached, pod, new):
+                mine = _stretch(new[indices])
+                cached.raw[mine], cached.ranks[mine] = rater.rate(candidates)
+            cached.rated[_stretch(new)] = True
+        return Ratings(at, cached.raw[fitting], cached.ranks[fitting])
+
+    def _current(self, pod: PodRequests, rows: NDArray[np.int32]) -> CachedVerdicts:
+        """What is known of a pod, true for these rows."""
+        cached = self._cache.of(pod, len(self._versions))
+        stale = rows[cached.versions[rows] != self._versions[rows]]
+        self.cache_misses += len(stale)
+        self.cache_hits += len(rows) - len(stale)
+        if len(stale):
+            self._renew(cached, pod, stale)
+        return cached
+
     def _judge(self, pod: PodRequests, rows: NDArray[np.int32] | None, asked: int) -> Judgement:
         """`asked`: of how many nodes the model may be asked where the pod lies; 0 also looks for that nowhere."""
         cached = self._cache.of(pod, len(self._versions))
@@ -188,14 +241,21 @@ class Engine:
         """
         judgement = self._judge(pod, rows, _MOST_LOCATED)
         fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
-        groups = self._where[0, judgement.rows[fits]]
-        for number in np.flatnonzero(np.bincount(groups)).tolist():
-            group = self._groups[number]
-            indices = fits[groups == number]
-            mine = judgement.rows[indices]
-            shape, columns = pod.form(group.traits).shape, self._where[1, mine]
-            zones, aligned = judgement.zones[:, indices], judgement.aligned[:, indices]
-            yield indices, candidates_of(group, shape, pod.needs, columns, mine, zones, aligned)
+        cached = self._cache.of(pod, len(self._versions))
+        for indices, found in self._candidates(cached, pod, judgement.rows[fits]):
+            yield fits[indices], found
+
+    def _candidates(
+        self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]
+    ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
+        """The same of rows on which the pod fits, and is located."""
+        numbers = self._where[0, rows]
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
+            group, indices = self._groups[number], np.flatnonzero(numbers == number)
+            mine = rows[indices]
+            shape, columns, at = pod.form(group.traits).shape, self._where[1, mine], _stretch(mine)
+            found = candidates_of(group, shape, pod.needs, columns, mine, cached.zones[:, at], cached.aligned[:, at])
+            yield indices, found
 
     def _enter(self, name: str, row: int, kubelet: Kubelet, now: Counts, its_sources: tuple[object, ...]) -> int:
         """Write a node that is new or has other hardware or settings; its row."""
@@ -274,6 +334,7 @@ class Engine:
             self._judge_group(cached, number, pod.form(group.traits), columns, mine)
         at = _stretch(rows)
         cached.versions[at] = self._versions[at]
+        cached.rated[at] = False
 
     def _judge_group(
         self, cached: CachedVerdicts, number: int, form: PodForm, columns: Columns, rows: NDArray[np.int32]
@@ -330,6 +391,7 @@ class Engine:
             cached.zones[:, mine] = placements.zones
             by_ids = np.where(placements.known_cpus, np.int8(ANY_DEVICES), np.int8(BY_CPUS))
             cached.located[mine] = np.where(placements.known_cpus & placements.known_devices, np.int8(EXACT), by_ids)
+        cached.rated[rows] = False
         left = fitting[cached.located[fitting] < (EXACT if most == _EVERY else ANY_DEVICES)]
         if len(left) and most != _EVERY and cached.aligned[:, fitting].all(axis=0).any():
             return
@@ -349,7 +411,7 @@ class Engine:
             one.preferred or not request.can_be_aligned(pinned=form.shape.pinned)
             for one, request in zip(found, form.shape.containers, strict=True)
         ]
-        cached.located[row] = EXACT
+        cached.located[row], cached.rated[row] = EXACT, False
 
     def _kubelet(self, row: int) -> Kubelet:
         node = self._nodes[row]

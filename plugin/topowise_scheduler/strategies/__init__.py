@@ -1,8 +1,8 @@
 """How good a placement is: which of the nodes that fit a pod should have it.
 
 How well the pod will lie comes first (ranks.py), whatever the strategy; `make` gives the strategy of a name, which
-gives nodes (engine/candidates.py) of equal rank a raw number each. `rate` does both for all nodes of a call, and
-scale.py turns them into what goes over the wire.
+gives nodes (engine/candidates.py) of equal rank a raw number each. `Rater` does both, `rate` for all nodes of a call,
+and scale.py turns them into what goes over the wire.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine import Candidates
+from topowise_scheduler.engine import Candidates, Ratings
 from topowise_scheduler.strategies import ranks, scale
 from topowise_scheduler.strategies.balanced_allocation import BalancedAllocation
 from topowise_scheduler.strategies.least_allocated import LeastAllocated
@@ -24,7 +24,7 @@ from topowise_scheduler.strategies.strategy import Options, Strategy
 from topowise_scheduler.strategies.tight_fit import TightFit
 from topowise_scheduler.strategy_names import NAMES
 
-__all__ = ["NAMES", "Options", "Rated", "Strategy", "make", "rate"]
+__all__ = ["NAMES", "Options", "Rated", "Rater", "Strategy", "make", "rate"]
 
 
 class Rated(NamedTuple):
@@ -50,17 +50,28 @@ class Rated(NamedTuple):
 _PERCENT = 100
 
 
+class Rater(NamedTuple):
+    """What the engine asks about nodes that are new to a shape of pod (Engine.rated)."""
+
+    strategy: Strategy
+
+    def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], ranks.Ranks]:
+        """(nodes,) raw scores, and ranks."""
+        return self.strategy.raw(candidates), ranks.of(candidates)
+
+    def finished(self, ratings: Ratings) -> Rated:
+        """What was said of all nodes of a call."""
+        return Rated(ratings.at, self.strategy.finish(ratings.raw), ratings.ranks, self.strategy.in_percent)
+
+
 def rate(strategy: Strategy, parts: Iterable[tuple[NDArray[np.intp], Candidates]]) -> Rated:
     """The candidates of a call (Engine.candidates) by a strategy."""
-    at, raw, ranked = [], [], []
-    for indices, candidates in parts:
-        at.append(indices)
-        raw.append(strategy.raw(candidates))
-        ranked.append(ranks.of(candidates))
-    if not at:
-        nothing = np.zeros(0, np.int64)
-        return Rated(np.zeros(0, np.intp), nothing, nothing, strategy.in_percent)
-    return Rated(np.concatenate(at), strategy.finish(np.concatenate(raw)), np.concatenate(ranked), strategy.in_percent)
+    rater = Rater(strategy)
+    nothing = np.zeros(0, np.int64)
+    found = [(np.zeros(0, np.intp), nothing, nothing)]
+    found += [(indices, *rater.rate(candidates)) for indices, candidates in parts]
+    at, raw, ranked = map(np.concatenate, zip(*found, strict=True))
+    return rater.finished(Ratings(at, raw, ranked))
 
 
 def make(name: str, weights: Mapping[str, int], options: Options) -> Strategy:
