@@ -21,6 +21,7 @@ from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.possible_placements import holds_anything, own_amounts, position_of
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.same_zones import same_zones
+from topowise_scheduler.engine.counts import is_same_node
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.report import Placements, PodName, Report, kubelet_of, of_node
@@ -395,7 +396,11 @@ class NodeState:
                 gone.difference_update(names)
             else:
                 gone.update(names)
-        before, self.kubelet = self.kubelet, kubelet_of(report, known.get, without=gone, pods=self._included)
+        before = self.kubelet
+        is_same = before is not None and is_same_node(before, report.empty)
+        self.kubelet = kubelet_of(
+            report, known.get, without=gone, pods=self._included, before=before if is_same else None
+        )
         for uid in self._included.keys() - self.bookings.keys():
             self.kubelet.remove(uid)
         settled: frozenset[str] = frozenset()

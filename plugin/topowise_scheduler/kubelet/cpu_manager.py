@@ -169,6 +169,13 @@ class CpuManager:
         self.held[uid] = {**self.held.get(uid, {}), container: cpus}
         self.default &= ~cpus
 
+    def recount(self) -> None:
+        """Only what is held is taken."""
+        self.default = CpuManager(self.policy).default
+        for containers in self.held.values():
+            for cpus in containers.values():
+                self.default &= ~cpus
+
     def correct(self, available: CpuSet) -> None:
         """The kubelet's own word on what can still be taken, whatever is known of the holders."""
         self.default = self.default & self.policy.reserved | available & self.policy.topology.cpus

@@ -55,11 +55,12 @@ Observer = Callable[["Kubelet", ContainerView | None, Sequence[tuple[str, Hints]
 
 
 class _Active(msgspec.Struct, frozen=True, gc=False):
-    """A pod the kubelet runs; `pod` is None for one that was only reported to hold something."""
+    """A pod the kubelet runs; `pod` is None for one that was only reported to hold something, `reported`."""
 
     requests: Mapping[str, int]
     pod: PodView | None
     hints: Mapping[str, Hint]
+    reported: Mapping[str, Placement] | None = None
 
 
 class Kubelet:
@@ -267,7 +268,23 @@ class Kubelet:
         self.remove(uid)
         for name, placement in placements.items():
             self._hold(uid, name, placement)
-        self._activate(uid, _Active(requests, None, _NO_HINTS))
+        self._activate(uid, _Active(requests, None, _NO_HINTS, placements))
+
+    def hold_exactly(self, holders: Mapping[str, tuple[Mapping[str, int], Mapping[str, Placement]]]) -> None:
+        """Let these pods by uid be all there are, each held as by `hold`; what is held like that already stays.
+
+        Memory tables and CPUs that nobody holds depend on how they came about, and are to be corrected afterwards.
+        """
+        for uid in [uid for uid in self.active if uid not in holders]:
+            self.remove(uid)
+        for uid, (requests, placements) in holders.items():
+            active = self.active.get(uid)
+            if active is None or active.reported is not placements or active.requests != requests:
+                self.hold(uid, requests, placements)
+        # What two pods are said to hold is not free once the first of them has gone.
+        self.devices.recount()
+        if self.cpu is not None:
+            self.cpu.recount()
 
     def reserve(self, holder: str, placement: Placement) -> None:
         """Take CPUs, memory and devices away for no pod; the predicates do not see it, and it cannot be given back."""

@@ -9,8 +9,8 @@ from topowise import attributes, nrt
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free, hardware
-from topowise_scheduler.report.held import Known, held_by
-from topowise_scheduler.report.model import FreeResources, Placements, PodName, ReportError
+from topowise_scheduler.report.held import Held, Known, held_by
+from topowise_scheduler.report.model import FreeResources, Report, ReportError
 
 # Any other exporter writes none of them.
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
@@ -30,7 +30,7 @@ class Source(NamedTuple):
 class Exact(NamedTuple):
     empty: Kubelet
     source: Source
-    held: dict[PodName, Placements]
+    held: Held
     free: FreeResources
     problems: tuple[str, ...]
 
@@ -40,8 +40,10 @@ def is_ours(named: Mapping[str, str]) -> bool:
     return any(attribute in named for attribute in _OURS)
 
 
-def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: KubeletVersion) -> Exact:
-    """The node. `named` are the attributes on top, `zones` those of type Node by id.
+def read(
+    named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: KubeletVersion, before: Report | None = None
+) -> Exact:
+    """The node. `named` are the attributes on top, `zones` those of type Node by id; `before` is its last report.
 
     Raises TopowiseError or ValueError for the first thing that keeps it from being exact.
     """
@@ -61,7 +63,8 @@ def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: K
     reported_free = free.free_of(empty, modelled)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     known = Known(empty.topology.cpus, empty.node_ids, types)
-    return Exact(empty, source, held_by(holdings, known), reported_free, problems)
+    held = None if before is None or before.empty is not empty or not before.marks else Held(before.held, before.marks)
+    return Exact(empty, source, held_by(holdings, known, held), reported_free, problems)
 
 
 def _managed(empty: Kubelet) -> set[str]:

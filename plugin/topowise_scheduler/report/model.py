@@ -93,6 +93,8 @@ class Report(msgspec.Struct, frozen=True):
     version_problem: str = ""
     """That one of `problems` which is about these two."""
     source: Source | None = None
+    marks: bytes = b""
+    """Of what `held` was read from, for the next report of the node (held.py)."""
 
     @property
     def certainty(self) -> str:

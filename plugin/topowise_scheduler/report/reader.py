@@ -16,8 +16,9 @@ _MAX_PROBLEMS: Final = 16
 _MAX_LENGTH: Final = 500
 
 
-def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
-    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet.
+def read(topology: nrt.NodeResourceTopology, node_version: str = "", before: Report | None = None) -> Report:
+    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet, and
+    `before` its last report, whose parts are taken over as far as they are the same.
 
     Nothing in an object is an error; `problems` say what could not be used.
     """
@@ -33,7 +34,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
     digest, method = _fingerprint(topology, named, problems)
     if exact.is_ours(named):
         try:
-            found = exact.read(named, zones, kubelet)
+            found = exact.read(named, zones, kubelet, before)
         except (TopowiseError, ValueError) as exc:
             problems.append(f"{exc}; the node is predicted from counts")
         else:
@@ -42,7 +43,8 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "") -> Report:
                 version=topology.metadata.resourceVersion,
                 precision="exact",
                 empty=found.empty,
-                held=found.held,
+                held=found.held.pods,
+                marks=found.held.marks,
                 free=found.free,
                 fingerprint=digest,
                 fingerprint_method=method,
