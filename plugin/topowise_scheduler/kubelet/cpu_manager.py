@@ -171,10 +171,11 @@ class CpuManager:
 
     def recount(self) -> None:
         """Only what is held is taken."""
-        self.default = CpuManager(self.policy).default
+        held: CpuSet = 0
         for containers in self.held.values():
             for cpus in containers.values():
-                self.default &= ~cpus
+                held |= cpus
+        self.default = CpuManager(self.policy).default & ~held
 
     def correct(self, available: CpuSet) -> None:
         """The kubelet's own word on what can still be taken, whatever is known of the holders."""

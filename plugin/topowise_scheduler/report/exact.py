@@ -48,7 +48,8 @@ def read(
     Raises TopowiseError or ValueError for the first thing that keeps it from being exact.
     """
     of_zones = {numa_id: nrt.attributes_of(zone.attributes) for numa_id, zone in zones}
-    facts = hardware.facts_of(named, zones, of_zones)
+    source = None if before is None else before.source
+    facts = hardware.facts_of(named, zones, of_zones, source.facts if isinstance(source, Source) else None)
     holdings = hardware.text_of(named, attributes.HOLDINGS)
     source = Source(facts, named.get(attributes.DEVICES, ""))
     empty, problems = hardware.empty(*source, version)

@@ -27,7 +27,7 @@ from topowise_scheduler.report.model import ReportError
 _MEMORABLE: Final = 1 << 15
 
 
-class ZoneFacts(NamedTuple):
+class ZoneFacts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """What never changes of a zone; `amounts` are (resource, capacity, allocatable) as published."""
 
     id: int
@@ -36,7 +36,7 @@ class ZoneFacts(NamedTuple):
     amounts: tuple[tuple[str, str | int, str | int], ...]
 
 
-class Facts(NamedTuple):
+class Facts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """Raw texts that decide what the node is."""
 
     cores: str
@@ -52,32 +52,36 @@ class Empty(NamedTuple):
 
 
 def facts_of(
-    named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], of_zones: Mapping[int, Mapping[str, str]]
+    named: Mapping[str, str],
+    zones: list[tuple[int, nrt.Zone]],
+    of_zones: Mapping[int, Mapping[str, str]],
+    before: Facts | None = None,
 ) -> Facts:
-    """The texts, not yet looked at. `of_zones` are the zones' attributes by id. Raises ReportError for one missing."""
-    return shared(
-        Facts(
-            text_of(named, attributes.CORES),
-            text_of(named, attributes.KUBELET_CONFIGURATION),
-            tuple(
-                [
-                    ZoneFacts(
-                        numa_id,
-                        text_of(of_zones[numa_id], attributes.ZONE_CPUS, zone.name),
-                        zone.costs or (),
-                        tuple(
-                            [
-                                (one.name, one.capacity, one.allocatable)
-                                for one in zone.resources or ()
-                                if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
-                            ]
-                        ),
-                    )
-                    for numa_id, zone in zones
-                ]
-            ),
-        )
+    """The texts, not yet looked at. `of_zones` are the zones' attributes by id, and the node most likely has `before`.
+    Raises ReportError for one missing."""
+    found = Facts(
+        text_of(named, attributes.CORES),
+        text_of(named, attributes.KUBELET_CONFIGURATION),
+        tuple(
+            [
+                ZoneFacts(
+                    numa_id,
+                    text_of(of_zones[numa_id], attributes.ZONE_CPUS, zone.name),
+                    zone.costs or (),
+                    tuple(
+                        [
+                            (one.name, one.capacity, one.allocatable)
+                            for one in zone.resources or ()
+                            if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
+                        ]
+                    ),
+                )
+                for numa_id, zone in zones
+            ]
+        ),
     )
+    # Its hash is known, and that of a new one takes longer than to compare them.
+    return before if found == before and before is not None else shared(found)
 
 
 def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
