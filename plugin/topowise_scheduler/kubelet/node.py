@@ -10,7 +10,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -270,12 +270,17 @@ class Kubelet:
             self._hold(uid, name, placement)
         self._activate(uid, _Active(requests, None, _NO_HINTS, placements))
 
-    def hold_exactly(self, holders: Mapping[str, tuple[Mapping[str, int], Mapping[str, Placement]]]) -> None:
-        """Let these pods by uid be all there are, each held as by `hold`; what is held like that already stays.
+    def hold_exactly(
+        self,
+        holders: Mapping[str, tuple[Mapping[str, int], Mapping[str, Placement]]],
+        beside: Collection[str] = (),
+    ) -> None:
+        """Let these pods by uid be all there are, each held as by `hold`; what is held like that already stays, and so
+        do those `beside`, as they are.
 
         Memory tables and CPUs that nobody holds depend on how they came about, and are to be corrected afterwards.
         """
-        for uid in [uid for uid in self.active if uid not in holders]:
+        for uid in [uid for uid in self.active if uid not in holders and uid not in beside]:
             self.remove(uid)
         for uid, (requests, placements) in holders.items():
             active = self.active.get(uid)
@@ -285,6 +290,22 @@ class Kubelet:
         self.devices.recount()
         if self.cpu is not None:
             self.cpu.recount()
+
+    def has_bare(self, seen: PodView) -> bool:
+        """Whether the pod is active as it is seen now, and was given nothing but room in the sums of requests."""
+        active = self.active.get(seen.uid)
+        if active is None or active.pod is None or active.pod.containers != seen.containers:
+            return False
+        managers = (self.devices, self.cpu, self.memory)
+        return active.requests == seen.requests and not any(one and seen.uid in one.held for one in managers)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether what the active pods request is there: then predicates refuse none of them, whoever came first."""
+        used, capacity = self._used, self._fixed
+        return len(self.active) <= capacity["pods"] and all(
+            amount <= capacity[name] for name, amount in used.items() if name in capacity
+        )
 
     def reserve(self, holder: str, placement: Placement) -> None:
         """Take CPUs, memory and devices away for no pod; the predicates do not see it, and it cannot be given back."""

@@ -23,6 +23,7 @@ def kubelet_of(
     *,
     pods: Mapping[str, tuple[PodName, Needs]] | None = None,
     before: Kubelet | None = None,
+    beside: Collection[str] = (),
 ) -> Kubelet:
     """A fork of `report.empty` in which everything reported is held.
 
@@ -36,7 +37,8 @@ def kubelet_of(
     `pods`: all that are in the numbers, by uid, which are held for themselves if numaplacement tells where they lie.
 
     `before` is the node as it was, if it has the same hardware, devices and settings as `report.empty`: if the report
-    tells all that is free, only what has changed costs anything then, and the result is the same.
+    tells all that is free, only what has changed costs anything then, and the result is the same, but that the pods
+    `beside` are still on it.
     """
     if report.precision == "counts":
         return _of_counts(report, pods or {})
@@ -50,7 +52,7 @@ def kubelet_of(
             requests, placements = holders[uid][0] or requests, _together(holders[uid][1], placements)
         holders[uid] = requests, placements
     kubelet = report.empty.fork() if before is None or not free.is_whole(report) else before.fork()
-    kubelet.hold_exactly(holders)
+    kubelet.hold_exactly(holders, beside)
     if report.free is not None:
         free.keep(report.free, kubelet)
     for uid in ended:
