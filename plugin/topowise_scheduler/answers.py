@@ -25,8 +25,6 @@ from topowise_scheduler.shape import PodRequests
 from topowise_scheduler.strategies import Rated, Strategy
 
 _MAX_UNKNOWN: Final = 1000
-# A list of names is gone through for each of so few; for more of them an index is made of it.
-_FEW: Final = 8
 # Verdicts of nodes without lesser nominated pods that are remembered, and the bytes of the shapes they are of.
 _MAX_APART: Final = 1 << 14
 _MAX_APART_BYTES: Final = 16 << 20
@@ -211,20 +209,28 @@ class Answers:
         outcomes[known], words[known] = mine, found
 
     def _judge_apart(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
-        """Nodes whose state for this pod is another than the engine's, by the one-node model."""
-        exceptions = self._ledger.exceptions(asked.record.uid, asked.record.priority)
-        if not exceptions:
-            return
-        places = {name: at for at, name in enumerate(asked.names)} if len(exceptions) > _FEW else None
-        for name, others in exceptions.items():
-            if places is None:
-                at = asked.names.index(name) if name in asked.names else -1
-            else:
-                at = places.get(name, -1)
-            if at >= 0 and (reason := self._reason_apart(asked.record, name, others)) is not None:
-                # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
-                outcomes[at] = Outcome.UNSCHEDULABLE if reason else Outcome.FITS
-                words[at] = self._texts.number(refusals.of(reason, ever=False))
+        """Nodes whose state for this pod is another than the engine has for all: without lesser pods in rows of their
+        own, and without the pod itself, on a node or two, by the one-node model."""
+        record = asked.record
+        apart = self._ledger.apart(record.priority)
+        if apart is not None:
+            outcome, reason = self.engine.verdicts(asked.requests, apart.rows)
+            of_nodes = np.full(int(max(apart.owners.max(initial=0), asked.rows.max(initial=0))) + 2, -1, np.int16)
+            of_nodes[apart.owners[apart.at]] = 0
+            # The first of a node's states that refuses the pod says why, so it is written last.
+            refused = np.flatnonzero(outcome != _FITS)[::-1]
+            by_reason = self._words[Outcome.UNSCHEDULABLE << _REASON_BITS :]
+            of_nodes[apart.owners[apart.at[refused]]] = by_reason[reason[refused]]
+            # A row of -1 finds the end, which is nobody's.
+            found = of_nodes[asked.rows]
+            # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
+            outcomes[found == 0], outcomes[found > 0] = Outcome.FITS, Outcome.UNSCHEDULABLE
+            words[found >= 0] = found[found >= 0]
+        for name, others in self._ledger.own_nodes(record.uid, record.priority).items():
+            if name in asked.names and (why := self._reason_apart(record, name, others)) is not None:
+                at = asked.names.index(name)
+                outcomes[at] = Outcome.UNSCHEDULABLE if why else Outcome.FITS
+                words[at] = self._texts.number(refusals.of(why, ever=False))
 
     def _reason_apart(self, record: PodRecord, name: str, others: Set[str]) -> str | None:
         """Why the kubelet would refuse the pod if these were not there, "" if it would not; None for no report."""

@@ -157,6 +157,14 @@ class Engine:
         """The row of a node, -1 if it is not known."""
         return self._row_of.get(name, -1)
 
+    def version(self, row: int) -> int:
+        """One of `versions`."""
+        return int(self._versions[row])
+
+    def versions(self, rows: NDArray[np.int32]) -> NDArray[np.int64]:
+        """A number for each row that is another one after its node has been written."""
+        return self._versions[rows]
+
     def names(self, rows: NDArray[np.int32]) -> list[str]:
         """The names of nodes; "" for a row without one."""
         found = [self._nodes[row] if row >= 0 else None for row in rows.tolist()]
