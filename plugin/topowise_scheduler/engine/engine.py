@@ -29,8 +29,9 @@ from topowise_scheduler.shape import PodForm, PodRequests
 _NO, _YES, _UNCERTAIN = 0, 1, 2
 # As many as a mask of 64 bits has; no machine has more.
 _MOST_ZONES = (1 << 63) - 1
-# Of so many nodes the model is asked where a pod lies before scores are given: tens of milliseconds at most.
-_MOST_LOCATED = 256
+# Of so many nodes the model is asked where a pod lies before scores are given: a millisecond at most. The next
+# questions about such pods ask of others.
+_MOST_LOCATED = 8
 _EVERY = 1 << 31
 
 
@@ -243,7 +244,7 @@ class Engine:
     ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
         """The nodes on which the pod fits, those with the same traits together, each with its index in `rows`.
 
-        Of a few hundred nodes at most the model is asked where the pod would lie (`fallbacks["placement"]`), and of
+        Of a few nodes at a time the model is asked where the pod would lie (`fallbacks["placement"]`), and of
         none while there are nodes on which it is aligned. Where it is not asked, and where a kubelet takes any devices,
         the pod lies on all zones that are possible.
         """
