@@ -28,7 +28,7 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     kubelet_root: str = "/var/lib/kubelet"
     """The kubelet's --root-dir, for its state files; empty: they are not read, and changes are found by `interval`."""
     pods_api: bool = True
-    """Watch the kubelet's Pods API (alpha in 1.36) where `kubelet_root` has its socket: the end of a pod, which writes
+    """Watch the kubelet's Pods API (on from 1.37) where `kubelet_root` has its socket: the end of a pod, which writes
     no state file, is then seen at once."""
     kubelet: Kubelet = msgspec.field(default_factory=Kubelet)
     """Where the kubelet's configuration comes from."""

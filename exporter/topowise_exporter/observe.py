@@ -19,12 +19,13 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.quantity import human_bytes
 from topowise_exporter import machine
 from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.dra import device_counts
 from topowise_exporter.dra.slices import Devices
 from topowise_exporter.kubelet import device_checkpoint, holders, state_files
 from topowise_exporter.kubelet.admission import Admissions, Sorted, States
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
 from topowise_exporter.kubelet.model import Allocatable, Allocations, Device, FreeMemory, MemoryBlock, PodAllocation
-from topowise_exporter.kubelet.podresources import PodResources
+from topowise_exporter.kubelet.podresources import PodResources, lists_claims
 from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.kubelet.settled import Answer, Before, Kubelet
 from topowise_exporter.kubelet.state_files import CpuState, MemoryState, State, StateFile
@@ -103,6 +104,7 @@ class Observer:
         self._admissions = Admissions()
         self._leftovers = holders.Leftovers()
         self._kubelet = Kubelet(settings.podresources_socket, clock)
+        self._lists_claims = False
         self.problems: dict[str, str] = {}
         self.doubts: frozenset[str] = frozenset()
         """Why what was seen is not the truth yet (topowise.attributes.doubts)."""
@@ -110,6 +112,8 @@ class Observer:
         """Pods that are left out because they are being admitted."""
         self.due: float | None = None
         """Seconds until the next sync finds something new although nothing may happen."""
+        # A process does not outlive its machine's boot.
+        self._boot_id = machine.read_boot_id(settings.procfs_root)
         self._start = StartCheck(Path(settings.kubelet_root))
         self.kubelet_version: str | None = None
         """The Node's, on which the kubelet's defaults depend; None: the newest."""
@@ -148,7 +152,7 @@ class Observer:
             self._kubelet.believe(said, absent)
         unlisted = {} if files.cpu is None else self._unlisted(files.cpu, found, directories or _NONE)
         leftovers = self._unlisted_devices(files.devices, pods, found, directories or _NONE)
-        devices = self._devices()
+        devices = self._claimable(kubelet, version or self.kubelet_version, pods)
         if self._has_files and not self.doubts:
             self._start.compare(kubelet, read, allocatable, self._clock())
         changing = (unlisted, leftovers, absent)
@@ -159,7 +163,7 @@ class Observer:
             return self._last
         free_memory = self._free_memory(files, found.pods)
         allocations = Allocations(allocatable, found.pods, unlisted, free_memory, leftovers, found.admitting, absent)
-        made = Observation(read, kubelet, allocations, devices, version, self._start.problems)
+        made = Observation(read, kubelet, allocations, devices, version, self._start.problems, self._boot_id)
         if made != self._last:
             self._last = made
         self._last_inputs = inputs
@@ -181,6 +185,20 @@ class Observer:
             # By directories of pods, which come later than the state file and go without any other change.
             and (known.unlisted, known.unlisted_devices, known.absent) == changing
         )
+
+    def _claimable(
+        self, kubelet: KubeletConfiguration, version: str | None, pods: tuple[PodAllocation, ...]
+    ) -> Devices:
+        """Devices of resource claims; none where nobody tells who has them, as all of them would look free."""
+        devices = self._devices()
+        # Its gate may be one of the flags, which a file does not tell.
+        self._lists_claims = self._lists_claims or bool(devices and device_counts.held(pods))
+        if not devices or self._lists_claims or lists_claims(version, kubelet.featureGates or {}):
+            return devices
+        self.problems["List does not name devices of resource claims, leaving them out"] = (
+            f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
+        )
+        return _NO_DEVICES
 
     def _read_machine(self) -> machine.Machine:
         now = self._clock()

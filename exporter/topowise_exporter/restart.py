@@ -2,7 +2,7 @@
 
 A kubelet compares them with machine and configuration when it starts, and exits if they do not match: after a changed
 reservation, hugepages that were made at run time, memory that came or went. What is compared, and in which order, is
-topowise.checkpoints'; here is where each side comes from. A file that is not there is made anew, and nothing is wrong.
+topowise.start_check'; here is where each side comes from. A file that is not there is made anew, and nothing is wrong.
 
 A kubelet that gives a container CPUs or memory writes what is left and what is held one after the other, so in between
 its files contradict themselves. They are compared once they have been left alone for a while; that also keeps the cost
@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from topowise.checkpoints import MemoryAmounts, Problem, cpu_problem, memory_problem
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import HUGEPAGES
+from topowise.start_check import MemoryAmounts, Problem, cpu_problem, memory_problem
 from topowise_exporter.kubelet.model import Allocatable
 from topowise_exporter.kubelet.state_files import CPU_STATE, MEMORY_STATE, StateFile
 from topowise_exporter.machine.model import Machine, NumaNode

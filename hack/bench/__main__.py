@@ -35,21 +35,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--json", type=Path, default=_LATEST, metavar="FILE", help="where to write what was found")
-    parser.add_argument("--from", type=Path, dest="source", metavar="FILE", help="an earlier run; nothing is measured")
+    parser.add_argument(
+        "--from", type=Path, dest="source", metavar="FILE", help="an earlier run; only the parts named are measured"
+    )
     parser.add_argument("--write-docs", action="store_true", help="record the run and write its page")
     options = parser.parse_args()
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"unknown part {unknown[0]!r}, expected one of {', '.join(PARTS)}")
     if options.write_docs and options.source is None and set(options.parts) not in (set(), set(PARTS)):
         parser.error("the page needs a whole run, not only some parts")
-    if options.source is None:
-        found = asyncio.run(_measure(options.parts or list(PARTS)))
-        results.write(options.json, found)
-    else:
+    earlier = None
+    if options.source is not None:
         try:
-            found = results.read(options.source)
+            earlier = results.read(options.source)
         except (OSError, msgspec.DecodeError) as exc:
             parser.error(f"{options.source}: {exc}")
+    found = _found(options.parts, earlier)
+    if found is not earlier:
+        results.write(options.json, found)
     print(tables.whole(found))
     if options.write_docs:
         try:
@@ -59,6 +62,15 @@ def main() -> int:
         for path in written:
             print(f"wrote {path.relative_to(_REPOSITORY)}", file=sys.stderr)
     return 0
+
+
+def _found(parts: list[str], earlier: Results | None) -> Results:
+    """An earlier run with these parts measured again, or a run of them, or of all."""
+    if earlier is None:
+        return asyncio.run(_measure(parts or list(PARTS)))
+    if not parts:
+        return earlier
+    return results.renewed(earlier, asyncio.run(_measure(parts)))
 
 
 async def _measure(parts: list[str]) -> Results:

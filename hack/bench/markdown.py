@@ -10,19 +10,20 @@ from typing import Final, NamedTuple
 from bench.density import schedulers
 from bench.density.mix import Mix
 from bench.figures import Figure
-from bench.results import Filled, Found, Point, Row
-from bench.tables import median, of_bound, spread
+from bench.results import Filled, Found, OfferedRow, Point, Row, SteadyRow
+from bench.tables import mean, median, of_bound, spread
 from topowise_scheduler import strategies
 
 _DEFAULT: Final = strategies.NAMES[0]
+_BESIDE: Final = (_DEFAULT, *schedulers.FGD, schedulers.BLIND[0])
 
 Named = Mapping[str, Figure]
 
 
 def parts(found: Mapping[str, Found]) -> str:
     """How long each took."""
-    lines = [[name, f"{one.seconds:.0f} s", f"{one.cpu_seconds:.0f} s"] for name, one in found.items()]
-    return _table(["part", "took", "CPU"], lines)
+    lines = [[name, f"{one.seconds:.0f} s", f"{one.cpu_seconds:.0f} s", one.day] for name, one in found.items()]
+    return _table(["part", "took", "CPU", "measured again on"], lines)
 
 
 def figures(listed: Iterable[Figure]) -> str:
@@ -63,24 +64,17 @@ def growth(points: Sequence[Point], nodes: int) -> str:
 
 
 def density(rows: Sequence[Row], mixes: Mapping[str, Mix]) -> str:
-    """The default beside a scheduler without topowise, for the plainest of settings."""
+    """The default beside others, for the plainest of settings."""
     lines = []
     plain = [
         one for one in rows if (one.policy, one.scope) == ("single-numa-node", "container") and one.zones in (2, 8)
     ]
     for (name, zones), group in groupby(plain, lambda one: (one.mix, one.zones)):
         by_name = {one.scheduler: one for one in group}
-        ours, blind = by_name[_DEFAULT], by_name[schedulers.BLIND[0]]
-        lines.append(
-            [
-                mixes[name].title,
-                str(zones),
-                f"{_percents(of_bound(ours))} %",
-                f"{_percents(of_bound(blind))} %",
-                spread([one.refused for one in blind.found]),
-            ]
-        )
-    return _table(["mix", "NUMA nodes", _DEFAULT, schedulers.BLIND[0], "pods of it refused"], lines)
+        shown = [f"{_percents(of_bound(by_name[one]))} %" if one in by_name else "" for one in _BESIDE]
+        refused = spread([one.refused for one in by_name[schedulers.BLIND[0]].found])
+        lines.append([mixes[name].title, str(zones), *shown, refused])
+    return _table(["mix", "NUMA nodes", *_BESIDE, "pods of the last refused"], lines)
 
 
 def clusters(rows: Iterable[Row]) -> list[list[Row]]:
@@ -90,13 +84,60 @@ def clusters(rows: Iterable[Row]) -> list[list[Row]]:
 
 def choice(kinds: Sequence[Sequence[Row]]) -> str:
     """A line a scheduler: how close it comes to the bound, and on how many kinds of clusters it leads the default."""
-    names = list(dict.fromkeys(one.scheduler for listed in kinds for one in listed))
+    # On some kinds only are yardsticks.
+    names = [name for name in _names(kinds) if all(any(one.scheduler == name for one in listed) for listed in kinds)]
     lines = []
     for name in names:
         reached = [statistics.median(of_bound(one)) for listed in kinds for one in listed if one.scheduler == name]
-        ahead = [_ahead(kinds, name, measure) if name in strategies.NAMES[1:] else "" for measure in _MEASURES]
+        compared = name in (*strategies.NAMES[1:], *schedulers.FGD)
+        ahead = [_ahead(kinds, name, measure) if compared else "" for measure in _MEASURES]
         lines.append([name, f"{statistics.median(reached):.0f} %", f"{min(reached):.0f} %", *ahead])
     return _table(["", "of the bound, median", "worst", *(one.name for one in _MEASURES)], lines)
+
+
+def with_yardsticks(kinds: Iterable[Sequence[Row]]) -> list[Sequence[Row]]:
+    """Those on which FGD was measured."""
+    return [listed for listed in kinds if set(schedulers.FGD) <= set(_names([listed]))]
+
+
+def offered(rows: Sequence[OfferedRow]) -> str:
+    """A line a scheduler, means over all kinds of clusters: of the same pods, how many run and what they use."""
+    lines = []
+    for name in dict.fromkeys(one.scheduler for one in rows):
+        mine = [
+            (found.placed / most, found.devices, found.cpus)
+            for one in rows
+            if one.scheduler == name
+            for found, most in zip(one.found, one.bounds, strict=True)
+        ]
+        lines.append([name, *(f"{100 * statistics.mean(shares):.1f} %" for shares in zip(*mine, strict=True))])
+    return _table(["", "of the pods run", "devices in use", "CPUs in use"], lines)
+
+
+def steady(rows: Sequence[SteadyRow], mixes: Mapping[str, Mix]) -> str:
+    """A line a scheduler, a column a kind of cluster: what large pods met with."""
+    kinds = list(dict.fromkeys((one.mix, one.policy, one.zones) for one in rows))
+    by_name = {(one.mix, one.policy, one.zones, one.scheduler): one for one in rows}
+    lines = []
+    for name in dict.fromkeys(one.scheduler for one in rows):
+        found = [by_name.get((*kind, name)) for kind in kinds]
+        lines.append([name, *("" if one is None else _of_large(one) for one in found)])
+    return _table(["", *(f"{mixes[name].title}, {policy}, {zones} NUMA nodes" for name, policy, zones in kinds)], lines)
+
+
+def before(then: Sequence[Row], now: Sequence[Row], mixes: Mapping[str, Mix]) -> str:
+    """The default on the same streams of pods then and now: a line a mix, medians over its kinds of clusters."""
+    lines = []
+    for name, one in mixes.items():
+        pair = [[row for row in rows if row.mix == name and row.scheduler == _DEFAULT] for rows in (then, now)]
+        shares = [f"{_of_kinds(pair[0], of):.1f} to {_of_kinds(pair[1], of):.1f} %" for of in _THEN_AND_NOW.values()]
+        streams = [
+            (new.first > old.first) - (new.first < old.first)
+            for a, b in zip(*pair, strict=True)
+            for old, new in zip(a.found, b.found, strict=True)
+        ]
+        lines.append([one.title, *shares, f"{streams.count(1)}, {streams.count(-1)} of {len(streams)}"])
+    return _table(["mix", *_THEN_AND_NOW, "streams with more, fewer pods"], lines)
 
 
 def folded(title: str, text: str) -> str:
@@ -124,6 +165,27 @@ _MEASURES: Final = (
     _DEVICES,
     _Measure("fewer NUMA nodes a pod", lambda one: one.zones, -1),
 )
+
+
+_THEN_AND_NOW: Final[Mapping[str, Callable[[Row], float]]] = {
+    "of the bound": lambda row: statistics.median(of_bound(row)),
+    "CPUs at the end": lambda row: 100 * median(row, lambda one: one.cpus),
+    "devices at the end": lambda row: 100 * median(row, lambda one: one.devices),
+}
+
+
+def _of_kinds(rows: Iterable[Row], of: Callable[[Row], float]) -> float:
+    return statistics.mean(map(of, rows))
+
+
+def _of_large(row: SteadyRow) -> str:
+    at_once, wait = mean(row, lambda one: one.large_at_once), mean(row, lambda one: one.large_wait)
+    devices = 100 * mean(row, lambda one: one.devices)
+    return f"{100 * at_once:.0f} %, {100 * wait:.1f} %" + (f", {devices:.1f} %" if devices else "")
+
+
+def _names(kinds: Iterable[Iterable[Row]]) -> list[str]:
+    return list(dict.fromkeys(one.scheduler for listed in kinds for one in listed))
 
 
 def _ahead(kinds: Iterable[Sequence[Row]], name: str, measure: _Measure) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 from bench import markdown, pictures, results, tables
 from bench.density import mix
 from bench.density.measuring import NODES
+from bench.density.steady import LOAD
 from bench.figures import Figure
 from bench.results import Results
 
@@ -18,6 +19,7 @@ GROWTH: Final = Path("docs/images/bench-engine.svg")
 DENSITY: Final = Path("docs/images/bench-density.svg")
 
 _WORDS: Final = Path(__file__).with_name("page.md")
+BEFORE: Final = Path(__file__).with_name("density") / "before.json"
 _SHOWN_NODES: Final = 5000
 _ASKED: Final = {
     "500 names, 20 shapes": "500 nodes",
@@ -87,6 +89,12 @@ def made_of(found: Results) -> dict[Path, bytes]:
         density=markdown.density(density, mixes),
         kinds=len(markdown.clusters(density)),
         choice=markdown.choice(markdown.clusters(density)),
+        kinds_of_gpus=len(markdown.with_yardsticks(markdown.clusters(density))),
+        choice_beside_fgd=markdown.choice(markdown.with_yardsticks(markdown.clusters(density))),
+        before=markdown.before(results.rows(BEFORE), density, mixes),
+        offered=markdown.offered(found.parts["density"].offered),
+        steady=markdown.steady(found.parts["density"].steady, mixes),
+        load=f"{LOAD:.0%}".replace("%", " %"),
         **_targets([one for part in found.parts.values() for one in part.figures if one.target is not None]),
     )
     titles = {name: one.title for name, one in mixes.items()}

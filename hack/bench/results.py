@@ -30,6 +30,31 @@ class Filled(msgspec.Struct, frozen=True):
     zones: float
 
 
+class Steady(msgspec.Struct, frozen=True):
+    """What one scheduler made of pods that came and went.
+
+    Shares of all pods and of the large ones that were placed `at_once`, and how long they waited on average, in mean
+    running times of a pod. `refused` by kubelets, each of which waits for another pod's end. `cpus` and `devices` are
+    the shares in use, averaged over time.
+    """
+
+    at_once: float
+    large_at_once: float
+    wait: float
+    large_wait: float
+    refused: int
+    cpus: float
+    devices: float
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """What ran of the same pods offered to each scheduler, and the shares in use then."""
+
+    placed: int
+    cpus: float
+    devices: float
+
+
 class Row(msgspec.Struct, frozen=True):
     """One scheduler on one kind of cluster: what came of each seed, with the upper bound of `first` beside.
 
@@ -43,6 +68,30 @@ class Row(msgspec.Struct, frozen=True):
     scheduler: str
     left_out: float
     found: tuple[Filled, ...]
+    bounds: tuple[int, ...]
+
+
+class SteadyRow(msgspec.Struct, frozen=True):
+    """One scheduler on one kind of cluster that is kept busy: what came of each seed."""
+
+    mix: str
+    policy: str
+    scope: str
+    zones: int
+    scheduler: str
+    found: tuple[Steady, ...]
+
+
+class OfferedRow(msgspec.Struct, frozen=True):
+    """One scheduler on one kind of cluster and the longest streams of which anybody could place all: what came of each
+    seed."""
+
+    mix: str
+    policy: str
+    scope: str
+    zones: int
+    scheduler: str
+    found: tuple[Offered, ...]
     bounds: tuple[int, ...]
 
 
@@ -62,13 +111,17 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of one part; `seconds` is how long it took, `cpu_seconds` what it and its children had the CPUs do."""
+    """Of one part; `seconds` is how long it took, `cpu_seconds` what its processes had the CPUs do. `day` is when,
+    if not with the rest of the run."""
 
     figures: list[Figure] = []
     growth: list[Point] = []
     density: list[Row] = []
+    offered: list[OfferedRow] = []
+    steady: list[SteadyRow] = []
     seconds: float = 0.0
     cpu_seconds: float = 0.0
+    day: str = ""
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -110,6 +163,17 @@ def read(path: Path) -> Results:
     return msgspec.json.decode(path.read_bytes(), type=Results)
 
 
+def renewed(earlier: Results, again: Results) -> Results:
+    """The earlier run with the parts that were measured again."""
+    late = {name: msgspec.structs.replace(one, day=again.day) for name, one in again.parts.items()}
+    return msgspec.structs.replace(earlier, parts={**earlier.parts, **late})
+
+
+def rows(path: Path) -> list[Row]:
+    """Of density, by themselves."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Row])
+
+
 def write(path: Path, results: Results) -> None:
     """As JSON, for scripts and for `read`: a line a figure, so that two runs can be compared."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,10 +186,11 @@ def as_json(results: Results) -> bytes:
     for name, found in results.parts.items():
         lists = [
             f'   "{key}": [\n    ' + ",\n    ".join(map(_encoded, listed)) + "\n   ]"
-            for key, listed in (("figures", found.figures), ("growth", found.growth), ("density", found.density))
-            if listed
+            for key in ("figures", "growth", "density", "offered", "steady")
+            if (listed := getattr(found, key))
         ]
         took = f'   "seconds": {found.seconds:g},\n   "cpu_seconds": {found.cpu_seconds:g}'
+        took += f',\n   "day": {_encoded(found.day)}' if found.day else ""
         parts.append(f'  "{name}": {{\n' + ",\n".join([*lists, took]) + "\n  }")
     head = f' "machine": {_encoded(results.machine)},\n "day": {_encoded(results.day)},\n'
     return ("{\n" + head + ' "parts": {\n' + ",\n".join(parts) + "\n }\n}\n").encode()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from bench import figures
-from bench.results import Filled, Found, Machine, Point, Results, Row
+from bench.results import Filled, Found, Machine, OfferedRow, Point, Results, Row, Steady, SteadyRow
 from topowise_scheduler.kubectl.columns import columns
 
 
@@ -29,6 +29,11 @@ def median(row: Row, of: Callable[[Filled], float]) -> float:
     return statistics.median(map(of, row.found))
 
 
+def mean(row: SteadyRow, of: Callable[[Steady], float]) -> float:
+    """Of a row's seeds."""
+    return statistics.mean(map(of, row.found))
+
+
 def of_bound(row: Row) -> list[float]:
     """Per seed, how many percent of the upper bound ran before the first refusal."""
     return [100 * one.first / most for one, most in zip(row.found, row.bounds, strict=True)]
@@ -42,6 +47,10 @@ def _part(name: str, found: Found) -> str:
         parts.append(_growth(found.growth))
     if found.density:
         parts.append(_density(found.density))
+    if found.offered:
+        parts.append(_offered(found.offered))
+    if found.steady:
+        parts.append(_steady(found.steady))
     return "\n\n".join(parts)
 
 
@@ -93,6 +102,66 @@ def _density(found: Iterable[Row]) -> str:
         title = f"{mix}, {policy}, {scope} scope, {zones} NUMA nodes a machine"
         parts.append(f"{title}; bound {spread(listed[0].bounds)}\n" + columns(heads, rows))
     return "\n\n".join(parts)
+
+
+def _offered(found: Iterable[OfferedRow]) -> str:
+    parts = []
+    for (mix, policy, scope, zones), group in groupby(found, lambda one: (one.mix, one.policy, one.scope, one.zones)):
+        listed = list(group)
+        rows = [
+            [
+                one.scheduler,
+                spread([offered.placed for offered in one.found]),
+                spread_percents([offered.cpus for offered in one.found]),
+                spread_percents([offered.devices for offered in one.found]),
+            ]
+            for one in listed
+        ]
+        title = f"{mix}, {policy}, {scope} scope, {zones} NUMA nodes a machine, offered the same pods"
+        parts.append(
+            f"{title}: {spread(listed[0].bounds)}\n" + columns(["SCHEDULER", "PLACED", "CPUS", "DEVICES"], rows)
+        )
+    return "\n\n".join(parts)
+
+
+def _steady(found: Iterable[SteadyRow]) -> str:
+    parts = []
+    heads = [
+        "SCHEDULER",
+        "LARGE PODS PLACED AT ONCE",
+        "ALL PODS",
+        "LARGE PODS WAIT",
+        "ALL PODS",
+        "CPUS",
+        "DEVICES",
+        "REFUSED",
+    ]
+    for (mix, policy, scope, zones), group in groupby(found, lambda one: (one.mix, one.policy, one.scope, one.zones)):
+        rows = [
+            [
+                one.scheduler,
+                _shares(one, lambda kept: kept.large_at_once),
+                _shares(one, lambda kept: kept.at_once),
+                _shares(one, lambda kept: kept.large_wait),
+                _shares(one, lambda kept: kept.wait),
+                _shares(one, lambda kept: kept.cpus),
+                _shares(one, lambda kept: kept.devices),
+                spread([kept.refused for kept in one.found]),
+            ]
+            for one in group
+        ]
+        title = f"{mix}, {policy}, {scope} scope, {zones} NUMA nodes a machine, kept busy"
+        parts.append(f"{title}; waits in percent of a pod's mean running time\n" + columns(heads, rows))
+    return "\n\n".join(parts)
+
+
+def _shares(row: SteadyRow, of: Callable[[Steady], float]) -> str:
+    return spread_percents([of(one) for one in row.found])
+
+
+def spread_percents(shares: Sequence[float]) -> str:
+    """Mean, and range."""
+    return f"{100 * statistics.mean(shares):.1f} % ({100 * min(shares):.1f}-{100 * max(shares):.1f})"
 
 
 def spread(values: Sequence[float]) -> str:

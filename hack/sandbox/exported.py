@@ -91,6 +91,9 @@ def _node(node: NumaNode, nodes: tuple[NumaNode, ...]) -> hardware.NumaNode:
         if row
         else {},
         sockets=tuple(sorted({core.socket for core in node.cores})),
+        access=hardware.Access(node.initiators, node.read_latency or None, node.read_bandwidth or None)
+        if node.initiators
+        else None,
     )
 
 

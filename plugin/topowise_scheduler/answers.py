@@ -7,7 +7,7 @@ is another for this very pod (it is nominated there, or a lesser pod is) is aske
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from topowise import pods
 from topowise.errors import ParseError
-from topowise_scheduler import policies, refusals, strategies
+from topowise_scheduler import refusals, strategies
+from topowise_scheduler.cluster.affinities import Affinities
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.cluster.records import PodRecord, Records, annotated
+from topowise_scheduler.device_affinity import Judged
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.shape import PodRequests
-from topowise_scheduler.strategies import Rated, Strategy
+from topowise_scheduler.strategies import Rated, Strategy, ranks
 
 _MAX_UNKNOWN: Final = 1000
 # Verdicts of nodes without lesser nominated pods that are remembered, and the bytes of the shapes they are of.
@@ -104,6 +106,7 @@ class Answers:
         self._unknown: set[str] = set()
         self._apart: dict[tuple[str, bytes, frozenset[str]], tuple[int, str | None]] = {}
         self._apart_bytes = 0
+        self._affinities = Affinities(ledger)
 
     def question(
         self, pod: pods.Pod, names: Sequence[str], *, rows: NDArray[np.int32] | None = None, is_simulation: bool = False
@@ -112,9 +115,8 @@ class Answers:
         record = self._records.record(pod)
         if record.requests is None:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
-        if pod.metadata.annotations:
-            # A record takes annotations that cannot be read for none; who asks about the pod gets the error.
-            policies.demand(pod.metadata.annotations)
+        # A record takes annotations that cannot be read for none; who asks about the pod gets the error.
+        annotated(pod.metadata.annotations, record.requests.needs)
         if not is_simulation:
             # kube-scheduler decides one pod after the other: asking again means that the last answer came to nothing.
             self._ledger.unreserve(record.uid)
@@ -140,6 +142,7 @@ class Answers:
         self._judge_apart(asked, outcomes, words)
         self._close(asked, outcomes, words)
         self._apply_policy(asked, outcomes, words)
+        self._apply_wishes(asked, outcomes, words)
         for word, times in enumerate([] if asked.is_simulation else np.bincount(words).tolist()):
             if times:
                 self.verdict_counts[self._texts.texts[word]] += times
@@ -172,18 +175,40 @@ class Answers:
         """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
         if record.requests is None:
             return np.zeros(len(names), np.bool_)
-        asked = Question(record, record.requests, names, self.engine.rows(names), is_simulation=True)
-        return np.equal(self.verdicts(asked).outcomes, _FITS)
+        return np.equal(self.verdicts_of(record, names).outcomes, _FITS)
 
-    def states_for(self, asked: Question, name: str) -> Iterator[Kubelet]:
-        """Copies of a node's state as it is for this pod (Ledger.states); none if nobody has reported the node."""
+    def verdicts_of(self, record: PodRecord, names: Sequence[str]) -> Verdicts:
+        """The same in words. The pod's quantities must have been readable."""
+        assert record.requests is not None
+        return self.verdicts(Question(record, record.requests, names, self.engine.rows(names), is_simulation=True))
+
+    def states_for(self, asked: Question, name: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
+        """Copies of a node's state as it is for this pod (Ledger.states), once these pods are gone; none if nobody has
+        reported the node."""
         record = asked.record
-        return self._ledger.states(name, {record.uid, *self._ledger.disregarded(record.uid, record.priority, name)})
+        others = self._ledger.disregarded(record.uid, record.priority, name)
+        return self._ledger.states(name, {record.uid, *others, *gone})
+
+    def affinity(self, asked: Question, name: str) -> Judged | None:
+        """What a node's devices come to for the wishes of the pod, None if it has none."""
+        return self._affinities.of(asked.record, name) if asked.record.wishes else None
+
+    def affinity_refusal(
+        self, asked: Question, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
+    ) -> str:
+        """Why the devices of a node in these states would not do for the pod, "" if they would (Ledger.affinity)."""
+        if not asked.record.wishes:
+            return ""
+        return self._ledger.affinity_refusal(self._ledger.affinity(asked.record, name, states, guessed))
 
     def _rate(self, asked: Question, strategy: Strategy) -> Rated:
         known, rater = _known(asked.rows), strategies.Rater(strategy)
         ratings = self.engine.rated(asked.requests, asked.rows[known], rater)
-        return rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
+        rated = rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
+        if not asked.record.wishes:
+            return rated
+        grades = [self._affinities.of(asked.record, asked.names[at]).grade for at in rated.at.tolist()]
+        return rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
 
     def _judge(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Reported nodes by the engine, in one go with the other possible placements of those on which pods may lie
@@ -265,6 +290,16 @@ class Answers:
             suits[known] = np.isin(self.engine.policies[asked.rows[known]], accepted)
             outcomes[~suits] = Outcome.UNRESOLVABLE
             words[~suits] = self._texts.number(refusal)
+
+    def _apply_wishes(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+        """Nodes whose devices are not known to be as near each other as the pod requires. Fewer pods there need not
+        make it any better, so nobody is to be evicted for it."""
+        if not any(wish.strength == "require" for wish in asked.record.wishes):
+            return
+        for at in np.flatnonzero(outcomes == _FITS).tolist():
+            text = self._ledger.affinity_refusal(self._affinities.of(asked.record, asked.names[at]))
+            if text:
+                outcomes[at], words[at] = Outcome.UNRESOLVABLE, self._texts.number(text)
 
     def _unknown_among(self, names: Sequence[str], rows: NDArray[np.int32]) -> Sequence[str]:
         """The names that the cluster does not have, each once in the life of the process."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from topowise.runtime.config import Configuration, Duration, Section, Serving, ServingTls
-from topowise_scheduler import strategy_names
+from topowise_scheduler import device_affinity, strategy_names
 
 
 class Extender(Section, frozen=True):
@@ -82,6 +82,48 @@ class Filter(Section, frozen=True):
     meanwhile it admits no other. Pods that are estimated to take longer are kept away; 0: none are."""
 
 
+class WaitingPods(Section, frozen=True):
+    """Pods that wait because no NUMA node has room for them."""
+
+    tell: bool = False
+    """On: an event and the condition `topowise.io/Alignable` say which node comes nearest, what it lacks and who is in
+    the way, when that changes and at most once a minute. Needs the rights to create events and to patch pods/status."""
+
+
+class FitTogether(Section, frozen=True):
+    """`/fit-together`: whether some pods fit at once; docs/how-to/fit-together.md."""
+
+    most_reserved: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 0
+    """For so many pods room may be kept on request, for ten minutes at the most; 0: questions are answered, and nothing
+    is kept. Whoever reaches the port may ask."""
+
+
+class DevicePlugin(Section, frozen=True):
+    """A device plug-in of which it is known what it prefers (GetPreferredAllocation)."""
+
+    resource: str
+    """As pods name it, `nvidia.com/gpu`."""
+    rule: device_affinity.Rule
+    """`lowest-ids` is sriov-network-device-plugin with `allocationPolicy: packed`, `nvidia` NVIDIA's k8s-device-plugin
+    and `nvidia-packed` the same with `sharedDevicesAllocationPolicy: packed`, of GPUs without NVLink or with NVSwitch;
+    `any` is one that may take any device."""
+
+
+class DeviceAffinity(Section, frozen=True):
+    """Pods that wish devices near each other (`topowise.io/device-affinity`); docs/how-to/device-affinity.md."""
+
+    required: device_affinity.Admits = "sure"
+    """What `require` is content with: `sure` is a node on which whatever the kubelet takes is near enough, `possible`
+    one on which something is."""
+    plugins: tuple[DevicePlugin, ...] = ()
+    """By resource; of one that is not listed the plug-in may take any device."""
+
+    @property
+    def settings(self) -> device_affinity.Settings:
+        """The same for those who judge."""
+        return device_affinity.Settings({plugin.resource: plugin.rule for plugin in self.plugins}, self.required)
+
+
 class Requeue(Section, frozen=True):
     """kube-scheduler does not see that a NUMA node has got room, so a pod refused for it is requeued by an
     annotation."""
@@ -92,6 +134,22 @@ class Requeue(Section, frozen=True):
     """How often changed nodes are tried against the pods that wait."""
     per_second: Annotated[float, msgspec.Meta(gt=0)] = 20.0
     """At most so many pods are requeued in a second, the most important first."""
+
+
+class StartupTaint(Section, frozen=True):
+    """The taint `topowise.io/unreported`, with which new nodes register so that they get no pods before they are
+    reported; docs/how-to/new-nodes.md."""
+
+    enabled: bool = False
+    """On: it is removed from nodes that are reported. Needs the rights to get and patch nodes."""
+
+
+class RefusedPods(Section, frozen=True):
+    """Pods that a kubelet has refused for their alignment (TopologyAffinityError); docs/how-to/new-nodes.md."""
+
+    delete: bool = False
+    """On: those that have a controller are deleted, after an event has told why. Needs the rights to delete pods and
+    to create events."""
 
 
 class Volcano(Section, frozen=True):
@@ -116,7 +174,7 @@ class Ui(Section, frozen=True):
 
 
 class LeaderElection(Section, frozen=True):
-    """Every replica answers; only the leader requeues pods."""
+    """Every replica answers; only the leader requeues pods and changes anything else in the cluster unasked."""
 
     enabled: bool = False
     """With one replica there is nothing to elect."""
@@ -135,8 +193,13 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     grpc: Grpc = msgspec.field(default_factory=Grpc)
     scoring: Scoring = msgspec.field(default_factory=Scoring)
     filter: Filter = msgspec.field(default_factory=Filter)
+    device_affinity: DeviceAffinity = msgspec.field(default_factory=DeviceAffinity)
     reservations: Reservations = msgspec.field(default_factory=Reservations)
+    fit_together: FitTogether = msgspec.field(default_factory=FitTogether)
     requeue: Requeue = msgspec.field(default_factory=Requeue)
+    waiting_pods: WaitingPods = msgspec.field(default_factory=WaitingPods)
+    startup_taint: StartupTaint = msgspec.field(default_factory=StartupTaint)
+    refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
     ui: Ui = msgspec.field(default_factory=Ui)

@@ -31,8 +31,13 @@ from topowise_scheduler.extender import http, verbs
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.leader.refused_pods import RefusedPods
+from topowise_scheduler.leader.startup_taint import StartupTaint
+from topowise_scheduler.leader.waiting_pods import WaitingPods
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.requeue import Requeuer
 from topowise_scheduler.view.cluster_view import ClusterView
@@ -57,6 +62,7 @@ async def run(settings: SchedulerConfiguration) -> int:
             time.monotonic,
             reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
             max_admission_s=settings.filter.max_admission_time,
+            affinity=settings.device_affinity.settings,
         )
         records, budgets, nodes = Records(), Budgets(), Nodes()
         sources = reflectors(api, ledger, records, budgets, nodes)
@@ -77,6 +83,7 @@ async def run(settings: SchedulerConfiguration) -> int:
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         probes = health.Health()
         probes.ready["synced"] = not_synced
+        fitting = Fitting(ledger, answers, view, most_reserved=settings.fit_together.most_reserved)
         evictions = Evictions(ledger, answers, budgets)
         served = verbs.table(
             # The dashboard shows what each call took, so each call does its own work.
@@ -90,6 +97,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 tells_prediction=settings.extender.predictions,
             ),
             explainer,
+            FittingVerb(fitting, not_synced),
         )
         application = http.Application(
             served,
@@ -104,11 +112,11 @@ async def run(settings: SchedulerConfiguration) -> int:
             {
                 **{f"watch {source.name}": source.run() for source in sources},
                 "extender": http.serve(settings.extender, application),
-                "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, view, not_synced)),
+                "grpc": grpc_api.serve(settings.grpc, grpc_api.Scoring(answers, view, fitting, not_synced)),
                 "clock": _tick(ledger),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
-                "requeue": _lead(settings.leader_election, api, _requeue(settings, api, ledger, answers)),
+                "leader": _lead(settings.leader_election, api, _leading(settings, api, ledger, answers, nodes)),
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
@@ -156,16 +164,28 @@ async def _tick(ledger: Ledger) -> None:
         ledger.tick()
 
 
-def _requeue(
-    settings: SchedulerConfiguration, api: Api, ledger: Ledger, answers: Answers
+def _leading(
+    settings: SchedulerConfiguration, api: Api, ledger: Ledger, answers: Answers, nodes: Nodes
 ) -> Callable[[], Awaitable[None]]:
+    """What the leader alone does."""
     requeue = settings.requeue
     requeuer = Requeuer(api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second)
+    chores = {
+        "requeue": (requeue.enabled, requeuer.run),
+        "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),
+        "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, nodes).run),
+        "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
+    }
 
-    async def nobody() -> None:
-        await asyncio.Event().wait()
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for name, (is_enabled, work) in chores.items():
+                if is_enabled:
+                    group.create_task(work(), name=name)
+            # A leader with nothing to do leads all the same.
+            await asyncio.Event().wait()
 
-    return requeuer.run if requeue.enabled else nobody
+    return run
 
 
 async def _lead(settings: LeaderElection, api: Api, work: Callable[[], Awaitable[None]]) -> None:

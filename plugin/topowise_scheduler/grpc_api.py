@@ -24,6 +24,7 @@ from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.configuration import Grpc
+from topowise_scheduler.fit_together import Fitting, FitTogether
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.view.explanation import NodeExplanation
 
@@ -52,9 +53,12 @@ _SOCKET_MODE = 0o660
 class Scoring(scoring_pb2_grpc.ScoringServicer):
     """Aborts with UNAVAILABLE before the first sync, and INVALID_ARGUMENT for a pod that cannot be read."""
 
-    def __init__(self, answers: Answers, view: ClusterView, not_ready: Callable[[], str | None]) -> None:
+    def __init__(
+        self, answers: Answers, view: ClusterView, fitting: Fitting, not_ready: Callable[[], str | None]
+    ) -> None:
         self._answers = answers
         self._view = view
+        self._fitting = fitting
         self._not_ready = not_ready
 
     async def Filter(  # noqa: N802 - the name in the contract
@@ -86,6 +90,20 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
             not_looked_at=explained[0].not_looked_at if explained else (),
         )
 
+    async def FitTogether(  # noqa: N802
+        self, request: scoring_pb2.FitTogetherRequest, context: Context
+    ) -> scoring_pb2.FitTogetherResponse:
+        """Whether all fit, or the end of a reservation."""
+        if request.release:
+            return scoring_pb2.FitTogetherResponse(fits=self._fitting.release(request.release))
+        asked = await self._read(lambda: _together(request), context)
+        try:
+            found, reservation = await self._fitting.fit(asked)
+        except ParseError as exc:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
+        nodes = [one.node for one in found.placements]
+        return scoring_pb2.FitTogetherResponse(fits=found.fits, nodes=nodes, why=found.why, reservation=reservation)
+
     def _explanations(self, request: scoring_pb2.ExplainRequest) -> list[NodeExplanation]:
         pod = kube_scheduler.unbound(kube_scheduler.decode(request.pod))
         return self._view.explanations(pod, request.nodes)
@@ -107,6 +125,17 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
         except ParseError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         raise AssertionError("unreachable: abort raises")
+
+
+def _together(request: scoring_pb2.FitTogetherRequest) -> FitTogether:
+    """Raises ParseError for numbers that are out of bounds."""
+    pods = tuple(kube_scheduler.decode(pod) for pod in request.pods)
+    numbered = {"template": pods[0], "count": request.count} if request.count and len(pods) == 1 else {"pods": pods}
+    rest = {"nodes": tuple(request.nodes), "reserveSeconds": request.reserve_seconds}
+    try:
+        return msgspec.convert({**numbered, **rest}, FitTogether)
+    except msgspec.ValidationError as exc:
+        raise ParseError("FitTogetherRequest", "", str(exc)) from exc
 
 
 async def serve(settings: Grpc, scoring: Scoring) -> None:

@@ -53,6 +53,7 @@ class NodeSpec(msgspec.Struct, frozen=True, gc=False):
 
 class NodeInfo(msgspec.Struct, frozen=True, gc=False):
     kubeletVersion: str = ""
+    bootID: str = ""
 
 
 class NodeStatus(msgspec.Struct, frozen=True, gc=False):
@@ -85,6 +86,12 @@ class Node(msgspec.Struct, frozen=True, gc=False):
     is_cordoned: bool = False
     is_ready: bool = True
     kubelet_version: str = ""
+    boot_id: str = ""
+
+    @property
+    def page_sizes(self) -> tuple[str, ...]:
+        """The hugepages that the kubelet knows, sorted; it may have none of them."""
+        return tuple(sorted([name for name in self.allocatable if name.startswith(pods.HUGEPAGES)]))
 
     def label(self, key: str) -> str | None:
         """The value of a label, None if the node does not have it."""

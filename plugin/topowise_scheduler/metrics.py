@@ -53,6 +53,12 @@ class Counts(Collector):
             {"hit": events["prediction_hit"], "miss": events["prediction_miss"]},
         )
         yield _counter(
+            "device_affinity",
+            "Wishes of pods for devices near each other, by whether what the pods got meets them.",
+            "outcome",
+            {outcome: events[f"wish_{outcome}"] for outcome in ("met", "not_met", "unknown")},
+        )
+        yield _counter(
             "reports",
             "Reports of nodes taken into the ledger, by what they allow to predict.",
             "precision",
@@ -72,6 +78,18 @@ class Counts(Collector):
             {"expired": events["reservation_expired"], "conflict": events["bind_conflict"]},
         )
         yield _counter("requeued_pods", "Pods that were requeued for new room.", "", {"": events["requeued"]})
+        yield _counter(
+            "startup_taints_removed",
+            "Nodes whose start-up taint was removed, as they are reported.",
+            "",
+            {"": events["startup_taint_removed"]},
+        )
+        yield _counter(
+            "refused_pods_deleted",
+            "Pods that were deleted after their kubelet had refused them.",
+            "",
+            {"": events["refused_pod_deleted"]},
+        )
         yield _counter(
             "model_runs",
             "Verdicts that the arrays could not give and the one-node model gave, by cause.",

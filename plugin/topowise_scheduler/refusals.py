@@ -27,6 +27,9 @@ UNCONFIRMED: Final = PREFIX + "kubelet is restarting, waiting for a report that 
 UNCERTAIN: Final = PREFIX + "no room wherever its newest pods may lie, waiting for a new report of the node"
 WEAKER_POLICY: Final = PREFIX + "Topology Manager policy is weaker than the pod asks for"
 OTHER_POLICY: Final = PREFIX + "Topology Manager policy is not the one the pod asks for"
+NOT_NEAR: Final = PREFIX + "devices would lie farther apart than the pod requires"
+NOT_SURELY_NEAR: Final = PREFIX + "devices might lie farther apart than the pod requires"
+PLACES_UNKNOWN: Final = PREFIX + "nobody tells whether devices lie as near as the pod requires"
 
 _NOW: Final = {
     "TopologyAffinityError": NOT_NOW,

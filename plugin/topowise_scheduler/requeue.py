@@ -28,6 +28,7 @@ from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.policies import Demand
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class _Requeued(msgspec.Struct, frozen=True):
 
 
 _NEVER: Final = _Requeued(0, float("-inf"), _FIRST_PAUSE_S)
-_Key = tuple[bytes, int, Demand]
+_Key = tuple[bytes, int, Demand, tuple[Wish, ...]]
 """Pods of the same shape, priority and demand: what is true of one is true of all."""
 
 
@@ -188,7 +189,7 @@ class Requeuer:
         """The pods that wait, those of which the same is true together, by priority and then by age."""
         grouped: dict[_Key, list[PodRecord]] = {}
         for record in sorted(self._ledger.waiting.values(), key=lambda one: (-one.priority, one.started, one.uid)):
-            grouped.setdefault((record.shape, record.priority, record.demand), []).append(record)
+            grouped.setdefault((record.shape, record.priority, record.demand, record.wishes), []).append(record)
         return grouped
 
     async def _requeue(self, record: PodRecord) -> None:

@@ -239,7 +239,7 @@ def with_defaults(config: KubeletConfiguration, kubelet_version: str | None = No
         cpuManagerPolicy=config.cpuManagerPolicy or "none",
         memoryManagerPolicy=config.memoryManagerPolicy or "None",
         maxPods=config.maxPods or 110,
-        evictionHard=_eviction_hard(config, _minor(kubelet_version)),
+        evictionHard=_eviction_hard(config, release_of(kubelet_version)),
         mergeDefaultEvictionSettings=None,
     )
 
@@ -261,7 +261,8 @@ def _eviction_hard(config: KubeletConfiguration, version: tuple[int, int]) -> di
     return config.evictionHard
 
 
-def _minor(version: str | None) -> tuple[int, int]:
+def release_of(version: str | None) -> tuple[int, int]:
+    """Major and minor of a kubelet's version, above all others if it names none."""
     found = _VERSION.match(version or "")
     return (int(found[1]), int(found[2])) if found else (1 << 30, 0)
 

@@ -42,7 +42,7 @@ def plain(server: ApiServer) -> Credentials:
     return Credentials(server.url, None, nobody)
 
 
-async def assert_eventually(check: Callable[[], Any], *, within: float = 8.0) -> None:
+async def assert_eventually(check: Callable[[], Any], *, within: float = 30.0) -> None:
     """Waits until a condition (or coroutine function) holds; fails with its last value otherwise."""
     deadline = time.monotonic() + within
     while True:

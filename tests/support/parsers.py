@@ -27,7 +27,7 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import slices
 from topowise_exporter.kubelet import device_checkpoint, podresources, state_files
 from topowise_exporter.kubelet.settings import configz
-from topowise_scheduler import policies, report
+from topowise_scheduler import device_affinity, policies, report
 from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
@@ -93,6 +93,12 @@ def _named(text: str) -> object:
 def _demand(text: str) -> object:
     ours, _, volcano = text.partition(" ")
     return policies.demand({policies.POLICY_ANNOTATION: ours, policies.VOLCANO_ANNOTATION: volcano})
+
+
+def _wishes(text: str) -> object:
+    found = device_affinity.read(text)
+    assert device_affinity.read(";".join(map(str, found))) == found
+    return found
 
 
 def _configuration(kind: type[config.Configuration]) -> Callable[[bytes], object]:
@@ -184,7 +190,8 @@ _FOREIGN_TOPOLOGY = msgspec.json.encode(
     }
 )
 _POD_JSON = (
-    b'{"metadata":{"name":"p","namespace":"d","uid":"u","annotations":{"topowise.io/numa-policy":"restricted"}},"spec":{'
+    b'{"metadata":{"name":"p","namespace":"d","uid":"u","annotations":{"topowise.io/numa-policy":"restricted",'
+    b'"topowise.io/device-affinity":"x.y/z: pcie-root"}},"spec":{'
     b'"containers":[{"name":"c","resources":{"limits":{"cpu":"2","memory":1073741824,"x.y/z":"1e0"}}}],"initContainers":'
     b'[{"name":"i","restartPolicy":"Always","resources":{"requests":{"cpu":0.5}}}],"overhead":{"cpu":"10m"},"resources":'
     b'{"limits":{"cpu":"4"}},"priority":5},"status":{"phase":"Running","qosClass":"","containerStatuses":[{"name":"c",'
@@ -269,6 +276,11 @@ def parsers() -> tuple[Parser, ...]:
         Parser("numaplacement", _text(_placement), (b"npv0v001::ve=leb89::cc=9::nn=2::bn=0 !#",)),
         Parser("policy", _text(_named), (b"restricted pod",)),
         Parser("annotations", _text(_demand), (b"restricted none",)),
+        Parser(
+            "device affinity",
+            _text(_wishes),
+            (b"require nvidia.com/gpu,rdma/hca: pcie-switch; prefer nvidia.com/gpu: pcie-root", b"a/b:pcie-root-port;"),
+        ),
         Parser("cores", _text(cores.read), (named[attributes.CORES], b"0:0:0-15/64-79;1::16/80")),
         Parser(
             "devices", _text(devices.read), (named[attributes.DEVICES], b'{"a/b":{"0":["x"],"0-1":["y"],"":["z"]}}')

@@ -66,7 +66,8 @@ def control_plane() -> Iterator[ControlPlane]:
 
 class Cluster:
     """An async context. `pairs` is how many replicas there are, each a service with a kube-scheduler of its own, of
-    which a lease chooses one; `extenders` is what kube-scheduler's configuration has instead of the services."""
+    which a lease chooses one; `extenders` is what kube-scheduler's configuration has instead of the services,
+    `settings` what that of the services has beside the usual."""
 
     definitions: Sequence[Json] = _DEFINITIONS
     """The CRDs to install."""
@@ -89,6 +90,7 @@ class Cluster:
         extenders: list[Json] | None = None,
         reporting: Reporting | None = None,
         client: Json | None = None,
+        settings: Json | None = None,
     ) -> None:
         self.plane = plane
         self._directory = directory
@@ -97,6 +99,7 @@ class Cluster:
         self._extenders = extenders
         self._reporting = reporting or Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05))
         self._client = client or {"qps": 500, "burst": 1000}
+        self._more = settings or {}
         self._stack = AsyncExitStack()
         self.refusals: list[Refusal] = []
         self.random = Random(7)
@@ -256,9 +259,9 @@ class Cluster:
     def _settings(self, number: int) -> Json:
         """What the configuration of a service says beside the usual."""
         if self._pairs == 1:
-            return {}
+            return self._more
         election = {"enabled": True, "leaseNamespace": "kube-system", "identity": f"service-{number}"}
-        return {"leaderElection": election}
+        return {**self._more, "leaderElection": election}
 
     async def _define(self) -> None:
         async with connect(self.plane.url, self.plane.token) as client:

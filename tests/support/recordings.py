@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from topowise import feature_gates
 from topowise_scheduler import replay
-from topowise_scheduler.kubelet import Kubelet, KubeletStartError, KubeletVersion, feature_gates, version_of
+from topowise_scheduler.kubelet import Kubelet, KubeletStartError, KubeletVersion, version_of
 from topowise_scheduler.kubelet.behaviour import CHANGES, ROWS
 from topowise_scheduler.kubelet.hints import NEVER_ENDS
 from topowise_scheduler.kubelet.policy_options import OPTIONS, stages

@@ -21,8 +21,10 @@ from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.replies import Observer, Reply, Verb
 from topowise_scheduler.extender.verbs import Verbs, table
+from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.view.cluster_view import ClusterView
@@ -189,7 +191,12 @@ class Service:
             self.verbs(observer=observer),
             Binder(api, self.ledger, self.records, lambda: None, observer=observer),
             Explainer(api, self.view, lambda: None),
+            FittingVerb(self.fitting(), lambda: None),
         )
+
+    def fitting(self, most_reserved: int = 0) -> Fitting:
+        """Whether pods fit at once."""
+        return Fitting(self.ledger, self.answers, self.view, most_reserved=most_reserved, clock=self.clock)
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""

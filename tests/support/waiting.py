@@ -2,7 +2,8 @@
 
 Each node's kubelet is the one-node model. What it does reaches the ledger as it would through the API: pods' events,
 reports, the end of a pod that its kubelet knows first. Counted are pods that a kubelet refused after we had said yes,
-and questions that were answered with no although a node would take the pod once all that is on its way there has come.
+and questions that were answered with no although a node would take the pod once all that is on its way there has come;
+and pods of which the ledger is certain where they lie, before a report tells, and that lie elsewhere.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import numpy as np
 
 from scheduling import Service, exact, kubelet, pod
 from topowise import pods
+from topowise_scheduler.cluster.bookings import BookingState
+from topowise_scheduler.cluster.possible_placements import position_of
 from topowise_scheduler.cluster.records import PodRecord
 
 _RETRY_S = 0.15
@@ -63,6 +66,7 @@ class Simulation:
         self._waiting: list[_Pod] = []
         self._pods = [self._make(number) for number in range(pods)]
         self.decisions = self.refused = self.foreign_refused = self.wrongly_waiting = self.left = 0
+        self.misplaced: set[str] = set()
 
     def run(self) -> None:
         """Plays to the end."""
@@ -106,6 +110,8 @@ class Simulation:
         self._later(_RETRY_S, self._try_all)
 
     def _try(self, one: _Pod) -> None:
+        for name in self._names:
+            self._look_for_misplaced(name)
         answers = self.service.answers
         asked = answers.question(pods.decode(msgspec.json.encode(one.document)), self._names)
         self.decisions += 1
@@ -117,6 +123,18 @@ class Simulation:
         answers.expect(asked, at)
         self._waiting.remove(one)
         self._later(self._between(0.0, 0.1), lambda: self._bind(one, asked.record, self._names[at]))
+
+    def _look_for_misplaced(self, name: str) -> None:
+        node_state, truth = self.service.ledger.node_state(name), self._truth[name]
+        assert node_state is not None
+        assert node_state.kubelet is not None
+        uncertain = {view.uid for view in node_state.uncertain(self.service.clock.now)}
+        for uid, booking in node_state.bookings.items():
+            if booking.state is not BookingState.ASSIGNED or booking.reported or uid in uncertain:
+                continue
+            if {uid} <= truth.active.keys() & node_state.kubelet.active.keys():
+                predicted = position_of(node_state.kubelet, node_state.kubelet.placements(uid))
+                self.misplaced |= {uid} if position_of(truth, uid) != predicted else set()
 
     def _would_take(self, name: str, one: _Pod) -> bool:
         node = self._truth[name].fork()

@@ -4,7 +4,7 @@ pkg/kubelet/checkpointmanager/checksum, k8s.io/utils/dump: "%#v" with sorted key
 fields, not those of elements and keys; a pointer within a map is `<*>`. So a checksum can be made again for structs
 that are known, those of kubelets up to 1.36, and one that disagrees tells damage only if no field is unknown: a newer
 kubelet's file is as good as ours, and a kubelet that is taken for damaged without being so would cost its node all new
-pods.
+pods. From 1.37 on what counts is one text with a checksum of its own (kubernetes#139102, kubernetes#139626).
 """
 
 from __future__ import annotations
@@ -61,6 +61,11 @@ def _check(text: bytes, source: str, fields: set[str], dumps: Callable[[Json], I
         state = msgspec.json.decode(text)
     except documents.UNREADABLE as exc:
         raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
+    data, of_data = state.get("data"), state.get("dataChecksum")
+    if isinstance(data, str) and of_data is not None:
+        if of_data != (expected_of_data := fnv1a(f"(string){data}")):
+            raise SourceError(source, f"has dataChecksum {of_data}, expected {expected_of_data}")
+        return
     # A kubelet takes 0 for a file of the time before checksums.
     if not state.get("checksum") or not state.keys() <= fields:
         return

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+from topowise.checkpoints import MemoryNode
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
 from topowise_exporter.kubelet.model import Device, FreeMemory, MemoryBlock, PodAllocation
-from topowise_exporter.kubelet.state_files import CpuState, MemoryNode, MemoryState
+from topowise_exporter.kubelet.state_files import CpuState, MemoryState
 
 # What one container of a pod holds, and what all of them do.
 _Entry = tuple[str, tuple[MemoryBlock, ...]]
@@ -178,7 +179,7 @@ def _unexplained(state: MemoryState) -> list[MemoryBlock]:
 
 
 def _cells(node: int, entry: MemoryNode) -> tuple[int, ...]:
-    return tuple(sorted(entry.cells)) or (node,)
+    return tuple(sorted(entry.cells or ())) or (node,)
 
 
 def listed_blocks(blocks: Iterable[MemoryBlock]) -> tuple[MemoryBlock, ...]:

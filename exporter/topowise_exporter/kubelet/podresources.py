@@ -3,11 +3,15 @@
 Decoding is separate from asking, so that recorded bytes can be tested. Quirks: lists are unordered; a device comes in
 an entry of its own for each NUMA node; plug-ins report ids such as -1; pod-level CPUs and memory overlap with those of
 the containers; all clients share 100 requests a second. API: k8s.io/kubelet/pkg/apis/podresources/v1.
+
+List and GetAllocatableResources are served by every kubelet from 1.28 on. What differs by version is in List: devices
+of resource claims (`lists_claims`), pods that have ended, which it names up to 1.33, and what pods hold as a whole,
+from 1.37 on (docs/development/kubelet-versions.md). Get is not needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -15,6 +19,7 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
+from topowise import feature_gates, kubeletconfig
 from topowise.errors import SourceError
 from topowise.wire import podresources_pb2 as pb
 from topowise.wire.podresources_frames_pb2 import ListFrames
@@ -23,6 +28,8 @@ from topowise_exporter.kubelet.model import Allocatable, Claim, ContainerAllocat
 DEFAULT_SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 _SERVICE: Final = "/v1.PodResourcesLister/"
+
+_CLAIMS: Final = "KubeletPodResourcesDynamicResources"
 
 Message = TypeVar("Message", pb.AllocatableResourcesResponse, pb.PodResources, ListFrames)
 
@@ -35,6 +42,15 @@ def socket_path(socket: str) -> str:
 
     Whatever is derived from the path (the kubelet's root, names of watched files) is derived from this."""
     return socket.removeprefix("unix:").removeprefix("//") if socket.startswith("unix:") else socket
+
+
+def lists_claims(version: str | None, gates: Mapping[str, bool]) -> bool:
+    """Whether List of a kubelet names the devices of resource claims; `gates` are those it was given.
+
+    A version that is none counts as the newest: there it has been on for long.
+    """
+    major, minor = kubeletconfig.release_of(version)
+    return major != 1 or feature_gates.is_on(_CLAIMS, feature_gates.lives(minor), gates)
 
 
 class PodResources:

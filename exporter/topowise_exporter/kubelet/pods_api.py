@@ -1,8 +1,9 @@
 """The kubelet's Pods API as a source of events: what happened to which pod does not matter, only that something did.
 
 A pod's end writes none of the kubelet's files: without this API the CPUs and devices it held are found free by the next
-timed sync. KEP-4188; alpha in Kubernetes 1.36 (feature gate PodsAPI), so on most nodes there is no such socket, and
-that is no problem.
+timed sync. KEP-4188, feature gate PodsAPI: alpha in 1.36, beta and on in 1.37 (kubernetes#140286), where the socket is
+there with the gate off too and calls fail. A node without it is no problem. From 1.38 on streams count for its rate
+limit of 100 requests a second (kubernetes#142458).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ manager, is in device_checkpoint.
 Two things are only here: CPUs that a finished init container keeps until its pod ends (List leaves init containers
 out), and how a block over several NUMA nodes is spread, with the groups of nodes it ties. The format is the kubelet's
 own business (kubernetes#118375), so anything unexpected makes the file unreadable, and amounts come from List.
-Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, pkg/kubelet/cm/memorymanager/state/checkpoint.go.
+topowise.checkpoints reads the forms of all versions; here is what a sync needs of them.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ ALLOCATED_STATE: Final = "allocated_pods_state"
 _TICK_NS: Final = 50_000_000
 
 Checkpoint = TypeVar("Checkpoint")
+Read = TypeVar("Read", checkpoints.CpuState, checkpoints.MemoryState)
 State = TypeVar("State")
 
 # Pod uid -> container name -> what it holds.
@@ -45,66 +46,42 @@ class CpuState(msgspec.Struct, frozen=True):
     holders: Holders
 
 
-class MemoryTable(msgspec.Struct, frozen=True, rename="camel"):
-    """Bytes of one type on one node."""
-
-    allocatable: int = 0
-    reserved: int = 0
-    free: int = 0
-
-
-class MemoryNode(msgspec.Struct, frozen=True, rename="camel"):
-    """`cells` are the nodes of the group this one belongs to; `number_of_assignments` how many blocks lie on it."""
-
-    number_of_assignments: int = 0
-    memory_map: dict[str, MemoryTable] = {}
-    cells: tuple[int, ...] = ()
-
-
 class MemoryState(msgspec.Struct, frozen=True):
     """By NUMA node id. `has_pod_level`: some pod has memory as a whole (KEP-5526)."""
 
-    nodes: Mapping[int, MemoryNode]
+    nodes: Mapping[int, checkpoints.MemoryNode]
     holders: BlockHolders
     has_pod_level: bool = False
 
 
-class _Block(msgspec.Struct, frozen=True):
-    numaAffinity: tuple[int, ...] | None
-    type: str
-    size: int
-
-
-class _MemoryCheckpoint(msgspec.Struct, frozen=True, rename="camel"):
-    policy_name: str
-    machine_state: dict[int, MemoryNode] | None = None
-    entries: dict[str, dict[str, tuple[_Block, ...]]] | None = None
-    pod_entries: dict[str, msgspec.Raw] | None = None
-
-
 def parse_cpu_state(text: bytes, source: str) -> CpuState | None:
     """None if the CPU manager is off. Raises SourceError."""
-    try:
-        state = checkpoints.cpu_state(text)
-    except ParseError as exc:
-        raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
-    if not state.policy:
-        raise SourceError(source, "is not the checkpoint it should be: it names no policy")
+    state = _read(checkpoints.cpu_state, text, source)
     checksum.check_cpu_state(text, source)
     return CpuState(state.shared, state.held) if state.policy == "static" else None
 
 
 def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
     """None if the memory manager is off. Raises SourceError."""
-    checkpoint = _decode(text, source, _MemoryCheckpoint)
+    state = _read(checkpoints.memory_state, text, source)
     checksum.check_memory_state(text, source)
-    if checkpoint.policy_name != "Static":
+    if state.policy != "Static":
         return None
     holders = {
         uid: {name: tuple(map(_block, blocks)) for name, blocks in containers.items()}
-        for uid, containers in (checkpoint.entries or {}).items()
+        for uid, containers in state.held.items()
     }
-    return MemoryState(checkpoint.machine_state or {}, holders, bool(checkpoint.pod_entries))
+    return MemoryState(state.nodes, holders, bool(state.pods))
+
+
+def _read(parse: Callable[[bytes], Read], text: bytes, source: str) -> Read:
+    try:
+        state = parse(text)
+    except ParseError as exc:
+        raise SourceError(source, f"is not the checkpoint it should be: {exc}") from exc
+    if not state.policy:
+        raise SourceError(source, "is not the checkpoint it should be: it names no policy")
+    return state
 
 
 class _AllocatedPods(msgspec.Struct, frozen=True):
@@ -188,7 +165,7 @@ class StateFile(Generic[State]):
         return text
 
 
-def _block(block: _Block) -> MemoryBlock:
+def _block(block: checkpoints.Block) -> MemoryBlock:
     return MemoryBlock(block.type, tuple(sorted(block.numaAffinity or ())), block.size)
 
 

@@ -8,10 +8,19 @@ all memory, which is what the kubelet sees there too.
 
 from __future__ import annotations
 
+from typing import Final
+
 from topowise.errors import SourceError
 from topowise_exporter.machine import cpus, memory, names, nodes, pci
 from topowise_exporter.machine.model import Access, Cpu, Machine, NumaNode
 from topowise_exporter.machine.sysfs import Tree
+
+_LONGEST_BOOT_ID: Final = 64
+
+
+def read_boot_id(procfs_root: str = "/proc") -> str:
+    """The present boot as the kernel names it, "" if it does not."""
+    return (Tree(procfs_root, []).text("sys/kernel/random/boot_id") or "").strip()[:_LONGEST_BOOT_ID]
 
 
 def scan(sysfs_root: str = "/sys", procfs_root: str = "/proc") -> Machine:

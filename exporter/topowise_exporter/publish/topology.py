@@ -56,6 +56,8 @@ class Observation(msgspec.Struct, frozen=True):
     """The kubelet's in its own words; "" if it was not asked, and the Node's word is as good."""
     refused_state_files: Mapping[str, str] = {}
     """Why the kubelet would not start again, by file."""
+    boot_id: str = ""
+    """Of the machine's present boot; "" if the kernel does not tell."""
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -146,6 +148,8 @@ def _on_top(
     }
     if seen.version:
         named[attributes.KUBELET_VERSION] = seen.version
+    if seen.boot_id:
+        named[attributes.BOOT_ID] = seen.boot_id
     if seen.refused_state_files:
         named[attributes.REFUSED_STATE_FILES] = restarts.write(seen.refused_state_files)
     if kubelet.reserved_cpus:

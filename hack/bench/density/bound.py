@@ -13,7 +13,7 @@ The true optimum is lower: both look at one resource at a time, and at the strea
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,8 @@ def longest_prefix(following: Callable[[], int], needs: Sequence[Needs], empty: 
             left[name] -= amount
     # The last one broke a sum.
     prefix.pop()
-    items = [list(_items(one, by_pod=empty.settings.topology.scope == "pod")) for one in needs]
+    by_pod = empty.settings.topology.scope == "pod"
+    items = [[item for task in aligned(one, by_pod=by_pod) for item in task.items()] for one in needs]
     lengths = range(len(prefix) + 1)
     return bisect_left(lengths, True, key=lambda length: _overflows(prefix[:length], items, bins, nodes)) - 1
 
@@ -50,8 +51,9 @@ def _bins(needs: Sequence[Needs], empty: Kubelet) -> Mapping[str, Bins]:
     return {name: amounts[:, 0] for name, amounts in found.allocatable.items()}
 
 
-def _items(needs: Needs, *, by_pod: bool) -> Iterator[tuple[str, int]]:
-    """What managers align. CPUs are those of containers with whole ones; others share the pool of the node."""
+def aligned(needs: Needs, *, by_pod: bool) -> list[dict[str, int]]:
+    """What managers align at once, one by one. CPUs are those of containers with whole ones; others share the pool of
+    the node."""
     found: list[dict[str, int]] = []
     for container in needs.containers:
         whole, rest = divmod(container.requests.get("cpu", 0), 1000)
@@ -59,8 +61,7 @@ def _items(needs: Needs, *, by_pod: bool) -> Iterator[tuple[str, int]]:
     if by_pod:
         names = {name for amounts in found for name in amounts}
         found = [{name: sum(amounts.get(name, 0) for amounts in found) for name in names}]
-    for amounts in found:
-        yield from ((name, amount) for name, amount in amounts.items() if amount)
+    return [{name: amount for name, amount in amounts.items() if amount} for amounts in found]
 
 
 def _overflows(

@@ -20,7 +20,7 @@ class Sums(NamedTuple):
 
 
 class Cluster:
-    """Equal nodes, all empty at first. Pods come and stay."""
+    """Equal nodes, all empty at first. Pods come, and stay until they are removed."""
 
     def __init__(self, empty: Kubelet, count: int) -> None:
         self._kubelets = [empty.fork() for _ in range(count)]
@@ -33,20 +33,27 @@ class Cluster:
             {name: np.zeros(count, np.int64) for name in has},
         )
         self._number = 0
+        self._running: dict[str, tuple[Needs, int]] = {}
 
     def __len__(self) -> int:
         return len(self._kubelets)
 
-    def send(self, needs: Needs, node: int) -> Admission:
-        """The kubelet of the node decides; what it admits stays."""
+    def send(self, needs: Needs, node: int, uid: str = "") -> Admission:
+        """The kubelet of the node decides; what it admits stays. Only who names a pod can remove it."""
         kubelet = self._kubelets[node]
         self._number += 1
-        admission = kubelet.admit_view(kubelet.view(f"pod-{self._number}", needs))
+        uid = uid or f"pod-{self._number}"
+        admission = kubelet.admit_view(kubelet.view(uid, needs))
         if admission.admitted:
-            self.engine.put(str(node), kubelet)
-            for name, amount in {**needs.requests, "pods": 1}.items():
-                self.sums.requested[name][node] += amount
+            self._running[uid] = needs, node
+            self._changed(needs, node, 1)
         return admission
+
+    def remove(self, uid: str) -> None:
+        """A pod that runs has ended."""
+        needs, node = self._running.pop(uid)
+        self._kubelets[node].remove(uid)
+        self._changed(needs, node, -1)
 
     def share(self, resource: str) -> float:
         """Of a resource in use; 0 where the nodes have none."""
@@ -62,3 +69,8 @@ class Cluster:
             found.update(zone for zone, mine in enumerate(numa_cpus) if cpus & mine)
             found.update(zone for block in placed.memory for zone in block.numa)
         return len(found)
+
+    def _changed(self, needs: Needs, node: int, pods: int) -> None:
+        self.engine.put(str(node), self._kubelets[node])
+        for name, amount in {**needs.requests, "pods": 1}.items():
+            self.sums.requested[name][node] += pods * amount

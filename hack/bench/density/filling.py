@@ -1,4 +1,4 @@
-"""One cluster filled by one scheduler with pods of a mix."""
+"""One cluster filled by one scheduler with a mix's pods: until none gets in any more, or with the same for all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 
 from bench.density.cluster import Cluster
 from bench.density.schedulers import Scheduler
-from bench.results import Filled
+from bench.results import Filled, Offered
 from topowise.pods import Needs
 
 
@@ -78,3 +78,14 @@ def fill(
         devices=round(cluster.share(device), 4),
         zones=round(zones / max(1, aligned), 3),
     )
+
+
+def offer(
+    cluster: Cluster, scheduler: Scheduler, needs: Sequence[Needs], shapes: Sequence[int], seed: int, device: str
+) -> Offered:
+    """Each of these pods once. What finds no place, or is refused, does not come again."""
+    ties, placed = Random(seed), 0
+    for shape in shapes:
+        best = scheduler.best(cluster, needs[shape])
+        placed += bool(best) and cluster.send(needs[shape], ties.choice(best)).admitted
+    return Offered(placed, round(cluster.share("cpu"), 4), round(cluster.share(device), 4))

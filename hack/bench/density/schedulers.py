@@ -1,4 +1,4 @@
-"""Who chooses a node: topowise by each of its strategies, and kube-scheduler without it.
+"""Who chooses a node: topowise by each of its strategies and by one from elsewhere, and kube-scheduler without it.
 
 Several nodes of the best score are one to kube-scheduler: it takes any of them (selectHost, pkg/scheduler). Scores of
 topowise are what goes over the wire, 0 to 10.
@@ -6,13 +6,14 @@ topowise are what goes over the wire, 0 to 10.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bench.density.cluster import Cluster
+from bench.density.fgd import FragmentationGradientDescent
 from topowise.pods import Needs
 from topowise_scheduler import strategies
 from topowise_scheduler.configuration import Scoring
@@ -25,6 +26,8 @@ Scores = NDArray[np.int64]
 _TOP: Final = 10
 _EXTENDER_WEIGHT: Final = 5
 _PLUGIN_TOP: Final = 100
+# So many levels that no two scores become one: the rule of the yardstick, not its rounding, is compared.
+_EXACT: Final = 1_000_000_000
 
 
 class Scheduler(Protocol):
@@ -35,12 +38,12 @@ class Scheduler(Protocol):
 
 
 class ByNuma:
-    """topowise with one strategy; `beside` the scores of kube-scheduler's own plug-ins, which are added to ours."""
+    """topowise with one strategy and so many levels; `beside` the scores of kube-scheduler's own plug-ins, which are
+    added to ours."""
 
-    def __init__(self, strategy: str, *, beside: bool = False) -> None:
-        scoring = Scoring()
-        weights = {one.name: one.weight for one in scoring.resources}
-        self._strategy = strategies.make(strategy, weights, scoring)
+    def __init__(self, strategy: strategies.Strategy, *, top: int = _TOP, beside: bool = False) -> None:
+        self._strategy = strategy
+        self._top = top
         self._beside = beside
 
     def best(self, cluster: Cluster, needs: Needs) -> list[int]:
@@ -51,7 +54,7 @@ class ByNuma:
         if not fitting.size:
             return []
         rated = strategies.rate(self._strategy, engine.candidates(pod, fitting))
-        scores = rated.levels(_TOP)
+        scores = rated.levels(self._top)
         nodes = np.array([int(name) for name in engine.names(fitting[rated.at])])
         if self._beside:
             scores = scores * (_EXTENDER_WEIGHT * _PLUGIN_TOP // _TOP)
@@ -107,10 +110,24 @@ def _best(nodes: NDArray[np.intp], scores: Scores) -> list[int]:
 BESIDE: Final = "TightFit, beside kube-scheduler's scores"
 BLIND: Final = ("NUMA-blind LeastAllocated", "NUMA-blind MostAllocated")
 NAMES: Final = (*strategies.NAMES, BESIDE, *BLIND)
+FGD: Final = ("FGD", "FGD by NUMA node")
 
 
 def make(name: str) -> Scheduler:
     """By one of NAMES, which are those of the figures."""
     if name in BLIND:
         return BySums(_least_allocated if name == BLIND[0] else _most_allocated)
-    return ByNuma("TightFit", beside=True) if name == BESIDE else ByNuma(name)
+    scoring = Scoring()
+    weights = {one.name: one.weight for one in scoring.resources}
+    strategy = strategies.make("TightFit" if name == BESIDE else name, weights, scoring)
+    return ByNuma(strategy, beside=name == BESIDE)
+
+
+def yardsticks(needs: Sequence[Needs], counts: Sequence[int], device: str, *, by_pod: bool) -> dict[str, Scheduler]:
+    """FGD, which knows what pods come and how often, and keeps this device usable."""
+    return {
+        name: ByNuma(
+            FragmentationGradientDescent(needs, counts, device, by_pod=by_pod, by_zone=name == FGD[1]), top=_EXACT
+        )
+        for name in FGD
+    }

@@ -28,7 +28,8 @@ def density(rows: Sequence[Row], titles: dict[str, str]) -> str:
     mixes = [
         (mix, list(listed))
         for mix, listed in groupby(
-            (one for one in rows if (one.policy, one.scope) == (_POLICY, _SCOPE)), lambda one: one.mix
+            (one for one in rows if (one.policy, one.scope) == (_POLICY, _SCOPE) and one.scheduler in NAMES),
+            lambda one: one.mix,
         )
     ]
     parts = [

@@ -17,6 +17,7 @@ from sandbox.hollow.hardware import scanned
 from sandbox.hollow.node import HollowNode
 from sandbox.hollow.reporter import Reporting
 from sandbox.kubelet.pace import Pace
+from sandbox.kubelet.registration import Taints
 from topowise import pods
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
@@ -55,6 +56,7 @@ class Fleet:
         self._seed = seed
         self._directory = tempfile.TemporaryDirectory(prefix="topowise-fleet-", dir=_MEMORY)
         self._running: asyncio.Task[None] | None = None
+        self._group: asyncio.TaskGroup | None = None
         self._held: list[tuple[float, EventType, pods.Pod]] | None = None
         self.nodes: dict[str, HollowNode] = {}
         self.refusals: list[Refusal] = []
@@ -75,6 +77,14 @@ class Fleet:
             seed=self._seed,
         )
         return node
+
+    async def join(self, name: str, machine: machines.Machine, config: KubeletConfiguration, taints: Taints) -> None:
+        """A node joins while the others run. Returns when it is Ready, which is before its exporter has looked."""
+        assert self._group is not None
+        node = self.add(name, machine, config)
+        await node.register(taints)
+        node.lifecycle.replace([])
+        self._group.create_task(node.run(), name=name)
 
     @property
     def is_quiet(self) -> bool:
@@ -148,6 +158,7 @@ class Fleet:
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
+            self._group = tasks
             tasks.create_task(Reflector(self._api, "/api/v1/pods", pods.decode, self).run(), name="fleet watch")
             for node in self.nodes.values():
                 tasks.create_task(node.run(), name=node.name)

@@ -10,7 +10,7 @@ from sandbox.hollow.reporter import Reporter, Reporting
 from sandbox.kubelet.lifecycle import Lifecycle, Refused
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Pace, Startup
-from sandbox.kubelet.registration import register
+from sandbox.kubelet.registration import Taints, register
 from sandbox.kubelet.root import Root
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration, with_defaults
@@ -54,9 +54,9 @@ class HollowNode:
         """Whether nothing will happen by itself, and everything is published."""
         return not self.lifecycle.is_busy and self.reporter.is_current
 
-    async def register(self) -> None:
-        """Makes the Node object."""
-        await register(self._api, self.name, self.kubelet)
+    async def register(self, taints: Taints = ()) -> None:
+        """Makes the Node object, with these taints (`registerWithTaints`)."""
+        await register(self._api, self.name, self.kubelet, taints)
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -217,10 +217,15 @@ class Lifecycle:
         self._known.pop(uid, None)
         self._assigned.discard(uid)
         self._ended.discard(uid)
+        self._root.files.deallocate(uid)
 
     async def _admit(self, pod: pods.Pod) -> None:
         async with self._loop:
             decision = await self._allocate(pod)
+            if decision.admitted:
+                await asyncio.sleep(self._pace.pause.draw(self._random))
+                self._root.files.allocate(pod)
+                self._changed()
         log.info(
             "Admission",
             extra=kv(node=self.name, pod=pod.metadata.name, admitted=decision.admitted, why=decision.reason),

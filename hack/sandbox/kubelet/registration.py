@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from sandbox.kubelet.node import EmulatedNode
 from topowise.errors import ApiError
 from topowise.kube.api import MERGE_PATCH, Api
 
+Taints = Sequence[Mapping[str, str]]
 
-async def register(api: Api, name: str, node: EmulatedNode) -> None:
-    """Creates the Node, or brings the status of the one that is there up to date. Raises ApiError."""
+
+async def register(api: Api, name: str, node: EmulatedNode, taints: Taints = ()) -> None:
+    """Creates the Node, or brings the status of the one that is there up to date; as by a kubelet, one that is there
+    gets no taints any more. Raises ApiError."""
     wanted = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "spec": {"taints": list(taints)},
         "status": {
             "capacity": node.capacity(),
             "allocatable": node.allocatable(),

@@ -1,8 +1,8 @@
 """The kubelet's checkpoint files, in its own format, written as it writes them (a temporary file, then a rename).
 
 Formats: pkg/kubelet/cm/cpumanager/state/checkpoint.go, .../memorymanager/state/checkpoint.go,
-.../devicemanager/checkpoint/checkpoint.go, as kubelets up to 1.36 write them. The device checkpoint is not rewritten
-when a pod goes, as in the real one.
+.../devicemanager/checkpoint/checkpoint.go, pkg/kubelet/allocation/state/checkpoint.go, as kubelets up to 1.36 write
+them. The device checkpoint is not rewritten when a pod goes, as in the real one.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from sandbox.kubelet.holdings import NodeHoldings
-from topowise import cpuset
+from topowise import cpuset, pods
 from topowise.errors import SourceError
 from topowise_exporter.kubelet import checksum, device_checkpoint
 
 CPU_STATE: Final = "cpu_manager_state"
 MEMORY_STATE: Final = "memory_manager_state"
 DEVICE_STATE: Final = "device-plugins/kubelet_internal_checkpoint"
+ALLOCATED_STATE: Final = "allocated_pods_state"
 
 Json = dict[str, Any]
 
@@ -32,6 +35,21 @@ class StateFiles:
         self._directory = directory
         self._written: dict[str, Json] = {}
         self._numbers = count(1)
+        self._allocated: dict[str, Json] = {}
+
+    def allocate(self, pod: pods.Pod) -> None:
+        """The pod has been admitted as a whole: the allocation manager writes down what it was given."""
+        given: dict[str, Json] = {}
+        for one in (*(pod.spec.initContainers or ()), *(pod.spec.containers or ())):
+            amounts = {} if one.resources is None else msgspec.to_builtins(one.resources)
+            given[one.name] = {kind: held for kind, held in sorted(amounts.items()) if held is not None}
+        self._allocated[pod.metadata.uid] = {"ContainerResources": given}
+        self._put_allocated()
+
+    def deallocate(self, uid: str) -> None:
+        """The pod's object is gone."""
+        if self._allocated.pop(uid, None) is not None:
+            self._put_allocated()
 
     def write(self, holdings: NodeHoldings, *, cpu_policy: str, memory_policy: str, admitted: bool) -> bool:
         """`admitted`: whether the device manager has a reason to write too. Returns whether anything was written."""
@@ -49,7 +67,13 @@ class StateFiles:
         cpu = self._get(CPU_STATE, checksum.of_cpu_state)
         memory = self._get(MEMORY_STATE, checksum.of_memory_state)
         devices = self._get(DEVICE_STATE, _checksum_of_devices)
+        allocated = self._get(ALLOCATED_STATE, _checksum_of_text)
+        self._allocated = {} if allocated is None else json.loads(allocated["data"])["entries"]
         return cpu, memory, None if devices is None else devices["Data"]
+
+    def _put_allocated(self) -> None:
+        text = json.dumps({"entries": self._allocated}, separators=(",", ":"))
+        self._put(ALLOCATED_STATE, {"data": text}, _checksum_of_text)
 
     def _put(self, name: str, content: Json, sum_of: Callable[[Json], int]) -> bool:
         if self._written.get(name) == content:
@@ -85,6 +109,10 @@ def _checksum_of_devices(content: Json) -> int:
     # A real plug-in's answers can make the dump too long to be summed up here; the sandbox's are empty.
     assert found is not None
     return found
+
+
+def _checksum_of_text(content: Json) -> int:
+    return checksum.fnv1a(f"(string){content['data']}")
 
 
 def _cpu_state(holdings: NodeHoldings, policy: str) -> Json:

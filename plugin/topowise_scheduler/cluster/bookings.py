@@ -6,7 +6,7 @@ of its pod (pod_states.py). Only one that is assigned is `reported`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -68,6 +68,8 @@ class Booking(msgspec.Struct):
     """Its prediction has been counted."""
     highest: int | None = None
     """The highest position of a NUMA node at which it has been predicted, None if it never found room."""
+    followed_uncertain: bool = False
+    """It came after one that was never seen where it lay, and that has gone."""
     missed: bool = False
     """A part of it lies elsewhere than predicted first."""
 
@@ -96,21 +98,38 @@ class Ended(NamedTuple):
         return not self.has_left and (self.held is None or self.held == listed)
 
 
-def is_uncertain(booking: Booking, assigned: Iterable[Booking], releases: Iterable[float], now: float) -> bool:
-    """Whether the pod may lie elsewhere than predicted: because it came lately, or because others came or went then.
+def uncertain(bookings: Collection[Booking], releases: Collection[float], now: float) -> list[Booking]:
+    """Those that may lie elsewhere than predicted: because they came lately, because others came or went then, or
+    because they came after one that may lie elsewhere itself: they were predicted beside its predicted place.
 
-    `assigned` are the pods bound to the node, `releases` the times at which some gave back what they held.
+    `bookings` are all those of the node, `releases` the times at which some gave back what they held.
     """
+    assigned = [one for one in bookings if one.state is BookingState.ASSIGNED]
+    found = [one for one in bookings if _may_have_been_overtaken(one, assigned, releases, now)]
+    first = min((one.since for one in found if one.state is BookingState.ASSIGNED), default=now)
+    kept = {id(one) for one in found}
+    found += [one for one in assigned if one.since > first and id(one) not in kept and _is_predicted(one, now)]
+    return found
+
+
+def _is_predicted(booking: Booking, now: float) -> bool:
+    """Whether nothing but the prediction tells where the pod lies. Whoever has not been reported for so long never
+    will: the exporter leaves it out."""
     if booking.reported or booking.whole or booking.state is BookingState.NOMINATED:
+        return False
+    return booking.acknowledged is None or now - booking.acknowledged <= ENDED_KEPT_S
+
+
+def _may_have_been_overtaken(
+    booking: Booking, assigned: Iterable[Booking], releases: Iterable[float], now: float
+) -> bool:
+    if not _is_predicted(booking, now):
         return False
     done = booking.acknowledged
     if booking.state is BookingState.RESERVED or done is None or now - done < LATE_S:
         return True
-    if now - done > ENDED_KEPT_S:
-        # Whoever has not been reported by now never will: the exporter leaves it out.
-        return False
     begin, end = booking.since - EARLY_S, done + LATE_S
-    if booking.was_there or any(begin <= at <= end for at in releases):
+    if booking.was_there or booking.followed_uncertain or any(begin <= at <= end for at in releases):
         return True
     return any(
         other is not booking and not other.reported and other.since <= end and (other.acknowledged or now) >= begin

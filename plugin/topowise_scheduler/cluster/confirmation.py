@@ -23,6 +23,7 @@ from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, LATE_S, Booking, E
 from topowise_scheduler.cluster.included import included
 from topowise_scheduler.cluster.possible_placements import own_amounts
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.device_affinity import observed
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.masks import mask_of
@@ -36,10 +37,15 @@ _MAX_LATELY: Final = 4
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Predictions that a report has confirmed: how many lie on the predicted NUMA nodes, and the pods that do not."""
+    """Predictions that a report has confirmed: how many lie on the predicted NUMA nodes, and the pods that do not.
+
+    `wishes` are those of all these pods for near devices: whether each is met by what they got, None if that is not
+    known, and for people whose and why not.
+    """
 
     hits: int = 0
     misses: tuple[PodName, ...] = ()
+    wishes: tuple[tuple[bool | None, PodName, str], ...] = ()
 
 
 def shows(report: Report, booking: Booking) -> bool:
@@ -129,6 +135,7 @@ def compare(
     """
     hits = 0
     misses = []
+    wishes: list[tuple[bool | None, PodName, str]] = []
     for booking in assigned:
         held = report.held.get(booking.name)
         if held is None or booking.compared or not booking.placed or not shows(report, booking):
@@ -143,11 +150,14 @@ def compare(
         if not confirms(report, booking, ended, reported_at):
             continue
         booking.compared = True
+        wanted = booking.record.wishes
+        found = observed(wanted, booking.needs, held, report.places) if wanted else ()
+        wishes += [(is_met, booking.name, f"{wish}: {why}") for wish, (is_met, why) in zip(wanted, found, strict=True)]
         if booking.missed:
             misses.append(booking.name)
         else:
             hits += 1
-    return Comparison(hits, tuple(misses))
+    return Comparison(hits, tuple(misses), tuple(wishes))
 
 
 def _lies_there(listed: Placement, predicted: Placement, node: Kubelet) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from typing import Final
 
 import msgspec
@@ -30,9 +30,10 @@ from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
+from topowise_scheduler.device_affinity import Devices, Judged, Settings, judge
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.report import Report, of_node
+from topowise_scheduler.report import PageSizes, Report, of_node
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ _MAX_PRIORITIES: Final = 64
 _FEW_NOMINATED: Final = 8
 # Above the priority of any pod.
 _HIGHEST: Final = 1 << 32
+_WISHES: Final[Mapping[bool | None, str]] = {True: "wish_met", False: "wish_not_met", None: "wish_unknown"}
+_AS_IT_COMES: Final = Settings()
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
 _MAX_ORDERS: Final = 64
 
@@ -58,24 +61,33 @@ class Ledger:
 
     `clock` gives seconds, monotonic. `reservation_s` is for how long a pod is expected on the node it was reserved for,
     0 for not at all. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for as long as it takes.
+    `affinity` is what is known of device plug-ins, and what pods that require near devices have to be content with.
     """
 
     def __init__(
-        self, engine: Engine, clock: Callable[[], float], *, reservation_s: float = 30.0, max_admission_s: float = 0.0
+        self,
+        engine: Engine,
+        clock: Callable[[], float],
+        *,
+        reservation_s: float = 30.0,
+        max_admission_s: float = 0.0,
+        affinity: Settings = _AS_IT_COMES,
     ) -> None:
         self.engine = engine
+        self._affinity = affinity
         self._clock = clock
         self._reservation_s = reservation_s
         self._nodes: dict[str, NodeState] = {}
         self._pods = PodStates()
         # As the Nodes tell them; the strings are shared.
-        self._kubelet_versions: dict[str, str] = {}
+        self._kubelets: dict[str, tuple[str, PageSizes]] = {}
         # By priority, made when it is asked for; and the nodes on which nominations have changed since.
         self._lesser: dict[int, Lesser] = {}
         self._renominated: set[str] = set()
         self._others_bound_at = float("-inf")
         self._quarantine = Quarantine()
-        self._seen_refusals: set[str] = set()
+        self.refused: dict[str, PodRecord] = {}
+        """By uid, pods that a kubelet has refused and that are still there."""
         self._asked: dict[str, PodRecord] = {}
         self._waiting: dict[str, PodRecord] = {}
         self._began_to_wait = 0
@@ -85,6 +97,8 @@ class Ledger:
         self.slow_admissions = SlowAdmissions(engine, max_admission_s)
         """Nodes whose kubelet would take too long."""
         self._with_past: set[str] = set()
+        # The node of each pod that has ended and is not deleted yet.
+        self._finished: dict[str, str] = {}
         self._changes = 0
         self._changed: dict[str, int] = {}
         # What was said of reports, by node: with two exporters at odds its problems come and go.
@@ -168,7 +182,7 @@ class Ledger:
 
     def put_report(self, report: Report) -> None:
         """A new report of a node."""
-        report = of_node(report, self._kubelet_versions.get(report.name, report.node_version))
+        report = of_node(report, *self._kubelets.get(report.name, (report.node_version, report.page_sizes)))
         node_state = self._nodes.setdefault(report.name, NodeState())
         problems = () if node_state.report is None else node_state.report.problems
         if report.problems != problems:
@@ -179,7 +193,7 @@ class Ledger:
                 log.warning("Parts of an NRT cannot be used", extra=kv(node=report.name, why=problem))
         if node_state.report is None or node_state.report.version != report.version:
             self._quarantine.release(report.name)
-        self.unconfirmed.put(report.name, report.unconfirmed)
+        self.unconfirmed.put(report.name, report.unconfirmed, report.boot_id)
         self.slow_admissions.put(report.name, report.empty)
         comparison = node_state.put_report(report, self._clock())
         self._events["prediction_hit"] += comparison.hits
@@ -188,15 +202,23 @@ class Ledger:
             log.info(
                 "Pod lies on other NUMA nodes than predicted", extra=kv(node=report.name, pod=f"{namespace}/{name}")
             )
+        for is_met, (namespace, pod), why in comparison.wishes:
+            self._events[_WISHES[is_met]] += 1
+            if is_met is False:
+                log.info(
+                    "Devices of a pod lie farther apart than it wishes",
+                    extra=kv(node=report.name, pod=f"{namespace}/{pod}", why=why),
+                )
         self._events[f"report_{report.precision}"] += 1
         self._publish(report.name, node_state)
 
-    def put_kubelet_version(self, name: str, version: str) -> None:
-        """The Node tells its kubelet's version: what is known of the node is judged anew as that kubelet would."""
-        self._kubelet_versions[name] = version
+    def put_kubelet(self, name: str, version: str, page_sizes: PageSizes = ()) -> None:
+        """The Node tells its kubelet's version and the hugepages it knows: what is known of the node is judged anew as
+        that kubelet would."""
+        self._kubelets[name] = version, page_sizes
         node_state = self._nodes.get(name)
         # A Node comes with every heartbeat; most say what is known.
-        if node_state is not None and node_state.judge_as(version):
+        if node_state is not None and node_state.judge_as(version, page_sizes):
             self.slow_admissions.put(name, node_state.report.empty if node_state.report else None)
             self._publish(name, node_state)
 
@@ -207,11 +229,12 @@ class Ledger:
         if name not in self._known or node_state is None or node_state.report is None:
             self.drop_report(name)
         elif not self.unconfirmed.why(name):
-            self.unconfirmed.put(name, (OBJECT_DELETED,))
+            self.unconfirmed.put(name, (OBJECT_DELETED,), node_state.report.boot_id)
 
-    def put_node(self, name: str) -> None:
-        """There is a Node object."""
+    def put_node(self, name: str, boot_id: str = "") -> None:
+        """There is a Node object, which tells of this boot of its machine."""
         self._known.add(name)
+        self.unconfirmed.put_boot(name, boot_id)
 
     def replace_nodes(self, names: Collection[str]) -> None:
         """These are all Node objects there are."""
@@ -222,7 +245,8 @@ class Ledger:
     def drop_node(self, name: str) -> None:
         """The Node object is gone, and with it what a deleted report left behind."""
         self._known.discard(name)
-        self._kubelet_versions.pop(name, None)
+        self.unconfirmed.put_boot(name, "")
+        self._kubelets.pop(name, None)
         if OBJECT_DELETED in self.unconfirmed.why(name):
             self.drop_report(name)
 
@@ -241,6 +265,11 @@ class Ledger:
             self.engine.drop(name)
             self._improved.discard(name)
             self._forget_if_empty(name, node_state)
+
+    def is_confirmed(self, name: str) -> bool:
+        """Whether the node is reported, and its report is what its kubelet says."""
+        node_state = self._nodes.get(name)
+        return node_state is not None and node_state.report is not None and not self.unconfirmed.why(name)
 
     def reported(self) -> list[str]:
         """Names of all nodes that have been reported, sorted."""
@@ -265,12 +294,13 @@ class Ledger:
         self._waiting.pop(uid, None)
         self._nominate(record, "")
         if record.stage == "ended":
-            if record.refusal and uid not in self._seen_refusals:
-                self._seen_refusals.add(uid)
+            if record.refusal and uid not in self.refused:
+                self.refused[uid] = record
                 # A refusal from before our time says nothing about the node as it is now.
                 if is_news:
                     self._put_refusal(record)
             self.drop_pod(uid, keep_refusal=True)
+            self._finish(record)
             return
         pod = self._pods.of(uid)
         if pod.is_assigned and pod.node != record.node:
@@ -301,9 +331,22 @@ class Ledger:
         self._waiting.pop(uid, None)
         self._asked.pop(uid, None)
         if not keep_refusal:
-            self._seen_refusals.discard(uid)
+            self.refused.pop(uid, None)
         self.unreserve(uid)
         self._leave(uid, NOWHERE, ended=True)
+        node = self._finished.pop(uid, "")
+        if node in self._nodes:
+            self._nodes[node].forget_finished(uid)
+            self._forget_if_empty(node, self._nodes[node])
+
+    def _finish(self, record: PodRecord) -> None:
+        """A pod has ended by its status. Kubelets up to 1.33 list it until it is deleted."""
+        if not record.node:
+            return
+        self._finished[record.uid] = record.node
+        node_state = self._nodes.setdefault(record.node, NodeState())
+        if node_state.finish(record.uid, (record.namespace, record.name)):
+            self._publish(record.node, node_state)
 
     def note_listed(self, uids: Collection[str]) -> None:
         """These are all pods there are. One that we have bound, and that no event names soon, was deleted unseen."""
@@ -356,6 +399,22 @@ class Ledger:
         pod = self._pods.of(uid)
         if pod.state is State.RESERVED:
             self._leave(uid, pod.left())
+
+    def hold(self, record: PodRecord, needs: pods.Needs, name: str, keep_s: float) -> str:
+        """Reserve a node for `keep_s` seconds for a pod that nobody has asked to place yet. Why its kubelet would
+        refuse it as things are predicted, "" if it is reserved."""
+        pod, node_state = self._pods.of(record.uid), self._nodes.get(name)
+        state = None if node_state is None else node_state.without({record.uid})
+        if pod.is_assigned or state is None:
+            return "it is bound already" if pod.is_assigned else "the node is not reported any more"
+        admission = state.admit_view(record.view(state))
+        if not admission.admitted:
+            return admission.reason
+        self.unreserve(record.uid)
+        until = self._clock() + keep_s
+        reserved = msgspec.structs.replace(pod.left(), node=name, state=State.RESERVED, until=until)
+        self._move(record, reserved, needs=needs)
+        return ""
 
     def reserve_for_other_binder(
         self, record: PodRecord, needs: pods.Needs, name: str, keep_s: float, leaving: Collection[str] = ()
@@ -416,6 +475,23 @@ class Ledger:
         now = self._clock()
         uncertain = [one for one in node_state.uncertain(now) if one.uid not in without]
         yield from possible_placements(state, uncertain, self._highest(node_state, now))
+
+    def affinity(
+        self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
+    ) -> Judged:
+        """What the devices that a node in these states would give a pod come to for its wishes.
+
+        `guessed` are pods in the states of which nobody knows which devices they hold, beside those of the ledger.
+        """
+        assert record.needs is not None
+        places, others = self._nodes.get(name, NodeState()).located_devices()
+        return judge(
+            record.wishes, record.needs, states, record.view, Devices(places, {*others, *guessed}), self._affinity
+        )
+
+    def affinity_refusal(self, judged: Judged) -> str:
+        """Why that keeps the pod from the node, "" if it does not."""
+        return judged.refusal(self._affinity.admits)
 
     def tick(self) -> None:
         """What time alone changes; to be called about every second."""
@@ -553,6 +629,10 @@ class Ledger:
             if not admission.admitted:
                 return admission.reason
         others = {*self.disregarded(record.uid, record.priority, name), *leaving}
+        if record.wishes and not node_state.is_as_judged(record.uid):
+            refusal = self.affinity_refusal(self.affinity(record, name, self.states(name, {record.uid, *others})))
+            if refusal:
+                return refusal
         if not node_state.survive(record, others, _MAX_SWAPPED):
             return "a pod that is on its way there would be refused if this one came first"
         return ""
@@ -629,7 +709,7 @@ class Ledger:
         self._forget_if_empty(name, node_state)
 
     def _forget_if_empty(self, name: str, node_state: NodeState) -> None:
-        if node_state.report is None and not node_state.bookings:
+        if node_state.is_empty:
             self._nodes.pop(name, None)
 
     def _publish(self, name: str, node_state: NodeState, *, better: bool = True) -> None:

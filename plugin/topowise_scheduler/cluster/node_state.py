@@ -16,15 +16,16 @@ from collections.abc import Collection, Mapping
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
 from topowise_scheduler.cluster.admission_order import fit_after, fit_in_any_order
-from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, BookingState, Ended, Resize, is_uncertain
+from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, BookingState, Ended, Resize, uncertain
 from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.possible_placements import holds_anything, own_amounts, position_of
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.same_zones import same_zones
+from topowise_scheduler.device_affinity import Devices
 from topowise_scheduler.engine.counts import is_same_node
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.report import Placements, PodName, Report, kubelet_of, of_node
+from topowise_scheduler.report import PageSizes, Placements, PodName, Report, kubelet_of, of_node
 
 
 class NodeState:
@@ -35,6 +36,8 @@ class NodeState:
         self.kubelet: Kubelet | None = None
         self.bookings: dict[str, Booking] = {}
         self._ended: dict[PodName, Ended] = {}
+        # Pods by uid that have ended by their own status, and are not deleted yet.
+        self._finished: dict[str, PodName] = {}
         self._releases: list[float] = []
         self._reported_at = 0.0
         self._removals = 0
@@ -84,15 +87,16 @@ class NodeState:
         self._rebuild(report)
         return comparison
 
-    def judge_as(self, kubelet_version: str) -> bool:
-        """The Node has this kubelet. True if that changes what is known of it: everything is judged anew then.
+    def judge_as(self, kubelet_version: str, page_sizes: PageSizes) -> bool:
+        """The Node has this kubelet, and it knows these hugepages. True if that changes what is known of it: everything
+        is judged anew then.
 
         Versions that decide alike on this hardware share `empty`, and what was placed on it stays as it is.
         """
         before = self.report
         if before is None:
             return False
-        self.report = of_node(before, kubelet_version)
+        self.report = of_node(before, kubelet_version, page_sizes)
         is_other = self.report.empty is not before.empty
         if is_other:
             self._rebuild(self.report)
@@ -200,11 +204,14 @@ class NodeState:
 
     def drop(self, uid: str, ended_at: float | None) -> None:
         """A pod has ended (seconds, monotonic), or is not expected any more (None)."""
-        booking = self.bookings.pop(uid, None)
+        booking = self.bookings.get(uid)
         if booking is None:
             return
         self._revision += 1
         self._raise_highest(booking)
+        if ended_at is not None:
+            self._doubt_those_after(booking, ended_at)
+        del self.bookings[uid]
         if booking.state is BookingState.ASSIGNED and ended_at is not None and self.report is not None:
             held = self.report.held.get(booking.name) if booking.whole else None
             self._ended[booking.name] = Ended(ended_at, booking.record, held)
@@ -220,6 +227,25 @@ class NodeState:
         self.kubelet.remove(uid)
         self._removals += 1
         self._place_the_rest()
+
+    def finish(self, uid: str, name: PodName) -> bool:
+        """A pod has ended by its own status, which its kubelet writes when nothing of it runs any more: what a report
+        lists of it from now on is free, however long it does. True if that changes the node's state."""
+        self._finished[uid] = name
+        report = self.report
+        if report is None or not report.lists_ended or name not in report.held or name in self._ended:
+            return False
+        self._rebuild(report)
+        return True
+
+    def forget_finished(self, uid: str) -> None:
+        """It was deleted; its kubelet lists it no longer."""
+        self._finished.pop(uid, None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of the node."""
+        return self.report is None and not self.bookings and not self._finished
 
     def forget_past(self, now: float) -> bool:
         """Ended pods of long ago; True if the report still lists one of them, which now holds again what it held."""
@@ -295,18 +321,26 @@ class NodeState:
                 kubelet.admit_view(self._view(booking))
         return kubelet
 
+    def located_devices(self) -> Devices:
+        """Where its devices are, and the pods of which the report does not list all that they hold."""
+        if self.report is None:
+            return Devices({})
+        guessed = {one.uid for one in self.bookings.values() if not one.reported}
+        return Devices(self.report.places, guessed)
+
     def uncertain(self, now: float) -> list[PodView]:
         """The pods that may lie elsewhere than predicted, if they lie there at all."""
         node = self.kubelet
         if node is None or len(node.node_ids) < 2:
             return []
-        assigned = self._assigned()
-        return [
-            view
-            for booking in self.bookings.values()
-            if is_uncertain(booking, assigned, self._releases, now)
-            and holds_anything(node, view := self._view(booking))
-        ]
+        return [self._view(booking) for booking in self._uncertain(now)]
+
+    def _uncertain(self, now: float) -> list[Booking]:
+        node = self.kubelet
+        if node is None:
+            return []
+        holders = [one for one in self.bookings.values() if not one.reported and holds_anything(node, self._view(one))]
+        return uncertain(holders, self._releases, now) if holders else []
 
     def highest(self) -> dict[str, int]:
         """By uid the highest position at which a pod has been predicted, of those whose way here has been seen. From
@@ -324,6 +358,14 @@ class NodeState:
         for other in self.bookings.values():
             if other is not booking and other.highest is not None:
                 other.highest = last
+
+    def _doubt_those_after(self, booking: Booking, now: float) -> None:
+        """A pod goes that nobody has seen where it lay: those after it were predicted beside its predicted place."""
+        if booking.reported or booking.whole or not any(one is booking for one in self._uncertain(now)):
+            return
+        for other in self.bookings.values():
+            if other.since > booking.since:
+                other.followed_uncertain = True
 
     def _view(self, booking: Booking) -> PodView:
         assert self.kubelet is not None
@@ -389,6 +431,8 @@ class NodeState:
         known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
         # What a finished init container left to a pod is in the report by the pod's uid.
         gone = {*self._ended, *(("", ended.record.uid) for ended in self._ended.values())}
+        if report.lists_ended:
+            gone.update(self._finished.values(), (("", uid) for uid in self._finished))
         for booking in self._assigned():
             # A pod that its kubelet has not started yet is in the report by its uid alone.
             names = (booking.name, ("", booking.uid))

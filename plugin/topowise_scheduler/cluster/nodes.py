@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     # At run time it would bring the HTTP client along, for kubectl too.
     from topowise.kube.reflector import EventType
 
+STARTUP_TAINT: Final = "topowise.io/unreported"
+"""Key of the taint that keeps pods from a node that has not been reported yet."""
 _MAX_SHARED: Final = 20_000
 # Of a version that is kept: longer than any is.
 _LONGEST: Final = 64
@@ -34,6 +36,8 @@ class Nodes:
 
     def __init__(self) -> None:
         self._held: dict[str, Node] = {}
+        self.tainted: set[str] = set()
+        """Names of nodes with the start-up taint."""
         self._amounts: dict[bytes, pods.Amounts] = {}
         self._labels: dict[bytes, dict[str, str]] = {}
         self._taints: dict[tuple[Taint, ...], tuple[Taint, ...]] = {}
@@ -48,10 +52,11 @@ class Nodes:
         """A node, None if there is no such object."""
         return self._held.get(name)
 
-    def kubelet_version(self, name: str) -> str:
-        """The version that a node tells of its kubelet, "" if it does not or there is no such object."""
+    def kubelet(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """The version that a node tells of its kubelet, "" if it does not or there is no such object, and the hugepages
+        that it lists."""
         node = self._held.get(name)
-        return "" if node is None else node.kubelet_version
+        return ("", ()) if node is None else (node.kubelet_version, node.page_sizes)
 
     def decode(self, raw: bytes | msgspec.Raw) -> Node:
         """A node from its JSON. Raises msgspec.DecodeError for what is no v1.Node."""
@@ -82,18 +87,29 @@ class Nodes:
             is_ready=given.is_ready,
             # A cluster has a handful of them.
             kubelet_version=sys.intern(status.nodeInfo.kubeletVersion[:_LONGEST]),
+            boot_id=status.nodeInfo.bootID[:_LONGEST],
         )
 
     def replace(self, items: list[Node]) -> None:
         """The collection is exactly this."""
         self._held = {item.name: item for item in items}
+        self.tainted = {item.name for item in items if _has_startup_taint(item)}
 
     def apply(self, event: EventType, item: Node) -> None:
         """One node came, changed or went."""
         if event == "DELETED":
             self._held.pop(item.name, None)
+            self.tainted.discard(item.name)
+            return
+        self._held[item.name] = item
+        if _has_startup_taint(item):
+            self.tainted.add(item.name)
         else:
-            self._held[item.name] = item
+            self.tainted.discard(item.name)
+
+
+def _has_startup_taint(node: Node) -> bool:
+    return any(taint.key == STARTUP_TAINT for taint in node.taints)
 
 
 def _amounts(quantities: pods.Quantities) -> pods.Amounts:

@@ -10,21 +10,23 @@ what cannot be read is None with a `problem`, and never less than the pod asks f
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
-from typing import Final, Literal, TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError
-from topowise_scheduler import policies
+from topowise_scheduler import device_affinity, policies
+from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.shape import PodRequests
 
 # status.reason of a pod its kubelet would not place (pkg/kubelet/lifecycle, cm/admission).
-KUBELET_REFUSALS: Final = frozenset(("TopologyAffinityError", "UnexpectedAdmissionError", "SMTAlignmentError"))
+TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
+KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissionError", "SMTAlignmentError"))
 _MAX_SHARED: Final = 20_000
 
 Stage = Literal["pending", "assigned", "ended"]
@@ -53,6 +55,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     labels: dict[str, str]
     version: str
     demand: policies.Demand = policies.NOTHING
+    wishes: tuple[Wish, ...] = ()
     runs: bool = False
     acknowledged: bool = False
     waits: bool = False
@@ -92,6 +95,7 @@ class Records:
             requests, shape = self.requests(pod)
         except ParseError as exc:
             problem = str(exc)
+        asked = _readable(meta.annotations, requests)
         stage: Stage = "ended" if pod.is_terminal else "assigned" if spec.nodeName else "pending"
         return PodRecord(
             uid=meta.uid,
@@ -106,7 +110,8 @@ class Records:
             started=status.startTime or meta.creationTimestamp or "",
             labels=self._shared_labels(meta.labels),
             version=meta.resourceVersion,
-            demand=_demand(meta.annotations),
+            demand=asked.demand,
+            wishes=asked.wishes,
             runs=status.phase == "Running",
             acknowledged=bool(status.startTime) or status.phase == "Running",
             waits=stage == "pending" and _was_refused(status),
@@ -130,12 +135,29 @@ class Records:
         return _share(self._labels, _encode(labels), lambda: labels)
 
 
-def _demand(annotations: dict[str, str] | None) -> policies.Demand:
-    """What cannot be read asks for nothing here; who asks about the pod gets the error (Answers.question)."""
+class Annotated(NamedTuple):
+    """What a pod asks for by annotations."""
+
+    demand: policies.Demand = policies.NOTHING
+    wishes: tuple[Wish, ...] = ()
+
+
+def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annotated:
+    """What they ask for. Raises ParseError: a record takes such that cannot be read for none, so who decides about a
+    pod asks here first."""
+    if not annotations:
+        return _NOTHING
+    return Annotated(policies.demand(annotations), device_affinity.wishes_of(annotations, needs))
+
+
+def _readable(annotations: Mapping[str, str] | None, requests: PodRequests | None) -> Annotated:
     try:
-        return policies.demand(annotations or {})
+        return _NOTHING if requests is None else annotated(annotations, requests.needs)
     except ParseError:
-        return policies.NOTHING
+        return _NOTHING
+
+
+_NOTHING: Final = Annotated()
 
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode

@@ -3,13 +3,16 @@
 A kubelet that restarts lists nothing for seconds, although everything still runs; its exporter keeps the last object
 and says so in it (`topowise.io/unconfirmed`). What ended or came since nobody knows, so such a node is *closed* for
 pods that its kubelet would have to align or give something of its own. A node whose object was deleted is unconfirmed
-too, but not closed: its kubelet is as it was, and what comes to it and goes is booked as ever.
+too, but not closed: its kubelet is as it was, and what comes to it and goes is booked as ever. One that was rebooted
+has other pods than its last report, and perhaps other hardware.
 
-Invariant: a node is in here exactly as long as its present report says why, or its object is gone and its Node is not.
+Invariant: a node is in here exactly as long as its present report says why, or its object is gone and its Node is not,
+or its Node tells of another boot than its report.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import numpy as np
@@ -20,6 +23,7 @@ from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Engine
 
 OBJECT_DELETED: Final = "object-deleted"
+REBOOTED: Final = "rebooted"
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -29,14 +33,36 @@ class UnconfirmedNodes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._reasons: dict[str, tuple[str, ...]] = {}
+        # What the reports say: the reasons, and the boot they are of; and the boot of which the Nodes tell.
+        self._reported: dict[str, tuple[tuple[str, ...], str]] = {}
+        self._boots: dict[str, str] = {}
         # The engine's rows of the nodes with a reason, made when they are asked for.
         self._rows: dict[str, NDArray[np.int32]] | None = None
 
     def __len__(self) -> int:
         return len(self._reasons)
 
-    def put(self, node: str, reasons: tuple[str, ...]) -> None:
-        """Why the node's report is not its kubelet's word; none if it is."""
+    def put(self, node: str, reasons: tuple[str, ...], boot_id: str = "") -> None:
+        """Why the node's report is not its kubelet's word, none if it is; and the boot it is of, "" if unknown."""
+        if reasons or boot_id:
+            self._reported[node] = reasons, sys.intern(boot_id)
+        else:
+            self._reported.pop(node, None)
+        self._update(node)
+
+    def put_boot(self, node: str, boot_id: str) -> None:
+        """The boot of which the Node tells, "" if it is gone or does not."""
+        if boot_id != self._boots.get(node, ""):
+            if boot_id:
+                self._boots[node] = sys.intern(boot_id)
+            else:
+                del self._boots[node]
+            self._update(node)
+
+    def _update(self, node: str) -> None:
+        reasons, reported = self._reported.get(node, ((), ""))
+        if reported and self._boots.get(node, reported) != reported:
+            reasons = (*reasons, REBOOTED)
         if self._reasons.get(node, ()) != reasons:
             self._rows = None
             if reasons:

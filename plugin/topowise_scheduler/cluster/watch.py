@@ -89,15 +89,16 @@ class _Nodes:
         self._nodes.replace(items)
         self._ledger.replace_nodes(set(self._nodes))
         for item in items:
-            self._ledger.put_kubelet_version(item.name, item.kubelet_version)
+            self._ledger.put_node(item.name, item.boot_id)
+            self._ledger.put_kubelet(item.name, item.kubelet_version, item.page_sizes)
 
     def apply(self, event: EventType, item: Node) -> None:
         self._nodes.apply(event, item)
         if event == "DELETED":
             self._ledger.drop_node(item.name)
         else:
-            self._ledger.put_node(item.name)
-            self._ledger.put_kubelet_version(item.name, item.kubelet_version)
+            self._ledger.put_node(item.name, item.boot_id)
+            self._ledger.put_kubelet(item.name, item.kubelet_version, item.page_sizes)
 
 
 class _Pods:
@@ -148,7 +149,7 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nod
         name = topology.metadata.name
         node_state = ledger.node_state(name)
         before = None if node_state is None else node_state.report
-        return report.read(topology, nodes.kubelet_version(name), before)
+        return report.read(topology, *nodes.kubelet(name), before)
 
     reports = _Reports(ledger)
     return [

@@ -28,7 +28,8 @@ class CachedVerdicts:
     NOT_LOOKED_FOR to EXACT.
     `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
     `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
-    `raw` and `ranks` (rows,) are what a strategy has said where `rated` (rows,); of one strategy, as a service has one.
+    `raw`, `ranks` and `in_cache` (rows,) are what a strategy has said where `rated` (rows,); of one strategy, as a
+    service has one.
     """
 
     def __init__(self, shapes: tuple[Shape, ...], rows: int) -> None:
@@ -44,6 +45,7 @@ class CachedVerdicts:
         self.kinds: dict[int, tuple[NDArray[np.int64], NDArray[np.int8]]] = {}
         self.raw: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.ranks: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self.in_cache: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.rated: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
         self._strategy: object = None
 
@@ -51,7 +53,7 @@ class CachedVerdicts:
     def size(self) -> int:
         """Bytes, about."""
         verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes
-        ratings = self.raw.nbytes + self.ranks.nbytes + self.rated.nbytes
+        ratings = self.raw.nbytes + self.ranks.nbytes + self.in_cache.nbytes + self.rated.nbytes
         return verdicts + self.zones.nbytes + self.aligned.nbytes + self.located.nbytes + ratings
 
     def be_rated_by(self, strategy: object) -> None:
@@ -76,6 +78,7 @@ class CachedVerdicts:
         self.located = np.pad(self.located, (0, missing))
         self.raw = np.pad(self.raw, (0, missing))
         self.ranks = np.pad(self.ranks, (0, missing))
+        self.in_cache = np.pad(self.in_cache, (0, missing))
         self.rated = np.pad(self.rated, (0, missing))
 
     def of_kinds(self, group: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int8]]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.pods import Amounts, Kind, Needs
-from topowise_scheduler.engine.counts import CPU, DISTANCES, Key
+from topowise_scheduler.engine.counts import CACHES, CPU, DISTANCES, NEARNESS, Key
 from topowise_scheduler.engine.node_groups import NodeGroup
 from topowise_scheduler.shape import Shape
 
@@ -43,6 +43,8 @@ class Candidates:
     devices, bit z for position z, and whether the kubelet prefers that. What could be aligned but is not pinned at all
     lies on all zones; 0 is for what asks for nothing of a zone. With `by_pod` zones are chosen
     for the pod as a whole. `max_numa_nodes` is the nodes' own topologyManagerMaxNUMANodes, 0 if they do not tell.
+    `nearness` is like distances, by measured speed where a node tells any, None if none does. `caches` (zones, nodes)
+    are the CPUs free in one L3 cache where the CPU manager aligns to them, else 0; None if none does.
     """
 
     rows: NDArray[np.int32]
@@ -55,6 +57,8 @@ class Candidates:
     aligned: NDArray[np.bool_]
     by_pod: bool = False
     max_numa_nodes: int = 0
+    nearness: NDArray[np.int32] | None = None
+    caches: NDArray[np.int64] | None = None
 
 
 def candidates_of(
@@ -76,7 +80,13 @@ def candidates_of(
         available[name] = _taken(group.counts.section(key)[:zones], columns)
     if not aligned.all():
         placed = np.where((placed == 0) & ~aligned, (1 << min(zones, 63)) - 1, placed)
-    distances = group.kinds.fixed.section(DISTANCES).take(hardware, axis=1).astype(np.int32)
+    fixed = group.kinds.fixed
+    distances = fixed.section(DISTANCES).take(hardware, axis=1).astype(np.int32)
+    nearness = None
+    if NEARNESS in fixed:
+        measured = fixed.section(NEARNESS).take(hardware, axis=1).astype(np.int32)
+        # No distance is 0, so that is a node on which nothing was measured.
+        nearness = np.where(measured[0] > 0, measured, distances).reshape(zones, zones, len(hardware))
     return Candidates(
         rows=rows,
         zones=zones,
@@ -88,6 +98,8 @@ def candidates_of(
         aligned=aligned,
         by_pod=group.traits.policy != "none" and group.traits.scope == "pod",
         max_numa_nodes=group.traits.max_numa_nodes,
+        nearness=nearness,
+        caches=group.counts.section(CACHES).take(columns, axis=1) if CACHES in group.counts else None,
     )
 
 

@@ -20,9 +20,12 @@ cores               Z CPUs of the machine, CPUs per core, whether the machine is
                     than sockets, CPUs per socket, Z positions of sockets
 devices, resource   Z devices, healthy or not (ABSENT where no hint looks)
 distances           Z times Z
+nearness            Z times Z, of nodes whose memory was measured
+caches              Z CPUs that can still be taken together in one L3 cache, of nodes whose CPU manager aligns to caches
 ==================  ================================================================================================
 
-The last three never change while a node keeps its hardware, so they are kept once for all of its kind (node_groups.py).
+Cores, devices, distances and nearness never change while a node keeps its hardware, so they are kept once for all of
+its kind (node_groups.py). Nearness and caches only count for scores.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from topowise_scheduler.engine.masks import Distances
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
+from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 from topowise_scheduler.kubelet.device_table import DeviceTable
 from topowise_scheduler.kubelet.memory_tables import MemoryTables
 
@@ -54,6 +58,8 @@ CPU: Final[Key] = ("cpu", "")
 GROUPS: Final[Key] = ("groups", "")
 CORES: Final[Key] = ("cores", "")
 DISTANCES: Final[Key] = ("distances", "")
+NEARNESS: Final[Key] = ("nearness", "")
+CACHES: Final[Key] = ("caches", "")
 PODS: Final[Key] = ("slack", "pods")
 
 _LOCAL, _REMOTE = 10, 20
@@ -158,6 +164,8 @@ def absent(key: Key, zones: int) -> Sequence[int]:
             return [0 if name.startswith(HUGEPAGES) else ENDLESS]
         case "devices":
             return [ABSENT] * zones
+        case "caches":
+            return [0] * zones
     return [0] * (zones * zones)
 
 
@@ -193,6 +201,8 @@ def hardware_of(kubelet: Kubelet) -> Hardware:
     cause = "zones" if zones > MAX_ZONES else ""
     empty: Counts = {}
     fixed: Counts = {DISTANCES: _distances(kubelet, zones)}
+    if kubelet.topology_manager.nearness is not None:
+        fixed[NEARNESS] = [distance for row in kubelet.topology_manager.nearness for distance in row]
     if kubelet.cpu is not None:
         _read_cpu_policy(kubelet.cpu.policy, empty, fixed)
     if kubelet.memory is not None:
@@ -266,6 +276,8 @@ def _read_cpu_policy(policy: CpuPolicy, empty: Counts, fixed: Counts) -> None:
 
 def _read_cpu(manager: CpuManager, now: Counts) -> None:
     policy, topology, available = manager.policy, manager.policy.topology, manager.available
+    if policy.options.align_by_uncore and topology.tells_caches:
+        now[CACHES] = _most_in_a_cache(topology, available)
     physical = (manager.default & ~policy.reserved_physical).bit_count() if policy.options.full_pcpus_only else 0
     cores = topology.whole_cores(available)
     now[CPU] = [
@@ -274,6 +286,14 @@ def _read_cpu(manager: CpuManager, now: Counts) -> None:
         physical,
         *[(cpus & cores).bit_count() for cpus in topology.numa_cpus],
     ]
+
+
+def _most_in_a_cache(topology: CpuTopology, available: CpuSet) -> list[int]:
+    most = [0] * len(topology.numa_cpus)
+    for numa, caches in topology.uncores_of.items():
+        free = numa.cpus & available
+        most[numa.id] = max([(cache.cpus & free).bit_count() for cache in caches])
+    return most
 
 
 def _read_memory(tables: MemoryTables, now: Counts) -> None:

@@ -46,18 +46,19 @@ class _Node(NamedTuple):
 
 
 class Ratings(NamedTuple):
-    """`at` are indices of the nodes that were asked about, `raw` and `ranks` what was said of each."""
+    """`at` are indices of the nodes that were asked about, `raw`, `ranks` and `in_cache` what was said of each."""
 
     at: NDArray[np.intp]
     raw: NDArray[np.int64]
     ranks: NDArray[np.int64]
+    in_cache: NDArray[np.int8]
 
 
 class Rater(Protocol):
     """Says of each candidate something that follows from that node alone."""
 
-    def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(nodes,) raw scores and ranks."""
+    def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
+        """(nodes,) raw scores, ranks, and whether CPUs will lie in one cache."""
 
 
 class _RowsByName:
@@ -197,9 +198,9 @@ class Engine:
         if len(new):
             for indices, candidates in self._candidates(cached, pod, new):
                 mine = _stretch(new[indices])
-                cached.raw[mine], cached.ranks[mine] = rater.rate(candidates)
+                cached.raw[mine], cached.ranks[mine], cached.in_cache[mine] = rater.rate(candidates)
             cached.rated[_stretch(new)] = True
-        return Ratings(at, cached.raw[fitting], cached.ranks[fitting])
+        return Ratings(at, cached.raw[fitting], cached.ranks[fitting], cached.in_cache[fitting])
 
     def _current(self, pod: PodRequests, rows: NDArray[np.int32]) -> CachedVerdicts:
         """What is known of a pod, true for these rows."""

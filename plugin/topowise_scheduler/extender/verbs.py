@@ -20,9 +20,11 @@ from topowise import pods
 from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.extender import binding, explaining, wire
+from topowise_scheduler.extender import fitting as fitting_verb
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.names import NameLists, Names
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply, Verb, warn_of_unknown
 from topowise_scheduler.preemption import Choice
@@ -229,7 +231,7 @@ def _of(nodes: list[msgspec.Raw], verdicts: Verdicts) -> wire.NodeList:
     return wire.NodeList(list(compress(nodes, (verdicts.outcomes == Outcome.FITS).tolist())))
 
 
-def table(verbs: Verbs, binder: Binder, explainer: Explainer) -> dict[str, Verb]:
+def table(verbs: Verbs, binder: Binder, explainer: Explainer, fitting: FittingVerb) -> dict[str, Verb]:
     """The verbs by the last part of their path."""
     return {
         "filter": Verb(verbs.refusing(_refuse_filter), now=verbs.filter),
@@ -237,6 +239,7 @@ def table(verbs: Verbs, binder: Binder, explainer: Explainer) -> dict[str, Verb]
         "preempt": Verb(verbs.refusing(_refuse_preempt), later=verbs.preempt),
         "bind": Verb(binding.refuse, later=binder.bind),
         "explain": Verb(explaining.refuse, query=explainer.explain),
+        "fit-together": Verb(fitting_verb.refuse, later=fitting.answer),
     }
 
 

@@ -60,6 +60,7 @@ def _explain(made: _Parser) -> None:
     _file(made, "manifests of pods, or of what makes pods")
     _namespace(made)
     made.add_argument("--node", action="append", default=[], metavar="NAME", help="of this node only; may be repeated")
+    made.add_argument("--hints", action="store_true", help="every hint of each manager, and what they merge to")
     made.add_argument("--service", default="", metavar="URL", help="ask a running topowise-scheduler at this address")
     _cluster(made)
     _output(made, "table", "wide", "json")

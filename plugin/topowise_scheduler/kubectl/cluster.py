@@ -64,11 +64,13 @@ class Cluster:
         self._time = now
         nodes = Nodes()
         nodes.replace([nodes.node(one) for one in there.nodes or ()])
+        for node in there.nodes or ():
+            self.ledger.put_node(node.metadata.name, node.status.nodeInfo.bootID)
         self.view = ClusterView(self.ledger, answers, nodes)
-        for name, version in there.kubelet_versions.items():
-            self.ledger.put_kubelet_version(name, version)
+        for name in nodes:
+            self.ledger.put_kubelet(name, *nodes.kubelet(name))
         for one in there.reports:
-            read = report.read(one.topology, nodes.kubelet_version(one.topology.metadata.name))
+            read = report.read(one.topology, *nodes.kubelet(one.topology.metadata.name))
             self.notes += [f"warning: {read.name}: {problem}" for problem in read.problems]
             self.ledger.put_report(read)
         if there.pods is None:

@@ -13,7 +13,7 @@ from topowise.errors import SourceError
 from topowise.kube import paths
 from topowise_scheduler.kube_scheduler import Pod, Spec, unbound
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl import manifests, objects
+from topowise_scheduler.kubectl import hints, manifests, objects
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.source import Kubectl, decoded
@@ -57,6 +57,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     if bool(options.pod) == bool(options.file):
         raise SourceError("explain", "expected the name of a pod or -f FILE, and not both")
+    if options.service and options.hints:
+        raise SourceError("explain --hints", "is worked out here, expected no --service with it")
     explained, notes = _ask_service(options) if options.service else _ask_ourselves(options)
     notes += [manifests.note_on(f"Pod {one.name}", asked) for one in explained if (asked := one.not_looked_at)]
     status = 0 if all(one.fits for one in explained) else 1
@@ -64,7 +66,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         explanations = [one.nodes for one in explained]
         encoded = msgspec.json.encode(explanations[0] if len(explanations) == 1 else explanations)
         return Answer(msgspec.json.format(encoded, indent=2).decode() + "\n", status, notes)
-    texts = [_text(one, console, is_wide=options.output == "wide") for one in explained]
+    texts = [_text(one, console, is_wide=options.output == "wide", with_hints=options.hints) for one in explained]
     return Answer("\n".join(texts), status, notes)
 
 
@@ -116,7 +118,9 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     names = options.node or known.view.names
     if not names:
         raise objects.no_nodes(options.nodes_file)
-    return [Explained(pod, known.view.explanations(pod, names), note) for pod, note in asked], notes
+    return [
+        Explained(pod, known.view.explanations(pod, names, with_hints=options.hints), note) for pod, note in asked
+    ], notes
 
 
 def _pod_and_objects(options: argparse.Namespace) -> tuple[Pod, objects.Objects, float]:
@@ -144,7 +148,7 @@ def _already(pod: Pod) -> str:
     return ""
 
 
-def _text(one: Explained, console: Console, *, is_wide: bool) -> str:
+def _text(one: Explained, console: Console, *, is_wide: bool, with_hints: bool) -> str:
     nodes = ordered(one.nodes)
     fitting = sum(node.verdict == "fits" for node in nodes)
     title = f"Pod {one.name}: fits {fitting} of {counted(len(nodes), 'node')}"
@@ -158,6 +162,8 @@ def _text(one: Explained, console: Console, *, is_wide: bool) -> str:
     lines.append(columns(header, rows, width=console.width, paint=paint))
     if is_wide:
         lines += [f"\n{_matrix(node, step, console)}" for node in nodes for step in node.steps if step.resources]
+    if with_hints:
+        lines += [f"\n{told}" for node in nodes if (told := hints.text(node, console))]
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError, SourceError
-from topowise_scheduler import policies
+from topowise_scheduler.cluster.records import annotated
 from topowise_scheduler.kube_scheduler import Pod, unbound, unexamined
 from topowise_scheduler.kubectl import objects
 from topowise_scheduler.kubectl.objects import Json
@@ -135,8 +135,7 @@ def _make(template: Json, owner: Json, origin: str, count: int, namespace: str, 
     # One that is there is placed anew, wherever it is now.
     pod = unbound(objects.pod_of({"kind": "Pod", "metadata": metadata, "spec": spec}, where))
     try:
-        pods.needs(pod)
-        policies.demand(pod.metadata.annotations or {})
+        annotated(pod.metadata.annotations, pods.needs(pod))
     except ParseError as exc:
         raise SourceError(where, f"{origin} cannot be read: {exc}") from exc
     named = "" if pod.spec.priority is not None else str(spec.get("priorityClassName") or "")

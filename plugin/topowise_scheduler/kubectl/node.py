@@ -42,7 +42,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         drawn = picture.with_places(drawn, where)
         apart = places.table(where, devices)
     except ParseError as exc:
-        notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
+        # An exact report has said so already.
+        if not any(attributes.PCI in problem for problem in report.problems):
+            notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
     if options.output == "wide":
@@ -55,7 +57,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
 def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[Pod], now: float) -> Picture:
     """The machine as it was reported, with these pods where the kubelet will have put them since."""
     state = _now(found, pods_of_it) if pods_of_it else _as_reported(report)
-    return picture.read(
+    drawn = picture.read(
         state,
         {pod.metadata.uid: f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods_of_it},
         node=report.name,
@@ -63,6 +65,7 @@ def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[Pod
         precision=report.precision,
         age=f"changed {age(found.changed, now)} ago" if found.changed else "",
     )
+    return msgspec.structs.replace(drawn, policy=report.policy)
 
 
 def _as_reported(report: Report) -> Kubelet:

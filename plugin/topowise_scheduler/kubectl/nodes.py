@@ -137,8 +137,8 @@ def _free(mine: zones.Zones, resource: str, console: Console, *, is_short: bool)
 
 
 def _node(report: Report) -> list[str]:
-    topology = report.empty.settings.topology
-    return [report.name, topology.policy, topology.scope, f"{report.precision} {report.exact_for}".strip()]
+    scope = report.empty.settings.topology.scope
+    return [report.name, report.policy, scope, f"{report.precision} {report.exact_for}".strip()]
 
 
 def _zone(numa_id: int, zone: Mapping[str, zones.Amount]) -> list[str]:

@@ -1,9 +1,9 @@
 """What a node's kubelet will do with a pod: admitted or not, why, and which NUMA nodes, CPUs, memory and devices.
 
 A reader who knows the kubelet finds each part under its own name: topology_manager, cpu_manager (with cpu_topology,
-cpu_assignment), memory_manager, device_manager, predicates. One who does not may start at node.py, which is the
-order in which the kubelet asks them. Everything is a function of values: no I/O, no clock, no randomness. Where the
-kubelet takes "any" device of a set, the lowest id is taken.
+cpu_assignment), memory_manager, device_manager, predicates. One who does not may start at node.py, which is a node
+with its pods, and scopes.py, the order in which the kubelet asks its managers. Everything is a function of values: no
+I/O, no clock, no randomness. Where the kubelet takes "any" device of a set, the lowest id is taken.
 
 Kubelets differ by version, and how is data: behaviour.py. Each version is checked against recorded decisions of its own
 code (tests/unit/scheduler/kubelet/test_recorded_decisions.py, test_recorded_versions.py).

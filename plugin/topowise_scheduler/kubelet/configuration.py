@@ -18,13 +18,12 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from topowise import cpuset
+from topowise import cpuset, feature_gates
 from topowise.errors import TopowiseError
+from topowise.feature_gates import Life
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import HUGEPAGES, Amounts, amount_of
-from topowise_scheduler.kubelet import feature_gates
 from topowise_scheduler.kubelet.behaviour import Behaviour, Stage
-from topowise_scheduler.kubelet.feature_gates import Life
 from topowise_scheduler.kubelet.machine import Machine
 from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.policy_options import DRAFTS, OPTIONS, Manager

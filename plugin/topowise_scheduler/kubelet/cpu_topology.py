@@ -42,6 +42,7 @@ class CpuTopology:
         self.uncores = _grouped(
             (core.socket if core.uncore is None else core.uncore, core.threads) for _, core in cores
         )
+        self.tells_caches = all(core.uncore is not None for _, core in cores)
         self.cpus: CpuSet = sum(self.numa_cpus)
         count = self.cpus.bit_count()
         self.sockets_total = machine.sockets()

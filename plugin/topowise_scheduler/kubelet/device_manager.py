@@ -1,12 +1,14 @@
 """The device manager: devices of plugins, near the NUMA nodes of the hint (pkg/kubelet/cm/devicemanager).
 
 A set of devices is an integer over the ids of the resource in ascending order, so "the lowest id" is the lowest bit.
-Where the kubelet takes any device of a set (Go's map order) the lowest id is taken here.
+Where the kubelet takes any device of a set (Go's map order) the lowest id is taken here, unless a `chooser` says which:
+so one can go through all that it may take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable
@@ -19,10 +21,31 @@ from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 Holding = dict[str, DeviceSet]
 
 
-class DeviceManager:
-    """The state: a table per resource, and the devices of every container by pod uid and name."""
+class Choice(NamedTuple):
+    """The kubelet takes any `number` of the devices `among` for a container that has `taken` of the resource already.
 
-    __slots__ = ("_everywhere", "_reusable", "allocated", "held", "positions", "preferred", "tables")
+    `among` are those of `near` that can be had. `number` is at most as many as those.
+    """
+
+    container: str
+    resource: str
+    among: DeviceSet
+    near: DeviceSet
+    taken: DeviceSet
+    number: int
+
+
+Chooser = Callable[[Choice], DeviceSet]
+"""Which devices are taken: exactly `number`, of those `among`."""
+
+
+class DeviceManager:
+    """The state: a table per resource, and the devices of every container by pod uid and name.
+
+    With a `chooser`, what plugins prefer (`preferred`) does not count: who chooses knows better.
+    """
+
+    __slots__ = ("_everywhere", "_reusable", "allocated", "chooser", "held", "positions", "preferred", "tables")
 
     def __init__(self, machine: Machine, behaviour: Behaviour = NEWEST_RECORDED.behaviour) -> None:
         self._everywhere = not behaviour.device_hints_are_near_devices
@@ -32,6 +55,7 @@ class DeviceManager:
         self.allocated: dict[str, DeviceSet] = dict.fromkeys(self.tables, 0)
         self.held: dict[str, dict[str, Holding]] = {}
         self._reusable: Holding = {}
+        self.chooser: Chooser | None = None
 
     def fork(self) -> DeviceManager:
         """An independent copy of the state."""
@@ -43,6 +67,7 @@ class DeviceManager:
         copy.allocated = self.allocated.copy()
         copy.held = self.held.copy()
         copy._reusable = {}
+        copy.chooser = self.chooser
         return copy
 
     def table(self, devices: Iterable[Device]) -> DeviceTable:
@@ -132,7 +157,12 @@ class DeviceManager:
             if not table.healthy:
                 raise Refused(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
             if not devices and required > 0:
-                devices = taken[resource] = self._take(resource, table, required, reusable.get(resource, 0), hint)
+                given = reusable.get(resource, 0)
+                if self.chooser is None:
+                    devices = self._take(resource, required, given, hint)
+                else:
+                    devices = self._take_any(self.chooser, container.name, resource, required, given, hint)
+                taken[resource] = devices
             if devices:
                 before = reusable.get(resource, 0)
                 reusable[resource] = before | devices if container.kind == "init" else before & ~devices
@@ -172,24 +202,14 @@ class DeviceManager:
         """The container has its devices already, after a restart of the kubelet."""
         return _fitting(table, held, 0, requested) if held.bit_count() == requested else IMPOSSIBLE
 
-    def _take(self, resource: str, table: DeviceTable, required: int, reusable: DeviceSet, hint: Hint) -> DeviceSet:
+    def _take(self, resource: str, required: int, reusable: DeviceSet, hint: Hint) -> DeviceSet:
         """devicesToAllocate: reuse, then near the hint, then elsewhere; a plugin may prefer some. Raises Refused."""
         taken = lowest(reusable, required)
         needed = required - taken.bit_count()
         if not needed:
             return taken
-        available = self.free(resource)
-        if available.bit_count() < needed:
-            raise Refused(
-                f"requested number of devices unavailable for {resource}. "
-                f"Requested: {needed}, Available: {available.bit_count()}"
-            )
-        aligned = unaligned = 0
-        rest = available
-        if hint.mask is not None and table.has_topology:
-            rest = available & table.without_nodes
-            aligned = available & table.touching(hint.mask)
-            unaligned = available & ~rest & ~aligned
+        available, aligned, rest = self._sides(resource, needed, hint)
+        unaligned = available & ~rest & ~aligned
         order: tuple[DeviceSet, ...]
         if needed < aligned.bit_count():
             order = (self._preferred(resource, aligned, taken, required) & aligned, aligned)
@@ -200,6 +220,36 @@ class DeviceManager:
         for devices in order:
             taken |= lowest(devices & ~taken, required - taken.bit_count())
         return taken
+
+    def _take_any(
+        self, choose: Chooser, container: str, resource: str, required: int, reusable: DeviceSet, hint: Hint
+    ) -> DeviceSet:
+        """The same by a chooser. Of devices that are not near the hint a plugin may prefer those without NUMA nodes."""
+        table = self.tables[resource]
+        count = min(required, reusable.bit_count())
+        taken = choose(Choice(container, resource, reusable, reusable, 0, count)) if count else 0
+        needed = required - count
+        if not needed:
+            return taken
+        available, aligned, _ = self._sides(resource, needed, hint)
+        near = table.healthy & (table.touching(hint.mask) if hint.mask is not None else 0)
+        for among, where in ((aligned, near), (available & ~aligned, table.healthy)):
+            count = min(required - taken.bit_count(), among.bit_count())
+            if count:
+                taken |= choose(Choice(container, resource, among, where, taken, count))
+        return taken
+
+    def _sides(self, resource: str, needed: int, hint: Hint) -> tuple[DeviceSet, DeviceSet, DeviceSet]:
+        """filterByAffinity: what is available, of that what is near the hint, and what comes last. Raises Refused."""
+        table, available = self.tables[resource], self.free(resource)
+        if available.bit_count() < needed:
+            raise Refused(
+                f"requested number of devices unavailable for {resource}. "
+                f"Requested: {needed}, Available: {available.bit_count()}"
+            )
+        if hint.mask is None or not table.has_topology:
+            return available, 0, available
+        return available, available & table.touching(hint.mask), available & table.without_nodes
 
     def _preferred(self, resource: str, available: DeviceSet, included: DeviceSet, size: int) -> DeviceSet:
         """What the plugin answers to GetPreferredAllocation: `included`, filled up from one end of the ids."""

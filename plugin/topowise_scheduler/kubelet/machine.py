@@ -31,6 +31,8 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
     """One NUMA node. `memory` is in bytes, `hugepages` maps a page size in KiB to a number of pages.
 
     `distances` is the row of the SLIT as cadvisor reads it, indexed by node; None where it could not be read.
+    `read_latency` and `read_bandwidth` are of its memory as measured from the CPUs of the nodes `initiators` (ids), in
+    any unit, 0 where the firmware does not tell; the kubelet does not look at them.
     """
 
     id: Id
@@ -38,6 +40,9 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
     cores: tuple[Core, ...] = ()
     hugepages: dict[int, Amount] = {}
     distances: tuple[int, ...] | None = None
+    initiators: tuple[Id, ...] = ()
+    read_latency: Amount = 0
+    read_bandwidth: Amount = 0
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
@@ -110,7 +115,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
             return self
         places = [place for place, node in enumerate(nodes) if node.id not in dropped]
         return Machine(
-            numa=tuple(_among(nodes, place, places) for place in places),
+            numa=tuple(among(nodes, place, places) for place in places),
             devices=self.devices,
             num_sockets=self.sockets(),
             memory_capacity=self.memory(),
@@ -141,7 +146,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         return total
 
 
-def _among(nodes: tuple[NumaNode, ...], place: int, places: list[int]) -> NumaNode:
+def among(nodes: tuple[NumaNode, ...], place: int, places: list[int]) -> NumaNode:
     """The node at a place, with its distances to these places alone."""
     node = nodes[place]
     row = node.distances

@@ -17,6 +17,8 @@ Mask = int
 MaskSet = int
 
 MAX_NODES: Final = 16
+# The kubelet's masks have a bit for each NUMA *id*; a nil mask is what it gets for one beyond, and it panics.
+KUBELET_BITS: Final = 64
 
 
 def members(bits: int) -> Iterator[int]:

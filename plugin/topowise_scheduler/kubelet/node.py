@@ -1,8 +1,8 @@
 """One kubelet: its managers, the pods it runs, and what it does with the next one (pkg/kubelet/allocation, lifecycle).
 
-An admission is hints, merge and allocation container by container (or once for the pod), then the predicates. The
-first refusal wins, and what the pod had been given by then is released the way the kubelet releases a dead pod's
-resources.
+An admission is hints, merge and allocation container by container (or once for the pod, scopes.py), then the
+predicates. The first refusal wins, and what the pod had been given by then is released the way the kubelet releases a
+dead pod's resources.
 
 A `Kubelet` is cheap to `fork`: machine, topology and policies are shared, the state of a pod is never changed in
 place.
@@ -10,7 +10,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -18,40 +18,24 @@ from topowise import pods
 from topowise.errors import ConfigError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import Amounts, Kind
-from topowise_scheduler.kubelet import hints as reasons
+from topowise_scheduler.kubelet import scopes
 from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
 from topowise_scheduler.kubelet.configuration import Evidence, Settings, settle
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.device_manager import DeviceManager
-from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints, Refused
+from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
 from topowise_scheduler.kubelet.memory_manager import Block, MemoryManager
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
-from topowise_scheduler.kubelet.most_allocated import MostAllocated
-from topowise_scheduler.kubelet.pod import ContainerView, PodView, finished, view
+from topowise_scheduler.kubelet.pod import PodView, finished, view
 from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN, Shortage, node_allocatable, shortages
+from topowise_scheduler.kubelet.scopes import Observer, Rejected
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
-_NOT_ALIGNED = "Resources cannot be allocated with Topology locality"
-_NOT_ALIGNED_POD = "Pod Scope pod with pod-level resources failed admission "
-
-
 _NO_HINTS: Mapping[str, Hint] = {}
-
-
-class _Rejected(Exception):  # noqa: N818 - a decision, not an error
-    def __init__(self, reason: str, message: str, rejection: Rejection) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-        self.rejection = rejection
-
-
-Observer = Callable[["Kubelet", ContainerView | None, Sequence[tuple[str, Hints]], Hint], None]
-"""Called for a merge: the node as it is then, the container (None: the whole pod), all hints, the result."""
 
 
 class _Active(msgspec.Struct, frozen=True, gc=False):
@@ -213,8 +197,8 @@ class Kubelet:
             if manager is not None:
                 manager.begin()
         try:
-            hints = self._allocate(seen, observe)
-        except _Rejected as rejected:
+            hints = scopes.allocate(self, seen, observe)
+        except Rejected as rejected:
             return self._refused(seen, "topology", rejected.reason, rejected.message, rejection=rejected.rejection)
         if self.predicates:
             refused = self._refused_by_predicates(seen)
@@ -382,85 +366,6 @@ class Kubelet:
             rejection=rejection,
             shortages=shortages,
         )
-
-    def _allocate(self, pod: PodView, observe: Observer | None) -> dict[str, Hint]:
-        """scope_none.go, scope_container.go and scope_pod.go: the hint of every container, all of them allocated."""
-        settings = self.settings.topology
-        if settings.policy == "none":
-            hints = {}
-            for container in pod.containers:
-                self._allocate_container(pod, container, NO_AFFINITY)
-                hints[container.name] = NO_AFFINITY
-            return hints
-        if settings.scope == "pod":
-            return self._allocate_pod(pod, observe)
-        hints = {}
-        for container in pod.containers:
-            hint = self._decide(pod, container, observe)
-            hints[container.name] = hint
-            self._allocate_container(pod, container, hint)
-        return hints
-
-    def _allocate_pod(self, pod: PodView, observe: Observer | None) -> dict[str, Hint]:
-        hint = self._decide(pod, None, observe)
-        if not pod.by_pod_level:
-            for container in pod.containers:
-                self._allocate_container(pod, container, hint)
-        else:
-            # AllocatePod: the device manager has none, so devices are not allocated here at all.
-            provider = ""
-            try:
-                if self.cpu is not None:
-                    provider = "cpu"
-                    self.cpu.allocate_pod(pod, hint)
-                if self.memory is not None:
-                    provider = "memory"
-                    self.memory.allocate_pod(pod, hint)
-            except Refused as refused:
-                raise _Rejected(refused.reason, refused.message, Rejection("", provider, refused.error)) from refused
-        return {container.name: hint for container in pod.containers}
-
-    def _decide(self, pod: PodView, container: ContainerView | None, observe: Observer | None) -> Hint:
-        """Ask device, CPU and memory manager, in this order, and merge. Raises _Rejected."""
-        groups: list[tuple[str, Hints]] = []
-        name = "" if container is None else container.name
-        try:
-            for provider in (self.devices, self.cpu, self.memory):
-                if provider is not None:
-                    found = provider.pod_hints(pod) if container is None else provider.hints(pod, container)
-                    groups += found.items()
-        except Refused as refused:
-            raise _Rejected(refused.reason, refused.message, Rejection(name, "memory", refused.error)) from refused
-        vote = None
-        if self.settings.topology.prefer_most_allocated:
-            vote = MostAllocated(self.cpu, self.memory, self.integer_scores)
-        hint, admitted = self.topology_manager.decide([hints for _, hints in groups], vote)
-        if observe is not None:
-            observe(self, container, groups, hint)
-        if not admitted:
-            raise _Rejected(reasons.TOPOLOGY_AFFINITY, self._not_aligned(pod), Rejection(name, merged=hint))
-        return hint
-
-    def _not_aligned(self, pod: PodView) -> str:
-        if not pod.by_pod_level:
-            return _NOT_ALIGNED
-        if self.settings.topology.scope == "pod":
-            return _NOT_ALIGNED_POD + "under pod-scope topology manager"
-        return _NOT_ALIGNED_POD + "with a container-level topology manager"
-
-    def _allocate_container(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
-        provider = "device"
-        try:
-            self.devices.allocate(pod, container, hint)
-            if self.cpu is not None:
-                provider = "cpu"
-                self.cpu.allocate(pod, container, hint)
-            if self.memory is not None:
-                provider = "memory"
-                self.memory.allocate(pod, container, hint)
-        except Refused as refused:
-            rejection = Rejection(container.name, provider, refused.error)
-            raise _Rejected(refused.reason, refused.message, rejection) from refused
 
     def _shortages(self, pod: PodView) -> Sequence[Shortage]:
         held = pod.uid in self.devices.held

@@ -1,8 +1,8 @@
-"""Whether the kubelet of a model would start again on the state files that its node has (topowise.checkpoints)."""
+"""Whether the kubelet of a model would start again on the state files that its node has (topowise.start_check)."""
 
 from __future__ import annotations
 
-from topowise.checkpoints import MemoryAmounts, Problem, cpu_problem, memory_problem
+from topowise.start_check import MemoryAmounts, Problem, cpu_problem, memory_problem
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.node import Kubelet
 

@@ -20,6 +20,7 @@ from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints
 from topowise_scheduler.kubelet.machine import NumaNode
 from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, members, submasks, supersets
+from topowise_scheduler.kubelet.nearness import nearness
 
 # Of two nodes, the one to take: the vote of KEP-6007 (most_allocated.py).
 Fitter = Callable[[int, int], int]
@@ -36,6 +37,8 @@ class TopologyManager:
         # Between positions, None if a node does not tell; they rank masks only if the option says so.
         self.distances = _distances(nodes) if all(node.distances for node in nodes) else None
         self._distances = self.distances if closest else None
+        # How far memory really is, where that was measured; no decision of the kubelet goes by it.
+        self.nearness = nearness(nodes, self.distances)
         self._sequences: dict[int, tuple[Mask, ...]] = {}
 
     def decide(self, groups: Sequence[Hints], fitter: Fitter | None = None) -> tuple[Hint, bool]:
@@ -64,6 +67,17 @@ class TopologyManager:
             if common:
                 return Hint(self._fittest(common), True)
         return Hint(self._best_reachable([group.fits for group in possible]), False)
+
+    def order(self, groups: Sequence[Hints]) -> Callable[[Hint], tuple[bool, int]]:
+        """A key that sorts merges of these groups as the kubelet compares them, the best first."""
+        narrowest = max(map(self._narrowest, (group.fits for group in groups if group.fits)), default=self.count)
+        places = {mask: place for place, mask in enumerate(self._sequence(narrowest))}
+
+        def key(hint: Hint) -> tuple[bool, int]:
+            mask = hint.mask or self.default
+            return not hint.preferred, self._rank[mask] if hint.preferred else places[mask]
+
+        return key
 
     def _merge_single(self, groups: Sequence[Hints], fitter: Fitter | None) -> Hint:
         """policy_single_numa_node.go: only preferred hints of one node take part, so all must name the same node."""

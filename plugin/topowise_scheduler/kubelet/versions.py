@@ -14,9 +14,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from topowise_scheduler.kubelet import feature_gates, policy_options
+from topowise import feature_gates
+from topowise.feature_gates import Life
+from topowise_scheduler.kubelet import policy_options
 from topowise_scheduler.kubelet.behaviour import DISTRIBUTIONS, ROWS, Behaviour, Distribution, Stage
-from topowise_scheduler.kubelet.feature_gates import Life
 
 Certainty = Literal["recorded", "reconstructed", "assumed"]
 

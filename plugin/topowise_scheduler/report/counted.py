@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,15 +12,17 @@ from topowise.errors import ConfigError, ParseError
 from topowise.pods import HUGEPAGES
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.configuration import TopologySettings
-from topowise_scheduler.kubelet.masks import MAX_NODES
+from topowise_scheduler.kubelet.masks import KUBELET_BITS, MAX_NODES
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import simplest
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.counts import Count, counts_of
 from topowise_scheduler.report.hugepages import page_kib
-from topowise_scheduler.report.model import Occupant
+from topowise_scheduler.report.model import Occupant, PageSizes
 from topowise_scheduler.report.occupants import occupants_of
 from topowise_scheduler.report.policies import Policies, policies_of
+
+_MOST_NAMED: Final = 4
 
 
 class Source(NamedTuple):
@@ -29,9 +31,11 @@ class Source(NamedTuple):
     zones: tuple[simplest.Zone, ...]
     policies: Policies
 
-    def empty(self, version: KubeletVersion) -> Kubelet:
+    def empty(self, version: KubeletVersion, page_sizes: PageSizes = ()) -> Kubelet:
         """The node with a kubelet of this version."""
-        return simplest.kubelet(self.zones, self.policies, version)
+        # Nodes that differ in nothing that counts share the kubelet.
+        known = simplest.known_sizes(self.zones, page_sizes) if self.policies.memory else ()
+        return simplest.kubelet(self.zones, self.policies, version, known)
 
 
 class Counted(NamedTuple):
@@ -45,18 +49,23 @@ def read(
     named: Mapping[str, str],
     zones: Sequence[tuple[int, nrt.Zone]],
     version: KubeletVersion,
+    page_sizes: PageSizes,
     problems: list[str],
 ) -> Counted:
     """The node. `named` are the attributes on top, `zones` those of type Node by id; problems are added."""
     if not zones:
         problems.append("zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked")
         source = Source(*simplest.NOTHING)
-        return Counted(source.empty(version), source, ())
-    counts = [_usable(zone, counts_of(zone, problems), problems) for _, zone in zones]
+        return Counted(source.empty(version, page_sizes), source, ())
+    all_counts = counts_of([zone for _, zone in zones], problems)
+    counts = [_usable(zone, mine, problems) for (_, zone), mine in zip(zones, all_counts, strict=True)]
     if _gives_no_cpus(zone for _, zone in zones):
         counts = [{name: count for name, count in mine.items() if name != "cpu"} for mine in counts]
     listed = {resource for mine in counts for resource in mine}
-    policies = _ranked(policies_of(named, topology.topologyPolicies, listed, problems), zones, problems)
+    policies = policies_of(named, topology.topologyPolicies, listed, problems)
+    if zones[-1][0] >= KUBELET_BITS and (policies.topology.policy != "none" or policies.memory):
+        zones, counts = _within_masks(zones, counts, problems)
+    policies = _ranked(policies, zones, problems)
     policies = policies._replace(cpu=policies.cpu and _are_as_many_as_linux_has(counts, problems))
     _tell_too_many_devices(counts, problems)
     facts = tuple(
@@ -71,24 +80,39 @@ def read(
     )
     source = Source(facts, policies)
     try:
-        kubelet = source.empty(version)
+        kubelet = source.empty(version, page_sizes)
     except ConfigError:
         problems.append(f"zones: {len(zones)}, expected up to {MAX_NODES} with a policy; only sums are checked")
         source = Source(facts, Policies(TopologySettings("none", policies.topology.scope), cpu=False, memory=False))
-        kubelet = source.empty(version)
+        kubelet = source.empty(version, page_sizes)
     return Counted(kubelet, source, tuple(occupants_of(kubelet, zones, counts)))
+
+
+def _within_masks(
+    zones: Sequence[tuple[int, nrt.Zone]], counts: list[dict[str, Count]], problems: list[str]
+) -> tuple[Sequence[tuple[int, nrt.Zone]], list[dict[str, Count]]]:
+    """The zones that a kubelet could align to."""
+    count = sum(numa_id < KUBELET_BITS for numa_id, _ in zones)
+    beyond = ", ".join([zone.name for _, zone in zones[count : count + _MOST_NAMED]])
+    more = f" and {len(zones) - count - _MOST_NAMED} more" if len(zones) - count > _MOST_NAMED else ""
+    problems.append(
+        f"zones: {beyond:.200}{more}, expected ids below {KUBELET_BITS}, as many bits as the kubelet's masks have: it "
+        "aligns nothing to such NUMA nodes; left out"
+    )
+    # A machine has one at least.
+    return (zones[:count], counts[:count]) if count else (zones[:1], [dict.fromkeys(counts[0], Count(0, 0, 0))])
 
 
 def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:
     """Whether all CPUs of all zones are said to be the system's.
 
     So RTE and NFD write NUMA nodes of which the kubelet says nothing. With CPU manager static some would be left, so it
-    is off, and CPUs are not listed.
+    is off, and CPUs are not listed. Where some are available all the same, nobody knows what is meant.
     """
     cpu_amounts = [one for zone in zones for one in zone.resources or () if one.name == "cpu"]
     try:
         return any(quantity.milli_value(one.capacity) > 0 for one in cpu_amounts) and all(
-            quantity.milli_value(one.allocatable) == 0 for one in cpu_amounts
+            quantity.milli_value(one.allocatable) == 0 >= quantity.milli_value(one.available) for one in cpu_amounts
         )
     except ParseError:
         return False

@@ -6,7 +6,8 @@ have no capacity of their own, koordlet's three numbers are one. In doubt the sm
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from topowise import nrt, quantity
 from topowise.errors import ParseError
@@ -21,12 +22,24 @@ class Count(NamedTuple):
     available: int
 
 
-def counts_of(zone: nrt.Zone, problems: list[str]) -> dict[str, Count]:
-    """By resource; one that cannot be read counts as none, one that is listed twice as the last."""
-    return {one.name: _count(zone, one, problems) for one in zone.resources or ()}
+_MOST_NAMED: Final = 4
 
 
-def _count(zone: nrt.Zone, listed: nrt.Resource, problems: list[str]) -> Count:
+def counts_of(zones: Iterable[nrt.Zone], problems: list[str]) -> list[dict[str, Count]]:
+    """By resource, for each zone; one that cannot be read counts as none, one that is listed twice as the last."""
+    closed: list[str] = []
+    found = [{one.name: _count(zone, one, problems, closed) for one in zone.resources or ()} for zone in zones]
+    if closed:
+        # An exporter that gets this wrong does so everywhere, and nobody reads it zone by zone.
+        more = f" and {len(closed) - _MOST_NAMED} more" if len(closed) > _MOST_NAMED else ""
+        problems.append(
+            f"zones: {', '.join(closed[:_MOST_NAMED])}{more} available of an allocatable of 0: the report contradicts "
+            "itself; counted as none, so no pod gets any"
+        )
+    return found
+
+
+def _count(zone: nrt.Zone, listed: nrt.Resource, problems: list[str], closed: list[str]) -> Count:
     try:
         capacity = _whole(listed.name, listed.capacity)
         allocatable = _whole(listed.name, listed.allocatable)
@@ -34,7 +47,9 @@ def _count(zone: nrt.Zone, listed: nrt.Resource, problems: list[str]) -> Count:
     except ParseError as exc:
         problems.append(f"zone {zone.name}, {listed.name}: {exc}; counted as none")
         return Count(0, 0, 0)
-    if available > allocatable:
+    if available > 0 >= allocatable:
+        closed.append(f"{zone.name:.80} {listed.name:.80} {listed.available!r:.80}")
+    elif available > allocatable:
         problems.append(
             f"zone {zone.name}, {listed.name}: {listed.available!r:.80} available of {listed.allocatable!r:.80} "
             "allocatable, expected no more; counted as all of it"

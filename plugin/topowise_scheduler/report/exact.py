@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from topowise import attributes, nrt
+from topowise.attributes.places import Located
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free, hardware
 from topowise_scheduler.report.held import Held, Known, held_by
-from topowise_scheduler.report.model import FreeResources, Report, ReportError
+from topowise_scheduler.report.located_devices import places_of
+from topowise_scheduler.report.model import FreeResources, PageSizes, Report, ReportError
 
 # Any other exporter writes none of them.
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
@@ -22,8 +24,8 @@ class Source(NamedTuple):
     facts: hardware.Facts
     devices: str
 
-    def empty(self, version: KubeletVersion) -> Kubelet | None:
-        """The node with a kubelet of this version, None if that would not start."""
+    def empty(self, version: KubeletVersion, page_sizes: PageSizes = ()) -> Kubelet | None:
+        """The node with a kubelet of this version, None if that would not start. Our exporter lists all page sizes."""
         return hardware.empty(self.facts, self.devices, version).kubelet
 
 
@@ -32,6 +34,7 @@ class Exact(NamedTuple):
     source: Source
     held: Held
     free: FreeResources
+    places: Mapping[str, Located]
     problems: tuple[str, ...]
 
 
@@ -63,9 +66,10 @@ def read(
     modelled = [(zone, of_zones[numa_id]) for numa_id, zone in zones if numa_id in empty.node_ids]
     reported_free = free.free_of(empty, modelled)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
-    known = Known(empty.topology.cpus, empty.node_ids, types)
+    known = Known(empty.topology.cpus, empty.all_node_ids, types)
+    places, odd = places_of(named.get(attributes.PCI, ""))
     held = None if before is None or before.empty is not empty or not before.marks else Held(before.held, before.marks)
-    return Exact(empty, source, held_by(holdings, known, held), reported_free, problems)
+    return Exact(empty, source, held_by(holdings, known, held), reported_free, places, (*problems, *odd))
 
 
 def _managed(empty: Kubelet) -> set[str]:

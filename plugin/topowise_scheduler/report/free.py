@@ -36,7 +36,7 @@ def free_of(empty: Kubelet, zones: Zones) -> FreeResources:
     assignments, cells = [], []
     for zone, named in zones:
         if attributes.MEMORY_CELLS in named and attributes.MEMORY_ASSIGNMENTS in named:
-            cells.append(_cells(zone, named[attributes.MEMORY_CELLS], empty.node_ids))
+            cells.append(_cells(zone, named[attributes.MEMORY_CELLS], empty))
             assignments.append(_assignments(zone, named[attributes.MEMORY_ASSIGNMENTS]))
     known = len(cells) == len(zones)
     return FreeResources(
@@ -88,12 +88,12 @@ def _free_memory(policy: MemoryPolicy, zones: Sequence[nrt.Zone]) -> dict[str, t
     return free
 
 
-def _cells(zone: nrt.Zone, text: str, nodes: tuple[int, ...]) -> Mask:
-    mask = mask_on(text, nodes)
+def _cells(zone: nrt.Zone, text: str, empty: Kubelet) -> Mask:
+    mask = mask_on(text, empty.all_node_ids, empty.node_ids)
     if not mask:
         raise ReportError(
             f"attribute {attributes.MEMORY_CELLS} of zone {zone.name}: {text!r:.80}, "
-            f"expected some of the NUMA nodes {cpuset.spell(nodes)}"
+            f"expected some of the NUMA nodes {cpuset.spell(empty.all_node_ids)}"
         )
     return mask
 

@@ -19,21 +19,24 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import HUGEPAGES, MAX_AMOUNT
 from topowise_scheduler.kubelet import Core, Device, Kubelet, KubeletStartError, Machine, NumaNode
 from topowise_scheduler.kubelet.versions import KubeletVersion
-from topowise_scheduler.report.costs import distances
+from topowise_scheduler.report.costs import distances, speed
 from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.model import ReportError
 
+_SPEED: Final = (attributes.MEMORY_INITIATORS, attributes.MEMORY_READ_LATENCY, attributes.MEMORY_READ_BANDWIDTH)
 # Texts of a node that are longer are not remembered for others: a hostile exporter may write one after the other.
 _MEMORABLE: Final = 1 << 15
 
 
 class ZoneFacts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """What never changes of a zone; `amounts` are (resource, capacity, allocatable) as published."""
+    """What never changes of a zone; `amounts` are (resource, capacity, allocatable) as published, `speed` tells how
+    fast its memory is: initiators, latency, bandwidth."""
 
     id: int
     cpus: str
     costs: tuple[nrt.Cost, ...]
     amounts: tuple[tuple[str, str | int, str | int], ...]
+    speed: tuple[str, ...] = ()
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
@@ -75,6 +78,9 @@ def facts_of(
                             if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
                         ]
                     ),
+                    tuple([of_zones[numa_id].get(name, "") for name in _SPEED])
+                    if attributes.MEMORY_INITIATORS in of_zones[numa_id]
+                    else (),
                 )
                 for numa_id, zone in zones
             ]
@@ -106,9 +112,11 @@ def empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
 
 def _is_memorable(facts: Facts) -> bool:
     texts = len(facts.cores) + len(facts.configuration)
-    return (
-        texts + sum(len(zone.cpus) + 32 * (len(zone.costs) + len(zone.amounts)) for zone in facts.zones) <= _MEMORABLE
-    )
+    return texts + sum(_length(zone) for zone in facts.zones) <= _MEMORABLE
+
+
+def _length(zone: ZoneFacts) -> int:
+    return len(zone.cpus) + sum(map(len, zone.speed)) + 32 * (len(zone.costs) + len(zone.amounts))
 
 
 @lru_cache(maxsize=4096)
@@ -211,7 +219,7 @@ def _node(
             pages[kib] = _given_out(config, known, config.reserved_on(zone.id, name)) // (kib * 1024)
             in_pages += pages[kib] * kib * 1024
     memory = _given_out(config, amounts["memory"], config.reserved_on(zone.id, "memory") + in_pages)
-    return NumaNode(zone.id, memory, of_zone, pages, distances(zone.costs, ids))
+    return NumaNode(zone.id, memory, of_zone, pages, distances(zone.costs, ids), *speed(zone.speed, ids))
 
 
 def _given_out(config: KubeletConfiguration, known: tuple[int, int], kept: int) -> int:

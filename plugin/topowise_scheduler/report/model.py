@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from topowise.attributes.places import Located
 from topowise.errors import TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet import Kubelet, Placement
@@ -18,6 +19,9 @@ Precision = Literal["exact", "counts"]
 
 PodName = tuple[str, str]
 """Namespace and name. A pod that the exporter could not name has no namespace, and its uid for a name."""
+
+PageSizes = tuple[str, ...]
+"""Hugepage resources that a Node lists in its allocatable, sorted; its kubelet knows them, even if there are none."""
 
 Placements = Mapping[str, Placement]
 """By container. "" is the pod itself: its pod-level resources (KEP-5526), or what a finished init container left it."""
@@ -51,7 +55,7 @@ class Occupant(msgspec.Struct, frozen=True):
 class Source(Protocol):
     """What `Report.empty` is made of; the texts are shared between reports."""
 
-    def empty(self, version: KubeletVersion) -> Kubelet | None:
+    def empty(self, version: KubeletVersion, page_sizes: PageSizes) -> Kubelet | None:
         """The node with a kubelet of this version, None if that would not start."""
         ...
 
@@ -74,6 +78,8 @@ class Report(msgspec.Struct, frozen=True):
     held: Mapping[PodName, Placements] = {}
     free: FreeResources | None = None
     occupants: tuple[Occupant, ...] = ()
+    places: Mapping[str, Located] = {}
+    """Where devices are on the PCI buses, by id, of those of which it is known; shared between reports like `empty`."""
     offsets: Mapping[int, tuple[int, ...]] | None = None
     """numaplacement: NUMA node id -> offsets into the sorted hashes of all containers (topowise.placement)."""
     fingerprint: str = ""
@@ -83,6 +89,8 @@ class Report(msgspec.Struct, frozen=True):
     """Pods whose admission the exporter has not seen to end: they may hold more than `held` has of them."""
     unconfirmed: tuple[str, ...] = ()
     """Why this is the last true report and not what the kubelet says now (attributes.doubts); empty if it is."""
+    boot_id: str = ""
+    """Of the boot of the machine in which it was made, "" if it does not tell."""
     problems: tuple[str, ...] = ()
     kubelet: KubeletVersion = NEWEST_RECORDED
     """Whose decisions `empty` makes: what `precision` is exact for."""
@@ -90,16 +98,31 @@ class Report(msgspec.Struct, frozen=True):
     """The kubelet's version as the object has it, "" if it does not."""
     node_version: str = ""
     """The same as its Node had it when the report was read, "" if the Node was not known (versions.py)."""
+    page_sizes: PageSizes = ()
+    """What its Node listed then."""
     version_problem: str = ""
     """That one of `problems` which is about these two."""
     source: Source | None = None
     marks: bytes = b""
     """Of what `held` was read from, for the next report of the node (held.py)."""
+    knows_policy: bool = True
+    """False if the object names a policy that no kubelet has; one of `problems` has the word."""
+
+    @property
+    def policy(self) -> str:
+        """The Topology Manager's policy for people, "unknown" if the object does not tell one that there is."""
+        return self.empty.settings.topology.policy if self.knows_policy else "unknown"
 
     @property
     def certainty(self) -> str:
         """How sure it is that the node's kubelet decides as `kubelet`; "unknown" if nobody has reported its version."""
         return self.kubelet.certainty if self.reported_version or self.node_version else "unknown"
+
+    @property
+    def lists_ended(self) -> bool:
+        """Whether its kubelet lists pods that have ended with the memory they had, until they are deleted or the next
+        pod is admitted (up to 1.33, kubernetes#132028)."""
+        return dict(self.kubelet.gates).get("KubeletPodResourcesListUseActivePods") == "absent"
 
     @property
     def exact_for(self) -> str:

@@ -20,22 +20,25 @@ _BOOLEANS = {
 
 
 class Policies(NamedTuple):
-    """`cpu` and `memory`: whether the kubelet's manager of them is on."""
+    """`cpu` and `memory`: whether the kubelet's manager of them is on. Without `is_known` the object names a policy
+    that no kubelet has, and `topology` is none because nothing can be said of it."""
 
     topology: TopologySettings
     cpu: bool
     memory: bool
+    is_known: bool = True
 
 
 def policies_of(
     named: Mapping[str, str], legacy: Collection[str] | None, listed: Collection[str], problems: list[str]
 ) -> Policies:
     """By the attributes, else as the zones look: a manager that is off has no amounts to list."""
+    is_known = True
     try:
         policy, scope = attributes.policy_and_scope(named, legacy)
     except ParseError as exc:
-        problems.append(f"{exc}; the node is taken to have no policy")
-        policy, scope = "none", "container"
+        problems.append(f"{exc}; the node's policy is taken to be unknown, only sums are checked")
+        policy, scope, is_known = "none", "container", False
     topology = TopologySettings(
         policy,
         scope,
@@ -49,6 +52,7 @@ def policies_of(
         topology,
         "cpu" in listed and "cpu" not in derived and _is_on(named, attributes.CPU_MANAGER_POLICY, problems),
         has_memory and "memory" not in derived and _is_on(named, attributes.MEMORY_MANAGER_POLICY, problems),
+        is_known,
     )
 
 

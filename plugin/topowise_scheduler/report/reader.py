@@ -10,15 +10,22 @@ from topowise.attributes import doubts
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.report import counted, exact, koordlet, versions
-from topowise_scheduler.report.model import Report
+from topowise_scheduler.report.model import PageSizes, Report
 
+_LONGEST_BOOT_ID: Final = 64
 _MAX_PROBLEMS: Final = 16
 _MAX_LENGTH: Final = 500
 
 
-def read(topology: nrt.NodeResourceTopology, node_version: str = "", before: Report | None = None) -> Report:
-    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet, and
-    `before` its last report, whose parts are taken over as far as they are the same.
+def read(
+    topology: nrt.NodeResourceTopology,
+    node_version: str = "",
+    page_sizes: PageSizes = (),
+    before: Report | None = None,
+) -> Report:
+    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet,
+    `page_sizes` the hugepages that it lists, and `before` the node's last report, whose parts are taken over as far as
+    they are the same.
 
     Nothing in an object is an error; `problems` say what could not be used.
     """
@@ -46,14 +53,17 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "", before: Rep
                 held=found.held.pods,
                 marks=found.held.marks,
                 free=found.free,
+                places=found.places,
                 fingerprint=digest,
                 fingerprint_method=method,
                 admitting=doubts.read_pods(named),
                 unconfirmed=doubts.read_reasons(named),
+                boot_id=named.get(attributes.BOOT_ID, "")[:_LONGEST_BOOT_ID],
                 problems=_bounded((*problems, *found.problems)),
                 kubelet=kubelet,
                 reported_version=reported_version,
                 node_version=node_version,
+                page_sizes=page_sizes,
                 version_problem=version_problem,
                 source=found.source,
             )
@@ -62,7 +72,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "", before: Rep
         for zone in topology.zones or ()
         if zone.type == nrt.ZONE_TYPE and nrt.zone_id(zone.name) is None
     ]
-    simple = counted.read(topology, named, zones, kubelet, problems)
+    simple = counted.read(topology, named, zones, kubelet, page_sizes, problems)
     return Report(
         name=topology.metadata.name,
         version=topology.metadata.resourceVersion,
@@ -74,12 +84,15 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "", before: Rep
         fingerprint_method=method,
         admitting=doubts.read_pods(named),
         unconfirmed=doubts.read_reasons(named),
+        boot_id=named.get(attributes.BOOT_ID, "")[:_LONGEST_BOOT_ID],
         problems=_bounded(problems),
         kubelet=kubelet,
         reported_version=reported_version,
         node_version=node_version,
+        page_sizes=page_sizes,
         version_problem=version_problem,
         source=simple.source,
+        knows_policy=simple.source.policies.is_known,
     )
 
 

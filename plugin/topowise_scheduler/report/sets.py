@@ -32,6 +32,7 @@ def nodes_of(text: str, known: tuple[int, ...]) -> tuple[int, ...]:
     return found if len(found) == nodes.bit_count() else ()
 
 
-def mask_on(text: str, known: tuple[int, ...]) -> Mask:
-    """The same as a mask over the positions of the known nodes, 0 for none."""
-    return mask_of(known.index(node) for node in nodes_of(text, known))
+def mask_on(text: str, known: tuple[int, ...], modelled: tuple[int, ...]) -> Mask:
+    """The same as a mask over the positions of those of them that are modelled, 0 for none (Machine.modelled)."""
+    nodes = nodes_of(text, known)
+    return mask_of(position for position, node in enumerate(modelled) if node in nodes)

@@ -8,7 +8,8 @@
   that zone alone: whether the memory manager uses nodes together counts do not show.
 - A manager is on as the attributes say, else if some zone lists its resource.
 - The predicates compare with the sums over the zones; a resource that no zone lists is not checked. Of hugepages a
-  node has none if its memory manager is on and no zone lists them.
+  node has none if its memory manager is on and no zone lists them. A pod that asks for 0 of them is another matter: the
+  kubelet takes it if it knows the size, which its Node lists then, and else it panics.
 
 What the model admits then fits what is available: per zone with policy single-numa-node, in sum over zones otherwise.
 """
@@ -19,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from topowise import nrt
+from topowise import feature_gates, nrt
 from topowise.pods import HUGEPAGES, Amounts
-from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode, feature_gates
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.configuration import CpuSettings, Settings, TopologySettings
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.machine import hugepages_resource
@@ -54,7 +55,10 @@ class Zone(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def kubelet(zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion) -> Kubelet:
+def kubelet(
+    zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion, unlisted_sizes_kib: tuple[int, ...] = ()
+) -> Kubelet:
+    """The node. Of pages of `unlisted_sizes_kib` it has none, but its kubelet knows them."""
     amounts = [{name: (capacity, allocatable) for name, capacity, allocatable in zone.amounts} for zone in zones]
     sums: Amounts = {}
     for name, _, allocatable in (amount for zone in zones for amount in zone.amounts):
@@ -83,7 +87,9 @@ def kubelet(zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion
         # Only a memory manager makes the kubelet list them.
         for kib in _PAGE_SIZES_KIB:
             sums.setdefault(hugepages_resource(kib), _ANY_MEMORY)
-    machine = Machine(numa=tuple(_nodes(zones, amounts, cores, knows_memory="memory" in sums)), devices=plugins)
+    machine = Machine(
+        numa=tuple(_nodes(zones, amounts, cores, unlisted_sizes_kib, knows_memory="memory" in sums)), devices=plugins
+    )
     return Kubelet(machine, settings, allocatable=sums)
 
 
@@ -107,17 +113,28 @@ def _nodes(
     zones: Sequence[Zone],
     amounts: Sequence[Mapping[str, tuple[int, int]]],
     cores: Sequence[tuple[Core, ...]],
+    unlisted_sizes_kib: Iterable[int],
     *,
     knows_memory: bool,
 ) -> Iterator[NumaNode]:
     ids = [zone.id for zone in zones]
-    sizes = sorted({kib for mine in amounts for name in mine if (kib := page_kib(name)) is not None})
+    sizes = sorted({*_sizes(zones), *unlisted_sizes_kib})
     for zone, mine, of_zone in zip(zones, amounts, cores, strict=True):
         pages = {kib: mine.get(hugepages_resource(kib), (0, 0))[1] // (kib * 1024) for kib in sizes}
         memory = mine.get("memory", (0, 0))[1] if knows_memory else _ANY_MEMORY
         # The memory manager takes all hugepages off a node's memory again.
         memory += sum(kib * 1024 * count for kib, count in pages.items())
         yield NumaNode(zone.id, memory, of_zone, pages, distances(zone.costs, ids))
+
+
+def known_sizes(zones: Iterable[Zone], resources: Iterable[str]) -> tuple[int, ...]:
+    """The page sizes in KiB of these resources that no zone lists."""
+    sizes = {kib for name in resources if (kib := page_kib(name)) is not None}
+    return tuple(sorted(sizes.difference(_sizes(zones)))) if sizes else ()
+
+
+def _sizes(zones: Iterable[Zone]) -> set[int]:
+    return {kib for zone in zones for name, _, _ in zone.amounts if (kib := page_kib(name)) is not None}
 
 
 def _devices(zones: Sequence[Zone], counts: Sequence[tuple[int, int]]) -> Iterator[Device]:

@@ -13,7 +13,7 @@ import msgspec
 
 from topowise import attributes
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion, is_release, version_of
-from topowise_scheduler.report.model import Report
+from topowise_scheduler.report.model import PageSizes, Report
 
 
 class Found(NamedTuple):
@@ -39,17 +39,19 @@ def choose(reported: str, node: str) -> Found:
     return Found(msgspec.structs.replace(newer, certainty="assumed", remark=problem), problem)
 
 
-def of_node(report: Report, node_version: str) -> Report:
-    """The report as it reads with this version on its Node; the same object if that is what it was read with.
+def of_node(report: Report, node_version: str, page_sizes: PageSizes = ()) -> Report:
+    """The report as it reads with this version on its Node, and these hugepages; the same object if that is what it was
+    read with.
 
     A kubelet that would not start there is no reason to lose the report: it is judged as before, and says so.
     """
-    if node_version == report.node_version or report.source is None:
+    as_read = node_version == report.node_version and page_sizes == report.page_sizes
+    if as_read or report.source is None:
         return report
     kubelet, problem = choose(report.reported_version, node_version)
     empty = report.empty
-    if kubelet != report.kubelet:
-        made = report.source.empty(kubelet)
+    if kubelet != report.kubelet or page_sizes != report.page_sizes:
+        made = report.source.empty(kubelet, page_sizes)
         if made is None:
             problem = f"kubelet {kubelet.name} would not start with what is reported; judged as {report.kubelet.name}"
             kubelet = msgspec.structs.replace(report.kubelet, certainty="assumed", remark=problem)
@@ -61,6 +63,7 @@ def of_node(report: Report, node_version: str) -> Report:
         empty=empty,
         kubelet=kubelet,
         node_version=node_version,
+        page_sizes=page_sizes,
         version_problem=problem,
         problems=(*([problem] if problem else []), *others),
     )

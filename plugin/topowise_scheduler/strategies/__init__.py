@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates, Ratings
-from topowise_scheduler.strategies import ranks, scale
+from topowise_scheduler.strategies import caches, ranks, scale
 from topowise_scheduler.strategies.balanced_allocation import BalancedAllocation
 from topowise_scheduler.strategies.least_allocated import LeastAllocated
 from topowise_scheduler.strategies.least_numa_nodes import LeastNUMANodes
@@ -29,18 +29,22 @@ __all__ = ["NAMES", "Options", "Rated", "Rater", "Strategy", "make", "rate"]
 
 class Rated(NamedTuple):
     """The nodes of a call on which the pod fits, `at` their indices. The best has the least of `ranks`, then the
-    greatest of `raw`."""
+    greatest of `raw`, and of equal ones is `in_one_cache`, None where no node tells of caches."""
 
     at: NDArray[np.intp]
     raw: NDArray[np.int64]
     ranks: ranks.Ranks
     in_percent: bool
+    in_one_cache: NDArray[np.bool_] | None = None
 
     def levels(self, top: int, low: int = 0, *, more_below: bool = False) -> scale.Levels:
         """From low to top, in the order of `at`; `more_below` are nodes of a worse rank that are none of these."""
         if self.in_percent and top == _PERCENT:
             return np.maximum(self.percents(), low)
-        return scale.spread(self.raw, self.ranks, top, low, more_below=more_below)
+        found = scale.spread(self.raw, self.ranks, top, low, more_below=more_below)
+        if self.in_one_cache is not None:
+            scale.break_tie(found, self.raw, self.ranks, self.in_one_cache, top, low)
+        return found
 
     def percents(self) -> scale.Levels:
         """0 to 100, by the height of the scores."""
@@ -48,6 +52,7 @@ class Rated(NamedTuple):
 
 
 _PERCENT = 100
+_UNTOLD = -1
 
 
 class Rater(NamedTuple):
@@ -55,23 +60,26 @@ class Rater(NamedTuple):
 
     strategy: Strategy
 
-    def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], ranks.Ranks]:
-        """(nodes,) raw scores, and ranks."""
-        return self.strategy.raw(candidates), ranks.of(candidates)
+    def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], ranks.Ranks, NDArray[np.int8]]:
+        """(nodes,) raw scores, ranks, and whether CPUs will lie in one cache, _UNTOLD where nodes do not tell."""
+        raw, in_one = self.strategy.raw(candidates), caches.in_one(candidates)
+        in_cache = np.full(len(raw), _UNTOLD, np.int8) if in_one is None else in_one.astype(np.int8)
+        return raw, ranks.of(candidates), in_cache
 
     def finished(self, ratings: Ratings) -> Rated:
         """What was said of all nodes of a call."""
-        return Rated(ratings.at, self.strategy.finish(ratings.raw), ratings.ranks, self.strategy.in_percent)
+        raw, in_cache = self.strategy.finish(ratings.raw), ratings.in_cache
+        in_one = None if (in_cache == _UNTOLD).all() else in_cache > 0
+        return Rated(ratings.at, raw, ratings.ranks, self.strategy.in_percent, in_one)
 
 
 def rate(strategy: Strategy, parts: Iterable[tuple[NDArray[np.intp], Candidates]]) -> Rated:
     """The candidates of a call (Engine.candidates) by a strategy."""
     rater = Rater(strategy)
     nothing = np.zeros(0, np.int64)
-    found = [(np.zeros(0, np.intp), nothing, nothing)]
+    found = [(np.zeros(0, np.intp), nothing, nothing, np.zeros(0, np.int8))]
     found += [(indices, *rater.rate(candidates)) for indices, candidates in parts]
-    at, raw, ranked = map(np.concatenate, zip(*found, strict=True))
-    return rater.finished(Ratings(at, raw, ranked))
+    return rater.finished(Ratings(*map(np.concatenate, zip(*found, strict=True))))
 
 
 def make(name: str, weights: Mapping[str, int], options: Options) -> Strategy:

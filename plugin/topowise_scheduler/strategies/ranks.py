@@ -1,8 +1,9 @@
 """What comes before every strategy's own rule: how well the pod will lie, by the placement its kubelet will make.
 
 An aligned node is better than one that is not, then fewer NUMA nodes are better than more, then near ones better than
-far ones. That is what the pod runs with for its whole life; which hole it leaves behind, how evenly load is spread and
-all else that strategies look at only decides among nodes on which it would run equally well.
+far ones: by what was measured where a node tells it (kubelet/nearness.py), by the SLIT elsewhere. That is what the pod
+runs with for its whole life; which hole it leaves behind, how evenly load is spread and all else that strategies look
+at only decides among nodes on which it would run equally well.
 
 Containers are looked at one by one, and the widest counts; where the kubelet chooses NUMA nodes for the pod as a whole
 (scope pod) it is the pod. A plain init container is gone before the pod does its work, so it does not count.
@@ -40,10 +41,20 @@ def of(candidates: Candidates) -> Ranks:
         placed = np.bitwise_or.reduce(placed, axis=0)[None]
     several = np.flatnonzero((placed & (placed - 1)).any(axis=0))
     if several.size:
-        ranks[several] = _spans(placed.take(several, axis=1), candidates.distances.take(several, axis=2))
+        distances = candidates.distances if candidates.nearness is None else candidates.nearness
+        ranks[several] = _spans(placed.take(several, axis=1), distances.take(several, axis=2))
     if not aligned.all():
         ranks += _NOT_ALIGNED * ~aligned.all(axis=0)
     return ranks
+
+
+def refined(ranks: Ranks, grades: NDArray[np.int64]) -> Ranks:
+    """(nodes,) the same ranks, within each of which a greater grade (0 or more) comes first."""
+    if not grades.size:
+        return ranks
+    best = int(grades.max())
+    found: Ranks = ranks * (best + 1) + (best - grades)
+    return found
 
 
 def _spans(placed: Zones, distances: NDArray[np.int32]) -> Ranks:

@@ -50,6 +50,25 @@ def spread(raw: NDArray[np.int64], ranks: Ranks, top: int, low: int = 0, *, more
     return found
 
 
+def break_tie(
+    levels: Levels, raw: NDArray[np.int64], ranks: Ranks, wins: NDArray[np.bool_], top: int, low: int
+) -> None:
+    """Of the best nodes those that win are left alone on their level, a level above all others."""
+    if not raw.size:
+        return
+    best = ranks == ranks.min()
+    best &= raw == raw[best].max()
+    winners = best & wins
+    if not winners.any() or wins[best].all():
+        return
+    level = int(levels[winners][0])
+    if level > low:
+        levels[~winners] = np.minimum(levels[~winners], level - 1)
+    else:
+        # All are equal otherwise, and at the bottom.
+        levels[winners] = min(level + 1, top)
+
+
 def percents(raw: NDArray[np.int64], ranks: Ranks) -> Levels:
     """(nodes,) 0 to 100 by the height of raw scores, for who compares them with figures from elsewhere; lowered where a
     rank would reach into a better one."""

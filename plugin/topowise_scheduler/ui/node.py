@@ -63,7 +63,7 @@ def read(ledger: Ledger, reader: Reader, sightings: Sightings, name: str, monoto
     settings = node_state.kubelet.settings.topology
     return NodePage(
         name=name,
-        policy=settings.policy,
+        policy=node_state.report.policy,
         scope=settings.scope,
         precision=node_state.report.precision,
         kubelet=node_state.report.exact_for,

@@ -8,6 +8,7 @@ knows there, and what is scored is what kube-scheduler would have scored. No que
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -26,6 +27,10 @@ from topowise_scheduler.view.explanation import NodeExplanation
 from topowise_scheduler.view.fits import Filling
 
 _UNKNOWN: Final = Refusal("excluded", kube_scheduler.NO_NODE, kube_scheduler.NO_NODE)
+# Refusals that evictions do not help against, and that pass all the same.
+_PASSING: Final = frozenset(
+    (refusals.QUARANTINED, refusals.UNCONFIRMED, refusals.NOT_NEAR, refusals.NOT_SURELY_NEAR, refusals.PLACES_UNKNOWN)
+)
 _BY_SUMS: Final = "not reported: node allocatable alone is looked at"
 
 
@@ -42,7 +47,7 @@ class ClusterView:
         """All nodes that have been reported or have a Node object, sorted."""
         return sorted({*self._ledger.reported(), *self._nodes})
 
-    def explanations(self, pod: Pod, names: Sequence[str]) -> list[NodeExplanation]:
+    def explanations(self, pod: Pod, names: Sequence[str], *, with_hints: bool = False) -> list[NodeExplanation]:
         """Per node, in order. Asks the one-node model; for people, not for speed."""
         asked, verdicts, against = self._judge(pod, names)
         fits = [name for at, name in enumerate(names) if not (against[at] or verdicts.text(at))]
@@ -50,7 +55,7 @@ class ClusterView:
         not_looked_at = kube_scheduler.unexamined(pod.spec)
         found = []
         for at, (name, refusal) in enumerate(zip(asked.names, against, strict=True)):
-            mine = self._by_kubelet(asked, at, verdicts, scores.get(name, 0)).after(refusal)
+            mine = self._by_kubelet(asked, at, verdicts, scores.get(name, 0), with_hints).after(refusal)
             found.append(msgspec.structs.replace(mine, not_looked_at=not_looked_at))
         return found
 
@@ -81,7 +86,8 @@ class ClusterView:
                 yield Filling(name, asked.record, limit=words)
             elif precision:
                 states = list(self._answers.states_for(asked, name))
-                yield Filling(name, asked.record, states, by_sums, is_exact=precision == "exact")
+                affinity = partial(self._answers.affinity_refusal, asked, name)
+                yield Filling(name, asked.record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
             else:
                 yield Filling(name, asked.record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)
 
@@ -114,7 +120,9 @@ class ClusterView:
         asked = self._answers.question(pod, names, is_simulation=True)
         return dict(zip(names, self._answers.scores(asked).tolist(), strict=True))
 
-    def _by_kubelet(self, asked: Question, at: int, verdicts: Verdicts, score: int) -> NodeExplanation:
+    def _by_kubelet(
+        self, asked: Question, at: int, verdicts: Verdicts, score: int, with_hints: bool
+    ) -> NodeExplanation:
         name = asked.names[at]
         state = next(self._answers.states_for(asked, name), None)
         if state is None:
@@ -126,12 +134,12 @@ class ClusterView:
             asked.record.view(state),
             precision=self.precision(name),
             refusal=words,
-            never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE)
-            and words not in (refusals.QUARANTINED, refusals.UNCONFIRMED),
+            never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE) and words not in _PASSING,
             score=score,
             unconfirmed=self._ledger.unconfirmed.why(name),
             report=self._report(name),
-        )
+            with_hints=with_hints,
+        ).with_affinity(self._answers.affinity(asked, name))
 
 
 class _Used:

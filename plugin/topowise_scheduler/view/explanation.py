@@ -15,6 +15,7 @@ import msgspec
 
 from topowise import quantity
 from topowise.pods import HUGEPAGES
+from topowise_scheduler.device_affinity import Judged, Outcome
 from topowise_scheduler.kube_scheduler import Refusal, spell
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
 from topowise_scheduler.kubelet.hints import Hint, Hints
@@ -22,6 +23,7 @@ from topowise_scheduler.kubelet.located import Located, located
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 from topowise_scheduler.report import Report
+from topowise_scheduler.view.merge_table import MergeTable, merge_table
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
 _MAX_ZONES = 2
@@ -45,16 +47,29 @@ class ResourceRoom(msgspec.Struct, frozen=True, rename="camel"):
     zones: tuple[ZoneRoom, ...]
 
 
-class Step(msgspec.Struct, frozen=True, rename="camel"):
+class Step(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """One merge of hints: of a container, or with `container` "" of the whole pod (scope pod).
 
-    `chosen` are NUMA node ids, None for no affinity; `preferred` as in the kubelet's hint.
+    `chosen` are NUMA node ids, None for no affinity; `preferred` as in the kubelet's hint. `merge` is there if it was
+    asked for.
     """
 
     container: str
     chosen: tuple[int, ...] | None
     preferred: bool
     resources: tuple[ResourceRoom, ...]
+    merge: MergeTable | None = None
+
+
+class AffinityExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """One wish of the pod for near devices: what the node's devices come to for it, and why."""
+
+    wish: str
+    outcome: Outcome
+    why: str
+
+    def __str__(self) -> str:
+        return f"device affinity {self.wish} is {self.outcome}: {self.why}"
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -77,6 +92,18 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     text: str
     not_looked_at: tuple[str, ...] = ()
     kubelet: str = ""
+    device_affinity: tuple[AffinityExplanation, ...] = ()
+
+    def with_affinity(self, judged: Judged | None) -> NodeExplanation:
+        """With what the node's devices come to for the wishes of the pod, which has None."""
+        if judged is None or self.verdict == "not reported":
+            return self
+        found = tuple(
+            AffinityExplanation(str(wish), outcome, why)
+            for wish, outcome, why in zip(judged.wishes, judged.outcomes, judged.whys, strict=True)
+        )
+        text = "; ".join((self.text, *map(str, found)))
+        return msgspec.structs.replace(self, text=text, device_affinity=found)
 
     def after(self, refusal: Refusal | None) -> NodeExplanation:
         """With what kube-scheduler itself has against the node; it asks nobody else about such a node.
@@ -105,11 +132,13 @@ def explain(
     score: int = 0,
     unconfirmed: Sequence[str] = (),
     report: Report | None = None,
+    with_hints: bool = False,
 ) -> NodeExplanation:
     """What happens to the pod on the node, which is changed by it: give a fork.
 
     `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
     `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now, `report` that report.
+    `with_hints` also tells all hints, and what they merge to.
     """
     steps: list[Step] = []
     takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
@@ -119,7 +148,8 @@ def explain(
     ) -> None:
         rooms = tuple(_room(kubelet, pod, container, resource, hints) for resource, hints in groups)
         chosen = None if merged.mask is None else kubelet.ids(merged.mask)
-        steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms))
+        table = merge_table(kubelet, groups) if with_hints else None
+        steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms, table))
 
     admission = node.admit_view(pod, watch)
     settings = node.settings.topology
@@ -131,7 +161,9 @@ def explain(
     elif refusal:
         verdict = "never" if never else "not now"
     else:
-        text = _placed(node, pod, steps, admission)
+        text = _placed(node, pod, steps, admission, knows_policy=report is None or report.knows_policy)
+    if report is not None and not admission.admitted:
+        text += _damage(report)
     if unconfirmed:
         text += f"; the node's report is its last true one, not confirmed now ({', '.join(unconfirmed)})"
     if takes >= 1:
@@ -143,7 +175,7 @@ def explain(
         verdict=verdict,
         score=score,
         precision=precision,
-        policy=settings.policy,
+        policy=settings.policy if report is None else report.policy,
         scope=settings.scope,
         reason=admission.reason,
         message=admission.message,
@@ -151,6 +183,15 @@ def explain(
         text=text,
         kubelet="" if report is None else report.exact_for,
     )
+
+
+def _damage(report: Report) -> str:
+    """What of the report was not believed, which may be why the node looks full."""
+    problems = [one for one in report.problems if one != report.version_problem]
+    if not problems:
+        return ""
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return f"; of its report something could not be used: {problems[0]}{more}"
 
 
 def seconds(about: float) -> str:
@@ -199,10 +240,12 @@ def _amounts(kubelet: Kubelet, resource: str, position: int) -> tuple[int, int]:
     ).bit_count()
 
 
-def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission) -> str:
+def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission, *, knows_policy: bool) -> str:
     places = located(node, pod.uid)
     if node.settings.topology.policy == "none":
         text = "fits: the node's Topology Manager has policy none and aligns nothing"
+        if not knows_policy:
+            text = "fits by sums alone: the policy of the node's Topology Manager is not known"
         lie = [f"container {name} has {_lies(node, [place])}" for name, place in places.items() if place.mask]
         return "; ".join((text, *lie))
     aligned = [step for step in steps if step.resources]

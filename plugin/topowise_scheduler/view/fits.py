@@ -5,7 +5,7 @@ A copy at a time, so that who has other work can do it between two.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +17,14 @@ from topowise_scheduler.view import explanation, placed
 MOST: Final = 1000
 """So many are tried on a node: more than any kubelet takes (maxPods), unless nobody tells how many that is."""
 _NO_FURTHER: Final = f"not tried beyond {MOST}"
+
+
+Affinity = Callable[[Sequence[Kubelet], Sequence[str]], str]
+"""Why the devices of a node in these states would not do for one more, "" if they would; beside these copies of it."""
+
+
+def _anywhere(_states: Sequence[Kubelet], _copies: Sequence[str]) -> str:
+    return ""
 
 
 class Room(msgspec.Struct, frozen=True, rename="camel"):
@@ -49,6 +57,7 @@ class Filling:
         is_exact: bool = False,
         count: int = 0,
         limit: str = "",
+        affinity: Affinity = _anywhere,
     ) -> None:
         self.node = node
         self.count = count
@@ -58,6 +67,7 @@ class Filling:
         self._states = states
         self._most, self._last = by_sums if by_sums is not None and by_sums[0] <= MOST else (MOST, _NO_FURTHER)
         self._is_exact = is_exact
+        self._affinity = affinity
 
     def add(self) -> bool:
         """Puts one more there; False if there is no room for it."""
@@ -65,7 +75,11 @@ class Filling:
             self.limit = self._last
         if self.limit:
             return False
-        copy = msgspec.structs.replace(self._record, uid=f"\0copy/{self.count}")
+        copies = [f"\0copy/{number}" for number in range(self.count + 1)]
+        copy = msgspec.structs.replace(self._record, uid=copies.pop())
+        self.limit = self._affinity(self._states, copies)
+        if self.limit:
+            return False
         for state in self._states:
             view = copy.view(state)
             if not state.admit_view(view).admitted:

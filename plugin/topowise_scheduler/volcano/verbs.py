@@ -28,9 +28,9 @@ import numpy as np
 
 from topowise import pods
 from topowise.errors import ParseError
-from topowise_scheduler import policies, refusals
+from topowise_scheduler import refusals
 from topowise_scheduler.answers import Answers, Question
-from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.cluster.records import PodRecord, Records, annotated
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply, Verb, warn_of_unknown
 from topowise_scheduler.strategies import Strategy
@@ -68,7 +68,8 @@ class _Pods:
         # Volcano writes the node into the pod as it allocates, and leaves it there when it takes the task off again.
         record = self._records.record(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, nodeName="")))
         # A record takes annotations that cannot be read for none; who asks about the pod gets the error.
-        policies.demand(pod.metadata.annotations or {})
+        if record.needs is not None:
+            annotated(pod.metadata.annotations, record.needs)
         if len(raw) <= _MAX_POD_BYTES:
             self._kept[task.UID] = raw, record
         if len(self._kept) > _MAX_PODS:

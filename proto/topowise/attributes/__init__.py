@@ -42,6 +42,9 @@ PCI_OMITTED: Final = "topowise.io/pci-omitted"
 KUBELET_CONFIGURATION: Final = "topowise.io/kubelet-configuration"
 # On top: the kubelet's version as it tells it itself, else as its Node does ("v1.33.5").
 KUBELET_VERSION: Final = "topowise.io/kubelet-version"
+# On top: the boot of the machine in which the object was made, as the kernel names it (sys/kernel/random/boot_id);
+# the Node has the present one in status.nodeInfo.bootID.
+BOOT_ID: Final = "topowise.io/boot-id"
 # On top: state files on which the kubelet would not start again; see `restarts` here.
 REFUSED_STATE_FILES: Final = "topowise.io/refused-state-files"
 # Per zone, with memory manager Static: the nodes of the group it belongs to, and how many blocks lie on it.
@@ -67,33 +70,42 @@ CLAIMED_DEVICES: Final = "dra.topowise.io/"
 POLICIES: Final = ("none", "best-effort", "restricted", "single-numa-node")
 SCOPES: Final = ("container", "pod")
 
-# The deprecated `topologyPolicies` enum, which NFD and koordlet still write (policy, scope).
-_LEGACY: Final[Mapping[str, tuple[str, str]]] = {
-    "None": ("none", "container"),
-    "BestEffort": ("best-effort", "container"),
-    "BestEffortContainerLevel": ("best-effort", "container"),
-    "BestEffortPodLevel": ("best-effort", "pod"),
-    "Restricted": ("restricted", "container"),
-    "RestrictedContainerLevel": ("restricted", "container"),
-    "RestrictedPodLevel": ("restricted", "pod"),
-    "SingleNUMANodeContainerLevel": ("single-numa-node", "container"),
-    "SingleNUMANodePodLevel": ("single-numa-node", "pod"),
-}
+# A level of the deprecated `topologyPolicies`, which NFD and koordlet still write, and the scope that it means.
+_LEVELS: Final = {"": "container", "containerlevel": "container", "podlevel": "pod"}
+
+
+def _folded(word: str) -> str:
+    return word.replace("-", "").replace("_", "").lower()
+
+
+# By any spelling: "SingleNUMANodePodLevel" is of the definition, "SingleNumaNode" of KEP-119, "single-numa-node" the
+# kubelet's own.
+_WORDS: Final = {_folded(policy) + level: (policy, scope) for policy in POLICIES for level, scope in _LEVELS.items()}
 
 
 def policy_and_scope(attributes: Mapping[str, str], legacy: Iterable[str] | None = None) -> tuple[str, str]:
     """The Topology Manager's policy and scope; without attributes from `topologyPolicies`, else kubelet's defaults.
 
-    Raises ParseError on a value no kubelet has.
+    Raises ParseError on words that mean nothing a kubelet has.
     """
-    inherited = next((_LEGACY[name] for name in legacy or () if name in _LEGACY), ("none", "container"))
-    policy = attributes.get(TOPOLOGY_MANAGER_POLICY, inherited[0])
-    scope = attributes.get(TOPOLOGY_MANAGER_SCOPE, inherited[1])
-    if policy not in POLICIES:
-        raise ParseError(f"attribute {TOPOLOGY_MANAGER_POLICY}", policy, f"one of {', '.join(POLICIES)}")
-    if scope not in SCOPES:
+    words = [word for word in legacy or () if word]
+    inherited = next((_WORDS[_folded(word)] for word in words if _folded(word) in _WORDS), None)
+    policy, scope = attributes.get(TOPOLOGY_MANAGER_POLICY), attributes.get(TOPOLOGY_MANAGER_SCOPE)
+    if policy is not None:
+        found = _WORDS.get(_folded(policy))
+        if found is None:
+            raise ParseError(f"attribute {TOPOLOGY_MANAGER_POLICY}", policy, f"one of {', '.join(POLICIES)}")
+        level = found if inherited is None or found[1] != "container" else inherited
+        found = found[0], level[1]
+    elif words and inherited is None:
+        raise ParseError("topologyPolicies", ", ".join(words), "a policy such as SingleNUMANodeContainerLevel")
+    else:
+        found = inherited or (POLICIES[0], SCOPES[0])
+    if scope is None:
+        return found
+    if scope.lower() not in SCOPES:
         raise ParseError(f"attribute {TOPOLOGY_MANAGER_SCOPE}", scope, f"one of {', '.join(SCOPES)}")
-    return policy, scope
+    return found[0], scope.lower()
 
 
 def legacy_policy(policy: str, scope: str) -> str:

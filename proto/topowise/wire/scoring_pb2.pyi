@@ -69,3 +69,29 @@ class ExplainResponse(_message.Message):
     details: _containers.RepeatedScalarFieldContainer[str]
     not_looked_at: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, verdicts: _Optional[_Iterable[_Union[Verdict, str]]] = ..., scores: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[str]] = ..., not_looked_at: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FitTogetherRequest(_message.Message):
+    __slots__ = ("pods", "count", "nodes", "reserve_seconds", "release")
+    PODS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    RESERVE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    pods: _containers.RepeatedScalarFieldContainer[bytes]
+    count: int
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    reserve_seconds: int
+    release: str
+    def __init__(self, pods: _Optional[_Iterable[bytes]] = ..., count: _Optional[int] = ..., nodes: _Optional[_Iterable[str]] = ..., reserve_seconds: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...
+
+class FitTogetherResponse(_message.Message):
+    __slots__ = ("fits", "nodes", "why", "reservation")
+    FITS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    RESERVATION_FIELD_NUMBER: _ClassVar[int]
+    fits: bool
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    why: str
+    reservation: str
+    def __init__(self, fits: bool = ..., nodes: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., reservation: _Optional[str] = ...) -> None: ...

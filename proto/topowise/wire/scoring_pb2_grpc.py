@@ -49,6 +49,11 @@ class ScoringStub(object):
                 request_serializer=topowise_dot_wire_dot_scoring__pb2.ExplainRequest.SerializeToString,
                 response_deserializer=topowise_dot_wire_dot_scoring__pb2.ExplainResponse.FromString,
                 _registered_method=True)
+        self.FitTogether = channel.unary_unary(
+                '/topowise.scoring.v1.Scoring/FitTogether',
+                request_serializer=topowise_dot_wire_dot_scoring__pb2.FitTogetherRequest.SerializeToString,
+                response_deserializer=topowise_dot_wire_dot_scoring__pb2.FitTogetherResponse.FromString,
+                _registered_method=True)
 
 
 class ScoringServicer(object):
@@ -76,6 +81,13 @@ class ScoringServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FitTogether(self, request, context):
+        """Whether all of these pods fit at once, each placed beside those before it; on request their room is kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ScoringServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +105,11 @@ def add_ScoringServicer_to_server(servicer, server):
                     servicer.Explain,
                     request_deserializer=topowise_dot_wire_dot_scoring__pb2.ExplainRequest.FromString,
                     response_serializer=topowise_dot_wire_dot_scoring__pb2.ExplainResponse.SerializeToString,
+            ),
+            'FitTogether': grpc.unary_unary_rpc_method_handler(
+                    servicer.FitTogether,
+                    request_deserializer=topowise_dot_wire_dot_scoring__pb2.FitTogetherRequest.FromString,
+                    response_serializer=topowise_dot_wire_dot_scoring__pb2.FitTogetherResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +193,33 @@ class Scoring(object):
             '/topowise.scoring.v1.Scoring/Explain',
             topowise_dot_wire_dot_scoring__pb2.ExplainRequest.SerializeToString,
             topowise_dot_wire_dot_scoring__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FitTogether(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/topowise.scoring.v1.Scoring/FitTogether',
+            topowise_dot_wire_dot_scoring__pb2.FitTogetherRequest.SerializeToString,
+            topowise_dot_wire_dot_scoring__pb2.FitTogetherResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,9 +8,9 @@ from itertools import cycle
 import numpy as np
 import pytest
 
-from bench.density import bound, machines, mix, schedulers
+from bench.density import bound, machines, mix, schedulers, steady
 from bench.density.cluster import Cluster
-from bench.density.filling import Stream, fill
+from bench.density.filling import Stream, fill, offer
 from bench.density.mix import Hardware, Shape
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
@@ -84,6 +84,14 @@ def test_what_fits_is_filled_until_nothing_does() -> None:
     assert (found.first, found.running, found.refused) == (3, 4, 0)
     assert found.cpus == round(26 / 30, 4)
     assert found.zones == 1
+
+
+def test_of_the_same_pods_those_without_a_place_are_lost() -> None:
+    """14 and 16 CPUs: the third pod of 12 finds no place, nor does the second of 4."""
+    found = offer(
+        Cluster(empty(2), 1), schedulers.make("TightFit"), [cpus(12), cpus(4)], [0, 0, 0, 1, 1], 0, "example.com/gpu"
+    )
+    assert (found.placed, found.cpus, found.devices) == (3, round(28 / 30, 4), 0)
 
 
 def test_refusals_are_counted_once_for_a_state_of_the_node() -> None:
@@ -161,3 +169,118 @@ def test_nobody_exceeds_the_bound(zones: int, scope: str) -> None:
             assert found.first <= most, (name, seed)
             assert found.running >= found.first
             assert name in schedulers.BLIND or not found.refused
+
+
+# Pods that come and go
+
+
+def test_all_schedulers_see_the_same_pods_come_and_go() -> None:
+    listed, mean = steady.arrivals([1, 2, 3], 4, 20)
+    assert (listed, mean) == steady.arrivals([1, 2, 3], 4, 20)
+    assert mean == round(20 * steady.LOAD)
+    assert [one.at for one in listed[: mean + 3]] == [0] * (mean + 1) + [1, 2]
+    assert len(listed) == (1 + steady.SETTLED + steady.MEASURED) * mean
+    assert min(one.ticks for one in listed) >= 1
+
+
+def test_running_times_have_the_mean_that_is_named() -> None:
+    listed, mean = steady.arrivals([1], 0, 1000)
+    assert sum(one.ticks for one in listed) / len(listed) == pytest.approx(mean, rel=0.05)
+
+
+def test_large_pods_run_no_longer_than_small_ones() -> None:
+    """Both are drawn at random, and were of the same numbers."""
+    listed, mean = steady.arrivals([1, 1], 3, 1000)
+    of_shapes = [[one.ticks for one in listed if one.shape == shape] for shape in range(2)]
+    for ticks in of_shapes:
+        assert sum(ticks) / len(ticks) == pytest.approx(mean, rel=0.08)
+
+
+def test_large_are_the_tenth_of_the_pods_with_the_most_cpus() -> None:
+    listed = [cpus(2), cpus(5), cpus(3, 3), cpus(1)]
+    assert steady.large(listed, [50, 5, 7, 38]) == {1, 2}
+    assert steady.large(listed, [50, 5, 10, 35]) == {2}
+
+
+def test_who_finds_no_place_waits_for_the_end_of_another_and_the_longest_waiting_is_first() -> None:
+    """One machine of 14 and 16 CPUs: 12 run in each NUMA node, and two more wait."""
+    cluster, listed = Cluster(empty(2), 1), [cpus(12), cpus(2)]
+    churn = steady.Churn(cluster, schedulers.make("TightFit"), listed, 0)
+    for number, (shape, ticks) in enumerate([(0, 10), (0, 20), (0, 99), (0, 99), (1, 99)]):
+        churn.come(number, steady.Arrival(0, shape, ticks))
+    assert churn.waited == {0: 0, 1: 0, 4: 0}
+    churn.end(9)
+    assert 2 not in churn.waited
+    churn.end(10)
+    assert churn.waited[2] == 10
+    churn.end(21)
+    assert churn.waited == {0: 0, 1: 0, 2: 10, 3: 21, 4: 0}
+
+
+def test_who_waits_still_has_waited_until_the_end() -> None:
+    churn = steady.Churn(Cluster(empty(2), 1), schedulers.make("TightFit"), [cpus(16)], 0)
+    for number in range(2):
+        churn.come(number, steady.Arrival(number, 0, 99))
+    churn.stop(30)
+    assert churn.waited == {0: 0, 1: 29}
+
+
+def test_a_pod_that_ends_leaves_nothing_behind() -> None:
+    cluster = Cluster(empty(2), 1)
+    assert cluster.send(cpus(12), 0, "one").admitted
+    cluster.remove("one")
+    assert cluster.share("cpu") == 0
+    assert cluster.send(cpus(16), 0, "two").admitted
+
+
+def test_refused_pods_wait_too() -> None:
+    """6 and 8 CPUs are free, in sum 14, and the blind sends a pod of 12 there."""
+    cluster = Cluster(empty(2), 1)
+    churn = steady.Churn(cluster, schedulers.make(schedulers.BLIND[0]), [cpus(8), cpus(12)], 0)
+    for number, shape in enumerate((0, 0, 1)):
+        churn.come(number, steady.Arrival(0, shape, 5))
+    assert (churn.refused, churn.waited) == (1, {0: 0, 1: 0})
+    churn.end(6)
+    assert churn.waited[2] == 6
+
+
+# Fragmentation gradient descent
+
+GPU = "example.com/gpu"
+
+
+def fgd(listed: list[Needs], counts: list[int], name: str) -> schedulers.Scheduler:
+    return schedulers.yardsticks(listed, counts, GPU, by_pod=False)[name]
+
+
+@pytest.mark.parametrize("name", schedulers.FGD)
+def test_pods_without_gpus_go_where_the_gpus_are_taken(name: str) -> None:
+    """10 and 14 CPUs are free, with four GPUs and none. Two CPUs are too few for who wants a GPU."""
+    with_gpu = needs({"cpu": "4", "memory": "1Gi", GPU: "1"})
+    cluster = Cluster(empty(1), 2)
+    assert cluster.send(cpus(20), 0).admitted
+    for _ in range(4):
+        assert cluster.send(with_gpu, 1).admitted
+    assert fgd([with_gpu], [1], name).best(cluster, cpus(8)) == [1]
+    assert fgd([with_gpu], [1], name).best(cluster, cpus(6)) == [0, 1]
+
+
+def test_a_gpu_whose_numa_node_is_full_is_lost_only_to_who_looks_at_numa_nodes() -> None:
+    """The first NUMA node of one machine has 8 CPUs left beside its GPU, that of the other 2, which are too few for
+    three CPUs and for a GPU alike."""
+    with_gpu = needs({"cpu": "6", "memory": "1Gi", GPU: "1"})
+    cluster = Cluster(empty(2), 2)
+    assert cluster.send(with_gpu, 0).admitted
+    assert cluster.send(cpus(12), 1).admitted
+    assert fgd([with_gpu], [1], "FGD by NUMA node").best(cluster, cpus(3)) == [1]
+    assert fgd([with_gpu], [1], "FGD").best(cluster, cpus(3)) == [0, 1]
+
+
+def test_a_task_larger_than_a_numa_node_needs_the_machine() -> None:
+    """Of GPUs that it could have, a pod of three takes the machine that has only two left."""
+    large = needs({"cpu": "4", "memory": "1Gi", GPU: "3"})
+    cluster = Cluster(empty(2, "restricted"), 2)
+    for _ in range(2):
+        assert cluster.send(needs({"cpu": "1", "memory": "1Gi", GPU: "1"}), 1).admitted
+    for name in schedulers.FGD:
+        assert fgd([large], [1], name).best(cluster, needs({"cpu": "1", "memory": "1Gi", GPU: "1"})) == [1], name

@@ -6,9 +6,11 @@ import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench import markdown, pages, results, tables
+from bench.density import schedulers
 from topowise_scheduler import strategies
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -30,6 +32,17 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path, recorded: results.Resul
     assert results.read(tmp_path / "run.json") == recorded
 
 
+def test_parts_can_be_measured_again(recorded: results.Results) -> None:
+    engine = msgspec.structs.replace(recorded.parts["engine"], seconds=1.0)
+    again = msgspec.structs.replace(recorded, day="2030-01-01", parts={"engine": engine})
+    renewed = results.renewed(recorded, again)
+    assert (renewed.day, list(renewed.parts)) == (recorded.day, list(recorded.parts))
+    assert renewed.parts["engine"] == msgspec.structs.replace(engine, day="2030-01-01")
+    assert renewed.parts["density"] == recorded.parts["density"]
+    assert "| engine | 1 s |" in (line := pages.made_of(renewed)[pages.PAGE].decode())
+    assert "| 2030-01-01 |" in line
+
+
 def test_the_page_tells_every_miss(recorded: results.Results) -> None:
     page = pages.made_of(recorded)[pages.PAGE].decode()
     section = page.partition("## What misses its target")[2].partition("\n## ")[0]
@@ -47,6 +60,18 @@ def test_what_the_page_leaves_out_is_printed(recorded: results.Results) -> None:
         title = f"{row.mix}, {row.policy}, {row.scope} scope, {row.zones} NUMA nodes a machine"
         _, _, section = printed.partition(title)
         assert f"\n{row.scheduler} " in section.partition("\n\n")[0]
+    for kept in (*recorded.parts["density"].offered, *recorded.parts["density"].steady):
+        how = "kept busy" if isinstance(kept, results.SteadyRow) else "offered the same pods"
+        title = f"{kept.mix}, {kept.policy}, {kept.scope} scope, {kept.zones} NUMA nodes a machine, {how}"
+        _, _, section = printed.partition(title)
+        assert f"\n{kept.scheduler} " in section.partition("\n\n")[0]
+
+
+def test_before_and_after_are_the_same_streams(recorded: results.Results) -> None:
+    then = results.rows(pages.BEFORE)
+    now = [row for row in recorded.parts["density"].density if row.scheduler == strategies.NAMES[0]]
+    kinds = [[(row.mix, row.policy, row.scope, row.zones, row.bounds) for row in rows] for rows in (then, now)]
+    assert kinds[0] == kinds[1]
 
 
 def test_the_page_can_be_read_at_a_sitting(recorded: results.Results) -> None:
@@ -58,6 +83,7 @@ def test_the_page_can_be_read_at_a_sitting(recorded: results.Results) -> None:
 
 def test_a_strategy_is_ahead_where_it_does_better_in_all_streams_but_one(recorded: results.Results) -> None:
     kinds = markdown.clusters(recorded.parts["density"].density)
+    assert set(schedulers.FGD) & {one.scheduler for listed in kinds for one in listed}
     lines = [line.strip("| ").split(" | ") for line in markdown.choice(kinds).splitlines()]
     shown = {line[0]: line[-1] for line in lines}
     default, *others = strategies.NAMES

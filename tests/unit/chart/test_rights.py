@@ -47,6 +47,22 @@ SCHEDULER: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/extender/binding.py", "POST"): {("", "pods/binding", "create")},
     ("topowise_scheduler/requeue.py", "PATCH"): {("", "pods", "patch")},
 }
+# With config.startupTaint and config.refusedPods.
+STARTUP_TAINT: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/startup_taint.py", "GET"): {("", "nodes", "get")},
+    ("topowise_scheduler/leader/startup_taint.py", "PATCH"): {("", "nodes", "patch")},
+}
+REFUSED_PODS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/refused_pods.py", "GET"): {("", "pods", "get")},
+    ("topowise_scheduler/leader/refused_pods.py", "DELETE"): {("", "pods", "delete")},
+}
+WAITING_PODS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/waiting_pods.py", "PATCH"): {("", "pods/status", "patch")},
+}
+# Of whoever tells of pods.
+EVENTS: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/events.py", "POST"): {("events.k8s.io", "events", "create")},
+}
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
 }
@@ -89,7 +105,8 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    assert requests(repository) == EXPORTER.keys() | PLACEMENTS.keys() | SCHEDULER.keys() | ELECTION.keys()
+    known = (EXPORTER, PLACEMENTS, SCHEDULER, STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, EVENTS, ELECTION)
+    assert requests(repository) == set().union(*(calls.keys() for calls in known))
 
 
 def test_every_watched_collection_is_listed() -> None:
@@ -135,6 +152,32 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
     kubelet = {("", f"nodes/{one}", "get") for one in ("configz", "metrics")}
     grown = kubelet | {(*NUMATOPOLOGY, verb) for verb in ("get", "create", "patch")}
     assert rights(made.named("ClusterRole", "topowise-exporter")) == needs(EXPORTER) | EXPORTER_WATCHES | grown
+
+
+@pytest.mark.parametrize(
+    ("option", "calls"),
+    [
+        ("startupTaint.enabled", STARTUP_TAINT),
+        ("refusedPods.delete", REFUSED_PODS | EVENTS),
+        ("waitingPods.tell", WAITING_PODS | EVENTS),
+    ],
+    ids=["start-up taint", "refused pods", "waiting pods"],
+)
+def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
+    render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
+) -> None:
+    made = render("", f"scheduler.config.{option}=true")
+    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(calls)
+
+
+def test_of_nodes_the_scheduler_may_change_the_start_up_taint_alone(render: Any) -> None:
+    made = render("", "scheduler.config.startupTaint.enabled=true")
+    policy = made.named("ValidatingAdmissionPolicy", "topowise-scheduler-startup-taint")["spec"]
+    (condition,) = policy["matchConditions"]
+    assert condition["expression"].endswith('== "system:serviceaccount:topowise-system:topowise-scheduler"')
+    assert policy["failurePolicy"] == "Fail"
+    binding = made.named("ValidatingAdmissionPolicyBinding", "topowise-scheduler-startup-taint")
+    assert binding["spec"]["validationActions"] == ["Deny"]
 
 
 def test_without_resource_slices_the_exporter_may_not_read_them(render: Any) -> None:

@@ -132,6 +132,7 @@ def memory_of(number: int, reserved: int, entries: str, more: str = "") -> bytes
 
 LISTED = PodAllocation("ns", "p", (ContainerAllocation("c", memory=(MemoryBlock("memory", (0,), 40),)),))
 C = '{"c":[{"numaAffinity":[0],"type":"memory","size":40}]}'
+POD_ENTRIES = ',"podEntries":{"v":{"memoryBlocks":[{"numaAffinity":[0],"type":"memory","size":30}]}}'
 REUSED = '{"i":[{"numaAffinity":[0],"type":"memory","size":10}],"c":[{"numaAffinity":[0],"type":"memory","size":6}]}'
 
 
@@ -141,7 +142,7 @@ REUSED = '{"i":[{"numaAffinity":[0],"type":"memory","size":10}],"c":[{"numaAffin
         pytest.param(memory_of(1, 40, f'"u":{C}'), 60, 1, id="all is written"),
         pytest.param(memory_of(2, 70, f'"u":{C}'), 60, 1, id="the tables have a block, its entry is not written yet"),
         pytest.param(memory_of(3, 50, f'"u":{C},"v":{REUSED}'), 60, 1, id="an app container is booked on its init's"),
-        pytest.param(memory_of(2, 70, f'"u":{C}', ',"podEntries":{"v":{}}'), 30, 2, id="a pod has memory as a whole"),
+        pytest.param(memory_of(2, 70, f'"u":{C}', POD_ENTRIES), 30, 2, id="a pod has memory as a whole"),
     ],
 )
 def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
@@ -162,7 +163,7 @@ def test_what_is_half_written_is_nobodys_and_takes_nothing_from_others(
         (
             b'{"policyName":"static","defaultCpuSet":"0-9","entries":{},"checksum":0,"data":"{\\"policyName\\":'
             b'\\"static\\",\\"defaultCpuSet\\":\\"0\\",\\"entries\\":{\\"u\\":{\\"c\\":\\"1-2\\"}},'
-            b'\\"podEntries\\":{\\"u\\":{\\"\\":\\"1-3\\"}}}"}',
+            b'\\"podEntries\\":{\\"u\\":{\\"cpuSet\\":\\"1-3\\"}}}"}',
             {"u": {"c": {1, 2}}},
         ),
         # V1, up to 1.17: containers by their ids, whose pods nobody knows.

@@ -87,6 +87,62 @@ async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_syn
     assert await reading.observe() is second
 
 
+CARD = Claim("gpu.example.com", "n", "gpu-0")
+
+
+class Before134(Kubelet):
+    """A kubelet of 1.33, with the gates that its configuration has."""
+
+    version = "v1.33.5"
+    gates: dict[str, bool]
+
+    def __init__(self, **gates: bool) -> None:
+        self.gates = gates
+
+    async def read(self, version: str | None) -> KubeletConfiguration:
+        return KubeletConfiguration(featureGates=self.gates)
+
+
+@pytest.mark.parametrize(
+    ("version", "gates", "is_shown"),
+    [
+        ("v1.33.5", {}, False),
+        ("v1.28.0", {"KubeletPodResourcesDynamicResources": False}, False),
+        ("v1.33.5", {"KubeletPodResourcesDynamicResources": True}, True),
+        ("v1.33.5", {"AllAlpha": True}, True),
+        ("v1.34.0", {}, True),
+        ("v1.34.0", {"KubeletPodResourcesDynamicResources": False}, False),
+        ("v1.38.0", {}, True),
+        ("", {}, True),
+        ("v0.0.0", {}, True),
+    ],
+)
+async def test_claimed_devices_are_left_out_where_nobody_tells_who_has_them(
+    tmp_path: Path, version: str, gates: dict[str, bool], is_shown: bool
+) -> None:
+    settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
+    fake: Any = Before134(**gates)
+    fake.version = version
+    devices: Devices = {CARD: Device(0, "", (), is_whole=True, is_open=True)}
+    reading = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: devices)
+    reading._machine, reading._machine_at = MACHINE, 1.0
+    assert ((await reading.observe()).devices == devices) is is_shown
+    told = reading.problems.get("List does not name devices of resource claims, leaving them out")
+    wanted = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
+    assert told == (None if is_shown else wanted)
+
+
+async def test_a_list_that_names_a_claimed_device_shows_that_the_kubelet_does(tmp_path: Path) -> None:
+    settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
+    fake: Any = Before134()
+    devices: Devices = {CARD: Device(0, "", (), is_whole=True, is_open=True)}
+    reading = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: devices)
+    reading._machine, reading._machine_at = MACHINE, 1.0
+    for containers in ((ContainerAllocation("c", claims=(CARD,)),), ()):
+        fake.listed = (PodAllocation("ns", "p", containers),)
+        assert (await reading.observe()).devices == devices
+
+
 class Node:
     """A kubelet whose answers, files and directories a test changes, and an observer of it."""
 

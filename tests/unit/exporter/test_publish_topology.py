@@ -102,6 +102,17 @@ def test_a_kubelet_that_tells_its_version_is_quoted(hardware: machine.Machine) -
         assert nrt.attributes_of(built.topology.attributes).get(attributes.KUBELET_VERSION) == shown
 
 
+def test_an_object_tells_of_which_boot_it_is(hardware: machine.Machine, tmp_path: Path) -> None:
+    assert machine.read_boot_id(str(tmp_path)) == ""
+    path = tmp_path / "sys/kernel/random/boot_id"
+    path.parent.mkdir(parents=True)
+    path.write_text("0cc4d2b4-6fd4-4bbb-a354-2ff1b5c0b5d8\n")
+    for boot_id in ("", machine.read_boot_id(str(tmp_path))):
+        seen = Observation(hardware, STATIC, Allocations(ALLOCATABLE), boot_id=boot_id)
+        shown = nrt.attributes_of(build("n", seen, Publishing(), Exclusions()).topology.attributes)
+        assert shown.get(attributes.BOOT_ID, "") == boot_id
+
+
 def test_the_fingerprint_counts_exclusive_pods_or_all(hardware: machine.Machine) -> None:
     exclusive = fingerprint.of([("a", "one"), ("b", "two")])
     everyone = fingerprint.of([("a", "one"), ("a", "shared"), ("b", "two")])

@@ -18,6 +18,7 @@ from sandbox.hollow import LIFETIME, Fleet, Pace, Pause, Reporting, Startup
 from sandbox.hollow.hardware import scanned
 from topowise.kube.api import Api
 from topowise_exporter import machine as hardware
+from topowise_exporter.kubelet.state_files import parse_allocated_pods
 
 NRT = "noderesourcetopologies.topology.node.k8s.io"
 MACHINES = EMULATED | {name: kind.machine for name, kind in KINDS.items()}
@@ -163,6 +164,24 @@ async def test_a_pod_has_a_directory_from_the_end_of_its_admission_until_its_obj
     await api.request("DELETE", "/api/v1/namespaces/default/pods/p")
     await assert_eventually(lambda: not list(directories.iterdir()))
     assert phase(server, "p") is None
+
+
+async def test_a_pod_is_written_down_as_allocated_when_it_is_whole_and_until_its_object_is_gone(
+    server: ApiServer, api: Api, slow: Fleet
+) -> None:
+    path, node = slow.nodes["n"].root / "allocated_pods_state", slow.nodes["n"].kubelet
+
+    def allocated() -> frozenset[str]:
+        return parse_allocated_pods(path.read_bytes(), str(path)) if path.exists() else frozenset()
+
+    make(server, "p", "6", init="6")
+    await assert_eventually(lambda: node.holdings().pods)
+    assert not allocated()
+    await assert_eventually(allocated)
+    assert [len(one.containers) for one in node.holdings().pods] == [2]
+    assert allocated() == {one["metadata"]["uid"] for one in server.store.objects("pods")}
+    await api.request("DELETE", "/api/v1/namespaces/default/pods/p")
+    await assert_eventually(lambda: not allocated())
 
 
 async def test_nothing_else_happens_while_a_pod_is_admitted(server: ApiServer, api: Api, slow: Fleet) -> None:

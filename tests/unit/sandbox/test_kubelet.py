@@ -45,6 +45,17 @@ def test_a_checksum_is_the_one_that_a_kubelet_writes(of: Callable[[Any], int], t
     assert of(state) == state["checksum"]
 
 
+def test_the_checksum_of_what_is_allocated_is_the_one_that_a_kubelet_writes(tmp_path: Path) -> None:
+    """Of Kubernetes' own test (pkg/kubelet/allocation/state)."""
+    amounts = {"cpu": "1Ki", "memory": "1Ki"}
+    document = {
+        "metadata": {"name": "p", "uid": "pod1"},
+        "spec": {"containers": [{"name": "container1", "resources": {"requests": amounts}}]},
+    }
+    StateFiles(tmp_path).allocate(pods.decode(json.dumps(document).encode()))
+    assert json.loads((tmp_path / "allocated_pods_state").read_bytes())["checksum"] == 1178570812
+
+
 def test_the_checksum_of_devices_is_the_one_that_a_kubelet_writes() -> None:
     data = {
         "PodDeviceEntries": None,

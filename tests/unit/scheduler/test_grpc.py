@@ -11,18 +11,23 @@ import grpc
 import grpc.aio
 import pytest
 
-from scheduling import Service, pod
+from scheduling import Service, exact, kubelet, pod
 from topowise.errors import SourceError
 from topowise.runtime.config import ServingTls
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import grpc_api
 from topowise_scheduler.configuration import Grpc
+from topowise_scheduler.refusals import NOT_NOW
 
 
 @pytest.fixture
-def scoring() -> grpc_api.Scoring:
-    service = Service()
-    return grpc_api.Scoring(service.answers, service.view, lambda: None)
+def service() -> Service:
+    return Service()
+
+
+@pytest.fixture
+def scoring(service: Service) -> grpc_api.Scoring:
+    return grpc_api.Scoring(service.answers, service.view, service.fitting(8), lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,27 @@ async def test_a_pod_that_cannot_be_read_is_an_invalid_argument(
             await scoring_pb2_grpc.ScoringStub(channel).Filter(scoring_pb2.FilterRequest(pod=sent, nodes=["n1"]))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert named in (caught.value.details() or "")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.Scoring, tmp_path: Path) -> None:
+    service.report(exact(kubelet(), name="n1"))
+    template = json.dumps(pod("a", "3")).encode()
+    path = tmp_path / "scoring.sock"
+    task = asyncio.create_task(grpc_api.serve(Grpc(socket=str(path)), scoring))
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        await asyncio.wait_for(channel.channel_ready(), 5)
+        ask = scoring_pb2_grpc.ScoringStub(channel).FitTogether
+        request = scoring_pb2.FitTogetherRequest(pods=[template], count=2, reserve_seconds=30)
+        kept = await ask(request)
+        assert (kept.fits, list(kept.nodes)) == (True, ["n1", "n1"])
+        refused = await ask(scoring_pb2.FitTogetherRequest(pods=[template]))
+        assert (refused.fits, refused.why) == (False, f"0/1 nodes: 1 {NOT_NOW}")
+        assert (await ask(scoring_pb2.FitTogetherRequest(release=kept.reservation))).fits
+        assert (await ask(scoring_pb2.FitTogetherRequest(pods=[template] * 2))).fits
+        with pytest.raises(grpc.aio.AioRpcError, match="1024"):
+            await ask(scoring_pb2.FitTogetherRequest(pods=[template], count=2000))
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 

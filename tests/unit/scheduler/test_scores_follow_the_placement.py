@@ -279,6 +279,64 @@ def test_fewer_numa_nodes_come_first_then_near_ones(strategy: str, scale: int) -
     assert one > near > far > three
 
 
+def cached(uncore: Sequence[int], memory: Sequence[tuple[Sequence[int], int, int]] = ()) -> Machine:
+    """One NUMA node whose CPUs are on these L3 caches, and nodes of memory alone: initiators, latency, bandwidth."""
+    cores = tuple(Core(socket=0, threads=(cpu,), uncore=one) for cpu, one in enumerate(uncore))
+    (first, *others) = memory or [((), 0, 0)]
+    rows = [tuple(10 if one == other else 20 for other in range(1 + len(others))) for one in range(1 + len(others))]
+    numa = [NumaNode(0, 17 * GIB, cores, {}, rows[0], *_speed(first))]
+    numa += [NumaNode(at, 16 * GIB, (), {}, rows[at], *_speed(one)) for at, one in enumerate(others, start=1)]
+    return Machine(numa=tuple(numa))
+
+
+def _speed(one: tuple[Sequence[int], int, int]) -> tuple[tuple[int, ...], int, int]:
+    return tuple(one[0]), one[1], one[2]
+
+
+BY_CACHE = {"prefer-align-cpus-by-uncorecache": "true"}
+PLAIN = {"cpu": "1", "memory": "1Gi"}
+
+
+@EVERY
+@pytest.mark.parametrize("scale", [10, 100])
+def test_of_equal_nodes_the_one_with_room_in_one_cache_wins(strategy: str, scale: int) -> None:
+    """Four CPUs are free on each: two and two, or four in one L3 cache. CPU 0 is the system's."""
+    built = cached([0] * 5 + [1] * 4)
+    config = configuration(1, "single-numa-node", "None", cpuManagerPolicyOptions=BY_CACHE)
+    service = reported(
+        node("parts", built, config, [PLAIN] * 8, removed=[0, 1, 5, 6]),
+        node("whole", built, config, [PLAIN] * 8, removed=[4, 5, 6, 7]),
+    )
+    parts, whole = scores(service, pod("p", "4"), "parts", "whole", strategy=strategy, scale=scale)
+    in_percent = strategy == "LeastNUMANodes" and scale == 100
+    assert whole == parts if in_percent else whole > parts
+
+
+@EVERY
+def test_caches_do_not_count_where_the_cpu_manager_does_not_look_at_them(strategy: str) -> None:
+    built, config = cached([0] * 5 + [1] * 4), configuration(1, "single-numa-node", "None")
+    service = reported(
+        node("parts", built, config, [PLAIN] * 8, removed=[0, 1, 5, 6]),
+        node("whole", built, config, [PLAIN] * 8, removed=[4, 5, 6, 7]),
+    )
+    parts, whole = scores(service, pod("p", "4"), "parts", "whole", strategy=strategy)
+    assert parts == whole
+
+
+@EVERY
+@pytest.mark.parametrize("measures", [((100, 0), (130, 0), (300, 0)), ((0, 400), (0, 300), (0, 50))])
+def test_memory_that_was_measured_to_be_faster_is_nearer(strategy: str, measures: Any) -> None:
+    """The firmware's distances are the same; latency or bandwidth tell a CXL expander from a node beside it."""
+    config = configuration(2)
+    own, near, far = measures
+    service = reported(
+        node("far", cached([0] * 5, [((0,), *own), ((0,), *far)]), config),
+        node("near", cached([0] * 5, [((0,), *own), ((0,), *near)]), config),
+    )
+    slow, fast = scores(service, pod("p", "2", "20Gi"), "far", "near", strategy=strategy)
+    assert fast > slow
+
+
 def test_an_explanation_tells_where_cpus_really_go() -> None:
     service = busy("Static")
     asked = kube_scheduler.unbound(msgspec.convert(pod("p", "4"), kube_scheduler.Pod))

@@ -55,6 +55,18 @@ def test_new_sorts_zones_and_attributes() -> None:
         ({}, ["SingleNUMANodePodLevel"], ("single-numa-node", "pod")),
         ({}, ["RestrictedContainerLevel"], ("restricted", "container")),
         ({}, ["Surprise", "BestEffort"], ("best-effort", "container")),
+        ({}, ["SingleNumaNode"], ("single-numa-node", "container")),
+        ({}, ["single-numa-node"], ("single-numa-node", "container")),
+        ({}, ["SingleNumaNodePodLevel"], ("single-numa-node", "pod")),
+        ({}, ["restricted_pod_level"], ("restricted", "pod")),
+        ({}, [""], ("none", "container")),
+        ({"topologyManagerPolicy": "SingleNumaNode"}, None, ("single-numa-node", "container")),
+        ({"topologyManagerPolicy": "BestEffortPodLevel"}, None, ("best-effort", "pod")),
+        (
+            {"topologyManagerPolicy": "BestEffortPodLevel", "topologyManagerScope": "Container"},
+            None,
+            ("best-effort", "container"),
+        ),
         ({"topologyManagerPolicy": "restricted"}, ["SingleNUMANodePodLevel"], ("restricted", "pod")),
     ],
 )
@@ -64,9 +76,19 @@ def test_policy_comes_from_attributes_then_from_the_deprecated_list(
     assert attributes.policy_and_scope(given, legacy) == expected
 
 
-def test_a_policy_no_kubelet_has_is_an_error() -> None:
-    with pytest.raises(ParseError, match="single-numa"):
-        attributes.policy_and_scope({"topologyManagerPolicy": "single"})
+@pytest.mark.parametrize(
+    ("given", "legacy", "named"),
+    [
+        ({"topologyManagerPolicy": "single"}, None, "'single': expected .*single-numa-node"),
+        ({"topologyManagerPolicy": ""}, ["Restricted"], "'': expected"),
+        ({"topologyManagerScope": "socket"}, ["Restricted"], "'socket': expected one of container"),
+        ({}, ["SingleSocket"], "topologyPolicies 'SingleSocket': expected a policy"),
+        ({}, ["Strict", "Loose"], "'Strict, Loose'"),
+    ],
+)
+def test_a_policy_no_kubelet_has_is_an_error(given: dict[str, str], legacy: list[str] | None, named: str) -> None:
+    with pytest.raises(ParseError, match=named):
+        attributes.policy_and_scope(given, legacy)
 
 
 def test_option_names_follow_scheduler_plugins() -> None:

@@ -1,4 +1,5 @@
-"""Pods that kubelets have refused lately, that wait because of us, and that some kubelets never take."""
+"""Pods that kubelets have refused lately, that wait because of us, that some kubelets never take, or whose devices are
+not near each other as they wish."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Final
 
 from topowise import pods
 from topowise_scheduler.cluster.records import KUBELET_REFUSALS, PodRecord
+from topowise_scheduler.device_affinity import observed
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.objects import Objects, Reported
@@ -31,6 +33,7 @@ def check(
                 "kubectl topowise explain POD -n NAMESPACE tells what is lacking where",
             )  # fmt: skip
     yield from _odd(records, reports)
+    yield from _apart(records, reports)
 
 
 def _refused(found: Sequence[pods.Pod], now: float) -> Iterator[Finding]:
@@ -78,6 +81,25 @@ def _odd(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]
                 "the kubelet refuses them with SMTAlignmentError, so that they never run there",
                 f"ask for multiples of {threads} CPUs in each container",
             )  # fmt: skip
+
+
+def _apart(records: Sequence[PodRecord], reports: Sequence[tuple[Reported, Report]]) -> Iterator[Finding]:
+    """Pods whose devices do not lie as their annotation wishes."""
+    by_node = {report.name: report for _, report in reports}
+    for record in records:
+        report = by_node.get(record.node)
+        name = record.namespace, record.name
+        if not record.wishes or record.stage != "assigned" or record.needs is None or report is None:
+            continue
+        held = report.held.get(name)
+        found = observed(record.wishes, record.needs, held, report.places) if held is not None else ()
+        for wish, (is_met, why) in zip(record.wishes, found, strict=False):
+            if is_met is False:
+                yield Finding(
+                    "pods", "warning", "pod", ("/".join(name),), f"device affinity {wish} is not met: {why}",
+                    "the kubelet takes any devices near its NUMA nodes, or those that the device plug-in prefers",
+                    "delete the pod, so that it is placed anew; require instead of prefer keeps it from such nodes",
+                )  # fmt: skip
 
 
 def _asks_for_parts(record: PodRecord, threads: int) -> bool:

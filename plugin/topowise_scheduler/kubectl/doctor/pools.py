@@ -79,8 +79,10 @@ def _value(field: str, raw: Reported, report: Report) -> str:
     """The field in words, "" if it is not known."""
     config = configuration(raw)
     if config is None:
-        topology = report.empty.settings.topology
-        return {"topologyManagerPolicy": topology.policy, "topologyManagerScope": topology.scope}.get(field, "")
+        if not report.knows_policy:
+            return ""
+        scope = report.empty.settings.topology.scope
+        return {"topologyManagerPolicy": report.policy, "topologyManagerScope": scope}.get(field, "")
     value = getattr(config, field)
     if isinstance(value, dict) or value is None:
         return ",".join(f"{name}={one}" for name, one in sorted((value or {}).items())) or "none"

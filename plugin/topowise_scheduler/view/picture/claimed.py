@@ -20,7 +20,7 @@ def with_claimed(picture: Picture, topology: nrt.NodeResourceTopology) -> Pictur
 
 
 def _devices(zone: nrt.Zone) -> tuple[Devices, ...]:
-    counts = sorted(counts_of(zone, []).items())
+    counts = sorted(counts_of([zone], [])[0].items())
     return tuple(
         Devices(name, _each(count))
         for name, count in counts

@@ -12,12 +12,14 @@ from topowise_scheduler.view.picture.marks import Place, centred, mark, mark_x
 from topowise_scheduler.view.picture.model import Owner, Picture
 from topowise_scheduler.view.picture.plan import Plan
 from topowise_scheduler.view.picture.scene import Box, Style, Text
-from topowise_scheduler.view.picture.words import STATES, holds, others, owner_title
+from topowise_scheduler.view.picture.words import STATES, holds, nodes, others, owner_title
 
 _HEAT_LEVELS: Final = 4
 _TALL: Final = 2
 _LONG: Final = 20
 _MOST_COLUMNS: Final = 3
+# So many distances are told one by one.
+_FEW: Final = 8
 
 _Fill = Callable[[Flow, Plan], None]
 
@@ -128,8 +130,7 @@ def _distances(flow: Flow, plan: Plan) -> None:
     ids = [str(zone.id) for zone in picture.zones]
     if _matrix_x(plan) > flow.width:
         for row_id, row in zip(ids, rows, strict=True):
-            distances = [f"{column_id} is {value}" for column_id, value in zip(ids, row, strict=True)]
-            flow.lines("note", [f"from {row_id}", *distances])
+            flow.lines("note", [f"from {row_id}", *_in_words(picture, row)])
         return
     far = max(value for row in rows for value in row)
     place = Place(flow.x, flow.y, plan.heat_x, plan.measures.heat_y)
@@ -144,6 +145,17 @@ def _distances(flow: Flow, plan: Plan) -> None:
             title = f"from node {row_id} to node {column_id}: {value}"
             text = _number(plan, place, str(value), "value")
             flow.add(Box("heat", *place, state=str(_heat(value, far)), title=title, texts=(text,)))
+
+
+def _in_words(picture: Picture, row: Sequence[int]) -> list[str]:
+    """Each zone by itself, many of them by how far they are."""
+    ids = [zone.id for zone in picture.zones]
+    if len(ids) <= _FEW:
+        return [f"{zone_id} is {value}" for zone_id, value in zip(ids, row, strict=True)]
+    by_value: dict[int, list[int]] = {}
+    for zone_id, value in zip(ids, row, strict=True):
+        by_value.setdefault(value, []).append(zone_id)
+    return [f"{nodes(mine)} {'is' if len(mine) == 1 else 'are'} {value}" for value, mine in sorted(by_value.items())]
 
 
 def _number(plan: Plan, place: Place, text: str, style: Style) -> Text:

@@ -7,21 +7,23 @@ of all of them together if there are more.
 
 from __future__ import annotations
 
-from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode, memory_manager
+from collections.abc import Sequence
+
+from topowise_scheduler.kubelet import Kubelet, NumaNode, memory_manager
 from topowise_scheduler.kubelet.machine import hugepages_resource
 from topowise_scheduler.view.picture.holdings import Holdings
 from topowise_scheduler.view.picture.model import Block, Memory, Share
 
 
-def by_zone(kubelet: Kubelet, machine: Machine | None, held: Holdings) -> tuple[tuple[Memory, ...], ...]:
-    """At a zone's position its memory, all types in all zones; nothing if neither manager nor machine tell of any."""
+def by_zone(kubelet: Kubelet, nodes: Sequence[NumaNode], held: Holdings) -> tuple[tuple[Memory, ...], ...]:
+    """At a zone's position its memory, all types in all zones; nothing if neither manager nor `nodes`, which are in the
+    same order, tell of any."""
     if kubelet.memory is not None:
         types = kubelet.memory.policy.total
         return tuple(
             tuple([_managed(kubelet.memory, held, name, position) for name in types])
             for position in range(len(kubelet.node_ids))
         )
-    nodes = () if machine is None else machine.nodes()
     sizes = tuple(dict.fromkeys(size for node in nodes for size in node.hugepages))
     return tuple(_unmanaged(node, sizes) for node in nodes) or tuple(() for _ in kubelet.node_ids)
 

@@ -124,6 +124,11 @@ class Zone(msgspec.Struct, frozen=True):
         caches = [cache for socket in self.sockets for cache in socket.caches]
         return tuple([thread for cache in caches for core in cache.cores for thread in core.threads])
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether there is nothing on it, as on those that GPUs keep for partitions of their memory."""
+        return not (self.sockets or self.devices or any(memory.total for memory in self.memory))
+
 
 class Block(msgspec.Struct, frozen=True, gc=False):
     """Bytes of one type that a pod holds on these zones together."""
@@ -136,7 +141,8 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 class Owner(msgspec.Struct, frozen=True):
     """A pod that holds something. `name` is "namespace/name", `devices` maps a resource to ids.
 
-    `cpus` are ids; with precision "counts" they only have a number, `cpu_count`, and devices have no ids.
+    `cpus` are ids; with precision "counts" they only have a number, `cpu_count`, and devices have no ids. `caches` is
+    the number of L3 caches that they are on, 0 where that is not told or no zone has several.
     """
 
     name: str
@@ -145,6 +151,7 @@ class Owner(msgspec.Struct, frozen=True):
     memory: tuple[Block, ...] = ()
     device_counts: dict[str, int] = {}
     devices: dict[str, tuple[str, ...]] = {}
+    caches: int = 0
 
 
 class Picture(msgspec.Struct, frozen=True):
@@ -152,7 +159,8 @@ class Picture(msgspec.Struct, frozen=True):
 
     `elsewhere` are devices near several zones or none; `distances` has a row per zone, in their order. `others` is the
     number of pods that hold nothing of their own. `pci` is empty if nobody tells where devices are, `unplaced` are the
-    resources with the number of devices of which that is not known.
+    resources with the number of devices of which that is not known. `bare` are NUMA nodes that are not drawn, as they
+    have nothing.
     """
 
     node: str
@@ -167,3 +175,4 @@ class Picture(msgspec.Struct, frozen=True):
     age: str = ""
     pci: tuple[Branch, ...] = ()
     unplaced: tuple[tuple[str, int], ...] = ()
+    bare: tuple[int, ...] = ()

@@ -6,10 +6,12 @@ out; what is held there by a pod without a name is held by somebody unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from topowise_scheduler.kubelet import Kubelet, Machine
+from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, Domain
+from topowise_scheduler.kubelet.machine import among
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.view.picture import holdings, memory
 from topowise_scheduler.view.picture.model import (
@@ -26,6 +28,8 @@ from topowise_scheduler.view.picture.model import (
     Zone,
 )
 
+# On larger machines those that have nothing are left out.
+_MOST_BARE: Final = 8
 _COUNTED_ORDER: tuple[CpuState, ...] = ("reserved", "exclusive", "free", "shared", "offline")
 
 
@@ -46,25 +50,30 @@ def read(
     held = holdings.of(kubelet, names, is_exact=precision == "exact")
     settings = kubelet.settings.topology
     near, elsewhere = _devices(kubelet, held, precision)
-    tables = memory.by_zone(kubelet, machine, held)
+    nodes = _nodes(kubelet, machine)
+    tables = memory.by_zone(kubelet, nodes, held)
+    zones = [
+        Zone(
+            id=zone_id,
+            sockets=_sockets(kubelet, position, held.cpus, precision),
+            memory=tables[position],
+            devices=near[position],
+            group=memory.group(kubelet, position),
+        )
+        for position, zone_id in enumerate(kubelet.node_ids)
+    ]
+    drawn = [zone for zone in zones if len(kubelet.all_node_ids) <= _MOST_BARE or not zone.is_bare]
+    places = [kubelet.node_ids.index(zone.id) for zone in drawn]
     return Picture(
         node=node,
         policy=settings.policy,
         scope=settings.scope,
         precision=precision,
-        zones=tuple(
-            Zone(
-                id=zone_id,
-                sockets=_sockets(kubelet, position, held.cpus, precision),
-                memory=tables[position],
-                devices=near[position],
-                group=memory.group(kubelet, position),
-            )
-            for position, zone_id in enumerate(kubelet.node_ids)
-        ),
+        zones=tuple(drawn),
+        bare=tuple(sorted({*kubelet.all_node_ids}.difference([zone.id for zone in drawn]))),
         owners=tuple([_owner(kubelet, one, precision) for one in held.pods]),
         elsewhere=elsewhere,
-        distances=None if machine is None else _distances(machine),
+        distances=_distances(nodes, places),
         others=len(kubelet.active.keys() - held.uids),
         age=age,
     )
@@ -150,16 +159,35 @@ def _owner(kubelet: Kubelet, pod: holdings.Pod, precision: Precision) -> Owner:
         memory=tuple([memory.block_of(kubelet, block) for block in pod.memory]),
         device_counts={resource: len(ids) for resource, ids in pod.devices.items()},
         devices=dict(pod.devices) if precision == "exact" else {},
+        caches=_caches(kubelet, pod.cpus) if precision == "exact" else 0,
     )
 
 
-def _distances(machine: Machine) -> tuple[tuple[int, ...], ...] | None:
+def _caches(kubelet: Kubelet, cpus: CpuSet) -> int:
+    """How many L3 caches these CPUs are on; 0 where no NUMA node has several, so that it goes without saying."""
+    topology = kubelet.topology
+    if not topology.tells_caches or all(len(caches) < 2 for caches in topology.uncores_of.values()):
+        return 0
+    return sum(1 for cache in topology.uncores if cache.cpus & cpus)
+
+
+def _nodes(kubelet: Kubelet, machine: Machine | None) -> tuple[NumaNode, ...]:
+    """The nodes of the machine that the kubelet's masks have, with their distances to these."""
+    if machine is None:
+        return ()
     nodes = machine.nodes()
+    places = [at for at, node in enumerate(nodes) if node.id in kubelet.node_ids]
+    return tuple(among(nodes, at, places) for at in places)
+
+
+def _distances(nodes: Sequence[NumaNode], places: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
+    """Between the nodes at these places."""
     rows = []
-    for node in nodes:
-        if node.distances is None:
+    for at in places if nodes else ():
+        row = nodes[at].distances
+        if row is None:
             return None
         # A row is indexed by node id; those of machines with gaps between the ids may be dense.
-        by_id = len(node.distances) > nodes[-1].id
-        rows.append(tuple([node.distances[other.id if by_id else at] for at, other in enumerate(nodes)]))
-    return tuple(rows)
+        by_id = len(row) > nodes[-1].id
+        rows.append(tuple([row[nodes[other].id if by_id else other] for other in places]))
+    return tuple(rows) or None

@@ -21,6 +21,8 @@ STATES: Final = {
 }
 """Every way a box can be filled but by one pod, in the order of the key."""
 
+_MOST_SUMMANDS: Final = 8
+
 _LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
@@ -39,7 +41,8 @@ def about(picture: Picture) -> list[str]:
     """The facts under the name of the node."""
     threads = [thread for zone in picture.zones for thread in zone.threads]
     facts = [f"policy {picture.policy}", f"scope {picture.scope}"]
-    facts.append(counted(len(picture.zones), "NUMA node"))
+    bare = f", {len(picture.bare)} of them with nothing (not drawn)" if picture.bare else ""
+    facts.append(f"{counted(len(picture.zones) + len(picture.bare), 'NUMA node')}{bare}")
     facts.append(f"{counted(len(threads), 'CPU')}, {_free_cpus(threads) or 'shared by all pods'}")
     facts.append("exact" if picture.precision == "exact" else "counts only, no CPU or device is known by its id")
     return [*facts, picture.age] if picture.age else facts
@@ -117,7 +120,8 @@ def holds(owner: Owner) -> list[str]:
     """What a pod has, fact by fact."""
     facts = []
     if owner.cpu_count:
-        facts.append(f"{counted(owner.cpu_count, 'CPU')} {cpuset.spell(owner.cpus)}".strip())
+        caches = f" in {counted(owner.caches, 'L3 cache')}" if owner.caches else ""
+        facts.append(f"{counted(owner.cpu_count, 'CPU')} {cpuset.spell(owner.cpus)}".strip() + caches)
     facts += [f"{human_bytes(block.size)} {block.type} on {nodes(block.zones)}" for block in owner.memory]
     for resource, count in owner.device_counts.items():
         ids = owner.devices.get(resource, ())
@@ -140,8 +144,8 @@ def others(picture: Picture) -> str:
 
 
 def nodes(ids: Sequence[int]) -> str:
-    """Several NUMA nodes that are one place: "0+1"."""
-    return "+".join(map(str, ids))
+    """Several NUMA nodes that are one place: "0+1", of many "0-33"."""
+    return cpuset.spell(ids) if len(ids) > _MOST_SUMMANDS else "+".join(map(str, ids))
 
 
 def counted(count: int, noun: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from sandbox.exported import exported
 from scheduling import Service, configuration, exact, kubelet, machine, pod
-from topowise import nrt
+from topowise import nrt, pods
 from topowise_scheduler import kube_scheduler, metrics
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import version_of
@@ -32,17 +32,17 @@ def behaviour(service: Service, name: str = "n1") -> object:
 def test_node_and_report_in_either_order(node_first: bool) -> None:
     service = Service()
     if node_first:
-        service.ledger.put_kubelet_version("n1", "v1.33.1")
+        service.ledger.put_kubelet("n1", "v1.33.1")
         service.report(exact(kubelet()))
     else:
         service.report(exact(kubelet()))
-        service.ledger.put_kubelet_version("n1", "v1.33.1")
+        service.ledger.put_kubelet("n1", "v1.33.1")
     assert behaviour(service) == version_of("v1.33.1").behaviour
 
 
 def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     service = Service()
-    service.ledger.put_kubelet_version("n1", "v1.28.15")
+    service.ledger.put_kubelet("n1", "v1.28.15")
     config = configuration(featureGates={"SidecarContainers": True})
     made = exported(machine(), config, Kubelet(machine(), config))
     service.report(msgspec.structs.replace(made, metadata=nrt.Metadata("n1", resourceVersion="1")))
@@ -54,17 +54,17 @@ def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     before = node_state.kubelet.cpu.available.bit_count()
     assert (node_state.bookings["uid-a"].placed, before) == (True, 5)
     changes = service.ledger.changes
-    service.ledger.put_kubelet_version("n1", "v1.29.14")
+    service.ledger.put_kubelet("n1", "v1.29.14")
     assert node_state.kubelet.cpu is not None
     assert node_state.kubelet.cpu.available.bit_count() == before - 2
     assert (node_state.bookings["uid-a"].placed, service.ledger.changes) == (True, changes + 1)
-    service.ledger.put_kubelet_version("n1", "v1.29.15")
+    service.ledger.put_kubelet("n1", "v1.29.15")
     assert service.ledger.changes == changes + 1
 
 
 def test_a_node_that_came_back_is_not_what_it_was() -> None:
     service = Service()
-    service.ledger.put_kubelet_version("n1", "v1.28.15")
+    service.ledger.put_kubelet("n1", "v1.28.15")
     service.ledger.drop_node("n1")
     service.report(exact(kubelet()))
     assert behaviour(service) == version_of("v1.36.2").behaviour
@@ -73,10 +73,95 @@ def test_a_node_that_came_back_is_not_what_it_was() -> None:
 def test_a_newer_kubelet_is_told_by_metric_and_explanation() -> None:
     service = Service()
     service.report(exact(kubelet()))
-    service.ledger.put_kubelet_version("n1", "v1.41.0")
+    service.ledger.put_kubelet("n1", "v1.41.0")
     families = {one.name: one for one in metrics.Counts(service.ledger, service.answers).collect()}
     (sample,) = families["topowise_scheduler_kubelets"].samples
     assert (sample.labels, sample.value) == ({"kubelet": "1.38", "certainty": "assumed"}, 1)
     (shown,) = service.view.explanations(msgspec.convert(pod("a", "2"), kube_scheduler.Pod), ["n1"])
     assert (shown.precision, shown.kubelet) == ("exact", "1.38?")
     assert shown.text.endswith("kubelet 1.41 is newer than what is proven here (1.28 to 1.36); judged as 1.38")
+
+
+def holding(name: str) -> Kubelet:
+    """The truth about a node with one pod."""
+    truth = kubelet()
+    assert truth.admit(pods.decode(msgspec.json.encode(pod(name, "4")))).admitted
+    return truth
+
+
+def ended(name: str) -> dict[str, object]:
+    return pod(name, "4", node="n1", phase="Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("version", "free"),
+    # From 1.34 on a kubelet lists active pods alone: what it lists long afterwards it has not got back.
+    [("v1.33.5", [3, 4]), ("v1.28.15", [3, 4]), ("v1.34.0", [3, 0]), ("v1.36.2", [3, 0])],
+)
+def test_a_kubelet_that_lists_pods_that_have_ended(version: str, free: list[int]) -> None:
+    service = Service()
+    service.ledger.put_kubelet("n1", version)
+    truth = holding("a")
+    service.report(exact(truth))
+    service.put(pod("a", "4", node="n1"))
+    assert service.free("n1") == [3, 0]
+    service.put(ended("a"))
+    assert service.free("n1") == [3, 4]
+    service.clock.now += 121
+    service.ledger.tick()
+    assert service.free("n1") == free
+    service.report(exact(truth, "2"))
+    assert service.free("n1") == free
+
+
+def test_pods_that_had_ended_before_us_hold_nothing_until_they_are_deleted() -> None:
+    for report_first in (True, False):
+        service = Service()
+        service.ledger.put_kubelet("n1", "v1.33.5")
+        truth = holding("a")
+        if report_first:
+            service.report(exact(truth))
+        service.put(ended("a"))
+        if not report_first:
+            service.report(exact(truth))
+        assert service.free("n1") == [3, 4]
+        service.ledger.drop_pod("uid-a")
+        # Deleted by force it would be listed on, as long as something of it runs.
+        service.report(exact(truth, "2"))
+        assert service.free("n1") == [3, 0]
+
+
+def test_nothing_is_kept_of_pods_that_have_ended_and_are_deleted() -> None:
+    service = Service()
+    for number in range(3):
+        service.put(pod(f"p{number}", "4", node="n1", phase="Succeeded"))
+    assert service.ledger.node_state("n1") is not None
+    for number in range(3):
+        service.ledger.drop_pod(f"uid-p{number}")
+    assert service.ledger.node_state("n1") is None
+
+
+@pytest.mark.parametrize("node_first", [True, False])
+def test_pages_that_the_node_lists_are_known_to_its_kubelet_whoever_reports_it(node_first: bool) -> None:
+    """A Guaranteed pod that asks for 0 of them: a kubelet that does not know the size panics."""
+    service = Service()
+    document = {
+        "metadata": {"name": "n1"},
+        "status": {"allocatable": {"cpu": "8", "hugepages-2Mi": "0", "hugepages-1Gi": "0", "memory": "8Gi"}},
+    }
+    node = service.nodes.decode(msgspec.json.encode(document))
+    assert node.page_sizes == ("hugepages-1Gi", "hugepages-2Mi")
+    zone = {"name": "node-0", "type": "Node", "resources": [
+        {"name": name, "capacity": amount, "allocatable": amount, "available": amount}
+        for name, amount in (("cpu", "8"), ("memory", "8Gi"))
+    ]}  # fmt: skip
+    topology = {"metadata": {"name": "n1"}, "topologyPolicies": ["SingleNumaNode"], "zones": [zone]}
+    amounts = {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "0"}
+    wanted = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    if node_first:
+        service.ledger.put_kubelet("n1", node.kubelet_version, node.page_sizes)
+    service.report(nrt.decode(msgspec.json.encode(topology)))
+    if not node_first:
+        assert service.answers.verdicts(service.question(wanted, "n1")).text(0)
+        service.ledger.put_kubelet("n1", node.kubelet_version, node.page_sizes)
+    assert service.answers.verdicts(service.question(wanted, "n1")).text(0) == ""

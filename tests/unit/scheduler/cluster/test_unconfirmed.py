@@ -91,3 +91,53 @@ class TestADeletedObject:
         service.put(pod("a", "6", node="n1"))
         service.ledger.lose_report("n1")
         assert service.fits(pod("b", "3"), "n1") == []
+
+
+def of_boot(boot_id: str, version: str) -> nrt.NodeResourceTopology:
+    made = exact(kubelet(), version)
+    return msgspec.structs.replace(made, attributes=(*made.attributes, nrt.Attribute("topowise.io/boot-id", boot_id)))
+
+
+class TestANodeThatWasRebooted:
+    def test_it_takes_no_pod_to_align_before_its_exporter_has_reported_it_again(self) -> None:
+        service = Service()
+        service.ledger.put_node("n1", "first")
+        service.report(of_boot("first", "1"))
+        assert service.fits(pod("a", "2"), "n1") == ["n1"]
+        service.ledger.put_node("n1", "second")
+        assert service.fits(pod("a", "2"), "n1") == []
+        assert service.ledger.unconfirmed.why("n1") == ("rebooted",)
+        # A heartbeat, and an object that is written again by somebody who does not know of it.
+        service.ledger.put_node("n1", "second")
+        service.report(of_boot("first", "2"))
+        assert service.fits(pod("a", "2"), "n1") == []
+        service.report(of_boot("second", "3"))
+        assert service.fits(pod("a", "2"), "n1") == ["n1"]
+
+    def test_a_report_that_is_ahead_of_its_node_waits_for_it(self) -> None:
+        service = Service()
+        service.ledger.put_node("n1", "first")
+        service.report(of_boot("second", "1"))
+        assert service.fits(pod("a", "2"), "n1") == []
+        service.ledger.put_node("n1", "second")
+        assert service.fits(pod("a", "2"), "n1") == ["n1"]
+
+    def test_who_does_not_tell_of_a_boot_is_believed(self) -> None:
+        service = Service()
+        service.ledger.put_node("n1", "first")
+        service.report(exact(kubelet(), "1"))
+        assert service.fits(pod("a", "2"), "n1") == ["n1"]
+        service.report(of_boot("other", "2"))
+        service.ledger.put_node("n1")
+        assert service.fits(pod("a", "2"), "n1") == ["n1"]
+
+    def test_a_deleted_object_of_the_boot_before_closes_the_node_too(self) -> None:
+        service = Service()
+        service.ledger.put_node("n1", "first")
+        service.report(of_boot("first", "1"))
+        service.ledger.lose_report("n1")
+        service.ledger.put_node("n1", "second")
+        assert service.ledger.unconfirmed.why("n1") == ("object-deleted", "rebooted")
+        assert service.fits(pod("a", "2"), "n1") == []
+        service.ledger.drop_node("n1")
+        assert len(service.ledger.unconfirmed) == 0

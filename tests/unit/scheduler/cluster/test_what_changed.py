@@ -73,7 +73,7 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
             going.ledger.put_pod(going.records.record(msgspec.convert(document, pods.Pod)))
         seen = now
         topology = shown(node, version, rng)
-        before = report.read(topology, "", before)
+        before = report.read(topology, before=before)
         assert before.held == report.read(topology).held
         going.ledger.put_report(before)
         going.ledger.check()

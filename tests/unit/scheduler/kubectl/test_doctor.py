@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
-from topowise import fingerprint
+from sandbox.exported import exported
+from topowise import fingerprint, nrt
 from topowise_scheduler import refusals
 from topowise_scheduler.kubectl.console import Answer
 from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler
 from topowise_scheduler.kubectl.durations import of_go
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletConfiguration, Machine, NumaNode
 
 Ask = Callable[..., Answer]
 Save = Callable[..., str]
@@ -484,6 +487,32 @@ def test_options_with_which_a_kubelet_hangs(objects: dict[str, Json], examine: C
         node = json.loads(json.dumps(objects["Node metal-a"]))
         node.setdefault("status", {})["nodeInfo"] = {"kubeletVersion": version}
         assert (finding in examine(document, node)) == hangs
+
+
+@pytest.mark.parametrize(("version", "takes"), [("v1.36.2", "less than a second"), ("v1.35.6", "8 hours")])
+def test_a_machine_with_34_numa_nodes(version: str, takes: str, ask: Ask, saved: Save) -> None:
+    """Two with CPUs and GPUs, and 32 that are there for the memory of GPUs; kubelets up to 1.35 walk all of them."""
+    numa = tuple(
+        NumaNode(number, (480 << 30) * (number < 2), tuple(Core(number, (72 * number + one,)) for one in range(72)))
+        if number < 2
+        else NumaNode(number, 0)
+        for number in range(34)
+    )
+    gpus = DevicePlugin("nvidia.com/gpu", tuple(Device(f"gpu{number}", (number // 2,)) for number in range(4)))
+    config = KubeletConfiguration(
+        topologyManagerPolicy="restricted",
+        topologyManagerPolicyOptions={"max-allowable-numa-nodes": "64"},
+        cpuManagerPolicy="static",
+        reservedSystemCPUs="0,72",
+        evictionHard={},
+    )
+    machine = Machine(numa=numa, devices=(gpus,))
+    made = exported(machine, config, Kubelet(machine, config))
+    document = msgspec.to_builtins(msgspec.structs.replace(made, metadata=nrt.Metadata("grace", resourceVersion="1")))
+    node = {"kind": "Node", "metadata": {"name": "grace"}, "status": {"nodeInfo": {"kubeletVersion": version}}}
+    text = ask("doctor", "-f", saved(document, node, name="some.json"), "-o", "json").text
+    (found,) = [one for one in json.loads(text) if one["value"].startswith("34 NUMA nodes")]
+    assert f"; here about {takes} for a pod" in found["why"]
 
 
 def test_a_kubelet_that_is_not_proven(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:

@@ -32,6 +32,8 @@ CASES = {
     "explain-80.txt": "explain -f {manifests} --nodes-file {cluster}",
     "explain-pod-120.txt": "explain late -n ml --nodes-file {cluster} --node metal-b --node metal-c",
     "explain-wide-120.txt": "explain trainer -n ml --nodes-file {cluster} -o wide",
+    "explain-hints-80.txt": "explain trainer -n ml --nodes-file {cluster} --hints",
+    "explain-hints.json": "explain trainer -n ml --nodes-file {cluster} --node metal-b --hints -o json",
     "explain.json": "explain router -n telco --nodes-file {cluster} --node edge-1 -o json",
     "fits.txt": "fits -f {manifests} --nodes-file {cluster}",
     "fits-80.txt": "fits -f {manifests} --nodes-file {cluster}",

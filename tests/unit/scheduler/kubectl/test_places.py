@@ -54,8 +54,8 @@ def test_a_damaged_attribute_is_a_warning_and_the_rest_is_drawn(ask: Ask, saved:
     shown, status, notes = ask("node", "metal-a", "-f", _with(saved, '[["eth0"]]'), width=80)
     assert (shown, status) == (plain, 0)
     assert len(notes) == 1
-    assert "metal-a: places" in notes[0]
-    assert notes[0].endswith("where devices are on the PCI buses is left out")
+    assert "metal-a: attribute topowise.io/pci: places" in notes[0]
+    assert notes[0].endswith("where its devices are is not known")
 
 
 def test_the_wide_table_tells_how_far_places_are_apart(ask: Ask, saved: Saved) -> None:

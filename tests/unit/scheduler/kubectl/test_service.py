@@ -31,6 +31,7 @@ SHOWN = {
     "text": "the pod goes to NUMA node 1 (cpu 4)",
     "notLookedAt": [],
     "kubelet": "",
+    "deviceAffinity": [],
 }
 
 

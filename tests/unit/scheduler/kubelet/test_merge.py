@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from topowise_scheduler.kubelet import NumaNode
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.merge_table import merges
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 
 
@@ -19,9 +22,8 @@ def _manager(distances: list[list[int]], policy: str, closest: bool) -> Topology
     return TopologyManager(TopologySettings(policy, "container", prefer_closest=closest), nodes)
 
 
-def _product(groups: list[Hints], distances: list[list[int]], policy: str, closest: bool) -> Hint:
-    """pkg/kubelet/cm/topologymanager/policy.go as it is written there: every permutation, compared one by one."""
-    default = (1 << len(distances)) - 1
+def _lists(groups: list[Hints], policy: str) -> list[list[tuple[int | None, bool]]]:
+    """The hints that a policy looks at; None fits nowhere."""
     lists: list[list[tuple[int | None, bool]]] = [
         [(mask, bool(group.preferred >> mask & 1)) for mask in members(group.fits)] or [(None, False)]
         for group in groups
@@ -31,7 +33,13 @@ def _product(groups: list[Hints], distances: list[list[int]], policy: str, close
             [(mask, good) for mask, good in hints if good and (mask is None or mask.bit_count() == 1)]
             for hints in lists
         ]
-    lists = lists or [[(None, True)]]
+    return lists
+
+
+def _product(groups: list[Hints], distances: list[list[int]], policy: str, closest: bool) -> Hint:
+    """pkg/kubelet/cm/topologymanager/policy.go as it is written there: every permutation, compared one by one."""
+    default = (1 << len(distances)) - 1
+    lists = _lists(groups, policy) or [[(None, True)]]
     narrowest = max(min((mask.bit_count() for mask, _ in hints if mask is not None), default=0) for hints in lists)
 
     def average(mask: int) -> float:
@@ -91,3 +99,22 @@ def test_merge_equals_the_cross_product(case: tuple[list[Hints], list[list[int]]
         expected = Hint(None, expected.preferred)
     assert merged == expected
     assert admitted == (expected.preferred or policy == "best-effort")
+
+
+@given(_cases(), st.sampled_from(("best-effort", "restricted", "single-numa-node")), st.booleans())
+def test_the_table_has_every_combination_once_and_the_decision_on_top(
+    case: tuple[list[Hints], list[list[int]]], policy: str, closest: bool
+) -> None:
+    groups, distances = case
+    manager = _manager(distances, policy, closest)
+    table = merges(manager, groups)
+    expected = Hint(table[0].hint.mask, table[0].hint.preferred) if table else Hint(manager.default, False)
+    if policy == "single-numa-node" and expected.mask == manager.default:
+        expected = Hint(None, expected.preferred)
+    assert manager.decide(groups)[0] == expected
+    combinations = [[mask for mask, _ in one if mask is not None] for one in itertools.product(*_lists(groups, policy))]
+    common = [functools.reduce(operator.and_, masks, manager.default) for masks in combinations]
+    assert sum(one.ways for one in table) == sum(mask != 0 for mask in common)
+    for one in table:
+        named = [mask for mask in one.masks if mask is not None]
+        assert functools.reduce(operator.and_, named, manager.default) == one.hint.mask

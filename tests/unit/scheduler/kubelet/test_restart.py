@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from topowise import cpuset, pods
-from topowise.checkpoints import cpu_problem, memory_problem
+from topowise.start_check import cpu_problem, memory_problem
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.restart import cpu_state_problem, memory_state_problem
@@ -148,8 +148,8 @@ def test_cpus_that_came_or_went_are_named(
         ({"default": "0-7", "entries": {"0123abc": "7"}}, 'container id: 0123abc cpuset: "7" overlaps with'),
         ({"default": "", "entries": {"p": {"c": "7"}}}, "default cpuset cannot be empty"),
         ({"default": "0-x"}, "could not restore state from checkpoint: checkpoint is corrupted"),
-        ({"default": "0-5", "pods": {"p": {"cpuset": "6-7"}}}, ""),
-        ({"default": "0-5", "pods": {"p": "6-7"}}, ""),
+        ({"default": "0-5", "pods": {"p": {"cpuSet": "6-7"}}}, ""),
+        ({"default": "0-5", "pods": {"p": {"cpuSet": "6"}}}, 'current set of available CPUs "0-7" doesn'),
     ],
 )
 @pytest.mark.parametrize("as_data", [False, True], ids=["v2", "v4"])

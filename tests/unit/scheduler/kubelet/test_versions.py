@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from topowise import pods
+from topowise.feature_gates import GATES
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, KubeletStartError, Machine, version_of
 from topowise_scheduler.kubelet.behaviour import CHANGES, DISTRIBUTIONS, ROWS, Behaviour
 from topowise_scheduler.kubelet.configuration import Evidence, settle
-from topowise_scheduler.kubelet.feature_gates import GATES
 from topowise_scheduler.kubelet.hints import NEVER_ENDS
 from topowise_scheduler.kubelet.policy_options import OPTIONS
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, behaviour_of
@@ -182,6 +182,28 @@ def test_gates_live_and_die(machine_of: MachineOf, version: str, gates: dict[str
     assert _starts(machine_of(4), version, "none", featureGates=gates) == expected
     # Where it runs, the version is what is in doubt.
     assert _starts(machine_of(4), version, "runs", featureGates=gates) == ""
+
+
+@pytest.mark.parametrize(
+    ("minor", "given", "on"),
+    [
+        (36, {}, False),
+        (36, {"AllAlpha": True}, True),
+        (36, {"AllBeta": True}, False),
+        # kubernetes#141209: beta, and off all the same.
+        (37, {}, False),
+        (37, {"AllAlpha": True}, False),
+        (37, {"AllBeta": True}, True),
+        (37, {"AllBeta": True, "PodLevelResourceManagers": False}, False),
+        (37, {"PodLevelResourceManagers": True}, True),
+    ],
+)
+def test_a_beta_gate_may_be_off(machine_of: MachineOf, minor: int, given: dict[str, bool], on: bool) -> None:
+    for evidence in ("none", "runs"):
+        settings = settle(
+            KubeletConfiguration(featureGates=given), machine_of(4), version_of(f"v1.{minor}.0"), evidence
+        )
+        assert settings.pod_level_resource_managers is on
 
 
 def test_options_as_a_whole_had_a_gate(machine_of: MachineOf) -> None:

@@ -142,6 +142,33 @@ def test_odd_amounts_are_counted_as_the_least_they_can_mean(
     assert problem is None or problem in found.problems[0]
 
 
+def test_available_above_an_allocatable_of_0_is_told_once_and_counts_as_none(
+    topology_of: TopologyOf, pod_of: PodOf
+) -> None:
+    """Not taken for a kubelet that gives no CPUs: it would not be checked then."""
+    zone = {"cpu": ("8", "0", "8"), "memory": ("8Gi", "0", "8Gi")}
+    found = report.read(topology_of(zone, zone, zone, topologyManagerPolicy="single-numa-node"))
+    assert found.problems == (
+        "zones: node-0 cpu '8', node-0 memory '8Gi', node-1 cpu '8', node-1 memory '8Gi' and 2 more available of an "
+        "allocatable of 0: the report contradicts itself; counted as none, so no pod gets any",
+    )
+    kubelet = kubelet_of(found)
+    assert free_cpus(kubelet) == [0, 0, 0]
+    assert not kubelet.admit(pod_of("a", {"cpu": "1", "memory": "1Gi"})).admitted
+
+
+@pytest.mark.parametrize(("listed", "reason"), [(("hugepages-2Mi",), ""), ((), "UnexpectedAdmissionError")])
+def test_no_pages_of_a_size_that_only_the_node_lists(
+    topology_of: TopologyOf, pod_of: PodOf, listed: tuple[str, ...], reason: str
+) -> None:
+    """Other exporters leave out sizes of which there are no pages. The kubelet takes who asks for 0, if it knows it."""
+    topology = topology_of(ZONE, ZONE, topologyManagerPolicy="single-numa-node")
+    amounts = {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "0"}
+    for found in (report.read(topology, "", listed), report.of_node(report.read(topology), "", listed)):
+        assert kubelet_of(found).admit(pod_of("a", amounts)).reason == reason
+        assert not kubelet_of(found).admit(pod_of("a", amounts | {"hugepages-2Mi": "2Mi"})).admitted
+
+
 def test_a_resource_that_a_zone_does_not_list_is_none_there(topology_of: TopologyOf, pod_of: PodOf) -> None:
     found = report.read(
         topology_of({**ZONE, "gpu": (1, 1, 1)}, {"cpu": ("8", "8", "8")}, topologyManagerPolicy="single-numa-node")
@@ -153,13 +180,27 @@ def test_a_resource_that_a_zone_does_not_list_is_none_there(topology_of: Topolog
     assert not kubelet.admit(pod_of("b", {"cpu": "1", "memory": "1Gi"})).admitted
 
 
-def test_a_policy_no_kubelet_has_is_none_and_named(topology_of: TopologyOf) -> None:
+def test_a_policy_no_kubelet_has_is_unknown_and_named(topology_of: TopologyOf) -> None:
     found = report.read(topology_of(ZONE, topologyManagerPolicy="strict", cpuManagerPolicy="dynamic"))
-    assert found.empty.settings.topology.policy == "none"
+    assert (found.policy, found.empty.settings.topology.policy) == ("unknown", "none")
     assert found.problems == (
         "attribute topologyManagerPolicy 'strict': expected one of none, best-effort, restricted, single-numa-node; "
-        "the node is taken to have no policy",
+        "the node's policy is taken to be unknown, only sums are checked",
         "attribute cpuManagerPolicy: 'dynamic', expected none or static; static is taken",
+    )
+
+
+def test_the_deprecated_list_in_the_words_of_kep_119(topology_of: TopologyOf) -> None:
+    found = report.read(topology_of(ZONE, policies=("SingleNumaNode",)))
+    assert (found.policy, found.problems) == ("single-numa-node", ())
+
+
+def test_a_word_of_the_deprecated_list_that_nobody_knows_is_named(topology_of: TopologyOf) -> None:
+    found = report.read(topology_of(ZONE, policies=("SingleSocket",)))
+    assert (found.policy, found.knows_policy) == ("unknown", False)
+    assert found.problems == (
+        "topologyPolicies 'SingleSocket': expected a policy such as SingleNUMANodeContainerLevel; "
+        "the node's policy is taken to be unknown, only sums are checked",
     )
 
 
@@ -176,6 +217,28 @@ def test_more_zones_than_can_be_combined_are_checked_in_sum(topology_of: Topolog
     assert found.problems == ("zones: 17, expected up to 16 with a policy; only sums are checked",)
     assert kubelet_of(found).admit(pod_of("a", {"cpu": "136", "memory": "1Gi"})).admitted
     assert not kubelet_of(found).admit(pod_of("a", {"cpu": "137", "memory": "1Gi"})).admitted
+
+
+def test_zones_beyond_the_kubelets_masks_are_left_out_where_it_aligns(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(topology_of(*[ZONE] * 7, ids=(0, 63, 64, 65, 66, 67, 68), topologyManagerPolicy="best-effort"))
+    assert found.problems == (
+        "zones: node-64, node-65, node-66, node-67 and 1 more, expected ids below 64, as many bits as the kubelet's "
+        "masks have: it aligns nothing to such NUMA nodes; left out",
+    )
+    assert kubelet_of(found).node_ids == (0, 63)
+    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "17", "memory": "1Gi"})).admitted
+
+
+def test_zones_beyond_the_kubelets_masks_count_where_it_aligns_nothing(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(topology_of({"cpu": ("8", "8", "8")}, {"cpu": ("8", "8", "8")}, ids=(0, 64)))
+    assert found.problems == ()
+    assert kubelet_of(found).admit(pod_of("a", {"cpu": "16", "memory": "1Gi"})).admitted
+
+
+def test_no_zone_that_a_kubelet_could_align_to(topology_of: TopologyOf, pod_of: PodOf) -> None:
+    found = report.read(topology_of(ZONE, ids=(64,), topologyManagerPolicy="restricted"))
+    assert len(found.problems) == 1
+    assert not kubelet_of(found).admit(pod_of("a", {"cpu": "1", "memory": "1Gi"})).admitted
 
 
 def test_hugepages_of_no_known_size_are_not_checked(topology_of: TopologyOf, pod_of: PodOf) -> None:

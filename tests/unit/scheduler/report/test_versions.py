@@ -98,6 +98,22 @@ def test_a_kubelet_that_would_not_start_so_does_not_cost_the_report() -> None:
     assert report.of_node(found, "v1.34.0").problems == ()
 
 
+@pytest.mark.parametrize("gates", ['{"MemoryManager":"true"}', '["MemoryManager"]', '{"MemoryManager":{}}'])
+def test_gates_of_a_wrong_type_cost_the_report_its_precision(gates: str) -> None:
+    topology = exact(kubelet())
+    changed = tuple(
+        msgspec.structs.replace(one, value=f'{one.value[:-1]},"featureGates":{gates}}}')
+        if one.name == "topowise.io/kubelet-configuration"
+        else one
+        for one in topology.attributes or ()
+    )
+    found = report.read(msgspec.structs.replace(topology, attributes=changed), "v1.33.1")
+    assert (found.precision, found.kubelet.name) == ("counts", "1.33")
+    (problem,) = found.problems
+    assert "$.featureGates" in problem
+    assert problem.endswith("; the node is predicted from counts")
+
+
 def test_gates_that_nobody_knows_are_a_running_kubelets_own_business() -> None:
     config = configuration(featureGates={"SomethingOfThe2040s": True, "MemoryManager": True})
     found = report.read(exported(machine(), config, Kubelet(machine(), config)), "v1.36.2")

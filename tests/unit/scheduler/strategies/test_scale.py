@@ -96,3 +96,24 @@ def test_percents_keep_ranks_apart(nodes: list[tuple[int, int]]) -> None:
     assert all(0 <= one <= 100 for one in found)
     for (_, rank), one in zip(nodes, found, strict=True):
         assert all(one < other for (_, better), other in zip(nodes, found, strict=True) if better < rank)
+
+
+@pytest.mark.parametrize(
+    ("levels", "raw", "ranks", "wins", "expected"),
+    [
+        ([10, 10, 0], [9, 9, 1], [0, 0, 0], [True, False, True], [10, 9, 0]),
+        ([10, 10, 10], [9, 9, 8], [0, 0, 0], [True, False, False], [10, 9, 9]),
+        ([7, 7], [5, 5], [0, 0], [True, False], [7, 6]),
+        ([0, 0], [0, 0], [0, 0], [True, False], [1, 0]),
+        ([10, 10], [9, 9], [0, 0], [True, True], [10, 10]),
+        ([10, 10], [9, 9], [0, 0], [False, False], [10, 10]),
+        ([10, 4], [1, 9], [0, 1], [False, True], [10, 4]),
+        ([], [], [], [], []),
+    ],
+)
+def test_of_the_best_those_that_win_are_alone_on_top(
+    levels: list[int], raw: list[int], ranks: list[int], wins: list[bool], expected: list[int]
+) -> None:
+    found = np.array(levels, np.int64)
+    scale.break_tie(found, np.array(raw, np.int64), np.array(ranks, np.int64), np.array(wins, np.bool_), 10, 0)
+    assert found.tolist() == expected

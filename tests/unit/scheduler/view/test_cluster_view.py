@@ -155,3 +155,18 @@ def test_the_verbs_are_asked_by_kube_scheduler_after_all_that(service: Service) 
     """It sends the nodes that have passed: what it would refuse itself is none of the extender's business."""
     document = pod("a", nodeSelector={"pool": "a"})
     assert service.fits(document, "good", "cordoned", "other-pool") == ["good", "cordoned", "other-pool"]
+
+
+def test_a_policy_that_nobody_knows_and_amounts_that_contradict_each_other_are_told(service: Service) -> None:
+    topology = counts("good", "8", policy="strict", included=())
+    service.report(topology)
+    assert explained(service, asked())["good"] == (
+        "fits",
+        "fits by sums alone: the policy of the node's Topology Manager is not known; "
+        "container c has CPUs on NUMA node 0",
+    )
+    assert service.view.explanations(asked(), ["good"])[0].policy == "unknown"
+    service.report(counts("good", "8", allocatable="0", included=()))
+    verdict, text = explained(service, asked())["good"]
+    assert verdict == "never"
+    assert "; of its report something could not be used: zones: node-0 cpu '8' available of an allocatable of 0" in text

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-Life = Literal["absent", "alpha", "beta", "stable", "locked", "deprecated", "gone"]
+Life = Literal["absent", "alpha", "beta-off", "beta", "stable", "locked", "deprecated", "gone"]
 
 _UNKNOWN: Final = frozenset(("absent", "gone"))
-_OFF: Final = frozenset(("absent", "alpha"))
-_FOR_ALL: Final[Mapping[Life, str]] = {"alpha": "AllAlpha", "beta": "AllBeta"}
+_OFF: Final = frozenset(("absent", "alpha", "beta-off"))
+_FOR_ALL: Final[Mapping[Life, str]] = {"alpha": "AllAlpha", "beta-off": "AllBeta", "beta": "AllBeta"}
 
 
 class Gate(NamedTuple):
-    """One gate: `lives` by the minor they begin with. Alpha is off, all others are on.
+    """One gate: `lives` by the minor they begin with. Alpha is off, all others are on, but for a beta that is not.
 
     "gone": the gate is unknown again, and what it was for is always there.
     """
@@ -39,17 +39,18 @@ GATES: Final[Mapping[str, Gate]] = {
     "TopologyManagerPolicyBetaOptions": Gate("KEP-3545", {28: "beta"}),
     "MemoryManager": Gate("KEP-1769", {28: "beta", 32: "locked", 36: "gone"}),
     "PodLevelResources": Gate("KEP-2837", {32: "alpha", 34: "beta"}),
-    "PodLevelResourceManagers": Gate("KEP-5526", {36: "alpha"}),
+    "PodLevelResourceManagers": Gate("KEP-5526, kubernetes#141209", {36: "alpha", 37: "beta-off"}),
     "InPlacePodVerticalScaling": Gate("KEP-1287", {28: "alpha", 33: "beta", 35: "locked"}),
     "InPlacePodVerticalScalingExclusiveCPUs": Gate("KEP-1287", {32: "alpha"}),
     "InPlacePodVerticalScalingExclusiveMemory": Gate("KEP-1287", {34: "alpha"}),
     "InPlacePodLevelResourcesVerticalScaling": Gate("KEP-5419", {35: "alpha", 36: "beta"}),
     "SidecarContainers": Gate("KEP-753", {28: "alpha", 29: "beta", 33: "locked"}),
     "ResourceHealthStatus": Gate("KEP-4680", {31: "alpha", 36: "beta"}),
-    "DRAExtendedResource": Gate("KEP-5004", {34: "alpha", 36: "beta"}),
+    "DRAExtendedResource": Gate("KEP-5004, kubernetes#138488", {34: "alpha", 36: "beta", 37: "stable"}),
     "KubeletPodResourcesGet": Gate("KEP-3695", {28: "alpha", 34: "beta", 36: "locked"}),
     "KubeletPodResourcesDynamicResources": Gate("KEP-3695", {28: "alpha", 34: "beta", 36: "locked"}),
     "KubeletPodResourcesListUseActivePods": Gate("kubernetes#132028", {34: "deprecated"}),
+    "PodsAPI": Gate("KEP-4188, kubernetes#140286", {36: "alpha", 37: "beta"}),
     "DisableCPUQuotaWithExclusiveCPUs": Gate("kubernetes#127525", {33: "beta", 36: "deprecated"}),
 }
 

@@ -1,0 +1,131 @@
+"""Do these pods fit at once, all or nothing; on request their room is kept for a while.
+
+For whoever admits jobs as a whole (Kueue, a workflow engine) before their pods are made. Room is kept for the pods as
+they were asked about: one that has a uid takes its own when kube-scheduler asks for it, copies of a template only keep
+others out, until they are released or their time is over. So there is a limit to how many are kept, and for how long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import Annotated, Final
+
+import msgspec
+
+from topowise.errors import ParseError
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.kube_scheduler import Pod, unbound
+from topowise_scheduler.view import together
+from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.view.together import Together
+
+MOST_SECONDS: Final = 600
+_SLICE_S: Final = 0.005
+
+
+class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A request: pods one by one, or `count` copies of a template; nodes, or all. `release` is a reservation to end,
+    and then there is nothing else."""
+
+    pods: tuple[Pod, ...] = ()
+    template: Pod | None = None
+    count: Annotated[int, msgspec.Meta(ge=1, le=together.MOST_PODS)] = 1
+    nodes: tuple[str, ...] = ()
+    reserve_seconds: Annotated[int, msgspec.Meta(ge=0, le=MOST_SECONDS)] = 0
+    release: str = ""
+
+    @property
+    def wanted(self) -> list[Pod]:
+        """All pods, the copies numbered."""
+        copies = [] if self.template is None else [_numbered(self.template, number) for number in range(self.count)]
+        return [*map(unbound, self.pods), *copies]
+
+
+class Fitting:
+    """`most_reserved` pods are kept room for at once. Raises ParseError for what cannot be asked."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        answers: Answers,
+        view: ClusterView,
+        *,
+        most_reserved: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._answers = answers
+        self._view = view
+        self._most_reserved = most_reserved
+        self._clock = clock
+        # By name: until when (seconds, monotonic), and the pods' uids.
+        self._reservations: dict[str, tuple[float, tuple[str, ...]]] = {}
+
+    async def fit(self, asked: FitTogether) -> tuple[Together, str]:
+        """Whether all fit, and the name of the reservation, "" for none."""
+        wanted = asked.wanted
+        if not 0 < len(wanted) <= together.MOST_PODS:
+            raise ParseError("pods", str(len(wanted)), f"expected 1 to {together.MOST_PODS} of them")
+        self._check_limit(len(wanted) if asked.reserve_seconds else 0)
+        steps = together.placing(self._answers, self._view, wanted, list(asked.nodes) or self._view.names)
+        started = time.perf_counter()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: Together = end.value
+                break
+            if time.perf_counter() - started > _SLICE_S:
+                await asyncio.sleep(0)
+                started = time.perf_counter()
+        if not found.fits or not asked.reserve_seconds:
+            return found, ""
+        self._check_limit(len(wanted))
+        return self._reserve(found, asked.reserve_seconds)
+
+    def release(self, reservation: str) -> bool:
+        """The room is not needed any more. Whether there was such a reservation."""
+        _, uids = self._reservations.pop(reservation, (0.0, ()))
+        for uid in uids:
+            self._ledger.unreserve(uid)
+        return bool(uids)
+
+    def _check_limit(self, more: int) -> None:
+        now = self._clock()
+        self._reservations = {name: one for name, one in self._reservations.items() if one[0] > now}
+        kept = sum(len(uids) for _, uids in self._reservations.values())
+        if more and kept + more > self._most_reserved:
+            raise ParseError(
+                "reserveSeconds",
+                f"{more} pods beside {kept}",
+                f"expected {self._most_reserved} at the most (fitTogether.mostReserved); nothing is reserved",
+            )
+
+    def _reserve(self, found: Together, seconds: int) -> tuple[Together, str]:
+        """Between two slices the cluster may have changed: then nothing is reserved, and it does not fit any more."""
+        name = secrets.token_hex(8)
+        kept: list[str] = []
+        for placement in found.placements:
+            record = placement.record
+            if record.uid.startswith("\0"):
+                record = msgspec.structs.replace(record, uid=f"\0{name}/{len(kept)}")
+            assert record.needs is not None
+            refusal = self._ledger.hold(record, record.needs, placement.node, seconds)
+            if refusal:
+                for uid in kept:
+                    self._ledger.unreserve(uid)
+                why = f"{placement.node} has changed meanwhile: {refusal}"
+                return Together(found.placements[: len(kept)], why), ""
+            kept.append(record.uid)
+        self._reservations[name] = self._clock() + seconds, tuple(kept)
+        return found, name
+
+
+def _numbered(template: Pod, number: int) -> Pod:
+    metadata = template.metadata
+    named = msgspec.structs.replace(metadata, name=f"{metadata.name or 'pod'}-{number}", uid="")
+    return msgspec.structs.replace(template, metadata=named)

@@ -1,0 +1,118 @@
+"""How a kubelet asks its managers for a pod: scope_none.go, scope_container.go and scope_pod.go, and their admission.
+
+Hints of device, CPU and memory manager, in this order, then the merge, then the allocation in the same order. What has
+been allocated when a manager refuses stays allocated: to release it is for the kubelet (node.py), as it is upstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from topowise_scheduler.kubelet import hints as reasons
+from topowise_scheduler.kubelet.admission import Rejection
+from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints, Refused
+from topowise_scheduler.kubelet.most_allocated import MostAllocated
+from topowise_scheduler.kubelet.pod import ContainerView, PodView
+
+if TYPE_CHECKING:
+    from topowise_scheduler.kubelet.node import Kubelet
+
+_NOT_ALIGNED: Final = "Resources cannot be allocated with Topology locality"
+_NOT_ALIGNED_POD: Final = "Pod Scope pod with pod-level resources failed admission "
+
+Observer = Callable[["Kubelet", ContainerView | None, Sequence[tuple[str, Hints]], Hint], None]
+"""Called for a merge: the node as it is then, the container (None: the whole pod), all hints, the result."""
+
+
+class Rejected(Exception):  # noqa: N818 - a decision, not an error
+    """The pod is refused: the kubelet's reason and message, and which manager it was."""
+
+    def __init__(self, reason: str, message: str, rejection: Rejection) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.rejection = rejection
+
+
+def allocate(node: Kubelet, pod: PodView, observe: Observer | None) -> dict[str, Hint]:
+    """The hint of every container, all of them allocated. Raises Rejected."""
+    settings = node.settings.topology
+    if settings.policy == "none":
+        hints = {}
+        for container in pod.containers:
+            _allocate_container(node, pod, container, NO_AFFINITY)
+            hints[container.name] = NO_AFFINITY
+        return hints
+    if settings.scope == "pod":
+        return _allocate_pod(node, pod, observe)
+    hints = {}
+    for container in pod.containers:
+        hint = _decide(node, pod, container, observe)
+        hints[container.name] = hint
+        _allocate_container(node, pod, container, hint)
+    return hints
+
+
+def _allocate_pod(node: Kubelet, pod: PodView, observe: Observer | None) -> dict[str, Hint]:
+    hint = _decide(node, pod, None, observe)
+    if not pod.by_pod_level:
+        for container in pod.containers:
+            _allocate_container(node, pod, container, hint)
+    else:
+        # AllocatePod: the device manager has none, so devices are not allocated here at all.
+        provider = ""
+        try:
+            if node.cpu is not None:
+                provider = "cpu"
+                node.cpu.allocate_pod(pod, hint)
+            if node.memory is not None:
+                provider = "memory"
+                node.memory.allocate_pod(pod, hint)
+        except Refused as refused:
+            raise Rejected(refused.reason, refused.message, Rejection("", provider, refused.error)) from refused
+    return {container.name: hint for container in pod.containers}
+
+
+def _decide(node: Kubelet, pod: PodView, container: ContainerView | None, observe: Observer | None) -> Hint:
+    groups: list[tuple[str, Hints]] = []
+    name = "" if container is None else container.name
+    try:
+        for provider in (node.devices, node.cpu, node.memory):
+            if provider is not None:
+                found = provider.pod_hints(pod) if container is None else provider.hints(pod, container)
+                groups += found.items()
+    except Refused as refused:
+        raise Rejected(refused.reason, refused.message, Rejection(name, "memory", refused.error)) from refused
+    vote = None
+    if node.settings.topology.prefer_most_allocated:
+        vote = MostAllocated(node.cpu, node.memory, node.integer_scores)
+    hint, admitted = node.topology_manager.decide([hints for _, hints in groups], vote)
+    if observe is not None:
+        observe(node, container, groups, hint)
+    if not admitted:
+        raise Rejected(reasons.TOPOLOGY_AFFINITY, _not_aligned(node, pod), Rejection(name, merged=hint))
+    return hint
+
+
+def _not_aligned(node: Kubelet, pod: PodView) -> str:
+    if not pod.by_pod_level:
+        return _NOT_ALIGNED
+    if node.settings.topology.scope == "pod":
+        return _NOT_ALIGNED_POD + "under pod-scope topology manager"
+    return _NOT_ALIGNED_POD + "with a container-level topology manager"
+
+
+def _allocate_container(node: Kubelet, pod: PodView, container: ContainerView, hint: Hint) -> None:
+    provider = "device"
+    try:
+        node.devices.allocate(pod, container, hint)
+        if node.cpu is not None:
+            provider = "cpu"
+            node.cpu.allocate(pod, container, hint)
+        if node.memory is not None:
+            provider = "memory"
+            node.memory.allocate(pod, container, hint)
+    except Refused as refused:
+        rejection = Rejection(container.name, provider, refused.error)
+        raise Rejected(refused.reason, refused.message, rejection) from refused

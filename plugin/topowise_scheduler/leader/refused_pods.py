@@ -1,0 +1,71 @@
+"""Pods that a kubelet has refused for their alignment are cleared up, if somebody makes them anew.
+
+Such a pod has failed and stays so; its controller has made another. They say nothing that the refusal's metric and its
+quarantine do not, and a controller whose pods are refused again and again fills its namespace with them. Each is
+deleted after an event has told of it: of the node, of the kubelet's words, and that it was deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from topowise.errors import ApiError
+from topowise.kube import paths
+from topowise.kube.api import Api
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.records import TOPOLOGY_AFFINITY_ERROR, PodRecord
+from topowise_scheduler.leader import chore, events
+
+_INTERVAL_S: Final = 1.0
+
+
+class RefusedPods:
+    """Deletes pods that failed by TopologyAffinityError and that have a controller."""
+
+    def __init__(self, api: Api, ledger: Ledger) -> None:
+        self._api = api
+        self._ledger = ledger
+        # Those that nobody would make anew stay, by uid.
+        self._kept: set[str] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await chore.run("clear up a refused pod", self.due, self._clear_up, interval=_INTERVAL_S)
+
+    def due(self) -> Mapping[str, PodRecord]:
+        """The pods by uid."""
+        refused = self._ledger.refused
+        self._kept &= refused.keys()
+        return {
+            uid: record
+            for uid, record in refused.items()
+            if uid not in self._kept and record.refusal == TOPOLOGY_AFFINITY_ERROR
+        }
+
+    async def _clear_up(self, record: PodRecord) -> None:
+        path = paths.pod(record.namespace, record.name)
+        try:
+            pod: dict[str, Any] = json.loads(await self._api.request("GET", path, timeout=chore.REQUEST_TIMEOUT_S))
+            metadata, status = pod["metadata"], pod.get("status") or {}
+            if metadata.get("uid") != record.uid or status.get("reason") != TOPOLOGY_AFFINITY_ERROR:
+                return
+            if not any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
+                self._kept.add(record.uid)
+                return
+            note = (
+                f"The kubelet of {record.node} refused the pod ({status.get('message') or record.refusal}). Its "
+                "controller makes another, so it is deleted; the node gets no pod like it before its next report."
+            )
+            await events.post(self._api, record, "RefusedPodDeleted", note, kind="Warning", action="Delete")
+            options = {"preconditions": {"uid": record.uid}}
+            await self._api.request("DELETE", path, body=msgspec.json.encode(options), timeout=chore.REQUEST_TIMEOUT_S)
+        except ApiError as exc:
+            # Gone, or another of its name is there.
+            if exc.status not in (404, 409):
+                raise
+            return
+        self._ledger.count("refused_pod_deleted")

@@ -1,0 +1,144 @@
+"""Do these pods fit at once, all of them, aligned? They are placed one after the other on copies of the nodes.
+
+As they would be by kube-scheduler: each on the node that scores best for its kind and that takes it beside those
+before it. A kind is what all copies of one template are: it is judged and scored once for all nodes, and a node that
+has refused one takes none of it later, as nobody leaves in between. Only nodes that are reported count, as of the
+others nobody knows what their kubelets can align.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.engine import Outcome
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.view import placed
+from topowise_scheduler.view.cluster_view import ClusterView
+from topowise_scheduler.view.placed import Placed
+
+MOST_PODS: Final = 1024
+"""So many are placed at once; a kind more costs milliseconds in a large cluster."""
+_FULL: Final = "taken by the pods before it"
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class TogetherPlacement(msgspec.Struct, frozen=True):
+    """One pod: its node, and where on it its containers would lie."""
+
+    record: PodRecord
+    node: str
+    containers: Mapping[str, Placed]
+
+
+class Together(msgspec.Struct, frozen=True):
+    """All pods are placed, or `why` sums up what nodes have against the first that is not, the one after them."""
+
+    placements: Sequence[TogetherPlacement]
+    why: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """All of them."""
+        return not self.why
+
+
+class _Kind:
+    """Pods that only differ by name: the nodes that may take one, the best first."""
+
+    def __init__(self, answers: Answers, view: ClusterView, pod: Pod, names: Sequence[str]) -> None:
+        self._pod = pod
+        self.asked = answers.question(pod, names, is_simulation=True)
+        verdicts = answers.verdicts(self.asked)
+        fits = (verdicts.outcomes == Outcome.FITS) & (self.asked.rows >= 0)
+        order = np.argsort(-answers.scores(self.asked), kind="stable")
+        self._left = [names[at] for at in order[fits[order]].tolist()]
+        texts = [verdicts.text(at) for at in np.flatnonzero(~fits).tolist()]
+        self._refusals = Counter(text or "not reported" for text in texts)
+        self._passed = 0
+        self._view = view
+        self._suitable = ""
+
+    def nodes(self) -> Iterator[str]:
+        """Those that have not refused one of this kind, and that kube-scheduler has nothing against."""
+        for name in self._left[self._passed :]:
+            words = "" if name == self._suitable else self._view.refusals(self._pod, [name])[name]
+            if words:
+                self.refuse(words)
+            else:
+                self._suitable = name
+                yield name
+
+    def refuse(self, words: str) -> None:
+        """The first of the nodes takes no more."""
+        self._passed += 1
+        self._refusals[words] += 1
+
+    @property
+    def why(self) -> str:
+        """As kube-scheduler sums up."""
+        counts = sorted(self._refusals.items(), key=lambda one: (-one[1], one[0]))
+        return f"0/{sum(self._refusals.values())} nodes: {', '.join(f'{count} {words}' for words, count in counts)}"
+
+
+def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> Together:
+    """Places the pods in order on these nodes. Nothing is reserved. Raises ParseError for a pod that cannot be read."""
+    steps = placing(answers, view, pods, names)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: Together = end.value
+            return found
+
+
+def placing(
+    answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]
+) -> Generator[None, None, Together]:
+    """The same pod by pod, for who has other work to do in between."""
+    kinds: dict[bytes, _Kind] = {}
+    changed: dict[str, list[Kubelet]] = {}
+    placements: list[TogetherPlacement] = []
+    for serial, pod in enumerate(pods):
+        key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))
+        kind = kinds.get(key)
+        if kind is None:
+            kind = kinds[key] = _Kind(answers, view, pod, names)
+        record = msgspec.structs.replace(kind.asked.record, name=pod.metadata.name, uid=f"\0together/{serial}")
+        for name in kind.nodes():
+            states = changed.get(name) or list(answers.states_for(kind.asked, name))
+            # Of those before it nobody knows which devices they would have.
+            before = [f"\0together/{number}" for number in range(serial)]
+            taken = _admitted(states, record)
+            words = _FULL if taken is None else answers.affinity_refusal(kind.asked, name, states, before)
+            if taken is None or words:
+                kind.refuse(words)
+                continue
+            changed[name] = taken
+            is_exact = view.precision(name) == "exact"
+            containers = placed.of(taken[0], record.uid, is_exact=is_exact)
+            uid = pod.metadata.uid or record.uid
+            placements.append(TogetherPlacement(msgspec.structs.replace(record, uid=uid), name, containers))
+            yield
+            break
+        else:
+            return Together(placements, kind.why)
+    return Together(placements)
+
+
+def _admitted(states: Sequence[Kubelet], record: PodRecord) -> list[Kubelet] | None:
+    """The states with the pod in them, None if it does not fit in one."""
+    found = []
+    for state in states:
+        copy = state.fork()
+        if not copy.admit_view(record.view(copy)).admitted:
+            return None
+        found.append(copy)
+    return found

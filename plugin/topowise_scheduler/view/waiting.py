@@ -1,0 +1,106 @@
+"""What a pod waits for that no kubelet can align now: the nearest node, what it lacks, and who is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.engine import Outcome
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.view import explanation
+from topowise_scheduler.view.explanation import NodeExplanation
+from topowise_scheduler.view.picture.words import counted
+
+# Nodes that are looked at closely, a quarter of a millisecond each.
+_LOOKED_AT: Final = 16
+_NAMED: Final = 3
+
+
+class Obstacle(msgspec.Struct, frozen=True):
+    """Why a pod fits nowhere. `nearest` is the node that lacks least, "" if none would do even if it were empty;
+    `in_the_way` are the pods ("namespace/name") on the NUMA node that comes nearest, those of lower priority first."""
+
+    now: int
+    never: int
+    nearest: str = ""
+    lack: str = ""
+    in_the_way: tuple[str, ...] = ()
+    lesser: int = 0
+
+    @property
+    def text(self) -> str:
+        """A sentence or two for people."""
+        if not self.nearest:
+            return f"None of {counted(self.never, 'node')} could align the pod, even if it were empty."
+        parts = [f"{self.nearest} comes nearest: {self.lack}."]
+        if self.in_the_way:
+            more = len(self.in_the_way) - _NAMED
+            names = ", ".join(self.in_the_way[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+            lesser = f" ({self.lesser} of lower priority)" if self.lesser else ""
+            parts.append(f"In the way: {names}{lesser}.")
+        never = f", {self.never} never" if self.never else ""
+        parts.append(f"With enough room {counted(self.now, 'node')} would do{never}.")
+        return " ".join(parts)
+
+
+def obstacle(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequence[str]) -> Obstacle | None:
+    """What keeps the pod from these nodes, None if it fits on one of them."""
+    verdicts = answers.verdicts_of(record, names)
+    outcomes = verdicts.outcomes
+    if (outcomes == Outcome.FITS).any():
+        return None
+    now = np.flatnonzero(outcomes == Outcome.UNSCHEDULABLE)
+    counts = Obstacle(len(now), int((outcomes == Outcome.UNRESOLVABLE).sum()))
+    found = [
+        (_shortage(seen, at), name, seen, state, at)
+        for name in (names[index] for index in now[:_LOOKED_AT].tolist())
+        for state in _states(ledger, name)
+        if (seen := _explained(name, state, record)).steps
+        for at in range(len(state.node_ids))
+    ]
+    if not found:
+        return counts
+    _, name, seen, state, at = min(found, key=lambda one: one[:2])
+    held = sorted(_holders(ledger, name, state, at), key=lambda one: (one.priority, one.namespace, one.name))
+    return msgspec.structs.replace(
+        counts,
+        nearest=name,
+        lack=seen.text,
+        in_the_way=tuple(f"{one.namespace}/{one.name}" for one in held),
+        lesser=sum(one.priority < record.priority for one in held),
+    )
+
+
+def _states(ledger: Ledger, name: str) -> Iterator[Kubelet]:
+    """The node as it is predicted, if it is reported."""
+    node_state = ledger.node_state(name)
+    if node_state is not None and node_state.kubelet is not None:
+        yield node_state.kubelet
+
+
+def _explained(name: str, state: Kubelet, record: PodRecord) -> NodeExplanation:
+    copy = state.fork()
+    return explanation.explain(name, copy, record.view(copy), precision="exact")
+
+
+def _shortage(seen: NodeExplanation, at: int) -> tuple[int, float]:
+    """How many resources a NUMA node has too little of, and what part of all that is asked for is missing."""
+    rooms = seen.steps[-1].resources
+    short = [room for room in rooms if not room.zones[at].fits]
+    missing = sum(1 - min(room.zones[at].available, room.asked) / max(1, room.asked) for room in short)
+    return len(short) or len(rooms) + 1, missing
+
+
+def _holders(ledger: Ledger, name: str, state: Kubelet, at: int) -> Iterator[PodRecord]:
+    zone = state.node_ids[at]
+    for record in ledger.pods_on(name):
+        if record.uid in state.active and any(
+            zone in (placement.numa or ()) for placement in state.placements(record.uid).values()
+        ):
+            yield record

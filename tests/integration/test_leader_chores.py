@@ -1,0 +1,251 @@
+"""What the leader repairs: start-up taints of nodes that are reported, and pods that a kubelet has refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from daemons import assert_eventually
+from sandbox.apiserver import ApiServer
+from scheduling import WAITS, Service, exact, kubelet, pod
+from topowise.errors import ApiError
+from topowise.kube.api import Api
+from topowise_scheduler.cluster.nodes import STARTUP_TAINT, Nodes
+from topowise_scheduler.leader import chore
+from topowise_scheduler.leader.refused_pods import RefusedPods
+from topowise_scheduler.leader.startup_taint import StartupTaint
+from topowise_scheduler.leader.waiting_pods import WaitingPods
+from topowise_scheduler.view.waiting import obstacle
+
+PODS = "/api/v1/namespaces/default/pods"
+OURS = {"key": STARTUP_TAINT, "effect": "NoSchedule"}
+OTHER = {"key": "example.com/other", "value": "x", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service("TightFit")
+
+
+@contextlib.asynccontextmanager
+async def running(work: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    task = asyncio.ensure_future(work())
+    try:
+        yield
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def join(server: ApiServer, nodes: Nodes, name: str, *taints: dict[str, str]) -> None:
+    """A node registers, and the watch tells of it."""
+    made = server.create("nodes", {"metadata": {"name": name}, "spec": {"taints": list(taints)}})
+    nodes.apply("ADDED", nodes.decode(json.dumps(made).encode()))
+
+
+async def taints(api: Api, name: str) -> list[dict[str, Any]]:
+    found: dict[str, Any] = json.loads(await api.request("GET", f"/api/v1/nodes/{name}"))
+    return list(found["spec"].get("taints") or [])
+
+
+async def test_a_start_up_taint_goes_with_the_first_report_and_others_stay(
+    server: ApiServer, api: Api, service: Service
+) -> None:
+    nodes = Nodes()
+    join(server, nodes, "n1", OTHER, OURS)
+    join(server, nodes, "n2", OURS)
+    join(server, nodes, "n3", OTHER)
+    async with running(StartupTaint(api, service.ledger, nodes).run):
+        await asyncio.sleep(0.7)
+        assert OURS in await taints(api, "n1")
+        service.report(exact(kubelet(), name="n1"))
+        service.report(exact(kubelet(), name="n3"))
+        await assert_eventually(lambda: _has_gone(api, "n1"))
+    assert await taints(api, "n1") == [OTHER]
+    assert await taints(api, "n2") == [OURS]
+    assert await taints(api, "n3") == [OTHER]
+    written = {entry.asked.path for entry in server.log() if entry.asked.method == "PATCH"}
+    assert written == {"/api/v1/nodes/n1"}
+    assert service.ledger.events["startup_taint_removed"] == 1
+
+
+async def _has_gone(api: Api, name: str) -> bool:
+    return OURS not in await taints(api, name)
+
+
+async def test_a_taint_that_comes_in_between_is_not_lost(server: ApiServer, api: Api, service: Service) -> None:
+    nodes = Nodes()
+    join(server, nodes, "n1", OURS)
+    service.report(exact(kubelet(), name="n1"))
+    conflict = server.levers.answer(409, method="PATCH", path="/api/v1/nodes/n1", count=1)
+    async with running(StartupTaint(api, service.ledger, nodes).run):
+        await assert_eventually(lambda: conflict.hits == 1)
+        body = json.dumps({"spec": {"taints": [OURS, OTHER]}}).encode()
+        await api.request("PATCH", "/api/v1/nodes/n1", body=body, content_type="application/merge-patch+json")
+        await assert_eventually(lambda: _has_gone(api, "n1"))
+    assert await taints(api, "n1") == [OTHER]
+
+
+@pytest.mark.usefixtures("server")
+async def test_a_node_whose_report_is_not_confirmed_keeps_its_taint(api: Api, service: Service) -> None:
+    nodes = Nodes()
+    document = {"metadata": {"name": "n1"}, "spec": {"taints": [OURS]}}
+    nodes.apply("ADDED", nodes.decode(json.dumps(document).encode()))
+    service.report(exact(kubelet(), name="n1"))
+    service.ledger.unconfirmed.put("n1", ("cpu-manager",))
+    chores = StartupTaint(api, service.ledger, nodes)
+    assert not chores.due()
+    service.ledger.unconfirmed.put("n1", ())
+    assert list(chores.due()) == ["n1"]
+    nodes.apply("DELETED", nodes.decode(json.dumps(document).encode()))
+    assert not chores.due()
+
+
+async def refuse(
+    api: Api, service: Service, name: str, *, reason: str = "TopologyAffinityError", **metadata: Any
+) -> str:
+    """A pod that its kubelet has refused, on the API server and in the ledger. Returns its uid."""
+    document = pod(name, "2", node="n1")
+    document["metadata"] = {"name": name, "namespace": "default", **metadata}
+    made = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
+    status = {"phase": "Failed", "reason": reason, "message": "Resources cannot be allocated"}
+    body = json.dumps({"status": status}).encode()
+    path = f"{PODS}/{name}/status"
+    failed = await api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+    service.put(json.loads(failed))
+    return str(made["metadata"]["uid"])
+
+
+OWNED = {
+    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}]
+}
+
+
+async def test_a_refused_pod_is_deleted_after_an_event_if_somebody_makes_it_anew(
+    server: ApiServer, api: Api, service: Service
+) -> None:
+    service.report(exact(kubelet(), name="n1"))
+    uid = await refuse(api, service, "owned", **OWNED)
+    await refuse(api, service, "bare")
+    await refuse(api, service, "other-reason", reason="UnexpectedAdmissionError", **OWNED)
+    assert service.ledger.events["refusal_TopologyAffinityError"] == 2
+    async with running(RefusedPods(api, service.ledger).run):
+        await assert_eventually(lambda: _names(server) == {"bare", "other-reason"})
+    (event,) = server.store.objects("events.events.k8s.io")
+    assert event["regarding"]["uid"] == uid
+    assert event["note"].startswith("The kubelet of n1 refused the pod (Resources cannot be allocated).")
+    order = [(entry.asked.method, entry.asked.path) for entry in server.log() if entry.asked.method != "GET"][-2:]
+    assert order == [("POST", "/apis/events.k8s.io/v1/namespaces/default/events"), ("DELETE", f"{PODS}/owned")]
+    assert service.ledger.events["refused_pod_deleted"] == 1
+
+
+def _names(server: ApiServer) -> set[str]:
+    return {one["metadata"]["name"] for one in server.store.objects("pods")}
+
+
+async def test_a_pod_made_anew_under_the_name_of_a_refused_one_is_left_alone(
+    server: ApiServer, api: Api, service: Service
+) -> None:
+    await refuse(api, service, "p", **OWNED)
+    await api.request("DELETE", f"{PODS}/p", query={"gracePeriodSeconds": "0"})
+    document = pod("p", "2")
+    document["metadata"] = {"name": "p", "namespace": "default", **OWNED}
+    server.create("pods", document)
+    async with running(RefusedPods(api, service.ledger).run):
+        await assert_eventually(lambda: any(entry.asked.method == "GET" for entry in server.log()))
+        await asyncio.sleep(0.1)
+    assert _names(server) == {"p"}
+    assert not list(server.store.objects("events.events.k8s.io"))
+
+
+async def test_what_cannot_be_done_holds_up_nothing_else_and_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    tried: list[str] = []
+
+    async def do(name: str) -> None:
+        tried.append(name)
+        if name == "bad":
+            raise ApiError(403, "Forbidden", "no", request="PATCH")
+
+    async with running(lambda: chore.run("try", lambda: {"bad": "bad", "good": "good"}, do, interval=0.01)):
+        await assert_eventually(lambda: tried.count("bad") > 1)
+    assert tried[:2] == ["bad", "good"]
+    assert tried.count("good") == 1, "it is not due again before the watch has had time"
+    assert [record.getMessage() for record in caplog.records] == ["Cannot try"]
+
+
+async def test_a_server_in_trouble_is_left_alone_by_all_for_a_while() -> None:
+    tried: list[str] = []
+
+    async def do(name: str) -> None:
+        tried.append(name)
+        if len(tried) == 1:
+            raise ApiError(500, "InternalError", "no", request="PATCH")
+
+    async with running(lambda: chore.run("try", lambda: {"a": "a", "b": "b"}, do, interval=0.01)):
+        await asyncio.sleep(0.2)
+        assert tried == ["a"]
+        await assert_eventually(lambda: set(tried) == {"a", "b"})
+
+
+async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_that_changes(
+    server: ApiServer, api: Api, service: Service
+) -> None:
+    service.report(exact(kubelet(), name="n1"))
+    for name in ("left", "right"):
+        service.put(pod(name, "3", node="n1"))
+    service.clock.now += 10
+    document = pod("wide", "3", priority=5)
+    del document["metadata"]["uid"]
+    made = json.loads(await api.request("POST", PODS, body=json.dumps(document).encode()))
+    service.put({**pod("wide", "3", conditions=WAITS, priority=5), "metadata": made["metadata"]})
+    waiting = WaitingPods(api, service.ledger, service.answers, service.clock)
+    assert not waiting.due(), "it may be placed at once"
+    service.clock.now += 11
+    first = waiting.due()
+    await waiting._tell(*first.values())
+    assert not waiting.due(), "nothing has changed"
+    service.ledger.drop_pod("uid-left")
+    service.put(pod("other", "2", node="n1"))
+    assert not waiting.due(), "not so soon"
+    service.clock.now += 61
+    second = waiting.due()
+    await waiting._tell(*second.values())
+    events = sorted(server.store.objects("events.events.k8s.io"), key=lambda one: one["eventTime"])
+    notes = [event["note"] for event in events]
+    assert notes[0] == (
+        "n1 comes nearest: container c needs cpu 3, memory 1Gi together; node 0 has only cpu 0; node 1 has only cpu 1. "
+        "In the way: default/right (1 of lower priority). With enough room 1 node would do."
+    )
+    assert len(set(notes)) == 2
+    (shown,) = server.store.objects("pods")
+    (condition,) = [one for one in shown["status"]["conditions"] if one["type"] == "topowise.io/Alignable"]
+    assert (condition["status"], condition["message"]) == ("False", notes[1])
+    service.ledger.stop_waiting(str(made["metadata"]["uid"]))
+    assert not waiting.due()
+
+
+def test_what_is_in_the_way_of_a_pod() -> None:
+    service = Service("TightFit")
+    service.report(exact(kubelet(), name="n1"))
+    service.report(exact(kubelet(), name="n2"))
+    record = service.put(pod("wide", "3", conditions=WAITS))
+    assert obstacle(service.ledger, service.answers, record, ["n1", "n2"]) is None, "it fits"
+    for name in ("n1", "n2"):
+        for number in range(2):
+            service.put(pod(f"{name}-{number}", "2" if name == "n2" else "3", node=name, priority=9))
+    service.clock.now += 10
+    found = obstacle(service.ledger, service.answers, record, ["n1", "n2"])
+    assert found is not None
+    assert (found.nearest, found.now, found.never, found.lesser) == ("n2", 2, 0, 0)
+    assert set(found.in_the_way) < {"default/n2-0", "default/n2-1"}
+    huge = service.put(pod("huge", "5", conditions=WAITS))
+    never = obstacle(service.ledger, service.answers, huge, ["n1", "n2"])
+    assert never is not None
+    assert never.text == "None of 2 nodes could align the pod, even if it were empty."

@@ -1,0 +1,375 @@
+"""Pods that wish devices near each other (topowise.io/device-affinity), as kube-scheduler asks about them over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from sandbox.exported import exported
+from scheduling import Service, machine, pod
+from topowise import nrt
+from topowise.attributes import PCI, places
+from topowise.attributes.places import Located
+from topowise.errors import ConfigError
+from topowise.kubeletconfig import KubeletConfiguration
+from topowise.pci import Place
+from topowise.runtime import config
+from topowise_scheduler import metrics, refusals
+from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
+from topowise_scheduler.extender import http
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubectl import arguments
+from topowise_scheduler.kubectl.console import Console
+from topowise_scheduler.kubectl.doctor import command
+from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine, Placement
+from topowise_scheduler.view import together
+
+GPU, NIC = "nvidia.com/gpu", "rdma/hca"
+REQUIRE = {ANNOTATION: f"require {GPU},{NIC}: pcie-switch"}
+PREFER = {ANNOTATION: f"prefer {GPU},{NIC}: pcie-switch"}
+CONFIGURATION = KubeletConfiguration(topologyManagerPolicy="single-numa-node", cpuManagerPolicy="none")
+# The NUMA node of each device. "g" are GPUs, "n" NICs.
+DEVICES = {"g0": 0, "g1": 0, "g2": 1, "g3": 1, "n0": 0, "n1": 0, "n2": 1, "n3": 1}
+# By node, for each device the root port that it hangs on.
+ONE_SWITCH = DEVICES
+TWO_SWITCHES = {one: int(one[1]) for one in DEVICES}
+APART = {one: zone + 2 * (one[0] == "n") for one, zone in DEVICES.items()}
+
+
+def hardware() -> Machine:
+    listed = tuple(
+        DevicePlugin(resource, tuple(Device(one, (zone,)) for one, zone in DEVICES.items() if one[0] == letter))
+        for resource, letter in ((GPU, "g"), (NIC, "n"))
+    )
+    return msgspec.structs.replace(machine(), devices=listed)
+
+
+def node(
+    name: str,
+    ports: Mapping[str, int],
+    kubelet: Kubelet | None = None,
+    version: str = "1",
+    config: KubeletConfiguration = CONFIGURATION,
+) -> nrt.NodeResourceTopology:
+    """What our exporter writes of a node: without any `ports` nothing about PCI."""
+    made = exported(hardware(), config, kubelet or Kubelet(hardware(), config), lambda uid: ("default", uid[4:]))
+    located = {
+        one: Located(f"0000:{number:02x}:00.0", Place(("pci0000:00", f"0000:00:{port:02x}.0"), DEVICES[one]))
+        for number, (one, port) in enumerate(ports.items(), 1)
+    }
+    named = (*made.attributes, nrt.Attribute(PCI, places.write(located).text)) if ports else made.attributes
+    metadata = msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
+    return msgspec.structs.replace(made, metadata=metadata, attributes=named)
+
+
+def wanting(name: str, annotations: Mapping[str, str], gpus: int = 1, nics: int = 1, **fields: Any) -> dict[str, Any]:
+    made = pod(name, annotations=dict(annotations), **fields)
+    for amounts in made["spec"]["containers"][0]["resources"].values():
+        amounts |= {GPU: str(gpus), NIC: str(nics)}
+    return made
+
+
+ALL = {"one-switch": ONE_SWITCH, "two-switches": TWO_SWITCHES, "apart": APART, "silent": {}}
+
+
+def service(nodes: Mapping[str, Mapping[str, int]] = ALL, **options: Any) -> Service:
+    made = Service(**options)
+    for name, ports in nodes.items():
+        made.report(node(name, ports))
+    return made
+
+
+def asked(made: Service, verb: str, document: dict[str, Any], *names: str) -> Any:
+    """What POST /<verb> answers; what follows the answer is done too."""
+    app = http.Application(made.served(), http.Metrics(CollectorRegistry()), 1 << 20)
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        body = msgspec.json.encode({"Pod": document, "Nodes": None, "NodeNames": names})
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app({"type": "http", "path": f"/v1/{verb}", "method": "POST", "query_string": b""}, receive, send))
+    return json.loads(sent[1]["body"])
+
+
+def scores(made: Service, document: dict[str, Any], *names: str) -> dict[str, int]:
+    return {one["Host"]: one["Score"] for one in asked(made, "prioritize", document, *names)}
+
+
+def test_require_lets_pass_where_it_is_sure() -> None:
+    answer = asked(service(), "filter", wanting("p", REQUIRE), *ALL)
+    assert answer["NodeNames"] == ["one-switch"]
+    assert answer["FailedAndUnresolvableNodes"] == {
+        "two-switches": refusals.NOT_SURELY_NEAR,
+        "apart": refusals.NOT_NEAR,
+        "silent": refusals.PLACES_UNKNOWN,
+    }
+
+
+def test_require_can_be_content_with_what_is_possible() -> None:
+    made = service(affinity=Settings(admits="possible"))
+    answer = asked(made, "filter", wanting("p", REQUIRE), *ALL)
+    assert answer["NodeNames"] == ["one-switch", "two-switches"]
+    assert scores(made, wanting("p", REQUIRE), "one-switch", "two-switches") == {"one-switch": 10, "two-switches": 0}
+
+
+def test_a_node_that_nobody_has_reported_is_not_sure() -> None:
+    assert asked(Service(), "filter", wanting("p", REQUIRE), "n1")["FailedAndUnresolvableNodes"] == {
+        "n1": refusals.PLACES_UNKNOWN
+    }
+
+
+def test_prefer_refuses_nothing_and_scores_what_is_sure_above_what_is_possible() -> None:
+    made = service()
+    assert asked(made, "filter", wanting("p", PREFER), *ALL)["NodeNames"] == list(ALL)
+    found = scores(made, wanting("p", PREFER), *ALL)
+    assert found["one-switch"] > found["two-switches"] > found["apart"] == found["silent"]
+
+
+def test_without_a_word_it_is_preferred() -> None:
+    wish = {ANNOTATION: f"{GPU},{NIC}: pcie-switch"}
+    assert asked(service(), "filter", wanting("p", wish), *ALL)["NodeNames"] == list(ALL)
+
+
+def test_an_aligned_node_comes_before_near_devices() -> None:
+    """One NUMA node has its GPUs given out, the other its NICs: near each other in PCI, and not aligned."""
+    config = msgspec.structs.replace(CONFIGURATION, topologyManagerPolicy="best-effort")
+    split = Kubelet(hardware(), config)
+    split.hold("uid-a", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0", "g1"), NIC: ("n2", "n3")})})
+    made = Service()
+    made.report(node("split", dict.fromkeys(DEVICES, 1), split, config=config))
+    made.report(node("apart", APART, config=config))
+    found = scores(made, wanting("p", PREFER), "split", "apart")
+    assert found["apart"] > found["split"]
+    assert [one.outcome for name in ("split", "apart") for one in affinity(made, name)] == ["sure", "impossible"]
+
+
+def affinity(made: Service, name: str, annotations: Mapping[str, str] = PREFER) -> Any:
+    document = msgspec.convert(wanting("p", annotations), Pod)
+    return made.view.explanations(document, [name])[0].device_affinity
+
+
+def test_pods_without_the_annotation_are_answered_as_ever() -> None:
+    made = service()
+    record = made.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
+    assert record.wishes == ()
+    assert asked(made, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
+    assert made.answers._affinities._kept == {}
+
+
+def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
+    made = service({"n1": ONE_SWITCH})
+    question = made.question(wanting("p", REQUIRE), "n1")
+    first = made.answers.affinity(question, "n1")
+    assert first is not None
+    assert made.answers.affinity(question, "n1") is first
+    made.report(node("n1", APART, version="2"))
+    again = made.answers.affinity(question, "n1")
+    assert (first.outcomes, again and again.outcomes) == (("sure",), ("impossible",))
+
+
+@pytest.mark.parametrize(("rule", "outcome"), [("any", "possible"), ("lowest-ids", "sure")])
+def test_a_plugin_whose_rule_is_known_narrows_the_choice(rule: Rule, outcome: str) -> None:
+    """The lowest ids of both resources hang on one switch."""
+    made = service({"n1": TWO_SWITCHES}, affinity=Settings({GPU: rule, NIC: rule}))
+    assert [one.outcome for one in affinity(made, "n1")] == [outcome]
+
+
+def test_rules_of_plugins_are_configured() -> None:
+    head = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
+    text = b"deviceAffinity: {required: possible, plugins: [{resource: nvidia.com/gpu, rule: nvidia}]}\n"
+    assert config.parse(SchedulerConfiguration, head + text).device_affinity.settings == Settings(
+        {GPU: "nvidia"}, "possible"
+    )
+    assert config.parse(SchedulerConfiguration, head).device_affinity.settings == Settings()
+    with pytest.raises(ConfigError, match=r"deviceAffinity\.plugins"):
+        config.parse(SchedulerConfiguration, head + text.replace(b"rule: nvidia", b"rule: amd"))
+
+
+def test_a_pod_that_waits_is_tried_again_only_where_its_devices_would_be_near() -> None:
+    made = service()
+    record = made.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
+    assert made.answers.fits(record, list(ALL)).tolist() == [True, False, False, False]
+
+
+BAD = {
+    "nvidia.com/gpu": "entries as 'require nvidia.com/gpu,rdma/hca: pcie-switch'",
+    "require nvidia.com/gpu: pcie": "one of pcie-switch, pcie-root-port, pcie-root at its end",
+    "require nvidia.com/gpu,rdma/other: pcie-root": "'rdma/other': expected a resource of which a container of the pod",
+    "must nvidia.com/gpu: pcie-root": "entries as",
+    ";": "1 to 8 entries",
+    "cpu,memory: pcie-root": "entries as",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_a_bad_annotation_is_one_clear_error(text: str) -> None:
+    made = service({"n1": ONE_SWITCH})
+    error = asked(made, "filter", wanting("p", {ANNOTATION: text}), "n1")["Error"]
+    assert error.startswith(f"annotation {ANNOTATION} '")
+    assert BAD[text] in error
+    assert error.endswith("the pod is not placed until it is corrected")
+    assert asked(made, "prioritize", wanting("p", {ANNOTATION: text}), "n1") == []
+    # A pod that is there already counts as it is.
+    assert made.put(wanting("there", {ANNOTATION: text}, node="n1")).wishes == ()
+
+
+def test_a_damaged_attribute_is_told_and_costs_only_the_places() -> None:
+    made = Service()
+    whole = node("n1", ONE_SWITCH)
+    broken = tuple(nrt.Attribute(one.name, "[[") if one.name == PCI else one for one in whole.attributes)
+    made.report(msgspec.structs.replace(whole, attributes=broken))
+    state = made.ledger.node_state("n1")
+    assert state is not None and state.report is not None
+    assert state.report.precision == "exact"
+    [problem] = state.report.problems
+    assert problem.startswith(f"attribute {PCI}: places '[['")
+    assert problem.endswith("; where its devices are is not known")
+    assert asked(made, "filter", wanting("p", {}), "n1")["NodeNames"] == ["n1"]
+    assert asked(made, "filter", wanting("p", REQUIRE), "n1")["NodeNames"] == []
+
+
+def test_a_pod_that_no_report_has_confirmed_may_hold_other_devices_than_predicted() -> None:
+    """Predicted on g0 and n0 it may hold g1 and n1: what is left is not known."""
+    made = service({"one": ONE_SWITCH, "two": {**TWO_SWITCHES, "g2": 9, "g3": 9, "n2": 10, "n3": 10}})
+    for name in ("one", "two"):
+        made.put(wanting(f"first-{name}", {}, node=name))
+    assert [one.outcome for one in affinity(made, "one")] == ["sure"]
+    assert [one.outcome for one in affinity(made, "two")] == ["possible"]
+    truth = Kubelet(hardware(), CONFIGURATION)
+    truth.hold("uid-first-two", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0",), NIC: ("n0",)})})
+    made.report(node("two", {**TWO_SWITCHES, "g2": 9, "g3": 9, "n2": 10, "n3": 10}, truth, "2"))
+    assert [one.outcome for one in affinity(made, "two")] == ["sure"]
+
+
+def test_a_bind_asks_again_if_the_node_has_changed() -> None:
+    made = service({"n1": ONE_SWITCH})
+    record = made.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
+    assert record.needs is not None
+    made.report(node("n1", TWO_SWITCHES, version="2"))
+    assert made.ledger.assume(record, record.needs, "n1") == refusals.NOT_SURELY_NEAR
+    made.report(node("n1", ONE_SWITCH, version="3"))
+    assert made.ledger.assume(record, record.needs, "n1") == ""
+
+
+@pytest.mark.parametrize(
+    ("ports", "held", "outcome"),
+    [
+        (TWO_SWITCHES, ("g0", "n0"), "met"),
+        (TWO_SWITCHES, ("g0", "n1"), "not_met"),
+        ({}, ("g0", "n0"), "unknown"),
+    ],
+)
+def test_what_the_pod_got_is_compared_with_the_wish_and_counted(
+    ports: Mapping[str, int], held: tuple[str, str], outcome: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    made = service({"n1": ports})
+    made.put(wanting("p", PREFER, node="n1"))
+    truth = Kubelet(hardware(), CONFIGURATION)
+    gpu, nic = held
+    truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: (gpu,), NIC: (nic,)})})
+    for version in ("2", "3"):
+        made.report(node("n1", ports, truth, version))
+    registry = metrics.registry(made.ledger, made.answers)
+    name = "topowise_scheduler_device_affinity_total"
+    assert {one: registry.get_sample_value(name, {"outcome": one}) for one in ("met", "not_met", "unknown")} == {
+        "met": 0,
+        "not_met": 0,
+        "unknown": 0,
+        outcome: 1,
+    }
+    assert ("Devices of a pod lie farther apart than it wishes" in caplog.text) is (outcome == "not_met")
+
+
+def test_explain_says_what_it_is_and_why() -> None:
+    made = service()
+    found = {name: affinity(made, name)[0] for name in ALL}
+    assert {name: one.outcome for name, one in found.items()} == {
+        "one-switch": "sure",
+        "two-switches": "possible",
+        "apart": "impossible",
+        "silent": "unknown",
+    }
+    assert str(found["one-switch"]) == (
+        "device affinity prefer nvidia.com/gpu,rdma/hca: pcie-switch is sure: whatever the kubelet takes"
+    )
+    assert found["two-switches"].why == (
+        "it depends on what the kubelet takes: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
+    )
+    assert found["apart"].why == "whatever the kubelet takes: nvidia.com/gpu g0 and rdma/hca n0 are PHB apart"
+    assert found["silent"].why == "no report tells where the node's devices are on the PCI buses"
+
+
+def test_nobody_is_evicted_where_the_devices_would_not_be_near() -> None:
+    """Every GPU is given out; the one that an eviction frees is only on one of the two nodes at a switch with NICs."""
+    for ports, expected in ((ONE_SWITCH, {"n1"}), (APART, set[str]())):
+        made = Service()
+        full = Kubelet(hardware(), CONFIGURATION)
+        for number, one in enumerate(("g0", "g1", "g2", "g3")):
+            zone = DEVICES[one]
+            full.hold(f"uid-v{number}", {}, {"c": Placement("app", (zone,), True, None, (), {GPU: (one,)})})
+        made.report(node("n1", ports, full))
+        for number in range(4):
+            made.put(wanting(f"v{number}", {}, nics=0, node="n1", priority=0), is_news=False)
+        args = {
+            "Pod": wanting("p", REQUIRE, priority=1000),
+            "NodeNameToMetaVictims": {"n1": {"Pods": [{"UID": "uid-v0"}], "NumPDBViolations": 0}},
+        }
+        reply = asyncio.run(made.verbs().preempt(msgspec.json.encode(args)))
+        assert set(json.loads(reply.body)["NodeNameToMetaVictims"]) == expected
+
+
+def test_as_many_fit_as_surely_get_near_devices() -> None:
+    """One NUMA node has one switch, the other a switch for each GPU, of which nobody knows which it will be."""
+
+    def room(ports: Mapping[str, int], annotations: Mapping[str, str]) -> tuple[int, str]:
+        [filling] = service({"n1": ports}).view.fillings(
+            msgspec.convert(wanting("p", annotations, cpu="0"), Pod), ["n1"]
+        )
+        while filling.add():
+            pass
+        return filling.count, filling.limit
+
+    def at_once(ports: Mapping[str, int], count: int) -> tuple[int, str]:
+        made = service({"n1": ports})
+        made.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
+        pods = [msgspec.convert(wanting(f"p{at}", REQUIRE, cpu="0"), Pod) for at in range(count)]
+        found = together.place(made.answers, made.view, pods, ["n1"])
+        return len(found.placements), found.why
+
+    nics_on_one_switch = {**TWO_SWITCHES, "g0": 1, "n0": 1, "n1": 1, "g1": 1}
+    assert room(ONE_SWITCH, REQUIRE)[0] == room(ONE_SWITCH, {})[0] == 4
+    assert room(nics_on_one_switch, REQUIRE) == (2, refusals.NOT_SURELY_NEAR)
+    assert at_once(ONE_SWITCH, 4) == (4, "")
+    assert at_once(nics_on_one_switch, 3) == (2, f"0/1 nodes: 1 {refusals.NOT_SURELY_NEAR}")
+
+
+@pytest.mark.parametrize(("nic", "is_met"), [("n0", True), ("n1", False)])
+def test_doctor_names_pods_whose_wish_is_not_met(nic: str, is_met: bool, tmp_path: Path) -> None:
+    truth = Kubelet(hardware(), CONFIGURATION)
+    truth.hold("uid-p", {}, {"c": Placement("app", (0,), True, None, (), {GPU: ("g0",), NIC: (nic,)})})
+    topology = msgspec.to_builtins(node("n1", TWO_SWITCHES, truth))
+    running = wanting("p", PREFER, node="n1", phase="Running", startTime="2026-05-28T20:26:40Z")
+    items = [
+        {**topology, "apiVersion": nrt.API_VERSION, "kind": nrt.KIND},
+        {**running, "apiVersion": "v1", "kind": "Pod"},
+    ]
+    file = tmp_path / "cluster.json"
+    file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    options = arguments.parser("0").parse_args(["doctor", "-f", str(file), "-o", "json"])
+    found = json.loads(command.run(options, Console(None, 100, now=1_780_000_000.0)).text)
+    values = {one["thing"]: one["value"] for one in found if "device affinity" in one["value"]}
+    why = "prefer nvidia.com/gpu,rdma/hca: pcie-switch is not met: nvidia.com/gpu g0 and rdma/hca n1 are PHB apart"
+    assert values == ({} if is_met else {"pod default/p": f"device affinity {why}"})
