@@ -20,6 +20,7 @@ import msgspec
 from topowise import pods
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
+from topowise_scheduler.cluster.apart_rows import ApartNodes, ApartRows, Lesser
 from topowise_scheduler.cluster.bookings import Booking, BookingState
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State, bound
@@ -47,6 +48,11 @@ _ALONE_S: Final = 600.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
 _MAX_PRIORITIES: Final = 64
+# From more on, what a node is without those nominated there is made when it changes, and not only when it is asked for:
+# then there are too many nodes for one question.
+_FEW_NOMINATED: Final = 8
+# Above the priority of any pod.
+_HIGHEST: Final = 1 << 32
 _WISHES: Final[Mapping[bool | None, str]] = {True: "wish_met", False: "wish_not_met", None: "wish_unknown"}
 _AS_IT_COMES: Final = Settings()
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
@@ -78,8 +84,9 @@ class Ledger:
         self._pods = PodStates()
         # As the Nodes tell them; the strings are shared.
         self._kubelets: dict[str, tuple[str, PageSizes]] = {}
-        # By priority; made when it is asked for, and gone when anybody's nomination changes.
-        self._lesser: dict[int, dict[str, frozenset[str]]] = {}
+        # By priority, made when it is asked for; and the nodes on which nominations have changed since.
+        self._lesser: dict[int, Lesser] = {}
+        self._renominated: set[str] = set()
         self._others_bound_at = float("-inf")
         self._strangers = Strangers()
         self._quarantine = Quarantine()
@@ -103,6 +110,7 @@ class Ledger:
         self._logged: dict[str, OncePerChange] = {}
         self.possible = PossibleRows(engine)
         """What nodes may be whose pods may lie elsewhere than predicted."""
+        self._apart = ApartRows(engine, self.states)
         self._improved: set[str] = set()
         self._events: Counter[str] = Counter()
 
@@ -251,6 +259,7 @@ class Ledger:
             self._logged.pop(name, None)
             self._quarantine.release(name)
             self.possible.put(name, [], 0)
+            self._apart.drop(name)
             self._changed.pop(name, None)
             self.engine.drop(name)
             self._improved.discard(name)
@@ -577,34 +586,55 @@ class Ledger:
     # What a question has to know beside the engine
 
     def exceptions(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
-        """Nodes whose state for this pod is another than the engine's, with the pods that do not count there.
+        """Nodes whose state for this pod is another than the engine's, with the pods that do not count there."""
+        return {**self._lesser_nominated(priority).others, **self.own_nodes(uid, priority)}
 
-        They are the pod itself where it is or is expected, and pods of lower priority that are nominated and not yet on
-        their way.
-        """
-        lesser = self._lesser_nominated(priority)
+    def own_nodes(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
+        """Nodes on which the pod itself is or is expected, with the pods that do not count there for it: itself, and
+        lesser ones."""
         pod = self._pods.of(uid)
-        found = lesser
-        for name in {pod.node, pod.nominated} - {""}:
-            found = {**found, name: lesser.get(name, frozenset()) | {uid}}
-        return found
+        if not (pod.node or pod.nominated):
+            return {}
+        lesser = self._lesser_nominated(priority).others
+        return {name: lesser.get(name, frozenset()) | {uid} for name in {pod.node, pod.nominated} - {""}}
 
-    def _lesser_nominated(self, priority: int) -> dict[str, frozenset[str]]:
+    def apart(self, priority: int) -> ApartNodes | None:
+        """Nodes that are another for a pod of this priority, as pods of lower priority are nominated there that are not
+        on their way yet; None without any."""
+        lesser = self._lesser_nominated(priority)
+        return self._apart.nodes(lesser) if lesser.others else None
+
+    def _lesser_nominated(self, priority: int) -> Lesser:
         """By node the pods that are nominated there and do not stand in the way of one of this priority."""
         found = self._lesser.get(priority)
         if found is None:
             if len(self._lesser) >= _MAX_PRIORITIES:
                 self._lesser.clear()
-            nodes: dict[str, set[str]] = {}
-            for uid, name in self._pods.nominated.items():
-                if self._is_lesser(name, uid, priority):
-                    nodes.setdefault(name, set()).add(uid)
-            found = self._lesser[priority] = {name: frozenset(uids) for name, uids in nodes.items()}
+            found = self._lesser[priority] = Lesser()
+            for name in set(self._pods.nominated.values()):
+                found.put(name, self._lesser_on(name, priority))
+        for name in self._renominated:
+            for one, lesser in self._lesser.items():
+                lesser.put(name, self._lesser_on(name, one))
+            if not self._lesser_on(name, _HIGHEST):
+                self._apart.drop(name)
+        self._renominated.clear()
         return found
+
+    def _lesser_on(self, name: str, priority: int) -> frozenset[str]:
+        node_state = self._nodes.get(name)
+        if node_state is None:
+            return frozenset()
+        return frozenset(
+            uid
+            for uid, one in node_state.bookings.items()
+            if one.state is BookingState.NOMINATED and one.record.priority < priority
+        )
 
     def disregarded(self, uid: str, priority: int, name: str) -> Set[str]:
         """Pods expected on a node that do not stand in the way of this one: itself, and lesser nominated ones."""
-        return self.exceptions(uid, priority).get(name, frozenset())
+        own = self.own_nodes(uid, priority)
+        return own[name] if name in own else self._lesser_nominated(priority).others.get(name, frozenset())
 
     def quarantined(self, shape: bytes) -> Collection[str]:
         """Nodes whose kubelet has refused a pod of this shape since their last report."""
@@ -689,8 +719,7 @@ class Ledger:
 
     def _forget_lesser(self, uid: str, state: PodState) -> None:
         """Who is nominated where changes."""
-        if state.nominated or self._pods.of(uid).nominated:
-            self._lesser.clear()
+        self._renominated.update({state.nominated, self._pods.of(uid).nominated} - {""})
 
     def _put_refusal(self, record: PodRecord) -> None:
         self._events[f"refusal_{record.refusal}"] += 1
@@ -728,6 +757,10 @@ class Ledger:
             self.possible.put(
                 name, possible_placements(node_state.kubelet, uncertain, self._highest(node_state, now)), len(uncertain)
             )
+        if len(self._pods.nominated) > _FEW_NOMINATED:
+            nominated = self._lesser_on(name, _HIGHEST)
+            if nominated:
+                self._apart.prepare(name, nominated)
         if better:
             self._improved.add(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=len(node_state.bookings)))
@@ -744,11 +777,6 @@ class Ledger:
         return Booking(
             record, needs, state, since=now, acknowledged=now if record.acknowledged else None, was_there=was_there
         )
-
-    def _is_lesser(self, name: str, uid: str, priority: int) -> bool:
-        """Whether a pod that is nominated there does not stand in the way of one of this priority."""
-        booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None
-        return booking is not None and booking.state is BookingState.NOMINATED and booking.record.priority < priority
 
 
 def _size(record: PodRecord) -> int:

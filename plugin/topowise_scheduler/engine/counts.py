@@ -190,6 +190,11 @@ def is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     return len(one) == len(other) and all(map(is_, one, other))
 
 
+def is_same_node(one: Kubelet, other: Kubelet) -> bool:
+    """Whether these are states of one node, with the same hardware, devices and settings."""
+    return is_same(sources(one), sources(other))
+
+
 def hardware_of(kubelet: Kubelet) -> Hardware:
     """What stays while pods come and go."""
     zones = len(kubelet.node_ids)
