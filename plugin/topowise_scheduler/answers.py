@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from topowise import pods
 from topowise.errors import ParseError
+from topowise.runtime.turns import UnpreparedError
 from topowise_scheduler import refusals, strategies
 from topowise_scheduler.cluster.affinities import Affinities
 from topowise_scheduler.cluster.ledger import Ledger
@@ -71,14 +72,6 @@ class Verdicts(msgspec.Struct, frozen=True):
     def text(self, index: int) -> str:
         """Why the node is refused, "" if it is not."""
         return self.texts[int(self.words[index])]
-
-
-class UnpreparedError(Exception):
-    """The answer would take long; it does not once the `steps` are done, and is to be asked for again then."""
-
-    def __init__(self, steps: Iterator[None]) -> None:
-        super().__init__("the answer is to be made in steps")
-        self.steps = steps
 
 
 class _Texts:

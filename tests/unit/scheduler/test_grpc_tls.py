@@ -45,7 +45,7 @@ def put(tls: ServingTls, authority: Authority, name: str) -> None:
 
 def _scoring() -> grpc_api.Scoring:
     service = Service()
-    return grpc_api.Scoring(service.answers, service.view, lambda: None)
+    return grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: None)
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ async def serving(tls: ServingTls, not_ready: str | None = None) -> AsyncIterato
     service.report(counts("n1", "8", included=()))
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    scoring = grpc_api.Scoring(service.answers, service.view, lambda: not_ready)
+    scoring = grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: not_ready)
     task = asyncio.create_task(grpc_api.serve(Grpc(port=port, tls=tls), scoring))
     try:
         yield port
