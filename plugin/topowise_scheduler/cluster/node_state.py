@@ -22,9 +22,9 @@ from topowise_scheduler.cluster.possible_placements import holds_anything, own_a
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.same_zones import same_zones
 from topowise_scheduler.device_affinity import Devices
-from topowise_scheduler.engine.counts import is_same_node
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.same_node import is_same_node
 from topowise_scheduler.report import PageSizes, Placements, PodName, Report, kubelet_of, of_node
 
 

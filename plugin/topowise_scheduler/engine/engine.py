@@ -19,11 +19,12 @@ from topowise.attributes import POLICIES
 from topowise_scheduler.engine import admission
 from topowise_scheduler.engine.cache import ANY_DEVICES, BY_CPUS, EXACT, NOT_LOOKED_FOR, CachedVerdicts, VerdictCache
 from topowise_scheduler.engine.candidates import Candidates, candidates_of
-from topowise_scheduler.engine.counts import Counts, Hardware, Traits, hardware_of, is_same, read, sources
+from topowise_scheduler.engine.counts import Counts, Hardware, Traits, hardware_of, read
 from topowise_scheduler.engine.node_groups import Columns, NodeGroup
 from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.located import located as located_by
+from topowise_scheduler.kubelet.same_node import is_same, sources
 from topowise_scheduler.shape import PodForm, PodRequests
 
 _NO, _YES, _UNCERTAIN = 0, 1, 2

@@ -20,6 +20,7 @@ import pytest
 
 from pki import Authority
 from scheduling import Service, counts, pod
+from topowise.errors import SourceError
 from topowise.runtime.config import ServingTls
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import grpc_api
@@ -159,7 +160,7 @@ async def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -
     path = tmp_path / "scoring.sock"
     path.write_text("somebody's")
     scoring = _scoring()
-    with pytest.raises(OSError, match="no socket"):
+    with pytest.raises(SourceError, match="no socket"):
         await grpc_api.serve(Grpc(socket=str(path)), scoring)
     assert path.read_text() == "somebody's"
 
