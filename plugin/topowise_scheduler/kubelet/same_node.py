@@ -1,4 +1,4 @@
-"""What of a node stays while pods come and go: as long as it is the same objects, all that is read of it is the same."""
+"""What of a node stays while pods come and go: as long as it is the same objects, what is read of it is the same."""
 
 from __future__ import annotations
 
