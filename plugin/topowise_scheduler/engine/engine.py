@@ -13,6 +13,9 @@ from itertools import repeat
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
+
+# np.unique loads it at its first call, and that takes twenty milliseconds; better before anybody waits for an answer.
+import numpy.ma
 from numpy.typing import NDArray
 
 from topowise.attributes import POLICIES
