@@ -176,9 +176,23 @@ class Spec(pods.Spec, frozen=True, gc=False):
     hostNetwork: bool | None = None
 
 
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """Who has made a pod; its `controller` makes it anew."""
+
+    kind: str = ""
+    controller: bool | None = None
+
+
+class Metadata(pods.Metadata, frozen=True, gc=False):
+    """What pods.Metadata has, and owners."""
+
+    ownerReferences: tuple[Owner, ...] | None = None
+
+
 class Pod(pods.Pod, frozen=True, gc=False):
     """A pod that somebody asks about."""
 
+    metadata: Metadata
     spec: Spec
 
 

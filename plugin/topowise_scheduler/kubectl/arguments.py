@@ -7,11 +7,14 @@ from typing import Final
 
 from topowise_scheduler import strategy_names
 
+_MOST: Final = 1000
+_DIGITS: Final = len(str(_MOST))
+
 SHELLS: Final = ("bash", "zsh", "fish", "kubectl")
 
 _EPILOG: Final = (
-    "Exit status: 0 done, or yes; 1 no: a pod fits nowhere (explain, fits, simulate), or something is wrong (doctor); "
-    "2 it could not be found out, or the command line is wrong."
+    "Exit status: 0 done, or yes; 1 no: a pod fits nowhere (explain, fits, simulate, defrag), or something is wrong "
+    "(doctor); 2 it could not be found out, or the command line is wrong."
 )
 
 
@@ -27,6 +30,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     _explain(_command(commands, "explain", "why each node's kubelet would take a pod, or not"))
     _fits(_command(commands, "fits", "how many more pods like this one there is room for"))
     _simulate(_command(commands, "simulate", "where these manifests would go, and which of their pods nowhere"))
+    _defrag(_command(commands, "defrag", "the fewest pods to move so that more pods like this one fit"))
     _doctor(_command(commands, "doctor", "what is set up in a way that will hurt, and how to mend it"))
     completion = commands.add_parser("completion", help="a script for a shell, or the hook for kubectl")
     completion.add_argument("shell", choices=SHELLS)
@@ -84,6 +88,22 @@ def _simulate(made: _Parser) -> None:
         help="scoring.strategy of the service (%(default)s)",
     )
     _output(made, "table", "json")
+
+
+def _defrag(made: _Parser) -> None:
+    _file(made, "the manifest of one pod, or of what makes pods", required=True)
+    _namespace(made)
+    _cluster(made)
+    made.add_argument("--count", type=_number, metavar="N", help="so many more; as many as the manifest if not given")
+    made.add_argument("--max-moves", type=_number, default=10, metavar="K", help="move no more pods (%(default)s)")
+    _output(made, "table", "json", "yaml")
+
+
+def _number(text: str) -> int:
+    """A number of pods."""
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:_DIGITS]) <= _MOST or len(text) > _DIGITS:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number from 1 to {_MOST}")
+    return int(text)
 
 
 def _doctor(made: _Parser) -> None:

@@ -30,6 +30,7 @@ from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.manifests import Wanted
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.strategies import scale
 from topowise_scheduler.view.cluster_view import ClusterView
 
@@ -54,9 +55,11 @@ class Cluster:
         self._time = 0.0
         self.records = Records()
         self.ledger = Ledger(Engine(), lambda: self._time)
-        answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
+        self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
+        self.pods = there.pods or ()
+        self.budgets = Budgets(there.budgets)
         self.notes: list[str] = []
-        for record in sorted(map(self.records.record, there.pods or ()), key=lambda one: one.started):
+        for record in sorted(map(self.records.record, self.pods), key=lambda one: one.started):
             if record.stage == "assigned" and record.needs is None:
                 self.notes.append(f"warning: pod {record.namespace}/{record.name} is not counted: {record.problem}")
             self._time = now - max(0.0, seconds_since(record.started, now) or 0.0)
@@ -66,7 +69,7 @@ class Cluster:
         nodes.replace([nodes.node(one) for one in there.nodes or ()])
         for node in there.nodes or ():
             self.ledger.put_node(node.metadata.name, node.status.nodeInfo.bootID)
-        self.view = ClusterView(self.ledger, answers, nodes)
+        self.view = ClusterView(self.ledger, self.answers, nodes)
         for name in nodes:
             self.ledger.put_kubelet(name, *nodes.kubelet(name))
         for one in there.reports:
@@ -99,7 +102,8 @@ def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:
         there = objects.from_files(options.nodes_file)
         return there, objects.saved_at(there)
     kubectl = Kubectl(options.context, options.kubeconfig)
-    return objects.from_cluster(kubectl, pods_path=objects.PODS_PATH, nodes=True), time.time()
+    budgets = options.command == "defrag"
+    return objects.from_cluster(kubectl, pods_path=objects.PODS_PATH, nodes=True, budgets=budgets), time.time()
 
 
 def open_with_manifests(

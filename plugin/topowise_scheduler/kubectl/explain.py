@@ -8,10 +8,9 @@ from typing import Final
 
 import msgspec
 
-from topowise import pods
 from topowise.errors import SourceError
 from topowise.kube import paths
-from topowise_scheduler.kube_scheduler import Pod, Spec, unbound
+from topowise_scheduler.kube_scheduler import Metadata, Pod, Spec, unbound
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import hints, manifests, objects
 from topowise_scheduler.kubectl.columns import columns
@@ -93,7 +92,7 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
 
     if options.pod:
         namespace = options.namespace or Kubectl(options.context, options.kubeconfig).namespace()
-        pod = Pod(pods.Metadata(options.pod, namespace), Spec())
+        pod = Pod(Metadata(options.pod, namespace), Spec())
         explanations = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
         return [Explained(pod, explanations)], []
     wanted, notes = manifests.read(options.file, options.namespace or "default")
