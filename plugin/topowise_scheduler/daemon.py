@@ -38,6 +38,8 @@ from topowise_scheduler.extender.fitting import refuse as refuse_fitting
 from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.leader.alignment import AlignmentPreemption
+from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.waiting_pods import WaitingPods
@@ -138,7 +140,9 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "event loop lag": lag.run(),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
-                "leader": _lead(settings.leader_election, api, _leading(settings, api, ledger, answers, nodes)),
+                "leader": _lead(
+                    settings.leader_election, api, _leading(settings, api, ledger, answers, nodes, view, budgets)
+                ),
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
@@ -189,10 +193,17 @@ async def _tick(ledger: Ledger) -> None:
 
 
 def _leading(
-    settings: SchedulerConfiguration, api: Api, ledger: Ledger, answers: Answers, nodes: Nodes
+    settings: SchedulerConfiguration,
+    api: Api,
+    ledger: Ledger,
+    answers: Answers,
+    nodes: Nodes,
+    view: ClusterView,
+    budgets: Budgets,
 ) -> Callable[[], Awaitable[None]]:
     """What the leader alone does."""
     requeue = settings.requeue
+    alignment = AlignmentPreemption(ledger, answers, view, budgets)
     requeuer = Requeuer(
         api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second, prepare=answers.fitting
     )
@@ -201,6 +212,7 @@ def _leading(
         "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),
         "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, nodes).run),
         "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
+        "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
     }
 
     async def run() -> None:

@@ -174,6 +174,7 @@ class Spec(pods.Spec, frozen=True, gc=False):
     schedulingGates: tuple[Any, ...] | None = None
     volumes: tuple[dict[str, Any], ...] | None = None
     hostNetwork: bool | None = None
+    preemptionPolicy: str | None = None
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):

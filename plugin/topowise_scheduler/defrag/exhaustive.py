@@ -37,6 +37,9 @@ class Exhaustive:
             self._left -= 1
             filled = scene.fill(self._count)
             return filled if filled.arrived >= self._count else None
+        found = self._with_one_more(scene, moves, last)
+        if found is not None:
+            return found
         for mover, name in self._movers:
             if mover.uid == last:
                 continue
@@ -51,4 +54,18 @@ class Exhaustive:
                 found = None if after is None else self._extended(after, moves - 1, mover.uid)
                 if found is not None:
                     return found
+        return None
+
+    def _with_one_more(self, scene: Scene, moves: int, last: str) -> Scene | None:
+        """Where several are wanted it can matter that one of them is there before a pod is moved."""
+        if scene.arrived + 1 >= self._count:
+            return None
+        for name in scene.wanted_homes():
+            self._left -= 1
+            if self._left <= 0:
+                return None
+            after = scene.place(name)
+            found = None if after is None else self._extended(after, moves, last)
+            if found is not None:
+                return found
         return None
