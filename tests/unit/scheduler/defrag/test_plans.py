@@ -17,7 +17,7 @@ from topowise import pods
 from topowise_scheduler import defrag, kube_scheduler
 from topowise_scheduler.defrag import Movable, Plan
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.preemption import Budgets, decode_budget
+from topowise_scheduler.preemption import Budgets
 
 POLICIES = ("best-effort", "restricted", "single-numa-node", "single-numa-node", "single-numa-node")
 OWNER = [{"kind": "ReplicaSet", "controller": True}]
