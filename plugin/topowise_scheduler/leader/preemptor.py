@@ -98,6 +98,14 @@ class Preemptor:
         """Evicts for one pod if that helps. Raises ApiError."""
         if self._allowance < 1:
             return
+        try:
+            await self._look(record)
+        except ApiError:
+            # When it is tried again is the chore's business.
+            self._not_before.pop(record.uid, None)
+            raise
+
+    async def _look(self, record: PodRecord) -> None:
         self._not_before[record.uid] = self._clock() + _PAUSE_S
         pod = await self._get(record)
         nominated = "" if pod is None or pod.status is None else pod.status.nominatedNodeName
@@ -117,7 +125,7 @@ class Preemptor:
             await self._evict(record, pod, found)
         else:
             # It waits until so many may be evicted at once.
-            self._not_before.pop(record.uid)
+            self._not_before.pop(record.uid, None)
 
     async def _tell_only(self, record: PodRecord, found: Victims) -> None:
         uids = tuple(one.uid for one in found.pods)
@@ -135,7 +143,7 @@ class Preemptor:
                 return
         if not await self._nominate(record, found.node, pod.metadata.resourceVersion):
             # It has changed in between, so it is looked at again.
-            self._not_before.pop(record.uid)
+            self._not_before.pop(record.uid, None)
             return
         self._nominated[record.uid] = found.node
         await self._tell_pod(record, found, "Preempting", "will fit")
@@ -216,9 +224,9 @@ class Preemptor:
             f"The pod {what} for {record.namespace}/{record.name} (priority {record.priority}, this one "
             f"{victim.priority}), which waits for NUMA nodes of {victim.node} that its kubelet could align it on."
         )
-        await events.post(self._api, victim, reason=reason, action="Preempting", note=note, kind="Normal")
+        await events.post(self._api, victim, reason, note, kind="Normal", action="Preempting")
 
     async def _tell_pod(self, record: PodRecord, found: Victims, reason: str, what: str) -> None:
         names = ", ".join(f"{one.namespace}/{one.name}" for one in found.pods)
         note = f"The pod {what} on {found.node}, aligned, without {len(found.pods)} less important: {names}."
-        await events.post(self._api, record, reason=reason, action="Preempting", note=note, kind="Normal")
+        await events.post(self._api, record, reason, note, kind="Normal", action="Preempting")
