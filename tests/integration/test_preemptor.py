@@ -79,14 +79,16 @@ class Cluster:
     async def wait_for_room(self, cpu: str = "4", priority: int = 10, **fields: Any) -> None:
         self.service.put(await self.create("wide", cpu, priority=priority, **fields))
 
-    def budget(self, app: str, allowed: int) -> None:
+    def budget(self, app: str, allowed: int, *, is_known: bool = True) -> None:
+        """A budget; `is_known`: the watch has brought it."""
         document = {
             "metadata": {"name": app, "namespace": "default"},
             "spec": {"selector": {"matchLabels": {"app": app}}},
             "status": {"disruptionsAllowed": allowed},
         }
         self.server.create("poddisruptionbudgets.policy", document)
-        self.budgets.apply("ADDED", decode_budget(json.dumps(document).encode()))
+        if is_known:
+            self.budgets.apply("ADDED", decode_budget(json.dumps(document).encode()))
 
     @property
     def names(self) -> set[str]:
@@ -178,8 +180,7 @@ async def test_a_budget_is_never_violated(cluster: Cluster) -> None:
 async def test_a_budget_that_the_watch_has_not_brought_yet_is_found_by_the_dry_run(cluster: Cluster) -> None:
     await cluster.fill(("a", "2", 5), ("b", "2", 1))
     await cluster.wait_for_room("3")
-    cluster.budget("b", 0)
-    cluster.budgets.replace([])
+    cluster.budget("b", 0, is_known=False)
     assert await left_alone(cluster)
     assert cluster.events == {}
 
@@ -227,6 +228,5 @@ async def test_all_that_are_in_the_way_go_or_nobody(cluster: Cluster) -> None:
 async def test_nobody_goes_if_the_budget_of_another_victim_is_used_up(cluster: Cluster) -> None:
     await cluster.fill(("a", "1", 0), ("b", "1", 3), aside="3")
     await cluster.wait_for_room("4")
-    cluster.budget("a", 0)
-    cluster.budgets.replace([])
+    cluster.budget("a", 0, is_known=False)
     assert await left_alone(cluster)
