@@ -19,6 +19,8 @@ from topowise import pods, quantity
 from topowise.pods import Amounts, Needs
 
 HOSTNAME: Final = "kubernetes.io/hostname"
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of a pod that its kubelet has from a file (static): deleting the object does not end it."""
 NO_NODE: Final = "node(s) without a Node object"
 _PODS: Final = "pods"
 _HARD: Final = ("NoSchedule", "NoExecute")

@@ -230,3 +230,19 @@ async def test_nobody_goes_if_the_budget_of_another_victim_is_used_up(cluster: C
     await cluster.wait_for_room("4")
     cluster.budget("a", 0, is_known=False)
     assert await left_alone(cluster)
+
+
+async def test_a_static_pod_is_left_alone_and_another_one_found(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    body = json.dumps({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}).encode()
+    await cluster.api.request("PATCH", f"{PODS}/b", body=body, content_type=MERGE)
+    await cluster.wait_for_room("3")
+    async with cluster.preempting():
+        await assert_eventually(lambda: cluster.names == {"b", "wide"}, within=20)
+
+
+async def test_nobody_is_evicted_while_a_pod_ends_that_would_be(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3")
+    await cluster.api.request("DELETE", f"{PODS}/b")
+    assert await left_alone(cluster)

@@ -9,10 +9,9 @@ from typing import Final
 import msgspec
 
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.kube_scheduler import Pod, unexamined
+from topowise_scheduler.kube_scheduler import MIRROR, Pod, unexamined
 from topowise_scheduler.preemption import Budgets
 
-_MIRROR: Final = "kubernetes.io/config.mirror"
 _SAFE_TO_EVICT: Final = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 
@@ -54,7 +53,7 @@ def _hindrance(pod: Pod, record: PodRecord, budgets: Budgets, priority: int) -> 
         return "with amounts that cannot be read"
     if pod.metadata.deletionTimestamp:
         return "that end already"
-    if _MIRROR in annotations or (controller is not None and controller.kind == "Node"):
+    if MIRROR in annotations or (controller is not None and controller.kind == "Node"):
         return "of their node (static pods)"
     if controller is None:
         return "without a controller"

@@ -22,7 +22,7 @@ from topowise_scheduler import kube_scheduler
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.configuration import Preemptor as Settings
-from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kube_scheduler import MIRROR, Pod
 from topowise_scheduler.leader import chore, events
 from topowise_scheduler.leader.alignment import AlignmentPreemption, Victims
 
@@ -31,6 +31,7 @@ _MINUTE_S: Final = 60.0
 # A pod for which there is nobody to evict is not looked at again before that, nor one whose victims do not end.
 _PAUSE_S: Final = 30.0
 _LONGEST_END_S: Final = 600.0
+_MOST_STATIC: Final = 1000
 
 
 class _Going(msgspec.Struct, frozen=True):
@@ -62,6 +63,8 @@ class Preemptor:
         self._not_before: dict[str, float] = {}
         self._going: dict[str, _Going] = {}
         self._nominated: dict[str, str] = {}
+        # Whom no eviction ends.
+        self._static: set[str] = set()
         self._evicted_at: list[float] = []
         self._told: dict[str, tuple[str, ...]] = {}
 
@@ -112,7 +115,7 @@ class Preemptor:
         if pod is None or nominated not in ("", self._nominated.get(record.uid)):
             # Somebody else sees to it, as kube-scheduler while it evicts.
             return
-        spared = {uid for going in self._going.values() for uid in going.victims}
+        spared = self._static.union(*(going.victims for going in self._going.values()))
         try:
             found = await self._alignment.choose(pod, self._settings.per_minute, spared)
         except ParseError:
@@ -139,6 +142,10 @@ class Preemptor:
     async def _evict(self, record: PodRecord, pod: Pod, found: Victims) -> None:
         for victim in found.pods:
             # A budget that refuses one of them says so here, before anybody has gone.
+            if not await self._is_evictable(victim):
+                # It is looked who else would do.
+                self._not_before.pop(record.uid, None)
+                return
             if not await self._evict_one(victim, is_dry=True):
                 return
         if not await self._nominate(record, found.node, pod.metadata.resourceVersion):
@@ -163,7 +170,7 @@ class Preemptor:
             await self._nominate(record, None)
 
     async def _get(self, record: PodRecord) -> Pod | None:
-        """The pod as it is, None if it does not wait any more."""
+        """The pod as it is, None if it ends, or is not where it was."""
         path = paths.pod(record.namespace, record.name)
         try:
             raw = await self._api.request("GET", path, timeout=chore.REQUEST_TIMEOUT_S)
@@ -174,8 +181,19 @@ class Preemptor:
             return None
         except msgspec.DecodeError:
             return None
-        waits = not pod.spec.nodeName and not pod.metadata.deletionTimestamp
-        return pod if pod.metadata.uid == record.uid and waits else None
+        is_there = pod.spec.nodeName == record.node and not pod.metadata.deletionTimestamp
+        return pod if pod.metadata.uid == record.uid and is_there else None
+
+    async def _is_evictable(self, victim: PodRecord) -> bool:
+        """Whether it would be evicted for this pod: not if it ends already, nor if its kubelet runs it whatever the
+        API server says."""
+        pod = await self._get(victim)
+        if pod is not None and MIRROR in (pod.metadata.annotations or {}):
+            if len(self._static) >= _MOST_STATIC:
+                self._static.clear()
+            self._static.add(victim.uid)
+            return False
+        return pod is not None
 
     async def _nominate(self, record: PodRecord, node: str | None, version: str = "") -> bool:
         """Keeps the room of a node for the pod, or of none; False if it is not of this version any more."""
