@@ -111,7 +111,7 @@ def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ([""], "nodes node explain fits simulate doctor completion"),
+        ([""], "nodes node explain fits simulate defrag doctor completion"),
         (["no"], "nodes node"),
         (["node", "-f", "CLUSTER", "metal-"], "metal-a metal-b metal-c"),
         (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml"),
