@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo test check bench e2e fuzz mutants coverage audit sbom gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test check bench e2e fuzz mutants coverage audit sbom gen-proto gen-reference fix clean
 
 help: ## What there is to type.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -15,8 +15,11 @@ venv: .venv/stamp ## The environment that everything else needs, from the lock.
 .venv/stamp: hack/requirements-dev.txt pyproject.toml hack/venv
 	@PYTHON="$(PYTHON)" hack/venv
 
-demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. KEEP=1 leaves it running.
+demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. KEEP=1 leaves it running, to play with.
 	@$(BIN)/python -m demo $(if $(KEEP),--keep)
+
+demo-stop: venv ## Ends what make demo KEEP=1 has left running.
+	@$(BIN)/python -m demo --stop
 
 test: venv ## Unit, contract and integration tests (under 4 minutes on 2 cores).
 	@$(BIN)/python -m pytest -n 4 $(ARGS)
