@@ -12,6 +12,8 @@ _DIGITS: Final = len(str(_MOST))
 
 SHELLS: Final = ("bash", "zsh", "fish", "kubectl")
 
+SORTS: Final = ("name", "cpu", "memory", "devices", "fragmentation", "changed")
+
 _EPILOG: Final = (
     "Exit status: 0 done, or yes; 1 no: a pod fits nowhere (explain, fits, simulate, defrag), or something is wrong "
     "(doctor); 2 it could not be found out, or the command line is wrong."
@@ -48,6 +50,12 @@ _Parser = argparse.ArgumentParser
 
 
 def _nodes(made: _Parser) -> None:
+    made.add_argument("names", metavar="NAME", nargs="*", help="these nodes only")
+    made.add_argument(
+        "-l", "--selector", default="", metavar="LABELS", help="nodes with these labels, as for kubectl get"
+    )
+    made.add_argument("--sort-by", choices=SORTS, default="name", help="most free, most fragmented, longest unchanged")
+    made.add_argument("--no-headers", action="store_true", help="rows alone")
     _file(made, "saved objects instead of the cluster's; - is stdin")
     _output(made, "table", "wide", "json", "yaml", "name")
 
@@ -60,10 +68,11 @@ def _node(made: _Parser) -> None:
 
 
 def _explain(made: _Parser) -> None:
-    made.add_argument("pod", metavar="POD", nargs="?", help="a pod of the cluster; or its manifest with -f")
+    made.add_argument("pod", metavar="POD", nargs="?", help="a pod, deploy/NAME or the like; or manifests with -f")
     _file(made, "manifests of pods, or of what makes pods")
     _namespace(made)
     made.add_argument("--node", action="append", default=[], metavar="NAME", help="of this node only; may be repeated")
+    made.add_argument("--all", action="store_true", help="a row for each node, however many there are")
     made.add_argument("--hints", action="store_true", help="every hint of each manager, and what they merge to")
     made.add_argument("--service", default="", metavar="URL", help="ask a running topowise-scheduler at this address")
     _cluster(made)
@@ -71,7 +80,8 @@ def _explain(made: _Parser) -> None:
 
 
 def _fits(made: _Parser) -> None:
-    _file(made, "manifests of pods, or of what makes pods", required=True)
+    made.add_argument("pod", metavar="POD", nargs="?", help="one like this pod, deploy/NAME or the like")
+    _file(made, "manifests of pods, or of what makes pods")
     _namespace(made)
     _cluster(made)
     _output(made, "table", "json")

@@ -25,7 +25,7 @@ from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import manifests, objects
+from topowise_scheduler.kubectl import manifests, names, objects, reasons
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.manifests import Wanted
 from topowise_scheduler.kubectl.source import Kubectl
@@ -72,10 +72,12 @@ class Cluster:
         self.view = ClusterView(self.ledger, self.answers, nodes)
         for name in nodes:
             self.ledger.put_kubelet(name, *nodes.kubelet(name))
+        problems: list[tuple[str, str]] = []
         for one in there.reports:
             read = report.read(one.topology, *nodes.kubelet(one.topology.metadata.name))
-            self.notes += [f"warning: {read.name}: {problem}" for problem in read.problems]
+            problems += [(read.name, problem) for problem in read.problems]
             self.ledger.put_report(read)
+        self.notes += reasons.notes(problems)
         if there.pods is None:
             self.notes.append(f"note: {NO_PODS}")
 
@@ -110,13 +112,26 @@ def open_with_manifests(
     options: argparse.Namespace, strategy: str = "TightFit", *, top_score: int = FINEST
 ) -> tuple[Cluster, list[Wanted], list[str]]:
     """The cluster, the pods of the manifests with their priorities, and lines for stderr. Raises SourceError."""
-    wanted, notes = manifests.read(options.file, options.namespace or "default")
+    wanted, notes = asked_for(options)
     there, now = read(options)
     wanted, unknown = manifests.prioritised(wanted, _classes(options, there, wanted))
     known = Cluster(there, now, strategy, top_score=top_score)
     if not known.view.names:
         raise objects.no_nodes(options.nodes_file)
     return known, wanted, [*notes, *unknown, *known.notes]
+
+
+def asked_for(options: argparse.Namespace) -> tuple[list[Wanted], list[str]]:
+    """What manifests ask for, or the object of the cluster that is named instead, with notes. Raises SourceError."""
+    given = getattr(options, "pod", None)
+    if not given:
+        return manifests.read(options.file, options.namespace or "default")
+    if options.nodes_file:
+        namespace = options.namespace or "default"
+        return [manifests.of_object(names.saved(given, namespace, options.nodes_file), given, namespace)], []
+    kubectl = Kubectl(options.context, options.kubeconfig)
+    namespace = options.namespace or kubectl.namespace()
+    return [manifests.of_object(names.of_cluster(given, namespace, kubectl), given, namespace)], []
 
 
 def _classes(options: argparse.Namespace, there: objects.Objects, wanted: Sequence[Wanted]) -> dict[str, int]:
