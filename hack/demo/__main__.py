@@ -49,8 +49,9 @@ def main() -> int:
 def _run_in_directory(*, keep: bool) -> int:
     """A directory of its own, which goes with the demo however that ends."""
     directory = Path(tempfile.mkdtemp(prefix="topowise-demo-"))
-    # `kill` is to end it as ^C does, with everything that it has started.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # `kill` is to end it as ^C does, with everything that it has started; and ^C also where a shell has it ignored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     is_kept = False
     try:
         cluster = Cluster(directory)

@@ -164,7 +164,7 @@ async def test_explain_asks_the_service_and_says_the_same(
     await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready)
     create_pod(server, "waits", "4")
-    url = f"http://127.0.0.1:{service.port}"
+    url = service.pages
     theirs = await run("explain", "waits", "--service", url, "-o", "json")
     assert theirs.status == 0, theirs.err
     ours = await run("explain", "waits", "-o", "json")
