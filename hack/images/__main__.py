@@ -12,7 +12,7 @@ from typing import Final
 
 import topowise
 from images import application, engines, load
-from images.application import REPOSITORY, Unbuildable
+from images.application import REPOSITORY, ImageError
 
 DIST: Final = REPOSITORY / "dist"
 # Megabytes on top of the base, so that no dependency adds fifty unnoticed.
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     try:
         _do(args)
-    except Unbuildable as exc:
+    except ImageError as exc:
         print(f"images: {exc}", file=sys.stderr)
         return 1
     return 0
@@ -64,7 +64,9 @@ def _build(architecture: str, base: str, name: str) -> None:
     application.assemble(architecture, folder)
     megabytes = application.size(folder) / 1e6
     if megabytes > MOST:
-        raise Unbuildable(f"the application has {megabytes:.0f} MB, {MOST} at most are wanted; see hack/images/unused.py")
+        raise ImageError(
+            f"the application has {megabytes:.0f} MB, {MOST} at most are wanted; see hack/images/unused.py"
+        )
     created = _commit("%cI") or datetime.now(UTC).isoformat(timespec="seconds")
     named = {"BASE": on, "VERSION": topowise.__version__, "REVISION": _commit("%H") or "unknown", "CREATED": created}
     given = [f"--build-arg={key}={value}" for key, value in named.items()]
@@ -72,7 +74,9 @@ def _build(architecture: str, base: str, name: str) -> None:
     engine.run("build", f"--platform=linux/{architecture}", file, *given, f"--tag={name}-{architecture}", str(folder))
     digest = _save(engine, f"{name}-{architecture}", name, archive(architecture))
     (DIST / f"topowise-{architecture}.digest").write_text(f"{digest}\n")
-    print(f"images: {archive(architecture)}: {name} for {architecture} on {on}, {megabytes:.0f} MB of its own, {digest}")
+    print(
+        f"images: {archive(architecture)}: {name} for {architecture} on {on}, {megabytes:.0f} MB of its own, {digest}"
+    )
 
 
 def _save(engine: engines.Engine, stored: str, name: str, path: Path) -> str:
@@ -92,10 +96,10 @@ def _push(name: str) -> None:
     """All that were built as one image of several architectures. The digest is what gets signed."""
     engine = engines.find()
     if engine.name == "docker":
-        raise Unbuildable("images of several architectures are pushed by buildah or podman")
+        raise ImageError("images of several architectures are pushed by buildah or podman")
     built = [one for one in application.MACHINES if engine.has(f"{name}-{one}")]
     if not built:
-        raise Unbuildable(f"nothing is built of {name}; make images first")
+        raise ImageError(f"nothing is built of {name}; make images first")
     listing = f"{name}-all"
     engine.run("manifest", "create", listing)
     for architecture in built:
@@ -112,13 +116,13 @@ def _sign(repository: str) -> None:
     """By digest: a tag may be moved after it was signed. In a workflow cosign signs as that workflow, without a key."""
     digest = DIST / "topowise.digest"
     if not digest.exists():
-        raise Unbuildable(f"{digest} is not there; make push first")
+        raise ImageError(f"{digest} is not there; make push first")
     try:
         subprocess.run(["cosign", "sign", "--yes", f"{repository}@{digest.read_text().strip()}"], check=True)
     except FileNotFoundError:
-        raise Unbuildable("no cosign here, which signs") from None
+        raise ImageError("no cosign here, which signs") from None
     except subprocess.CalledProcessError as exc:
-        raise Unbuildable(f"cosign failed with {exc.returncode}, see above") from None
+        raise ImageError(f"cosign failed with {exc.returncode}, see above") from None
 
 
 def _commit(form: str) -> str:

@@ -38,7 +38,7 @@ sys.exit({function}())
 """
 
 
-class Unbuildable(Exception):
+class ImageError(Exception):
     """What is missing, and what to do about it."""
 
 
@@ -46,11 +46,13 @@ def assemble(architecture: str, target: Path) -> None:
     """Makes `target` anew with `lib` and `bin`."""
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
     if running != PYTHON:
-        raise Unbuildable(f"the image has Python {PYTHON} and .venv has {running}; make it anew with PYTHON=python{PYTHON}")
+        raise ImageError(
+            f"the image has Python {PYTHON} and .venv has {running}; make it anew with PYTHON=python{PYTHON}"
+        )
     shutil.rmtree(target, ignore_errors=True)
     site, wheels = target / "lib", target / "wheels"
     _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(REPOSITORY))
-    _install(architecture, site, "--require-hashes", "--requirement", str(_lock(target)))
+    _install(architecture, site, "--require-hashes", "--requirement", str(lock(target)))
     _install(architecture, site, *map(str, wheels.glob("*.whl")))
     shutil.rmtree(wheels)
     (target / "lock").unlink()
@@ -73,7 +75,7 @@ def size(target: Path) -> int:
     return sum(path.lstat().st_size for path in target.rglob("*") if path.is_file())
 
 
-def _lock(target: Path) -> Path:
+def lock(target: Path) -> Path:
     """The lock without what the image does not need, hashes and all."""
     target.mkdir(parents=True, exist_ok=True)
     kept = [
@@ -105,7 +107,7 @@ def _pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        raise Unbuildable(f"pip {arguments[0]} failed: {done.stderr.strip()}")
+        raise ImageError(f"pip {arguments[0]} failed: {done.stderr.strip()}")
 
 
 def _commands(folder: Path) -> None:

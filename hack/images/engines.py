@@ -11,18 +11,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from images.application import REPOSITORY, Unbuildable
+from images.application import REPOSITORY, ImageError
 
 # What people get who name nothing. A release names it by digest.
 BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
-_OWN_BASE: Final = "localhost/topowise-base:bookworm"
 _STORE: Final = REPOSITORY / ".venv/images"
-# libudev1: pyudev loads it, and without it hardware is only read at its interval.
-_PACKAGES: Final = "python3,libudev1,ca-certificates"
+# libstdc++6: gRPC is linked with it. libudev1: pyudev loads it, and without it hardware is only read at its interval.
+_PACKAGES: Final = "python3,libstdc++6,libudev1,ca-certificates"
+# One made of other packages is another one.
+_OWN_BASE: Final = f"localhost/topowise-base:bookworm-{zlib.crc32(_PACKAGES.encode()):08x}"
 # Seconds for one question to a registry that may not be there.
 _REGISTRY: Final = 60
 
@@ -35,7 +37,7 @@ class Engine:
     command: tuple[str, ...]
 
     def run(self, *arguments: str, timeout: float | None = None) -> str:
-        """What it prints. Raises Unbuildable with the end of what it complained of."""
+        """What it prints. Raises ImageError with the end of what it complained of."""
         environment = os.environ | {"BUILDAH_ISOLATION": "chroot"}
         try:
             done = subprocess.run(
@@ -47,9 +49,9 @@ class Engine:
                 timeout=timeout,
             )
         except subprocess.TimeoutExpired:
-            raise Unbuildable(f"{self.name} {arguments[0]} said nothing for {timeout:.0f} s") from None
+            raise ImageError(f"{self.name} {arguments[0]} said nothing for {timeout:.0f} s") from None
         if done.returncode:
-            raise Unbuildable(f"{self.name} {arguments[0]} failed: {' '.join(done.stderr.split())[-600:]}")
+            raise ImageError(f"{self.name} {arguments[0]} failed: {' '.join(done.stderr.split())[-600:]}")
         return done.stdout.strip()
 
     def has(self, image: str) -> bool:
@@ -59,13 +61,18 @@ class Engine:
 
 
 def find() -> Engine:
-    """$ENGINE, or the first of buildah, podman and docker. Raises Unbuildable."""
-    named = os.environ.get("ENGINE", "")
-    for name in [named] if named else ["buildah", "podman", "docker"]:
+    """$ENGINE, or the first of buildah, podman and docker. Raises ImageError."""
+    wanted = os.environ.get("ENGINE", "")
+    for name in [wanted] if wanted else ["buildah", "podman", "docker"]:
         if shutil.which(name):
-            stored = ("--storage-driver=vfs", f"--root={_STORE}/store", f"--runroot={_STORE}/run")
-            return Engine(name, (name, *(stored if name == "buildah" else ())))
-    raise Unbuildable(f"no {named or 'buildah, podman or docker'} here; on Debian: apt-get install buildah mmdebstrap")
+            return named(name)
+    raise ImageError(f"no {wanted or 'buildah, podman or docker'} here; on Debian: apt-get install buildah mmdebstrap")
+
+
+def named(name: str) -> Engine:
+    """The one of this name, with its store."""
+    stored = ("--storage-driver=vfs", f"--root={_STORE}/store", f"--runroot={_STORE}/run")
+    return Engine(name, (name, *(stored if name == "buildah" else ())))
 
 
 def base(engine: Engine, named: str, architecture: str) -> str:
@@ -74,7 +81,7 @@ def base(engine: Engine, named: str, architecture: str) -> str:
     try:
         engine.run("pull", f"--platform=linux/{architecture}", wanted, timeout=_REGISTRY)
         return wanted
-    except Unbuildable as exc:
+    except ImageError as exc:
         if engine.has(wanted):
             return wanted
         if named:
@@ -89,7 +96,7 @@ def base(engine: Engine, named: str, architecture: str) -> str:
 def _bootstrap(engine: Engine, name: str, architecture: str) -> None:
     """Debian 12 with Python and nothing to install or build with, not even apt. $MIRROR names the mirror."""
     if not shutil.which("mmdebstrap"):
-        raise Unbuildable("no mmdebstrap here, which makes a base; apt-get install mmdebstrap, or name one by BASE=")
+        raise ImageError("no mmdebstrap here, which makes a base; apt-get install mmdebstrap, or name one by BASE=")
     _STORE.mkdir(parents=True, exist_ok=True)
     archive = _STORE / f"base-{architecture}.tar"
     without = [f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "info", "locale")]
@@ -110,7 +117,7 @@ def _bootstrap(engine: Engine, name: str, architecture: str) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if done.returncode:
-        raise Unbuildable(f"mmdebstrap failed: {' '.join(done.stderr.split())[-600:]}")
+        raise ImageError(f"mmdebstrap failed: {' '.join(done.stderr.split())[-600:]}")
     _import(engine, archive, name, architecture)
     archive.unlink()
 

@@ -32,7 +32,7 @@ DISTRIBUTIONS: Final = frozenset({
 })  # fmt: skip
 
 # Of the official client, everything else than these.
-_CLIENT: Final = frozenset({
+CLIENT: Final = frozenset({
     "py.typed",
     "aio/client/configuration.py",
     "aio/client/exceptions.py",
@@ -93,7 +93,7 @@ def remove(site: Path) -> None:
 
 def _trim_client(client: Path) -> None:
     for path in sorted(client.rglob("*")):
-        if path.is_file() and str(path.relative_to(client)) not in _CLIENT:
+        if path.is_file() and str(path.relative_to(client)) not in CLIENT:
             path.unlink()
     for name, text in _INSTEAD.items():
         (client / name).write_text(text)

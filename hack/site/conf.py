@@ -1,8 +1,8 @@
 """The pages below docs/ as a site.
 
-They are written to be read on a forge too, so nothing in them is for Sphinx. What it needs besides is added while a page
-is read: the tree of pages, from the folders; links that leave docs/, which become links to the forge; and the anchors
-set by hand, which Sphinx would not know as targets.
+They are written to be read on a forge too, so nothing in them is for Sphinx. What it needs besides is added while a
+page is read: the tree of pages, from the folders; links that leave docs/, which become links to the forge; and the
+anchors set by hand, which Sphinx would not know as targets.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def faults(command: str, targets: dict[str, str]) -> Iterator[str]:
 
 
 def targets() -> dict[str, str]:
-    return {name: recipe for name, recipe in re.findall(r"^([a-z0-9-]+):.*\n((?:\t.*\n)*)", MAKEFILE, re.MULTILINE)}
+    return dict(re.findall(r"^([a-z0-9-]+):.*\n((?:\t.*\n)*)", MAKEFILE, re.MULTILINE))
 
 
 @every_workflow
@@ -64,7 +64,8 @@ def test_each_command_is_a_make_target(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["make nothing", "pip install x", "make test\nrm -rf x", "make chart VERSION=1", "make chart PUSH=${{ x }}"]
+    "command",
+    ["make nothing", "pip install x", "make test\nrm -rf x", "make chart VERSION=1", "make chart PUSH=${{ x }}"],
 )
 def test_other_commands_are_noticed(command: str) -> None:
     assert list(faults(command, targets()))
