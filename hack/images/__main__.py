@@ -81,12 +81,15 @@ def _build(architecture: str, base: str, name: str) -> None:
 
 def _save(engine: engines.Engine, stored: str, name: str, path: Path) -> str:
     """Writes the archive under the name that the chart asks for, and gives the digest of the image's configuration."""
-    path.unlink(missing_ok=True)
+    # Whole or not there, for whoever loads it meanwhile.
+    part = path.with_suffix(".part")
+    part.unlink(missing_ok=True)
     if engine.name == "buildah":
-        engine.run("push", stored, f"docker-archive:{path}:{name}")
+        engine.run("push", stored, f"docker-archive:{part}:{name}")
     else:
         engine.run("tag", stored, name)
-        engine.run("save", "--output", str(path), name)
+        engine.run("save", "--output", str(part), name)
+    part.replace(path)
     form = "{{.FromImageID}}" if engine.name == "buildah" else "{{.Id}}"
     digest = engine.run("inspect", "--type=image", f"--format={form}", stored)
     return digest if digest.startswith("sha256:") else f"sha256:{digest}"
