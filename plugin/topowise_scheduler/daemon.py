@@ -41,10 +41,10 @@ from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
+from topowise_scheduler.leader.requeue import Requeuer
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.waiting_pods import WaitingPods
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.requeue import Requeuer
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.volcano import verbs as volcano
 from topowise_scheduler.volcano.allocations import Allocations

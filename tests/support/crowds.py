@@ -17,8 +17,8 @@ from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.http import Application, Metrics
+from topowise_scheduler.leader.requeue import Requeuer
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.requeue import Requeuer
 
 
 def names(nodes: int) -> list[str]:

@@ -45,7 +45,7 @@ SCHEDULER: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/extender/explaining.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "POST"): {("", "pods/binding", "create")},
-    ("topowise_scheduler/requeue.py", "PATCH"): {("", "pods", "patch")},
+    ("topowise_scheduler/leader/requeue.py", "PATCH"): {("", "pods", "patch")},
 }
 # With config.startupTaint, config.refusedPods and config.preemptor.
 STARTUP_TAINT: dict[tuple[str, str], set[Right]] = {
