@@ -7,7 +7,7 @@ is another for this very pod (it is nominated there, or a lesser pod is) is aske
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -36,6 +36,9 @@ _MAX_APART: Final = 1 << 14
 _MAX_APART_BYTES: Final = 16 << 20
 _FITS: Final = int(Outcome.FITS)
 _NONE: Final = object()
+# Raw scores are below 2 to this, and ranks below 2 to half of what is left.
+_RANK: Final = 24
+_LAST: Final = 1 << 60
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -149,9 +152,12 @@ class Answers:
         outcomes = np.full(count, _FITS, np.int8)
         words = np.zeros(count, np.int16)
         known = np.flatnonzero(asked.rows >= 0)
-        if known.size:
+        exceptions = self._ledger.exceptions(asked.record.uid, asked.record.priority)
+        # The node of a nominated pod is asked about alone, and is another one for it than for all others.
+        is_own = count == 1 and asked.names[0] in exceptions
+        if known.size and not is_own:
             self._judge(asked, known, outcomes, words)
-        self._judge_apart(asked, outcomes, words)
+        self._judge_apart(asked, exceptions, outcomes, words)
         self._close(asked, outcomes, words)
         self._apply_policy(asked, outcomes, words)
         self._apply_wishes(asked, outcomes, words)
@@ -177,6 +183,18 @@ class Answers:
         found = np.zeros(len(asked.names), np.int64)
         found[rated.at] = rated.percents()
         return found
+
+    def levels(self, record: PodRecord, names: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The rows of the reported nodes on which a pod of the cluster would be let now, and a number for each: the
+        least is of the best. Where it fits only if a lesser nominated pod does not come it is the greatest."""
+        assert record.requests is not None
+        rows = self._engine.rows(names)
+        asked = Question(record, record.requests, names, rows, is_simulation=True)
+        rows = rows[(self.verdicts(asked).outcomes == _FITS) & (rows >= 0)]
+        levels = np.full(len(rows), _LAST, np.int64)
+        for at, candidates in self._engine.candidates(record.requests, rows):
+            levels[at] = (ranks.of(candidates) << _RANK) - self._strategy.raw(candidates)
+        return rows, levels
 
     def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
         """The pod will most likely go to this node of the question, which fitted at `judged_at` (Verdicts)."""
@@ -247,7 +265,8 @@ class Answers:
         """Reported nodes by the engine, in one go with the other possible placements of those on which pods may lie
         elsewhere."""
         rows = asked.rows[known]
-        others, owners = self._ledger.possible.all()
+        possible = self._ledger.possible
+        others, owners = possible.of(rows.tolist()) if len(rows) <= _FEW else possible.all()
         if len(rows) < len(others) // 4:
             mine = np.isin(owners, rows)
             others, owners = others[mine], owners[mine]
@@ -263,18 +282,16 @@ class Answers:
             refused = known[is_tight[rows] & fits[:count]]
             outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNCERTAIN)
 
-    def _judge_apart(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+    def _judge_apart(
+        self,
+        asked: Question,
+        exceptions: Mapping[str, Set[str]],
+        outcomes: NDArray[np.int8],
+        words: NDArray[np.int16],
+    ) -> None:
         """Nodes whose state for this pod is another than the engine's, by the one-node model."""
-        exceptions = self._ledger.exceptions(asked.record.uid, asked.record.priority)
-        if not exceptions:
-            return
-        places = {name: at for at, name in enumerate(asked.names)} if len(exceptions) > _FEW else None
-        for name, others in exceptions.items():
-            if places is None:
-                at = asked.names.index(name) if name in asked.names else -1
-            else:
-                at = places.get(name, -1)
-            if at >= 0 and (reason := self._reason_apart(asked.record, name, others)) is not None:
+        for at, name, others in _places(asked.names, exceptions):
+            if (reason := self._reason_apart(asked.record, name, others)) is not None:
                 # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
                 outcomes[at] = Outcome.UNSCHEDULABLE if reason else Outcome.FITS
                 words[at] = self._texts.number(refusals.of(reason, ever=False))
@@ -283,6 +300,8 @@ class Answers:
         """Why the kubelet would refuse the pod if these were not there, "" if it would not; None for no report."""
         key = (name, record.shape, frozenset(others))
         changed_at, reason = self._apart.get(key, (-1, None))
+        if changed_at != self._ledger.changed_at(name) and self._ledger.is_as_judged(record.uid, name):
+            return ""
         if changed_at != self._ledger.changed_at(name):
             self._apart_bytes += len(record.shape)
             if len(self._apart) >= _MAX_APART or self._apart_bytes > _MAX_APART_BYTES:
@@ -335,6 +354,22 @@ class Answers:
                 self._unknown.add(name)
                 found.append(name)
         return found
+
+
+def _places(names: Sequence[str], exceptions: Mapping[str, Set[str]]) -> Iterator[tuple[int, str, Set[str]]]:
+    """The exceptions that are among the names, each with its place there."""
+    if len(names) <= _FEW:
+        # kube-scheduler asks about the node of a nominated pod alone, however many pods are nominated.
+        yield from [(at, name, exceptions[name]) for at, name in enumerate(names) if name in exceptions]
+        return
+    index = {name: at for at, name in enumerate(names)} if len(exceptions) > _FEW else None
+    for name, others in exceptions.items():
+        if index is not None:
+            at = index.get(name, -1)
+        else:
+            at = names.index(name) if name in names else -1
+        if at >= 0:
+            yield at, name, others
 
 
 def by_name(names: Sequence[str], verdicts: Verdicts, outcome: Outcome) -> dict[str, str]:

@@ -21,12 +21,16 @@ from topowise import pods
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
 from topowise_scheduler.cluster.bookings import Booking, BookingState
+from topowise_scheduler.cluster.changes import Changes
+from topowise_scheduler.cluster.lesser import LesserPods
 from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.cluster.nominations import Nominations
 from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State, bound
 from topowise_scheduler.cluster.possible_placements import possible_placements
 from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.scheduling_queue import SchedulingQueue
 from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.strangers import Strangers
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
@@ -46,9 +50,12 @@ _UNLISTED_S: Final = 120.0
 _ALONE_S: Final = 600.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
-_MAX_PRIORITIES: Final = 64
 _WISHES: Final[Mapping[bool | None, str]] = {True: "wish_met", False: "wish_not_met", None: "wish_unknown"}
 _AS_IT_COMES: Final = Settings()
+# No priority is as high.
+_ABOVE_ALL: Final = 1 << 32
+# What became of a nomination of ours, by whether it was honoured; as events are counted.
+_ENDS: Final = {True: "nomination_honoured", False: "nomination_elsewhere"}
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
 _MAX_ORDERS: Final = 64
 
@@ -78,8 +85,7 @@ class Ledger:
         self._pods = PodStates()
         # As the Nodes tell them; the strings are shared.
         self._kubelets: dict[str, tuple[str, PageSizes]] = {}
-        # By priority; made when it is asked for, and gone when anybody's nomination changes.
-        self._lesser: dict[int, dict[str, frozenset[str]]] = {}
+        self._lesser = LesserPods()
         self._others_bound_at = float("-inf")
         self._strangers = Strangers()
         self._quarantine = Quarantine()
@@ -97,12 +103,15 @@ class Ledger:
         self._with_past: set[str] = set()
         # The node of each pod that has ended and is not deleted yet.
         self._finished: dict[str, str] = {}
-        self._changes = 0
-        self._changed: dict[str, int] = {}
+        self._changes = Changes()
         # What was said of reports, by node: with two exporters at odds its problems come and go.
         self._logged: dict[str, OncePerChange] = {}
         self.possible = PossibleRows(engine)
         """What nodes may be whose pods may lie elsewhere than predicted."""
+        self.queue = SchedulingQueue(clock)
+        """Pending pods that may be nominated."""
+        self.nominations = Nominations(clock)
+        """Those that we have nominated."""
         self._improved: set[str] = set()
         self._events: Counter[str] = Counter()
 
@@ -129,7 +138,7 @@ class Ledger:
     @property
     def changes(self) -> int:
         """Counts what has become of nodes."""
-        return self._changes
+        return self._changes.count
 
     @property
     def events(self) -> Mapping[str, int]:
@@ -138,7 +147,11 @@ class Ledger:
 
     def changed_at(self, name: str) -> int:
         """What `changes` counted when the node changed last."""
-        return self._changed.get(name, 0)
+        return self._changes.at(name)
+
+    def changed_since(self, changes: int) -> Iterator[str]:
+        """The nodes that have changed after `changes` counted this, or do not take a pod that they took."""
+        return self._changes.since(changes)
 
     def count(self, event: str) -> None:
         """Something has happened that `events` counts."""
@@ -174,6 +187,10 @@ class Ledger:
         for name, state in self._nodes.items():
             state.check()
             assert (state.kubelet is not None) == (self.engine.row(name) >= 0), f"{name} in the engine"
+        lesser = {uid: name for name, uids in self._lesser.than(_ABOVE_ALL).items() for uid in uids}
+        assert lesser == {
+            uid: name for uid, name in self._pods.nominated.items() if there[name][uid] is BookingState.NOMINATED
+        }, f"{lesser} are no more than nominated"
 
     # Reports
 
@@ -251,7 +268,8 @@ class Ledger:
             self._logged.pop(name, None)
             self._quarantine.release(name)
             self.possible.put(name, [], 0)
-            self._changed.pop(name, None)
+            self._changes.forget(name)
+            self.nominations.doubt(name)
             self.engine.drop(name)
             self._improved.discard(name)
             self._forget_if_empty(name, node_state)
@@ -283,7 +301,8 @@ class Ledger:
             self._put_pending(record)
             return
         self._waiting.pop(uid, None)
-        self._nominate(record, "")
+        self.queue.drop(uid)
+        self._end_nomination(record)
         if record.stage == "ended":
             if record.refusal and uid not in self.refused:
                 self.refused[uid] = record
@@ -322,6 +341,8 @@ class Ledger:
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
         self._waiting.pop(uid, None)
+        self.queue.drop(uid)
+        self.nominations.drop(uid)
         self._forget_asked(uid)
         self._strangers.gone(uid)
         if not keep_refusal:
@@ -364,6 +385,8 @@ class Ledger:
     def remember(self, record: PodRecord) -> None:
         """A pod that a question was about: its bind will only name it."""
         self._forget_asked(record.uid)
+        self.queue.drop(record.uid)
+        self.nominations.asked(record)
         self._asked[record.uid] = record
         self._asked_size += _size(record)
         while len(self._asked) > _MAX_ASKED or self._asked_size > _MAX_ASKED_SIZE:
@@ -398,7 +421,7 @@ class Ledger:
         ):
             return
         # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
-        is_as_judged = judged_at >= self._changed.get(name, 0)
+        is_as_judged = judged_at >= self._changes.at(name)
         until = self._clock() + self._reservation_s
         self._move(record, msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until), needs=needs)
         if is_as_judged:
@@ -516,7 +539,12 @@ class Ledger:
         now = self._clock()
         for uid in self._pods.unlisted(now - _UNLISTED_S):
             self.drop_pod(uid)
-        self._improved |= self._quarantine.expire(now)
+        for record in self.nominations.late():
+            self.withdraw(record.uid)
+            self.queue.put(record)
+        for name in self._quarantine.expire(now):
+            self._changes.note(name)
+            self._improved.add(name)
         for name in list(self._with_past):
             node_state = self._nodes.get(name)
             if node_state is None:
@@ -574,6 +602,40 @@ class Ledger:
         if pod.state is State.ASSUMED and (not name or pod.node == name):
             self._leave(uid, pod.left())
 
+    # Pods that we nominate ourselves
+
+    def nominate(self, record: PodRecord, name: str) -> None:
+        """Expect a pod on a node, on which it was found to fit just now, once kube-scheduler comes to it. Whoever calls
+        this writes it to the pod; without an event that shows it, it ends by itself (nominations.py)."""
+        self.queue.drop(record.uid, is_taken=False)
+        self.nominations.decide(record, name)
+        self._nominate(record, name)
+        if (node_state := self._nodes.get(name)) is not None:
+            node_state.note_judged(record.uid)
+
+    def withdraw(self, uid: str) -> None:
+        """It is not to go there."""
+        if (mine := self.nominations.of(uid)) is not None:
+            self.nominations.drop(uid)
+            self._nominate(mine.record, "")
+
+    def pod_state(self, uid: str) -> PodState:
+        """Where a pod is or is expected."""
+        return self._pods.of(uid)
+
+    def is_as_judged(self, uid: str, name: str) -> bool:
+        """Whether a pod that is expected on a node fits, because it did and nothing has changed since."""
+        node_state = self._nodes.get(name)
+        return node_state is not None and node_state.is_as_judged(uid)
+
+    def holds_nominated(self, record: PodRecord, name: str) -> bool:
+        """Whether a pod that is nominated for a node has its room there still."""
+        node_state = self._nodes.get(name)
+        if node_state is None or name in self.quarantined(record.shape) or self.unconfirmed.is_closed(name, record):
+            return False
+        booking = node_state.bookings.get(record.uid)
+        return booking is not None and booking.placed
+
     # What a question has to know beside the engine
 
     def exceptions(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
@@ -582,29 +644,14 @@ class Ledger:
         They are the pod itself where it is or is expected, and pods of lower priority that are nominated and not yet on
         their way.
         """
-        lesser = self._lesser_nominated(priority)
         pod = self._pods.of(uid)
-        found = lesser
-        for name in {pod.node, pod.nominated} - {""}:
-            found = {**found, name: lesser.get(name, frozenset()) | {uid}}
-        return found
-
-    def _lesser_nominated(self, priority: int) -> dict[str, frozenset[str]]:
-        """By node the pods that are nominated there and do not stand in the way of one of this priority."""
-        found = self._lesser.get(priority)
-        if found is None:
-            if len(self._lesser) >= _MAX_PRIORITIES:
-                self._lesser.clear()
-            nodes: dict[str, set[str]] = {}
-            for uid, name in self._pods.nominated.items():
-                if self._is_lesser(name, uid, priority):
-                    nodes.setdefault(name, set()).add(uid)
-            found = self._lesser[priority] = {name: frozenset(uids) for name, uids in nodes.items()}
-        return found
+        return self._lesser.with_itself(uid, priority, {pod.node, pod.nominated} - {""})
 
     def disregarded(self, uid: str, priority: int, name: str) -> Set[str]:
         """Pods expected on a node that do not stand in the way of this one: itself, and lesser nominated ones."""
-        return self.exceptions(uid, priority).get(name, frozenset())
+        pod = self._pods.of(uid)
+        lesser = self._lesser.on(name, priority)
+        return lesser | {uid} if name in (pod.node, pod.nominated) else lesser
 
     def quarantined(self, shape: bytes) -> Collection[str]:
         """Nodes whose kubelet has refused a pod of this shape since their last report."""
@@ -648,7 +695,16 @@ class Ledger:
             self._waiting[record.uid] = record
         else:
             self._waiting.pop(record.uid, None)
-        self._nominate(record, record.nominated if record.needs is not None else "")
+        self.queue.put(record)
+        nominated = self.nominations.note(record)
+        self._nominate(record, nominated if record.needs is not None else "")
+
+    def _end_nomination(self, record: PodRecord) -> None:
+        """The pod is bound, or has ended."""
+        if self.nominations.of(record.uid) is not None:
+            is_honoured = self.nominations.bound(record)
+            self._events["nomination_late" if is_honoured is None else _ENDS[is_honoured]] += 1
+        self._nominate(record, "")
 
     def _nominate(self, record: PodRecord, name: str) -> None:
         pod = self._pods.of(record.uid)
@@ -667,30 +723,34 @@ class Ledger:
         self, record: PodRecord, state: PodState, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
         """Move a pod, and let the nodes know that this concerns. Where it comes, its needs must be readable."""
-        self._forget_lesser(record.uid, state)
-        for name, _, after in self._pods.move(record.uid, state):
+        changes = self._pods.move(record.uid, state)
+        self._note_lesser(record.uid, record.priority, state)
+        for name, _, after in changes:
             if after is None:
                 self._drop_booking(record.uid, name, ended=False)
                 continue
             node_state = self._nodes.setdefault(name, NodeState())
             booking = self._booking(record, needs or record.needs, after, was_there=not is_news)
             # A bind of what was reserved changes nothing on the node, so the engine need not be told.
-            if node_state.put(booking, is_news=is_news) or after is not BookingState.ASSIGNED:
+            if node_state.put(booking, is_news=is_news) or after is BookingState.NOMINATED:
                 self._publish(name, node_state, better=False)
 
     def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
         """Move a pod off its node; `ended`: for good."""
-        self._forget_lesser(uid, state)
-        for name, _, after in self._pods.move(uid, state):
+        changes = self._pods.move(uid, state)
+        booking = self._nodes[state.nominated].bookings.get(uid) if state.nominated else None
+        self._note_lesser(uid, 0 if booking is None else booking.record.priority, state)
+        for name, _, after in changes:
             if after is None:
                 self._drop_booking(uid, name, ended=ended)
             else:
                 self._nodes[name].lower(uid, after)
 
-    def _forget_lesser(self, uid: str, state: PodState) -> None:
-        """Who is nominated where changes."""
-        if state.nominated or self._pods.of(uid).nominated:
-            self._lesser.clear()
+    def _note_lesser(self, uid: str, priority: int, state: PodState) -> None:
+        if state.booking_states().get(state.nominated) is BookingState.NOMINATED:
+            self._lesser.put(uid, priority, state.nominated)
+        else:
+            self._lesser.drop(uid)
 
     def _put_refusal(self, record: PodRecord) -> None:
         self._events[f"refusal_{record.refusal}"] += 1
@@ -701,6 +761,7 @@ class Ledger:
         )
         if node_state is not None and node_state.report is not None and record.shape:
             self._quarantine.put(record.shape, record.node, self._clock())
+            self._changes.note(record.node)
 
     def _drop_booking(self, uid: str, name: str, *, ended: bool = True) -> None:
         node_state = self._nodes.get(name)
@@ -719,8 +780,7 @@ class Ledger:
     def _publish(self, name: str, node_state: NodeState, *, better: bool = True) -> None:
         if node_state.kubelet is None:
             return
-        self._changes += 1
-        self._changed[name] = self._changes
+        self._changes.note(name)
         self.engine.put(name, node_state.kubelet)
         now = self._clock()
         uncertain = node_state.uncertain(now)
@@ -742,13 +802,14 @@ class Ledger:
         assert needs is not None, f"{record.namespace}/{record.name} cannot be booked"
         now = self._clock()
         return Booking(
-            record, needs, state, since=now, acknowledged=now if record.acknowledged else None, was_there=was_there
+            record,
+            needs,
+            state,
+            since=now,
+            acknowledged=now if record.acknowledged else None,
+            was_there=was_there,
+            ahead=state is BookingState.NOMINATED and self.nominations.of(record.uid) is not None,
         )
-
-    def _is_lesser(self, name: str, uid: str, priority: int) -> bool:
-        """Whether a pod that is nominated there does not stand in the way of one of this priority."""
-        booking = self._nodes[name].bookings.get(uid) if name in self._nodes else None
-        return booking is not None and booking.state is BookingState.NOMINATED and booking.record.priority < priority
 
 
 def _size(record: PodRecord) -> int:

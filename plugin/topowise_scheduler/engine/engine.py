@@ -106,6 +106,11 @@ class Engine:
     def __len__(self) -> int:
         return len(self._row_of)
 
+    @property
+    def came_and_went(self) -> int:
+        """Counts the nodes that have come and gone: as long as it is the same, every row is its node's."""
+        return self._rows_by_name.changes
+
     def put(self, name: str, kubelet: Kubelet) -> None:
         """A node, new or changed. The kubelet is kept: it must not change until the next put of the node."""
         now, its_sources = read(kubelet), sources(kubelet)

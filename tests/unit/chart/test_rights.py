@@ -63,6 +63,9 @@ WAITING_PODS: dict[tuple[str, str], set[Right]] = {
 EVENTS: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/events.py", "POST"): {("events.k8s.io", "events", "create")},
 }
+NOMINATOR: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/nominator/writing.py", "PATCH"): {("", "pods/status", "patch")},
+}
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
 }
@@ -105,7 +108,7 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    known = (EXPORTER, PLACEMENTS, SCHEDULER, STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, EVENTS, ELECTION)
+    known = (EXPORTER, PLACEMENTS, SCHEDULER, STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, NOMINATOR, EVENTS, ELECTION)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
 
 
@@ -238,6 +241,11 @@ def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:
     gone = {("", "pods/binding", "create"), ("", "pods", "patch")}
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) - gone
     assert not made.kinds("Role")
+
+
+def test_the_status_of_pods_may_be_written_only_where_they_are_nominated(render: Any) -> None:
+    made = render("", "scheduler.config.nominator.enabled=true")
+    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(NOMINATOR)
 
 
 def test_before_1_33_configz_is_refused_unless_nodes_proxy_is_accepted(render: Any) -> None:
