@@ -29,7 +29,7 @@ class Cluster(Nominating):
     def __init__(self, api: Api, *free: str) -> None:
         super().__init__(*free)
         self.api = api
-        watch = _Pods(self.ledger, lambda: None)
+        watch = _Pods(self.ledger, lambda: iter(()))
         self.reflector = Reflector(api, "/api/v1/pods", self.service.records.decode, watch)
         self.nominator = Nominator(api, self.ledger, self.decisions, writes=4, not_ready=self._not_ready)
 
