@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo test check bench e2e fuzz mutants coverage audit sbom gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test check bench e2e fuzz mutants coverage audit sbom images load push chart docs-site sign release-check release-notes gen-proto gen-reference fix clean
 
 help: ## What there is to type.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -15,8 +15,11 @@ venv: .venv/stamp ## The environment that everything else needs, from the lock.
 .venv/stamp: hack/requirements-dev.txt pyproject.toml hack/venv
 	@PYTHON="$(PYTHON)" hack/venv
 
-demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. KEEP=1 leaves it running.
+demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. KEEP=1 leaves it running, to play with.
 	@$(BIN)/python -m demo $(if $(KEEP),--keep)
+
+demo-stop: venv ## Ends what make demo KEEP=1 has left running.
+	@$(BIN)/python -m demo --stop
 
 test: venv ## Unit, contract and integration tests (under 4 minutes on 2 cores).
 	@$(BIN)/python -m pytest -n 4 $(ARGS)
@@ -44,6 +47,30 @@ audit: venv ## Known vulnerabilities of the locked run-time dependencies; needs 
 
 sbom: venv ## What ships, as a CycloneDX document with licences: dist/topowise.cdx.json.
 	@hack/sbom
+
+images: venv ## The container image as dist/topowise-ARCH.tar, with buildah, podman or docker; ARCH="amd64 arm64", BASE=image.
+	@$(BIN)/python -m images build $(addprefix --architecture ,$(ARCH)) $(if $(BASE),--base $(BASE)) $(if $(IMAGE),--repository $(IMAGE))
+
+load: venv ## That image into a cluster without a registry: INTO=kind|k3s|containerd, CLUSTER= for kind's name.
+	@$(BIN)/python -m images load $(if $(INTO),--into $(INTO)) $(if $(CLUSTER),--cluster $(CLUSTER))
+
+push: venv ## All built architectures to the registry of IMAGE, as one; dist/topowise.digest is what to sign.
+	@$(BIN)/python -m images push $(if $(IMAGE),--repository $(IMAGE))
+
+chart: ## The chart as dist/topowise-VERSION.tgz; PUSH=oci://registry/path sends it there.
+	@hack/release chart $(PUSH)
+
+docs-site: venv ## The pages below docs/ as a site in dist/site, without a warning.
+	@hack/docs-site
+
+sign: venv ## Signs what make push has pushed, by its digest; needs cosign, and in a workflow no key.
+	@$(BIN)/python -m images sign $(if $(IMAGE),--repository $(IMAGE))
+
+release-check: ## Do package, chart and TAG name the same version?
+	@hack/release version $(TAG)
+
+release-notes: ## What CHANGELOG.md says of TAG (default: what is unreleased), as dist/notes.md.
+	@hack/release notes $(TAG)
 
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
 	@$(BIN)/python hack/gen-proto

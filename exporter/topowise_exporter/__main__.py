@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", help="the daemon")
-    run.add_argument("--config", required=True, metavar="FILE", help="an ExporterConfiguration")
+    cli.add_config(run, "an ExporterConfiguration")
     run.set_defaults(command=_run)
 
     once = commands.add_parser("once", help="print the object that would be published")
@@ -60,10 +60,14 @@ def _run(options: argparse.Namespace) -> int:
     # Imports are local so that `once` and `machine` do not pay for the daemon.
     from topowise.kube.credentials import IN_CLUSTER
     from topowise.runtime import config, log
-    from topowise_exporter import confinement, daemon
     from topowise_exporter.configuration import ExporterConfiguration
 
     settings = config.load(ExporterConfiguration, options.config)
+    if options.check:
+        return cli.check(options, settings)
+
+    from topowise_exporter import confinement, daemon
+
     log.set_up(settings.logging.verbosity, settings.logging.format)
     if IN_CLUSTER in os.environ and not settings.client.kubeconfig:
         # With a kubeconfig there may be programs to run for credentials, which keep files of theirs.

@@ -1,10 +1,11 @@
-"""Runs the demo: `python -m demo [--keep]`."""
+"""Runs the demo: `python -m demo [--keep | --stop]`."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from demo import blind, workloads
+from demo import blind, kept, playing, workloads
 from demo.cluster import Cluster
 from demo.processes import ProcessDiedError
 from demo.scheduling import ScheduledPod, Scheduling
@@ -31,18 +32,42 @@ from topowise_scheduler.view import picture
 def main() -> int:
     """Exit status 0 if every pod ended where it was sent."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
-    parser.add_argument("--keep", action="store_true", help="leave everything running and print how to reach it")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--keep", action="store_true", help="leave everything running and print how to reach it")
+    which.add_argument("--stop", action="store_true", help="stop what was left running")
     options = parser.parse_args()
+    if options.stop:
+        ended = kept.stop()
+        print(f"Stopped {ended} processes" if ended else "No demo is running")
+        return 0
+    if options.keep and kept.running():
+        print("error: a demo is running already; make demo-stop ends it", file=sys.stderr)
+        return 1
+    return _run_in_directory(keep=options.keep)
+
+
+def _run_in_directory(*, keep: bool) -> int:
+    """A directory of its own, which goes with the demo however that ends."""
     directory = Path(tempfile.mkdtemp(prefix="topowise-demo-"))
+    # `kill` is to end it as ^C does, with everything that it has started; and ^C also where a shell has it ignored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
+    is_kept = False
     try:
-        return asyncio.run(_run(Cluster(directory), keep=options.keep))
+        cluster = Cluster(directory)
+        status = asyncio.run(_run(cluster, keep=keep))
+        if keep:
+            kept.keep(directory, cluster.processes.ids())
+            is_kept = True
+            print(f"\n{playing.instructions(directory, f'{cluster.pages}/ui')}", flush=True)
+        return status
     except (TopowiseError, ProcessDiedError, aiohttp.ClientError, OSError) as exc:
         print(f"error: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     finally:
-        if not options.keep:
+        if not is_kept:
             shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -62,9 +87,9 @@ async def _run(cluster: Cluster, *, keep: bool) -> int:
             print(f"\n$ kubectl topowise nodes\n{await _what_is_left(cluster, api)}")
         print(f"\n{_comparison(cluster, outcomes)}")
         print(f"\nDone in {time.monotonic() - started:.1f}s: {_summary(outcomes)}")
-        finished = True
         if keep:
-            _print_how_to_reach(cluster)
+            await cluster.start_kube_scheduler()
+        finished = True
         return 0 if all(one.phase != "Failed" for one in outcomes) else 1
     finally:
         if not (keep and finished):
@@ -216,14 +241,6 @@ def _summary(outcomes: list[ScheduledPod]) -> str:
     refused = sum(one.phase == "Failed" for one in outcomes)
     waiting = sum(one.chosen is None for one in outcomes)
     return f"{running} pods running where they were sent, {waiting} kept waiting, {refused} refused by a kubelet"
-
-
-def _print_how_to_reach(cluster: Cluster) -> None:
-    print(f"\nEverything keeps running; files and logs are in {cluster.directory}")
-    print(f"  export KUBECONFIG={cluster.kubeconfig}")
-    print("  kubectl get noderesourcetopologies -o wide -w")
-    print(f'  curl -s {cluster.extender}/filter -d \'{{"Pod":{{...}},"NodeNames":[...]}}\'')
-    print(f"Stop it with: kill {' '.join(str(number) for number in cluster.processes.ids().values())}")
 
 
 if __name__ == "__main__":

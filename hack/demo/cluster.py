@@ -32,7 +32,10 @@ EMULATED: Final = {
     "metal-cxl": machines.two_node_cxl,
 }
 
-_GIB: Final = 1 << 30
+# The `schedulerName` of the demo's pods.
+SCHEDULER: Final = "topowise-scheduler"
+# Far more than an idle machine needs; a busy one is no reason to fail.
+_LIMIT_S: Final = 120.0
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -110,10 +113,17 @@ class Cluster:
                 **_configuration("SchedulerConfiguration", self.kubeconfig),
                 "extender": {"port": self.extender_port},
                 "readOnly": {"port": self.pages_port},
+                "ui": {"enabled": True},
                 "serving": {"address": "127.0.0.1", "port": self.health_port},
             },
         )
         await self.processes.start("scheduler", "topowise_scheduler", "serve", "--config", str(config))
+
+    async def start_kube_scheduler(self) -> None:
+        """The sandbox's, for pods that people create afterwards: for ours, and as the cluster's default."""
+        arguments = ("--kubeconfig", str(self.kubeconfig), "--extender", self.extender)
+        names = (SCHEDULER, "default-scheduler")
+        await self.processes.start("kube-scheduler", "sandbox.kubescheduler", *arguments, *names)
 
     async def api(self) -> Api:
         """A client of the API server; the caller enters and leaves it."""
@@ -132,7 +142,7 @@ class Cluster:
         """Waits for anything else, watching over the processes."""
         await self._until(done, what)
 
-    async def _until(self, done: Callable[[], Awaitable[bool]], what: str, limit: float = 20.0) -> None:
+    async def _until(self, done: Callable[[], Awaitable[bool]], what: str, limit: float = _LIMIT_S) -> None:
         deadline = time.monotonic() + limit
         while True:
             self.processes.check()
@@ -142,7 +152,9 @@ class Cluster:
             except (ApiError, OSError):
                 pass
             if time.monotonic() > deadline:
-                raise TopowiseError(f"{what}: not there after {limit:.0f}s; logs are in {self.directory}")
+                raise TopowiseError(
+                    f"{what}: not there after {limit:.0f}s; the ends of the logs:\n{self.processes.tails()}"
+                )
             await asyncio.sleep(0.05)
 
     async def _kubeconfig_is_there(self) -> bool:

@@ -31,9 +31,14 @@ class Processes:
         """Raises ProcessDiedError with the end of the log of whichever ended."""
         for name, process in self._running.items():
             if process.returncode is not None:
-                log = (self._directory / f"{name}.log").read_text(errors="replace")
-                tail = "\n".join(log.splitlines()[-8:])
-                raise ProcessDiedError(f"{name} ended with status {process.returncode}:\n{tail}")
+                raise ProcessDiedError(f"{name} ended with status {process.returncode}:\n{self._tail(name)}")
+
+    def tails(self) -> str:
+        """The end of every log; the files go when the demo fails."""
+        return "\n".join(f"--- {name}\n{self._tail(name)}" for name in self._running)
+
+    def _tail(self, name: str) -> str:
+        return "\n".join((self._directory / f"{name}.log").read_text(errors="replace").splitlines()[-8:])
 
     def ids(self) -> dict[str, int]:
         """Process ids by name."""

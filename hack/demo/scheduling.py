@@ -9,14 +9,14 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from demo.cluster import SCHEDULER
 from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
 from sandbox.kubescheduler.fit import PLUGIN as NODE_RESOURCES_FIT
 from topowise.kube.api import Api
 
 Json = dict[str, Any]
 
-_SCHEDULER = "numa-scheduler"
-_LIMIT_S = 10.0
+_LIMIT_S = 120.0
 
 
 class Opinion(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Scheduling:
         self._api = api
         self._session = session
         self._pages = pages
-        self._scheduler = KubeScheduler(api, _SCHEDULER, Extender(session, prefix), tried=self._note)
+        self._scheduler = KubeScheduler(api, SCHEDULER, Extender(session, prefix), tried=self._note)
         self._tried: dict[str, asyncio.Future[Attempt]] = {}
         self._running: asyncio.Task[None] | None = None
 

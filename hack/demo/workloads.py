@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from demo.cluster import SCHEDULER
+
 Json = dict[str, Any]
 
 
@@ -12,7 +14,7 @@ def _pod(name: str, story: str, *containers: Json) -> Json:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "annotations": {"demo.topowise.io/story": story}},
-        "spec": {"containers": list(containers), "schedulerName": "numa-scheduler", "priority": 0},
+        "spec": {"containers": list(containers), "schedulerName": SCHEDULER, "priority": 0},
     }
 
 

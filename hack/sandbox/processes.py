@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import ssl
 import subprocess
@@ -16,6 +17,7 @@ from typing import Final
 
 _START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 10.0
+_PORTS: Final = (20_000, 32_000)
 
 
 class Process:
@@ -83,9 +85,18 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now. Held together while choosing, so that they differ."""
+    """Ports nobody listens on now. Held together while choosing, so that they differ.
+
+    They are below those that the kernel gives to outgoing connections, so that none of these takes one of them before
+    the server does that it is for.
+    """
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+        found: list[int] = []
+        while len(found) < count:
+            each = stack.enter_context(socket.socket())
+            try:
+                each.bind(("127.0.0.1", random.randrange(*_PORTS)))
+            except OSError:
+                continue
+            found.append(each.getsockname()[1])
+        return found

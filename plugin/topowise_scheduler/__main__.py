@@ -22,10 +22,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="the service")
-    serve.add_argument("--config", required=True, metavar="FILE", help="a SchedulerConfiguration")
+    cli.add_config(serve, "a SchedulerConfiguration")
     serve.set_defaults(command=_serve)
     replay = commands.add_parser("replay", help="what a kubelet would do, for scenarios as JSON lines")
-    replay.add_argument("file", metavar="FILE[.gz]", help="one scenario a line; results go to stdout")
+    replay.add_argument("file", metavar="FILE[.gz]", help="one scenario a line, - is stdin; results go to stdout")
     replay.set_defaults(command=_replay)
     return parser
 
@@ -37,13 +37,17 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    import uvloop
-
     from topowise.runtime import config, log
-    from topowise_scheduler import daemon
     from topowise_scheduler.configuration import SchedulerConfiguration
 
     settings = config.load(SchedulerConfiguration, options.config)
+    if options.check:
+        return cli.check(options, settings)
+
+    import uvloop
+
+    from topowise_scheduler import daemon
+
     log.set_up(settings.logging.verbosity, settings.logging.format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(daemon.run(settings))

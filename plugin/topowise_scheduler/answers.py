@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from topowise import pods
 from topowise.errors import ParseError
+from topowise.runtime.turns import UnpreparedError
 from topowise_scheduler import refusals, strategies
 from topowise_scheduler.cluster.affinities import Affinities
 from topowise_scheduler.cluster.ledger import Ledger
@@ -29,16 +30,20 @@ from topowise_scheduler.strategies import Rated, Strategy, ranks
 _MAX_UNKNOWN: Final = 1000
 # Of a Node (RFC 1123 subdomain); what is longer is none, and is neither kept nor logged.
 _LONGEST_NAME: Final = 253
-# A list of names is gone through for each of so few; for more of them an index is made of it.
-_FEW: Final = 8
 # Verdicts of nodes without lesser nominated pods that are remembered, and the bytes of the shapes they are of.
 _MAX_APART: Final = 1 << 14
 _MAX_APART_BYTES: Final = 16 << 20
 _FITS: Final = int(Outcome.FITS)
 _NONE: Final = object()
-# Raw scores are below 2 to this, and ranks below 2 to half of what is left.
+# What a number of Engine.reasons takes.
+_REASON_BITS: Final = 4
+# Twice a raw score is below 2 to this, and a rank below 2 to half of what is left.
 _RANK: Final = 24
 _LAST: Final = 1 << 60
+
+_ALL: Final = slice(None)
+
+Subset = NDArray[np.intp] | slice
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -72,14 +77,6 @@ class Verdicts(msgspec.Struct, frozen=True):
         return self.texts[int(self.words[index])]
 
 
-class UnpreparedError(Exception):
-    """The answer would take long; it does not once the `steps` are done, and is to be asked for again then."""
-
-    def __init__(self, steps: Iterator[None]) -> None:
-        super().__init__("the answer is to be made in steps")
-        self.steps = steps
-
-
 class _Texts:
     """Refusals by number; there are a few dozen, so they are only ever added."""
 
@@ -100,11 +97,17 @@ class Answers:
 
     def __init__(self, ledger: Ledger, records: Records, strategy: Strategy, *, top_score: int = 10) -> None:
         self._ledger = ledger
-        self._engine = ledger.engine
+        self.engine = ledger.engine
         self._records = records
         self._strategy = strategy
         self._top_score = top_score
         self._texts = _Texts()
+        # By outcome and reason, the number of the words for them.
+        self._words: NDArray[np.int16] = np.zeros(len(Outcome) << _REASON_BITS, np.int16)
+        for refused in (Outcome.UNSCHEDULABLE, Outcome.UNRESOLVABLE):
+            for number, reason in enumerate(self.engine.reasons):
+                text = refusals.of(reason, ever=refused is Outcome.UNRESOLVABLE)
+                self._words[(refused << _REASON_BITS) + number] = self._texts.number(text)
         self.verdict_counts: Counter[str] = Counter()
         """Verdicts by their words; "" for nodes that fit."""
         self._unknown: set[str] = set()
@@ -112,8 +115,10 @@ class Answers:
         self._apart_bytes = 0
         self._affinities = Affinities(ledger)
 
-    def question(self, pod: pods.Pod, names: Sequence[str], *, is_simulation: bool = False) -> Question:
-        """The question as the engine understands it. Raises ParseError."""
+    def question(
+        self, pod: pods.Pod, names: Sequence[str], *, rows: NDArray[np.int32] | None = None, is_simulation: bool = False
+    ) -> Question:
+        """The question as the engine understands it; `rows` if they are known (Engine.rows). Raises ParseError."""
         record = self._records.record(pod)
         if record.requests is None:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
@@ -124,20 +129,21 @@ class Answers:
             self._ledger.unreserve(record.uid)
             if record.uid:
                 self._ledger.remember(record)
-        rows = self._engine.rows(names)
+        if rows is None:
+            rows = self.engine.rows(names)
         unknown = () if is_simulation else self._unknown_among(names, rows)
         return Question(record, record.requests, names, rows, is_simulation, unknown)
 
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
         """The question of a caller who says itself when a pod is booked: it leaves all reservations as they are."""
         assert record.requests is not None
-        rows = self._engine.rows(names)
+        rows = self.engine.rows(names)
         return Question(record, record.requests, names, rows, False, self._unknown_among(names, rows))
 
     def steps(self, asked: Question) -> Iterator[None]:
         """What `verdicts` would take long for, in steps of some milliseconds: a pod of many containers that is new to
         thousands of nodes. None if it takes not long."""
-        return self._engine.steps(asked.requests, asked.rows)
+        return self.engine.steps(asked.requests, asked.rows)
 
     def verdicts(self, asked: Question, *, at_once: bool = True) -> Verdicts:
         """Per node. A node nobody has reported fits: we know nothing against it.
@@ -151,13 +157,11 @@ class Answers:
         count = len(asked.names)
         outcomes = np.full(count, _FITS, np.int8)
         words = np.zeros(count, np.int16)
-        known = np.flatnonzero(asked.rows >= 0)
-        exceptions = self._ledger.exceptions(asked.record.uid, asked.record.priority)
+        own = self._own_nodes(asked)
         # The node of a nominated pod is asked about alone, and is another one for it than for all others.
-        is_own = count == 1 and asked.names[0] in exceptions
-        if known.size and not is_own:
-            self._judge(asked, known, outcomes, words)
-        self._judge_apart(asked, exceptions, outcomes, words)
+        if count > 1 or not own:
+            self._judge(asked, outcomes, words)
+        self._judge_apart(asked, own, outcomes, words)
         self._close(asked, outcomes, words)
         self._apply_policy(asked, outcomes, words)
         self._apply_wishes(asked, outcomes, words)
@@ -188,12 +192,12 @@ class Answers:
         """The rows of the reported nodes on which a pod of the cluster would be let now, and a number for each: the
         least is of the best. Where it fits only if a lesser nominated pod does not come it is the greatest."""
         assert record.requests is not None
-        rows = self._engine.rows(names)
+        rows = self.engine.rows(names)
         asked = Question(record, record.requests, names, rows, is_simulation=True)
         rows = rows[(self.verdicts(asked).outcomes == _FITS) & (rows >= 0)]
         levels = np.full(len(rows), _LAST, np.int64)
-        for at, candidates in self._engine.candidates(record.requests, rows):
-            levels[at] = (ranks.of(candidates) << _RANK) - self._strategy.raw(candidates)
+        found = self.engine.rated(record.requests, rows, strategies.Rater(self._strategy))
+        levels[found.at] = (found.ranks << _RANK) - 2 * found.raw - (found.in_cache > 0)
         return rows, levels
 
     def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
@@ -203,7 +207,7 @@ class Answers:
 
     def fitting(self, record: PodRecord, names: Sequence[str]) -> Iterator[None]:
         """What `fits` would take long for, in steps."""
-        return iter(()) if record.requests is None else self._engine.steps(record.requests, self._engine.rows(names))
+        return iter(()) if record.requests is None else self.engine.steps(record.requests, self.engine.rows(names))
 
     def fits(self, record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
         """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
@@ -214,7 +218,7 @@ class Answers:
     def verdicts_of(self, record: PodRecord, names: Sequence[str]) -> Verdicts:
         """The same in words. The pod's quantities must have been readable."""
         assert record.requests is not None
-        return self.verdicts(Question(record, record.requests, names, self._engine.rows(names), is_simulation=True))
+        return self.verdicts(Question(record, record.requests, names, self.engine.rows(names), is_simulation=True))
 
     def states_for(self, asked: Question, name: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
         """Copies of a node's state as it is for this pod (Ledger.states), once these pods are gone; none if nobody has
@@ -236,65 +240,77 @@ class Answers:
         return self._ledger.affinity_refusal(self._ledger.affinity(asked.record, name, states, guessed))
 
     def _rate(self, asked: Question, strategy: Strategy) -> Rated:
-        known = np.flatnonzero(asked.rows >= 0)
-        rated = strategies.rate(strategy, self._engine.candidates(asked.requests, asked.rows[known]))
-        rated = rated._replace(at=known[rated.at])
+        known, rater = _known(asked.rows), strategies.Rater(strategy)
+        ratings = self.engine.rated(asked.requests, asked.rows[known], rater)
+        rated = rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
         if not asked.record.wishes:
             return rated
         grades = [self._affinities.of(asked.record, asked.names[at]).grade for at in rated.at.tolist()]
         return rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
 
-    def _words(self, outcomes: NDArray[np.int8], reasons: NDArray[np.int8]) -> NDArray[np.int16]:
-        """The words of every pair of outcome and reason that occurs."""
-        pairs = outcomes.astype(np.int16) << 8 | reasons
-        words = np.zeros(len(pairs), np.int16)
-        for pair in np.unique(pairs):
-            outcome, reason = int(pair) >> 8, int(pair) & 255
-            if outcome != _FITS:
-                text = refusals.of(self._engine.reasons[reason], ever=outcome == Outcome.UNRESOLVABLE)
-                words[pairs == pair] = self._texts.number(text)
-        return words
-
-    def _judge(
-        self,
-        asked: Question,
-        known: NDArray[np.intp],
-        outcomes: NDArray[np.int8],
-        words: NDArray[np.int16],
-    ) -> None:
+    def _judge(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Reported nodes by the engine, in one go with the other possible placements of those on which pods may lie
         elsewhere."""
+        known: Subset = _known(asked.rows)
         rows = asked.rows[known]
+        if not len(rows):
+            return
         possible = self._ledger.possible
-        others, owners = possible.of(rows.tolist()) if len(rows) <= _FEW else possible.all()
+        others, owners = possible.all() if len(rows) > 1 else possible.of(int(rows[0]))
         if len(rows) < len(others) // 4:
-            mine = np.isin(owners, rows)
-            others, owners = others[mine], owners[mine]
+            is_asked = np.isin(owners, rows)
+            others, owners = others[is_asked], owners[is_asked]
         count = len(rows)
-        judged = self._engine.judge(asked.requests, np.concatenate([rows, others]) if len(others) else rows)
-        fits = judged.outcome == _FITS
-        outcomes[known] = judged.outcome[:count]
-        words[known] = self._words(judged.outcome[:count], judged.reason[:count])
-        tight = owners[~fits[count:]]
+        outcome, reason = self.engine.verdicts(asked.requests, np.concatenate([rows, others]) if len(others) else rows)
+        mine = outcome[:count]
+        found = self._words.take((mine.astype(np.intp) << _REASON_BITS) + reason[:count])
+        tight = owners[outcome[count:] != _FITS]
         if len(tight):
             is_tight = np.zeros(int(max(tight.max(), rows.max())) + 1, np.bool_)
             is_tight[tight] = True
-            refused = known[is_tight[rows] & fits[:count]]
-            outcomes[refused], words[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNCERTAIN)
+            refused = is_tight[rows] & (mine == _FITS)
+            mine[refused], found[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNCERTAIN)
+        outcomes[known], words[known] = mine, found
+
+    def _own_nodes(self, asked: Question) -> Mapping[str, Set[str]]:
+        """Nodes that are asked of the one-node model without some pods: those of the pod itself, and one that is asked
+        about alone, as kube-scheduler does for a nominated pod, if there are lesser pods."""
+        uid, priority, names = asked.record.uid, asked.record.priority, asked.names
+        if len(names) > 1:
+            return self._ledger.own_nodes(uid, priority)
+        found = {name: self._ledger.disregarded(uid, priority, name) for name in names}
+        return {name: others for name, others in found.items() if others}
 
     def _judge_apart(
-        self,
-        asked: Question,
-        exceptions: Mapping[str, Set[str]],
-        outcomes: NDArray[np.int8],
-        words: NDArray[np.int16],
+        self, asked: Question, own: Mapping[str, Set[str]], outcomes: NDArray[np.int8], words: NDArray[np.int16]
     ) -> None:
-        """Nodes whose state for this pod is another than the engine's, by the one-node model."""
-        for at, name, others in _places(asked.names, exceptions):
-            if (reason := self._reason_apart(asked.record, name, others)) is not None:
+        """Nodes whose state for this pod is another than the engine has for all: without lesser pods in rows of their
+        own, and without the pod itself, on a node or two, by the one-node model."""
+        if len(asked.names) > 1:
+            self._judge_without_lesser(asked, outcomes, words)
+        for name, others in own.items():
+            if name in asked.names and (why := self._reason_apart(asked.record, name, others)) is not None:
+                at = asked.names.index(name)
                 # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
-                outcomes[at] = Outcome.UNSCHEDULABLE if reason else Outcome.FITS
-                words[at] = self._texts.number(refusals.of(reason, ever=False))
+                outcomes[at] = Outcome.UNSCHEDULABLE if why else Outcome.FITS
+                words[at] = self._texts.number(refusals.of(why, ever=False))
+
+    def _judge_without_lesser(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+        apart = self._ledger.apart(asked.record.priority)
+        if apart is None:
+            return
+        outcome, reason = self.engine.verdicts(asked.requests, apart.rows)
+        of_nodes = np.full(int(max(apart.owners.max(initial=0), asked.rows.max(initial=0))) + 2, -1, np.int16)
+        of_nodes[apart.owners[apart.at]] = 0
+        # The first of a node's states that refuses the pod says why, so it is written last.
+        refused = np.flatnonzero(outcome != _FITS)[::-1]
+        by_reason = self._words[Outcome.UNSCHEDULABLE << _REASON_BITS :]
+        of_nodes[apart.owners[apart.at[refused]]] = by_reason[reason[refused]]
+        # A row of -1 finds the end, which is nobody's.
+        found = of_nodes[asked.rows]
+        # Those that are nominated can be evicted, as far as this pod is concerned.
+        outcomes[found == 0], outcomes[found > 0] = Outcome.FITS, Outcome.UNSCHEDULABLE
+        words[found >= 0] = found[found >= 0]
 
     def _reason_apart(self, record: PodRecord, name: str, others: Set[str]) -> str | None:
         """Why the kubelet would refuse the pod if these were not there, "" if it would not; None for no report."""
@@ -315,7 +331,7 @@ class Answers:
     def _close(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Nodes that take no such pod whatever room they have."""
         quarantined = self._ledger.quarantined(asked.record.shape)
-        closed = [(self._engine.rows(list(quarantined)), refusals.QUARANTINED)] if quarantined else []
+        closed = [(self.engine.rows(list(quarantined)), refusals.QUARANTINED)] if quarantined else []
         closed += [(rows, refusals.UNCONFIRMED) for rows in self._ledger.unconfirmed.closed(asked.record)]
         if (slow := self._ledger.slow_admissions.closed(asked.record)).size:
             closed.append((slow, refusals.TOO_SLOW))
@@ -328,7 +344,7 @@ class Answers:
         for accepted, refusal in asked.record.demand.rules():
             suits = np.zeros(len(asked.names), np.bool_)
             known = asked.rows >= 0
-            suits[known] = np.isin(self._engine.policies[asked.rows[known]], accepted)
+            suits[known] = np.isin(self.engine.policies[asked.rows[known]], accepted)
             outcomes[~suits] = Outcome.UNRESOLVABLE
             words[~suits] = self._texts.number(refusal)
 
@@ -356,22 +372,6 @@ class Answers:
         return found
 
 
-def _places(names: Sequence[str], exceptions: Mapping[str, Set[str]]) -> Iterator[tuple[int, str, Set[str]]]:
-    """The exceptions that are among the names, each with its place there."""
-    if len(names) <= _FEW:
-        # kube-scheduler asks about the node of a nominated pod alone, however many pods are nominated.
-        yield from [(at, name, exceptions[name]) for at, name in enumerate(names) if name in exceptions]
-        return
-    index = {name: at for at, name in enumerate(names)} if len(exceptions) > _FEW else None
-    for name, others in exceptions.items():
-        if index is not None:
-            at = index.get(name, -1)
-        else:
-            at = names.index(name) if name in names else -1
-        if at >= 0:
-            yield at, name, others
-
-
-def by_name(names: Sequence[str], verdicts: Verdicts, outcome: Outcome) -> dict[str, str]:
-    """The refused nodes of one outcome, each with the words for it."""
-    return {names[at]: verdicts.text(at) for at in np.flatnonzero(verdicts.outcomes == outcome).tolist()}
+def _known(rows: NDArray[np.int32]) -> Subset:
+    """The indices of rows that have a node."""
+    return _ALL if not rows.size or int(rows.min()) >= 0 else np.flatnonzero(rows >= 0)

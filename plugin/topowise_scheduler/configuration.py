@@ -205,6 +205,21 @@ class Nominator(Section, frozen=True):
     """So many are written at once."""
 
 
+class Preemptor(Section, frozen=True):
+    """Evicts less important pods for a pod that waits for its alignment alone, which kube-scheduler does from 1.38 on;
+    docs/how-to/preemption.md."""
+
+    enabled: bool = False
+    """On: the leader evicts, within PodDisruptionBudgets. Needs the rights to create pods/eviction and events and to
+    patch pods/status."""
+    dry_run: bool = False
+    """Only events tell who would be evicted for whom. Needs the right to create events."""
+    per_minute: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """At most so many pods are evicted in a minute, and so many for one pod."""
+    patience: Duration = Duration(10)
+    """For so long a pod has to wait before others are evicted for it."""
+
+
 class Volcano(Section, frozen=True):
     """Volcano's extender plug-in as a caller, `/volcano` on the extender's port; docs/how-to/volcano.md."""
 
@@ -256,6 +271,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     startup_taint: StartupTaint = msgspec.field(default_factory=StartupTaint)
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
     nominator: Nominator = msgspec.field(default_factory=Nominator)
+    preemptor: Preemptor = msgspec.field(default_factory=Preemptor)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
     ui: Ui = msgspec.field(default_factory=Ui)

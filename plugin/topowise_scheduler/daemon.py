@@ -38,12 +38,14 @@ from topowise_scheduler.extender.fitting import refuse as refuse_fitting
 from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.leader.alignment import AlignmentPreemption
+from topowise_scheduler.leader.nominator import Cluster, Decisions, Nominator, Requested
+from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
+from topowise_scheduler.leader.requeue import Requeuer
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.waiting_pods import WaitingPods
-from topowise_scheduler.nominator import Cluster, Decisions, Nominator, Requested
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.requeue import Requeuer
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.volcano import verbs as volcano
 from topowise_scheduler.volcano.allocations import Allocations
@@ -140,7 +142,7 @@ async def run(settings: SchedulerConfiguration) -> int:
             "Kinds of pods that are not nominated for now, as kube-scheduler placed too many of them elsewhere.",
             lambda: decisions.honoured.left_alone,
         )
-        led = _leading(settings, api, ledger, answers, nodes, nominator)
+        led = _leading(settings, api, ledger, answers, nodes, view, budgets, nominator)
         return await tasks.run_until_stopped(
             {
                 **{f"watch {source.name}": source.run() for source in sources},
@@ -202,10 +204,18 @@ async def _tick(ledger: Ledger) -> None:
 
 
 def _leading(
-    settings: SchedulerConfiguration, api: Api, ledger: Ledger, answers: Answers, nodes: Nodes, nominator: Nominator
+    settings: SchedulerConfiguration,
+    api: Api,
+    ledger: Ledger,
+    answers: Answers,
+    nodes: Nodes,
+    view: ClusterView,
+    budgets: Budgets,
+    nominator: Nominator,
 ) -> Callable[[], Awaitable[None]]:
     """What the leader alone does."""
     requeue = settings.requeue
+    alignment = AlignmentPreemption(ledger, answers, view, budgets)
     requeuer = Requeuer(
         api, ledger, answers.fits, interval=requeue.interval, per_second=requeue.per_second, prepare=answers.fitting
     )
@@ -215,6 +225,7 @@ def _leading(
         "nominator": (settings.nominator.enabled, nominator.run),
         "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, nodes).run),
         "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
+        "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
     }
 
     async def run() -> None:

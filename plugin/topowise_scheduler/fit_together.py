@@ -7,7 +7,6 @@ others out, until they are released or their time is over. So there is a limit t
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Callable
@@ -16,15 +15,15 @@ from typing import Annotated, Final
 import msgspec
 
 from topowise.errors import ParseError
+from topowise.runtime.turns import sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.kube_scheduler import Pod, unbound
 from topowise_scheduler.view import together
 from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.together import Together
+from topowise_scheduler.view.together import Placing, Together
 
 MOST_SECONDS: Final = 600
-_SLICE_S: Final = 0.005
 
 
 class FitTogether(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -71,17 +70,9 @@ class Fitting:
         if not 0 < len(wanted) <= together.MOST_PODS:
             raise ParseError("pods", str(len(wanted)), f"1 to {together.MOST_PODS} of them")
         self._check_limit(len(wanted) if asked.reserve_seconds else 0)
-        steps = together.placing(self._answers, self._view, wanted, list(asked.nodes) or self._view.names)
-        started = time.perf_counter()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: Together = end.value
-                break
-            if time.perf_counter() - started > _SLICE_S:
-                await asyncio.sleep(0)
-                started = time.perf_counter()
+        placing = Placing(self._answers, self._view, wanted, list(asked.nodes) or self._view.names)
+        await sliced(placing.steps())
+        found = placing.found
         if not found.fits or not asked.reserve_seconds:
             return found, ""
         self._check_limit(len(wanted))

@@ -19,6 +19,8 @@ from topowise import pods, quantity
 from topowise.pods import Amounts, Needs
 
 HOSTNAME: Final = "kubernetes.io/hostname"
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Annotation of a pod that its kubelet has from a file (static): deleting the object does not end it."""
 NO_NODE: Final = "node(s) without a Node object"
 _PODS: Final = "pods"
 _HARD: Final = ("NoSchedule", "NoExecute")
@@ -181,9 +183,23 @@ class Spec(pods.Spec, frozen=True, gc=False):
     workloadRef: Any = None
 
 
+class Owner(msgspec.Struct, frozen=True, gc=False):
+    """Who has made a pod; its `controller` makes it anew."""
+
+    kind: str = ""
+    controller: bool | None = None
+
+
+class Metadata(pods.Metadata, frozen=True, gc=False):
+    """What pods.Metadata has, and owners."""
+
+    ownerReferences: tuple[Owner, ...] | None = None
+
+
 class Pod(pods.Pod, frozen=True, gc=False):
     """A pod that somebody asks about."""
 
+    metadata: Metadata
     spec: Spec
 
 

@@ -105,6 +105,12 @@ class Counts(Collector):
             {"": events["refused_pod_deleted"]},
         )
         yield _counter(
+            "alignment_evictions",
+            "Pods that were evicted for one that waited for its alignment alone.",
+            "",
+            {"": events["evicted_for_alignment"]},
+        )
+        yield _counter(
             "model_runs",
             "Verdicts that the arrays could not give and the one-node model gave, by cause.",
             "cause",

@@ -1,16 +1,20 @@
 """Replays recorded scenarios through the kubelet model: what would a kubelet with that machine and configuration do?
 
 Each input line is a scenario (machine, configuration, events), alone or as `{"scenario": ...}`; each output line
-says what became of every event. A line that cannot be read is named on stderr, and the next one is taken.
+says what became of every event. A line that cannot be read is named on stderr, and the next one is taken; where there
+was nothing that could be read, the command fails.
 """
 
 from __future__ import annotations
 
 import gzip
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import msgspec
 
@@ -153,25 +157,36 @@ def apply(kubelet: Kubelet, event: Event) -> dict[str, Any]:
 
 
 def main_replay(path: str) -> int:
-    """`topowise-scheduler replay FILE[.gz]`: one result a line on stdout. The exit status, 1 for an unreadable file."""
+    """`topowise-scheduler replay FILE[.gz]`: one result a line on stdout. The exit status, 1 if there was no result."""
+    count = 0
     try:
-        with _open(Path(path)) as lines:
+        with _open(path) as lines:
             write = sys.stdout.buffer.write
             for result in replay(lines):
                 write(_encode(result) + b"\n")
+                count += 1
             sys.stdout.buffer.flush()
-    except (OSError, EOFError) as exc:
+    except BrokenPipeError:
+        raise
+    # What is damaged within a gzip file is no OSError.
+    except (OSError, EOFError, zlib.error) as exc:
         sys.stderr.write(f"error: {path}: {exc}\n")
+        return 1
+    if not count:
+        sys.stderr.write(f"error: {path}: no scenario could be read, expected one a line\n")
         return 1
     return 0
 
 
-def _open(path: Path) -> BinaryIO:
-    file = path.open("rb")
-    if file.peek(2)[:2] == _GZIP_MAGIC:
-        file.close()
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    return file
+@contextmanager
+def _open(path: str) -> Iterator[BinaryIO]:
+    """The lines of a file, or of stdin for "-", unpacked if they are packed."""
+    with cast("BufferedReader", sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
+        if file.peek(2)[:2] == _GZIP_MAGIC:
+            with gzip.open(file, "rb") as unpacked:
+                yield cast("BinaryIO", unpacked)
+        else:
+            yield file
 
 
 def _admit(kubelet: Kubelet, event: Event) -> dict[str, Any]:

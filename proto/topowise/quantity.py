@@ -51,6 +51,9 @@ def _scaled_up(quantity: str | int, factor: int) -> int:
         if isinstance(quantity, bool) or not isinstance(quantity, int):
             raise ParseError("quantity", repr(quantity), "a string or an integer")
         return quantity * factor
+    if len(quantity) <= _MAX_TEXT and quantity.isascii() and quantity.isdigit():
+        # Most amounts of a report, and no two of them alike.
+        return int(quantity) * factor
     numerator, denominator = _ratio(quantity)
     # apimachinery rounds away from zero here: ScaledValue of 1n in milli is 1, of -1n is -1.
     product = numerator * factor

@@ -44,6 +44,13 @@ async def test_generate_name_makes_a_new_name_each_time(api: Client) -> None:
     assert all(name.startswith(prefix) and len(name) == len(prefix) + 5 for name in names)
 
 
+async def test_what_a_generated_name_begins_with_is_a_name_itself(api: Client) -> None:
+    """Names of events have a dot before what is random, but none can be generated so."""
+    reply = await api.call("POST", CONFIGMAPS, configmap("x") | {"metadata": {"generateName": f"{api.name()}."}})
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    assert reply.body["details"]["causes"][0]["field"] == "metadata.generateName"
+
+
 async def test_a_missing_object_is_not_found(api: Client) -> None:
     name = api.name()
     reply = await api.call("GET", f"{NODES}/{name}")

@@ -164,14 +164,14 @@ async def test_explain_asks_the_service_and_says_the_same(
     await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready)
     create_pod(server, "waits", "4")
-    url = f"http://127.0.0.1:{service.port}"
+    url = service.pages
     theirs = await run("explain", "waits", "--service", url, "-o", "json")
     assert theirs.status == 0, theirs.err
     ours = await run("explain", "waits", "-o", "json")
     assert json.loads(theirs.out) == json.loads(ours.out)
 
 
-async def test_fits_and_simulate(run: Run, cluster: None, tmp_path: Path) -> None:
+async def test_fits_simulate_and_defrag(run: Run, cluster: None, tmp_path: Path) -> None:
     template = {"metadata": {}, "spec": pod_of("x", "2")["spec"]}
     deployment = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"replicas": 5, "template": template}}
     file = manifest(tmp_path, deployment)
@@ -185,6 +185,11 @@ async def test_fits_and_simulate(run: Run, cluster: None, tmp_path: Path) -> Non
     answer = await run("simulate", "-f", "-", stdin=yaml.safe_dump({"kind": "Pod", **pod_of("x", "2")}))
     assert answer.status == 0, answer.err
     assert "1 of 1 pods placed" in answer.out
+    answer = await run("defrag", "-f", file, "--count", "4", "-o", "json")
+    assert answer.status == 0, answer.err
+    result = json.loads(answer.out)
+    assert (result["already"], result["moves"]) == (4, 0)
+    assert (await run("defrag", "-f", file)).status == 1
     # Nothing was written.
     assert (await run("nodes", "-o", "name")).out == "n1\nn2\n"
 

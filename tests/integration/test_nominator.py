@@ -18,7 +18,7 @@ from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
 from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION
 from topowise_scheduler.cluster.watch import _Pods
-from topowise_scheduler.nominator import Nominator
+from topowise_scheduler.leader.nominator import Nominator
 
 PODS = "/api/v1/namespaces/default/pods"
 

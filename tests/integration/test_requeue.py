@@ -14,7 +14,7 @@ from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Service, counts, full, pod
 from topowise.kube.api import Api
-from topowise_scheduler.requeue import REQUEUED_ANNOTATION, Requeuer
+from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
 
 PODS = "/api/v1/namespaces/default/pods"
 

@@ -9,15 +9,16 @@ from typing import Any
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from scheduling import WAITS, NoApi, Service, exact, kubelet, pod
+from scheduling import WAITS, NoApi, Service, exact, kubelet, pod, scope
 from topowise.kube.reflector import Consumer
 from topowise.runtime.turns import sliced
 from topowise_scheduler import report
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.watch import reflectors
+from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.http import Application, Metrics
+from topowise_scheduler.leader.requeue import Requeuer
 from topowise_scheduler.preemption import Budgets
-from topowise_scheduler.requeue import Requeuer
 
 
 def names(nodes: int) -> list[str]:
@@ -93,7 +94,7 @@ def many_containers(count: int, cpu: str = "1") -> dict[str, Any]:
 
 async def ask(service: Service, verb: str, document: dict[str, Any], nodes: list[str], query: bytes = b"") -> Any:
     """What the service answers over HTTP."""
-    application = Application(service.served(), Metrics(CollectorRegistry()), 64 << 20)
+    application = Application(service.served(), Metrics(CollectorRegistry()), 64 << 20, Callers(()))
     body = document if verb == "explain" else {"Pod": document, "NodeNames": nodes}
     sent: list[dict[str, Any]] = []
 
@@ -105,6 +106,6 @@ async def ask(service: Service, verb: str, document: dict[str, Any], nodes: list
 
     encoded = msgspec.json.encode(body)
     await asyncio.sleep(0)
-    await application({"path": f"/{verb}", "method": "POST", "query_string": query}, receive, send)
+    await application(scope(f"/{verb}", query=query), receive, send)
     await asyncio.sleep(0)
     return sent[1]["body"]

@@ -6,8 +6,8 @@ from typing import Any
 
 from scheduling import Service, counts, pod
 from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION, PodRecord
-from topowise_scheduler.nominator import Cluster, Decisions, Requested
-from topowise_scheduler.nominator.deciding import When, Write
+from topowise_scheduler.leader.nominator import Cluster, Decisions, Requested
+from topowise_scheduler.leader.nominator.deciding import When, Write
 
 NAME = "topowise-scheduler"
 TRIED = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}]

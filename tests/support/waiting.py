@@ -133,8 +133,8 @@ class Simulation:
             if booking.state is not BookingState.ASSIGNED or booking.reported or uid in uncertain:
                 continue
             if {uid} <= truth.active.keys() & node_state.kubelet.active.keys():
-                predicted = position_of(node_state.kubelet, uid)
-                self.misplaced |= {uid} if position_of(truth, uid) != predicted else set()
+                predicted = position_of(node_state.kubelet, node_state.kubelet.placements(uid))
+                self.misplaced |= {uid} if position_of(truth, truth.placements(uid)) != predicted else set()
 
     def _would_take(self, name: str, one: _Pod) -> bool:
         node = self._truth[name].fork()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from random import Random
 from typing import Final, NamedTuple
 
@@ -52,8 +53,16 @@ class Asking:
         self.gone()
         return statistics.mean(map(len, self._fitting)) / NODES
 
-    def run(self, count: int, *, whole: bool = False, new_shapes: bool = False, per_second: float = 0.0) -> Times:
-        """Some pods, about all nodes or a part of them; `per_second` 0 is as fast as it goes."""
+    def run(
+        self,
+        count: int,
+        *,
+        whole: bool = False,
+        new_shapes: bool = False,
+        per_second: float = 0.0,
+        names_of: Callable[[], bytes] | None = None,
+    ) -> Times:
+        """Some pods, about all nodes, or a part of them, or others each time; `per_second` 0 is as fast as it goes."""
         times = Times([], [], [], [], 0.0)
         cpu, since = self._service.cpu_ms(), time.perf_counter()
         for number in range(count):
@@ -63,6 +72,8 @@ class Asking:
             pod = self._pod(shape, self._number if new_shapes else 0)
             all_fit = number // len(metal.SHAPES) % 2 == 1
             names = self._all if whole else self._window(self._fitting[shape] if all_fit else self._names)
+            if names_of is not None:
+                names = names_of()
             before = self._service.cpu_ms()
             took, answer = self._filter(pod, names)
             time.sleep(_PAUSE_S)
@@ -84,14 +95,18 @@ class Asking:
         """Milliseconds of a question about no node."""
         return statistics.median(self._filter(self._pod(0, 0), b"[]")[0] for _ in range(200))
 
-    def place(self, count: int) -> list[bytes]:
+    def sample(self, share: float) -> bytes:
+        """So many of all names, in any order."""
+        return msgspec.json.encode(self._rng.sample(self._names, round(share * NODES)))
+
+    def place(self, count: int, part: int = 50) -> list[bytes]:
         """Decides pods and reserves room for them; their bind requests."""
         requests = []
         shapes = [shape for shape, names in enumerate(self._fitting) if len(names) > NODES // 4]
         for number in range(count):
             shape = shapes[number % len(shapes)]
             pod = self._pod(shape, 0)
-            names = msgspec.json.encode(self._rng.sample(self._fitting[shape], min(50, len(self._fitting[shape]))))
+            names = msgspec.json.encode(self._rng.sample(self._fitting[shape], min(part, len(self._fitting[shape]))))
             _, answer = self._filter(pod, names)
             kept = msgspec.json.encode(msgspec.json.decode(answer)["NodeNames"])
             _, answer = self.caller.post("prioritize", arguments(pod, kept))

@@ -12,11 +12,14 @@ from bench import usage
 from bench.figures import Figure, spread
 from bench.scheduler.asking import Asking
 from bench.scheduler.caller import Caller
-from bench.scheduler.extent import CALLS
+from bench.scheduler.extent import CALLS, PART
 from bench.scheduler.loopback import encode, fetch, say
 from bench.scheduler.service import Service
 
 _BINDERS: Final = 8
+# A report for each pod comes as fast as this.
+_REPORTS_PER_SECOND: Final = 100
+_REPORTS: Final = 'reports_total{precision="exact"}'
 
 
 def binds(service: Service, asking: Asking, api: str) -> list[Figure]:
@@ -53,3 +56,19 @@ def binds(service: Service, asking: Asking, api: str) -> list[Figure]:
         Figure("bind: CPU of the service, its watch events included", round(spent / len(requests) * 1e3, 2), "ms"),
         Figure("bind: refused", len(failed), "pods"),
     ]
+
+
+def whole_pods(service: Service, asking: Asking, api: str) -> list[Figure]:
+    """All that a pod costs the service: filter, prioritize, bind, its events, and a report of a node."""
+    count = CALLS // 4
+    taken, cpu = service.metric(_REPORTS), usage.cpu_seconds(service.pid)
+    for body in asking.place(count, PART):
+        asking.caller.post("bind", body)
+    fetch(f"{api}/control/reports?rate={_REPORTS_PER_SECOND}&seconds={count / _REPORTS_PER_SECOND}", b"")
+    until = time.perf_counter() + count / _REPORTS_PER_SECOND + 10
+    while service.metric(_REPORTS) - taken < count and time.perf_counter() < until:
+        time.sleep(0.5)
+    spent = usage.cpu_seconds(service.pid) - cpu
+    asking.gone()
+    name = f"{PART} names, a whole pod with its bind, events and report: CPU of the service"
+    return [Figure(name, round(spent / count * 1e3, 2), "ms", 1.8)]

@@ -12,8 +12,9 @@ from bench.scheduler.loopback import say
 Targets = tuple[float | None, float | None]
 """Milliseconds of p50 and p99."""
 
-PART_TARGETS: Final[tuple[Targets, Targets]] = ((0.6, 1.5), (0.8, 2.0))
-WHOLE_TARGETS: Final[tuple[Targets, Targets]] = ((2.0, None), (3.0, None))
+PART_TARGETS: Final[tuple[Targets, Targets]] = ((0.5, 1.5), (0.4, 2.0))
+NO_TARGETS: Final[tuple[Targets, Targets]] = ((None, None), (None, None))
+WHOLE_TARGETS: Final[tuple[Targets, Targets]] = ((1.2, None), (1.0, None))
 
 
 def calls(what: str, times: Times, targets: tuple[Targets, Targets]) -> list[Figure]:

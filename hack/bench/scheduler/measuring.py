@@ -20,9 +20,9 @@ from bench.figures import Figure, spread
 from bench.results import Found
 from bench.scheduler import catalogue, certificates, metal
 from bench.scheduler.asking import Asking
-from bench.scheduler.binds import binds
+from bench.scheduler.binds import binds, whole_pods
 from bench.scheduler.caller import Caller
-from bench.scheduler.calls import PART_TARGETS, WHOLE_TARGETS, calls
+from bench.scheduler.calls import NO_TARGETS, PART_TARGETS, WHOLE_TARGETS, calls
 from bench.scheduler.extent import CALLS, NODES, PART, POLICY
 from bench.scheduler.loopback import say
 from bench.scheduler.service import Service
@@ -102,8 +102,13 @@ def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> 
         whole = asking.run(CALLS // 20, whole=True, new_shapes=True)
         asking.gone()
         figures += calls(f"{NODES:,} names, always a new shape", whole, WHOLE_TARGETS)
+        for what, share in (("in changed order", 1.0), ("half of them, others each time", 0.5)):
+            some = asking.run(CALLS // 20, whole=True, names_of=lambda share=share: asking.sample(share))  # type: ignore[misc]
+            asking.gone()
+            figures += calls(f"{NODES:,} names, {what}", some, NO_TARGETS)
         figures += storms(service, asking, api)
         figures += binds(service, asking, api)
+        figures += whole_pods(service, asking, api)
         resident, peak = usage.memory(service.pid)
         figures += [
             Figure(f"{cluster}: resident after all of this", round(resident), "MiB", 350),

@@ -14,8 +14,8 @@ Known differences from a real cluster, on the lenient side: namespaces need not 
 pod defaults; no controllers except ownership garbage collection, which is immediate; bookmarks come even where nothing
 has happened; built-in kinds are stored as sent (defaults and validation only where placement depends on them); `v1` and
 `events.k8s.io/v1` events are stored apart; a list at a resourceVersion from the future is refused without waiting.
-On the strict side: bodies in protobuf are 415, which rules out kubectl's generators (`kubectl create deployment NAME`)
-but not its files; there are no OpenAPI schemas, so no `kubectl explain`.
+On the strict side: bodies in protobuf are 415 but for Helm's (`protobuf`), which rules out kubectl's generators
+(`kubectl create deployment NAME`) but not its files; only custom resources have OpenAPI schemas for `kubectl explain`.
 """
 
 from __future__ import annotations

@@ -54,6 +54,18 @@ BUILTIN: tuple[Resource, ...] = (
              selectable_fields=("spec.nodeName", "spec.driver")),
     Resource("events.k8s.io", "Event", "events", _V1, namespaced=True, short_names=("ev",), create_on_update=True,
              selectable_fields=("reason", "reportingController", "type", "regarding.name", "regarding.namespace")),
+    # What a chart brings along; nothing here acts on it.
+    *(
+        Resource("rbac.authorization.k8s.io", kind, f"{kind.lower()}s", _V1, namespaced=not kind.startswith("Cluster"))
+        for kind in ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    ),
+    Resource("networking.k8s.io", "NetworkPolicy", "networkpolicies", _V1, namespaced=True, short_names=("netpol",),
+             has_generation=True),
+    Resource("admissionregistration.k8s.io", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", _V1,
+             has_status=True, has_generation=True),
+    Resource("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings",
+             _V1, has_generation=True),
+    Resource("scheduling.k8s.io", "PriorityClass", "priorityclasses", _V1, short_names=("pc",), has_generation=True),
     Resource("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", _V1,
              short_names=("crd", "crds"), has_status=True, has_generation=True, unconditional_update=False),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from sandbox.apiserver import answers, discovery, documents, openapi, options, patches, routing, selectors
+from sandbox.apiserver import answers, discovery, documents, openapi, options, patches, protobuf, routing, selectors
 from sandbox.apiserver.control import PREFIX, Control
 from sandbox.apiserver.errors import Json, StatusError, bad_request, cause, invalid, success, unsupported_media_type
 from sandbox.apiserver.integers import integer
@@ -183,7 +183,7 @@ class Front:
 
     async def _delete(self, request: web.Request, site: Site, verb: str) -> web.Response:
         raw, query = await request.read(), request.query
-        asked: Json = documents.decode(raw) if raw else {}
+        asked: Json = (_protobuf_or_json(request, raw) if raw else None) or {}
         for name in ("propagationPolicy", "orphanDependents"):
             if name in query:
                 asked.setdefault(name, query[name])
@@ -232,6 +232,10 @@ class Front:
             form=routing.form_of(request.headers.get("Accept", "")),
             include=query.get("includeObject", "Metadata"),
         )
+
+
+def _protobuf_or_json(request: web.Request, raw: bytes) -> Any:
+    return protobuf.decode(raw) if request.content_type == protobuf.MEDIA_TYPE else documents.decode(raw)
 
 
 def _asked(request: web.Request, target: Target) -> Asked:
@@ -294,6 +298,8 @@ def _write_options(request: web.Request) -> WriteOptions:
 async def _body(request: web.Request, verb: str) -> tuple[Any, str]:
     """The decoded body and its media type. Raises StatusError 400 or 415."""
     media_type = request.content_type
+    if media_type == protobuf.MEDIA_TYPE and (known := protobuf.decode(await request.read())) is not None:
+        return known, media_type
     if verb != "patch" and media_type not in ("application/json", "application/yaml", "application/octet-stream"):
         raise unsupported_media_type(["application/json", "application/yaml"])
     body = documents.decode(await request.read(), or_yaml=media_type in (patches.APPLY, "application/yaml"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import yaml
@@ -25,7 +26,11 @@ def document(url: str, *, token: str | None = None, insecure: bool = False) -> J
 
 
 def write(path: Path, url: str, *, token: str | None = None, insecure: bool = False) -> Path:
-    """Writes it, readable by the owner alone, since it may hold a token."""
-    path.touch(mode=0o600)
-    path.write_text(yaml.safe_dump(document(url, token=token, insecure=insecure), sort_keys=False))
-    return path
+    """Writes it, readable by the owner alone, since it may hold a token.
+
+    It is written aside and renamed: whoever waits for the file reads it as soon as it is there.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.touch(mode=0o600)
+    aside.write_text(yaml.safe_dump(document(url, token=token, insecure=insecure), sort_keys=False))
+    return aside.replace(path)

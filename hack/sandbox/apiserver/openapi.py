@@ -1,14 +1,24 @@
-"""Just enough OpenAPI v3 that kubectl leaves validation to the server.
+"""Just enough OpenAPI v3 that kubectl leaves validation to the server, and explains custom resources.
 
 Without any, `kubectl apply` and `create` fail unless told `--validate=false`. kubectl asks the document of a kind's
 group version one thing before it writes: whether PATCH takes `fieldValidation`. It does (for custom resources unknown
-fields are warned about or refused), and that is all these documents say: no schemas, so `kubectl explain` fails.
+fields are warned about or refused). `kubectl explain` finds a kind by the path of its collection, and its schema by
+the kind. Custom resources have the schema of their definition; built-in kinds have none here, so nothing explains them.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from sandbox.apiserver.errors import Json
 from sandbox.apiserver.resources import Catalog, Resource
+
+_TEXT: Final[Json] = {"type": "string"}
+_OF_EVERY_OBJECT: Final[Json] = {
+    "apiVersion": _TEXT | {"description": "The version of the schema that the object is written in."},
+    "kind": _TEXT | {"description": "What the object is."},
+    "metadata": {"type": "object", "description": "Standard object metadata."},
+}
 
 
 def index(catalog: Catalog) -> Json:
@@ -26,23 +36,46 @@ def document(catalog: Catalog, path: str) -> Json | None:
     if (kind == "api") is bool(group) or version not in catalog.versions(group):
         return None
     resources = [r for r in catalog if r.group == group and any(served.name == version for served in r.versions)]
+    paths = {}
+    for resource in resources:
+        paths[f"/{path}/{_collection(resource)}"] = _listing(resource, version)
+        paths[f"/{path}/{_collection(resource)}/{{name}}"] = _patching(resource, version)
     return {
         "openapi": "3.0.0",
         "info": {"title": "topowise sandbox", "version": version},
-        "paths": {f"/{path}/{_place(resource)}": _operations(resource, version) for resource in resources},
+        "paths": paths,
+        "components": {"schemas": dict(_schema(resource, version) for resource in resources if resource.is_custom)},
     }
 
 
-def _place(resource: Resource) -> str:
-    scope = "namespaces/{namespace}/" if resource.namespaced else ""
-    return f"{scope}{resource.plural}/{{name}}"
+def _collection(resource: Resource) -> str:
+    return f"namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else resource.plural
 
 
-def _operations(resource: Resource, version: str) -> Json:
+def _schema(resource: Resource, version: str) -> tuple[str, Json]:
+    given = resource.version(version).schema or {"type": "object"}
+    whole = given | {
+        "properties": (given.get("properties") or {}) | _OF_EVERY_OBJECT,
+        "x-kubernetes-group-version-kind": [_gvk(resource, version)],
+    }
+    return f"{'.'.join(reversed(resource.group.split('.')))}.{version}.{resource.kind}", whole
+
+
+def _listing(resource: Resource, version: str) -> Json:
+    return {"get": {"responses": _ANSWERS, "x-kubernetes-group-version-kind": _gvk(resource, version)}}
+
+
+def _patching(resource: Resource, version: str) -> Json:
     parameters = [
         {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
         for name in ("dryRun", "fieldManager", "fieldValidation", "force")
     ]
-    gvk = {"group": resource.group, "version": version, "kind": resource.kind}
-    answers = {"200": {"description": "OK"}}
-    return {"patch": {"parameters": parameters, "responses": answers, "x-kubernetes-group-version-kind": gvk}}
+    gvk = _gvk(resource, version)
+    return {"patch": {"parameters": parameters, "responses": _ANSWERS, "x-kubernetes-group-version-kind": gvk}}
+
+
+def _gvk(resource: Resource, version: str) -> Json:
+    return {"group": resource.group, "version": version, "kind": resource.kind}
+
+
+_ANSWERS: Final[Json] = {"200": {"description": "OK"}}

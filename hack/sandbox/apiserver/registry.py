@@ -224,10 +224,10 @@ class Registry:
         """Deletes the pod unless its disruption budget forbids it (429). The budget's status is the test's to write."""
         pod = self.get(site).object
         if pods.is_ready(pod) and not pods.is_terminal(pod):
-            self._check_budgets(site, pod)
+            self._check_budgets(site, pod, dry_run=options.dry_run)
         self.delete(site, eviction.get("deleteOptions") or {}, dry_run=options.dry_run)
 
-    def _check_budgets(self, site: Site, pod: Json) -> None:
+    def _check_budgets(self, site: Site, pod: Json, *, dry_run: bool) -> None:
         labels = pod["metadata"].get("labels") or {}
         budgets = [
             budget
@@ -248,6 +248,8 @@ class Registry:
                 why = {"reason": "DisruptionBudget", "message": text}
                 message = "Cannot evict pod as it would violate the pod's disruption budget."
                 raise StatusError(429, "TooManyRequests", message, {"causes": [why]})
+            if dry_run:
+                continue
             resource = self.catalog["poddisruptionbudgets.policy"]
             self.store.put(resource, {**budget, "status": {**budget["status"], "disruptionsAllowed": allowed - 1}})
 

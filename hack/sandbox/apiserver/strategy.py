@@ -31,6 +31,8 @@ _SERVER_FIELDS: Final = (
     "selfLink",
 )  # fmt: skip
 _BUILTIN_RULES: Final = fields.BuiltinRules()
+# A dash may be at its end, as what is random follows (apimachinery, NameIsDNSSubdomain).
+_PREFIX: Final = re.compile(r"[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?-*")
 _SUFFIX_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -107,7 +109,12 @@ def prepare_create(site: Site, obj: Json, now: str) -> Json:
     """A new object as it will be stored (without resourceVersion). Raises StatusError 422."""
     resource = site.resource
     metadata = {name: value for name, value in obj["metadata"].items() if name not in _SERVER_FIELDS}
-    if not metadata.get("name") and metadata.get("generateName"):
+    prefix = metadata.get("generateName")
+    if prefix and not _PREFIX.fullmatch(prefix):
+        expected = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.'"
+        causes = [cause("FieldValueInvalid", f"Invalid value: {prefix!r}: {expected}", "metadata.generateName")]
+        raise invalid(resource.qualified_kind, prefix, causes)
+    if not metadata.get("name") and prefix:
         metadata["name"] = metadata["generateName"][:58] + _suffix()
     if not metadata.get("name"):
         raise invalid(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from random import Random
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from sandbox.kubescheduler import pod as pods
 from sandbox.kubescheduler.attempt import Attempt, fit_error, said
 from sandbox.kubescheduler.cache import Cache, Node
 from sandbox.kubescheduler.cycle import Cycle, Decision
+from sandbox.kubescheduler.events import EventWriter
 from sandbox.kubescheduler.extender import Extender, ExtenderError
 from sandbox.kubescheduler.informer import Informer
 from sandbox.kubescheduler.pod import PodInfo
@@ -35,7 +36,7 @@ Seconds = tuple[float, float]
 
 
 class KubeScheduler:
-    """Schedules the pods whose schedulerName is `name`; `run` does it until cancelled.
+    """Schedules the pods whose schedulerName is `name` or one of `profiles`; `run` does it until cancelled.
 
     `extender` None: a scheduler that is blind to NUMA. `bind_delay` is what WaitOnPermit and PreBind take, drawn evenly
     for each bind, so that later cycles run meanwhile. `preempts` False leaves DefaultPreemption out. `tried` is told of
@@ -51,10 +52,14 @@ class KubeScheduler:
         bind_delay: Seconds = (0.0, 0.0),
         preempts: bool = True,
         tried: Callable[[Attempt], None] | None = None,
+        profiles: Collection[str] = (),
+        events: EventWriter | None = None,
         random: Random | None = None,
     ) -> None:
         self._api = api
         self.name = name
+        self._names = {name, *profiles}
+        self._events = events
         self.extender = extender
         self._bind_delay = bind_delay
         self._preempts = preempts
@@ -173,6 +178,8 @@ class KubeScheduler:
             await self._bind_failed(queued, str(exc))
             return
         self.counts["bound"] += 1
+        if self._events is not None:
+            await self._events.scheduled(info, node)
 
     async def _bind_failed(self, queued: QueuedPod, problem: str) -> None:
         info = queued.info
@@ -192,6 +199,8 @@ class KubeScheduler:
         current = self._pending.get(info.uid)
         if current is None:
             return
+        if self._events is not None:
+            await self._events.failed(current, message)
         try:
             await self._status.unscheduled(current, reason, message, nominated)
         except ApiError as exc:
@@ -250,7 +259,7 @@ class KubeScheduler:
                 self.queue.drop(info.uid)
             self._cache.put_pod(info)
             self.queue.tell(Event("AssignedPodUpdate" if was_there else "AssignedPodAdd"))
-        elif info.pod.spec.schedulerName == self.name:
+        elif info.pod.spec.schedulerName in self._names:
             self._forget_pending(info.uid)
             self._pending[info.uid] = info
             if info.nominated:

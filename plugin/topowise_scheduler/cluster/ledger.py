@@ -20,9 +20,9 @@ import msgspec
 from topowise import pods
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
+from topowise_scheduler.cluster.apart_rows import ApartNodes, ApartRows, Lesser
 from topowise_scheduler.cluster.bookings import Booking, BookingState
 from topowise_scheduler.cluster.changes import Changes
-from topowise_scheduler.cluster.lesser import LesserPods
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.cluster.nominations import Nominations
 from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State, bound
@@ -50,10 +50,14 @@ _UNLISTED_S: Final = 120.0
 _ALONE_S: Final = 600.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
+_MAX_PRIORITIES: Final = 64
+# From more on, what a node is without those nominated there is made when it changes, and not only when it is asked for:
+# then there are too many nodes for one question.
+_FEW_NOMINATED: Final = 8
+# Above the priority of any pod.
+_HIGHEST: Final = 1 << 32
 _WISHES: Final[Mapping[bool | None, str]] = {True: "wish_met", False: "wish_not_met", None: "wish_unknown"}
 _AS_IT_COMES: Final = Settings()
-# No priority is as high.
-_ABOVE_ALL: Final = 1 << 32
 # What became of a nomination of ours, by whether it was honoured; as events are counted.
 _ENDS: Final = {True: "nomination_honoured", False: "nomination_elsewhere"}
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
@@ -85,7 +89,9 @@ class Ledger:
         self._pods = PodStates()
         # As the Nodes tell them; the strings are shared.
         self._kubelets: dict[str, tuple[str, PageSizes]] = {}
-        self._lesser = LesserPods()
+        # By priority, made when it is asked for; and the nodes on which nominations have changed since.
+        self._lesser: dict[int, Lesser] = {}
+        self._renominated: set[str] = set()
         self._others_bound_at = float("-inf")
         self._strangers = Strangers()
         self._quarantine = Quarantine()
@@ -112,6 +118,7 @@ class Ledger:
         """Pending pods that may be nominated."""
         self.nominations = Nominations(clock)
         """Those that we have nominated."""
+        self._apart = ApartRows(engine, self.states)
         self._improved: set[str] = set()
         self._events: Counter[str] = Counter()
 
@@ -187,10 +194,6 @@ class Ledger:
         for name, state in self._nodes.items():
             state.check()
             assert (state.kubelet is not None) == (self.engine.row(name) >= 0), f"{name} in the engine"
-        lesser = {uid: name for name, uids in self._lesser.than(_ABOVE_ALL).items() for uid in uids}
-        assert lesser == {
-            uid: name for uid, name in self._pods.nominated.items() if there[name][uid] is BookingState.NOMINATED
-        }, f"{lesser} are no more than nominated"
 
     # Reports
 
@@ -270,6 +273,7 @@ class Ledger:
             self.possible.put(name, [], 0)
             self._changes.forget(name)
             self.nominations.doubt(name)
+            self._apart.drop(name)
             self.engine.drop(name)
             self._improved.discard(name)
             self._forget_if_empty(name, node_state)
@@ -639,19 +643,55 @@ class Ledger:
     # What a question has to know beside the engine
 
     def exceptions(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
-        """Nodes whose state for this pod is another than the engine's, with the pods that do not count there.
+        """Nodes whose state for this pod is another than the engine's, with the pods that do not count there."""
+        return {**self._lesser_nominated(priority).others, **self.own_nodes(uid, priority)}
 
-        They are the pod itself where it is or is expected, and pods of lower priority that are nominated and not yet on
-        their way.
-        """
+    def own_nodes(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
+        """Nodes on which the pod itself is or is expected, with the pods that do not count there for it: itself, and
+        lesser ones."""
         pod = self._pods.of(uid)
-        return self._lesser.with_itself(uid, priority, {pod.node, pod.nominated} - {""})
+        if not (pod.node or pod.nominated):
+            return {}
+        lesser = self._lesser_nominated(priority).others
+        return {name: lesser.get(name, frozenset()) | {uid} for name in {pod.node, pod.nominated} - {""}}
+
+    def apart(self, priority: int) -> ApartNodes | None:
+        """Nodes that are another for a pod of this priority, as pods of lower priority are nominated there that are not
+        on their way yet; None without any."""
+        lesser = self._lesser_nominated(priority)
+        return self._apart.nodes(lesser) if lesser.others else None
+
+    def _lesser_nominated(self, priority: int) -> Lesser:
+        """By node the pods that are nominated there and do not stand in the way of one of this priority."""
+        found = self._lesser.get(priority)
+        if found is None:
+            if len(self._lesser) >= _MAX_PRIORITIES:
+                self._lesser.clear()
+            found = self._lesser[priority] = Lesser()
+            for name in set(self._pods.nominated.values()):
+                found.put(name, self._lesser_on(name, priority))
+        for name in self._renominated:
+            for one, lesser in self._lesser.items():
+                lesser.put(name, self._lesser_on(name, one))
+            if not self._lesser_on(name, _HIGHEST):
+                self._apart.drop(name)
+        self._renominated.clear()
+        return found
+
+    def _lesser_on(self, name: str, priority: int) -> frozenset[str]:
+        node_state = self._nodes.get(name)
+        if node_state is None:
+            return frozenset()
+        return frozenset(
+            uid
+            for uid, one in node_state.bookings.items()
+            if one.state is BookingState.NOMINATED and one.record.priority < priority
+        )
 
     def disregarded(self, uid: str, priority: int, name: str) -> Set[str]:
         """Pods expected on a node that do not stand in the way of this one: itself, and lesser nominated ones."""
-        pod = self._pods.of(uid)
-        lesser = self._lesser.on(name, priority)
-        return lesser | {uid} if name in (pod.node, pod.nominated) else lesser
+        own = self.own_nodes(uid, priority)
+        return own[name] if name in own else self._lesser_nominated(priority).others.get(name, frozenset())
 
     def quarantined(self, shape: bytes) -> Collection[str]:
         """Nodes whose kubelet has refused a pod of this shape since their last report."""
@@ -723,9 +763,8 @@ class Ledger:
         self, record: PodRecord, state: PodState, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
         """Move a pod, and let the nodes know that this concerns. Where it comes, its needs must be readable."""
-        changes = self._pods.move(record.uid, state)
-        self._note_lesser(record.uid, record.priority, state)
-        for name, _, after in changes:
+        self._forget_lesser(record.uid, state)
+        for name, _, after in self._pods.move(record.uid, state):
             if after is None:
                 self._drop_booking(record.uid, name, ended=False)
                 continue
@@ -737,20 +776,16 @@ class Ledger:
 
     def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
         """Move a pod off its node; `ended`: for good."""
-        changes = self._pods.move(uid, state)
-        booking = self._nodes[state.nominated].bookings.get(uid) if state.nominated else None
-        self._note_lesser(uid, 0 if booking is None else booking.record.priority, state)
-        for name, _, after in changes:
+        self._forget_lesser(uid, state)
+        for name, _, after in self._pods.move(uid, state):
             if after is None:
                 self._drop_booking(uid, name, ended=ended)
             else:
                 self._nodes[name].lower(uid, after)
 
-    def _note_lesser(self, uid: str, priority: int, state: PodState) -> None:
-        if state.booking_states().get(state.nominated) is BookingState.NOMINATED:
-            self._lesser.put(uid, priority, state.nominated)
-        else:
-            self._lesser.drop(uid)
+    def _forget_lesser(self, uid: str, state: PodState) -> None:
+        """Who is nominated where changes."""
+        self._renominated.update({state.nominated, self._pods.of(uid).nominated} - {""})
 
     def _put_refusal(self, record: PodRecord) -> None:
         self._events[f"refusal_{record.refusal}"] += 1
@@ -788,6 +823,11 @@ class Ledger:
             self.possible.put(
                 name, possible_placements(node_state.kubelet, uncertain, self._highest(node_state, now)), len(uncertain)
             )
+        # Those that we have nominated ahead come soon, and hardly anybody more important before them.
+        if len(self._pods.nominated) - len(self.nominations) > _FEW_NOMINATED:
+            nominated = self._lesser_on(name, _HIGHEST)
+            if nominated:
+                self._apart.prepare(name, nominated)
         if better:
             self._improved.add(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=len(node_state.bookings)))

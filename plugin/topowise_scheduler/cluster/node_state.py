@@ -25,6 +25,7 @@ from topowise_scheduler.cluster.same_zones import same_zones
 from topowise_scheduler.device_affinity import Devices
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.same_node import is_same_node
 from topowise_scheduler.report import PageSizes, Placements, PodName, Report, kubelet_of, of_node
 
 
@@ -423,8 +424,9 @@ class NodeState:
                 booking.resized = None
         return has_changed
 
-    def _rebuild(self, report: Report) -> None:
-        """The report's state, with what it does not include placed on top, the surest first."""
+    def _rebuild(self, report: Report, *, afresh: bool = False) -> None:
+        """The report's state, with what it does not include placed on top, the surest first; if not `afresh`, what is
+        as it was is taken over."""
         self._revision += 1
         if report.offsets is not None and report.fingerprint and not self._included:
             counted = confirmation.counted(report, self._assigned(), self._ended)
@@ -444,7 +446,11 @@ class NodeState:
                 gone.difference_update(names)
             else:
                 gone.update(names)
-        before, self.kubelet = self.kubelet, kubelet_of(report, known.get, without=gone, pods=self._included)
+        before = self.kubelet
+        same = None if afresh or before is None or not is_same_node(before, report.empty) else before
+        bare = frozenset() if same is None or not is_exact else self._bare(same, report)
+        self.kubelet = kubelet_of(report, known.get, without=gone, pods=self._included, before=same, beside=bare)
+        bare &= self.kubelet.active.keys()
         for uid in self._included.keys() - self.bookings.keys():
             self.kubelet.remove(uid)
         settled: frozenset[str] = frozenset()
@@ -453,9 +459,28 @@ class NodeState:
         for booking in sorted(self.bookings.values(), key=lambda one: -one.state):
             if booking.uid in settled:
                 continue
+            if booking.uid in bare:
+                booking.releases_before = self._removals
+                continue
             booking.placed = is_exact and booking.reported
             if not booking.reported:
                 self._place(booking)
+        if bare and not self.kubelet.is_within:
+            # Somebody will be refused, and it matters who came last.
+            self._rebuild(report, afresh=True)
+
+    def _bare(self, node: Kubelet, report: Report) -> frozenset[str]:
+        """The pods that were placed, of which no report will ever tell: they hold nothing. Nothing but the sums of
+        requests decides whether they have room."""
+        return frozenset(
+            one.uid
+            for one in self.bookings.values()
+            if one.placed
+            and not one.reported
+            and not one.resized
+            and one.name not in report.held
+            and node.has_bare(one.record.view(node))
+        )
 
     def _keep_unlisted(self, before: Kubelet, node: Kubelet) -> frozenset[str]:
         """A pod that was listed whole and is not any more has ended, or its kubelet starts anew: it lies where it lay
@@ -539,14 +564,15 @@ class NodeState:
         if parts:
             # As a kubelet that goes on with an admission: what is allocated stays, the rest is found beside it.
             self.kubelet.hold(booking.uid, view.requests, parts)
-        booking.placed = self.kubelet.admit_view(view).admitted
+        admission = self.kubelet.admit_view(view)
+        placements, booking.placed = admission.placements, admission.admitted
         if parts and not booking.placed:
             # Taken it is all the same.
             self.kubelet.hold(booking.uid, view.requests, parts)
-            booking.placed = True
+            placements, booking.placed = self.kubelet.placements(booking.uid), True
         booking.releases_before = self._removals
         if booking.placed:
-            booking.highest = max(booking.highest or 0, position_of(self.kubelet, booking.uid))
+            booking.highest = max(booking.highest or 0, position_of(self.kubelet, placements))
             self._start(booking)
 
     def _parts(self, booking: Booking, view: PodView) -> Placements:

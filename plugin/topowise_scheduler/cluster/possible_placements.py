@@ -98,9 +98,9 @@ def possible_placements(
     return found
 
 
-def position_of(node: Kubelet, uid: str) -> int:
+def position_of(node: Kubelet, placements: Mapping[str, Placement]) -> int:
     """The position of the NUMA node on which an active pod lies; the last one if it is not one node."""
-    hints = {placement.numa for placement in node.placements(uid).values() if placement.numa is not None}
+    hints = {placement.numa for placement in placements.values() if placement.numa is not None}
     zones = {zone for hint in hints for zone in hint}
     return node.node_ids.index(zones.pop()) if len(zones) == 1 else len(node.node_ids) - 1
 

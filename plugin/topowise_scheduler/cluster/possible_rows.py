@@ -64,13 +64,10 @@ class PossibleRows:
             self._uncertain[node] = pods, len(possible)
             self._rows[row] = np.array([self._engine.row(name) for name in names[: len(possible)]], np.int32)
 
-    def of(self, rows: Sequence[int]) -> tuple[Rows, Rows]:
-        """As `all`, of these nodes."""
-        found = [(row, self._rows[row]) for row in rows if row in self._rows]
-        if not found:
-            return _NO_ROWS, _NO_ROWS
-        owners = np.repeat(np.array([row for row, _ in found], np.int32), [len(mine) for _, mine in found])
-        return np.concatenate([mine for _, mine in found]), owners
+    def of(self, row: int) -> tuple[Rows, Rows]:
+        """As `all`, of one node."""
+        found = self._rows.get(row, _NO_ROWS)
+        return found, np.full(len(found), row, np.int32)
 
     def all(self) -> tuple[Rows, Rows]:
         """(possible,) the rows of all of them, and for each the row of its node."""

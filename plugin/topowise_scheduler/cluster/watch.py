@@ -206,7 +206,10 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nod
 
     def decode_report(raw: bytes | msgspec.Raw) -> report.Report:
         topology = decode_topology(raw)
-        return report.read(topology, *nodes.kubelet(topology.metadata.name))
+        name = topology.metadata.name
+        node_state = ledger.node_state(name)
+        before = None if node_state is None else node_state.report
+        return report.read(topology, *nodes.kubelet(name), before)
 
     reports = _Reports(ledger)
     return [

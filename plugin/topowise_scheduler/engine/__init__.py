@@ -8,7 +8,7 @@ its arithmetic over counts cannot tell is asked of the model, and counted. Its m
 """
 
 from topowise_scheduler.engine.candidates import AlignedContainer, Candidates
-from topowise_scheduler.engine.engine import Engine
+from topowise_scheduler.engine.engine import Engine, Ratings
 from topowise_scheduler.engine.verdicts import Judgement, Outcome
 
-__all__ = ["AlignedContainer", "Candidates", "Engine", "Judgement", "Outcome"]
+__all__ = ["AlignedContainer", "Candidates", "Engine", "Judgement", "Outcome", "Ratings"]

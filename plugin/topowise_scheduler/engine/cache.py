@@ -31,6 +31,8 @@ class CachedVerdicts:
     `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
     `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
     `prepared` is the engine's version when it was judged in steps, `counted` what the cache has counted of its size.
+    `raw`, `ranks` and `in_cache` (rows,) are what a strategy has said where `rated` (rows,); of one strategy, as a
+    service has one.
     """
 
     def __init__(self, shapes: tuple[Shape, ...], rows: int) -> None:
@@ -47,13 +49,26 @@ class CachedVerdicts:
         self.prepared = -1 << 31
         self.counted = 0
         self._shapes = sum([_SHAPE_BYTES * len(shape.containers) for shape in shapes])
+        self.raw: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self.ranks: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self.in_cache: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
+        self.rated: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+        self._strategy: object = None
 
     @property
     def size(self) -> int:
         """Bytes, about."""
         verdicts = self.versions.nbytes + self.outcome.nbytes + self.reason.nbytes + self.short.nbytes
         kinds = sum([versions.nbytes + fits.nbytes for versions, fits in self.kinds.values()])
-        return verdicts + self.zones.nbytes + self.aligned.nbytes + self.located.nbytes + self._shapes + kinds
+        ratings = self.raw.nbytes + self.ranks.nbytes + self.in_cache.nbytes + self.rated.nbytes
+        located = self.zones.nbytes + self.aligned.nbytes + self.located.nbytes
+        return verdicts + located + ratings + kinds + self._shapes
+
+    def be_rated_by(self, strategy: object) -> None:
+        """From now on ratings are of this strategy; those of another are forgotten."""
+        if self._strategy != strategy:
+            self._strategy = strategy
+            self.rated[:] = False
 
     def numbers(self, shape: Shape) -> NDArray[np.int16]:
         """From numbers in `checked(shape)` to those in `resources`; -1 stays -1."""
@@ -69,6 +84,10 @@ class CachedVerdicts:
         self.zones = np.pad(self.zones, ((0, 0), (0, missing)))
         self.aligned = np.pad(self.aligned, ((0, 0), (0, missing)))
         self.located = np.pad(self.located, (0, missing))
+        self.raw = np.pad(self.raw, (0, missing))
+        self.ranks = np.pad(self.ranks, (0, missing))
+        self.in_cache = np.pad(self.in_cache, (0, missing))
+        self.rated = np.pad(self.rated, (0, missing))
 
     def of_kinds(self, group: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int8]]:
         """Versions and verdicts of the kinds of hardware in a group."""

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from operator import is_
 from typing import Final, NamedTuple
 
 from topowise.pods import HUGEPAGES
@@ -167,27 +166,6 @@ def absent(key: Key, zones: int) -> Sequence[int]:
         case "caches":
             return [0] * zones
     return [0] * (zones * zones)
-
-
-def sources(kubelet: Kubelet) -> tuple[object, ...]:
-    """What `hardware_of` and `Traits.of` are read from: as long as these are the same objects, so is what is read."""
-    cpu, memory = kubelet.cpu, kubelet.memory
-    return (
-        kubelet.settings,
-        kubelet.topology,
-        kubelet.topology_manager,
-        kubelet.capacity,
-        kubelet.predicates,
-        kubelet.integer_scores,
-        None if cpu is None else cpu.policy,
-        None if memory is None else memory.tables.policy,
-        *kubelet.devices.tables.values(),
-    )
-
-
-def is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Whether these are the same objects."""
-    return len(one) == len(other) and all(map(is_, one, other))
 
 
 def hardware_of(kubelet: Kubelet) -> Hardware:

@@ -295,17 +295,26 @@ def take_packed(layout: CpuLayout, free: Numbers, cores: Numbers, wanted: Number
     """
     taken = np.zeros_like(free)
     left = wanted.copy()
-    _take_sockets(layout, free, taken, left)
-    for zone in _in_order(layout, free - taken):
-        size = at_zone(layout.capacity, zone)
-        whole = (size > 0) & (at_zone(free - taken, zone) == size) & (left >= size)
-        _move(taken, left, zone, size * whole)
-    cores = np.where(taken > 0, 0, cores)
-    for zone in _in_order(layout, free - taken):
-        count = np.minimum(at_zone(cores, zone), left // layout.per_core)
-        _move(taken, left, zone, count * layout.per_core)
-    for zone in _in_order(layout, free - taken):
-        _move(taken, left, zone, np.minimum(at_zone(free - taken, zone), left))
+    # Most pods are smaller than a socket and a NUMA node, and are done after the first few of these.
+    if ((left >= layout.per_socket) & ~layout.numa_first).any():
+        _take_sockets(layout, free, taken, left)
+    if ((left >= layout.capacity) & (layout.capacity > 0)).any():
+        for zone in _in_order(layout, free - taken):
+            size = at_zone(layout.capacity, zone)
+            whole = (size > 0) & (at_zone(free - taken, zone) == size) & (left >= size)
+            _move(taken, left, zone, size * whole)
+    if (left >= layout.per_core).any():
+        cores = np.where(taken > 0, 0, cores)
+        for zone in _in_order(layout, free - taken):
+            count = np.minimum(at_zone(cores, zone), left // layout.per_core)
+            _move(taken, left, zone, count * layout.per_core)
+            if not (left >= layout.per_core).any():
+                break
+    if left.any():
+        for zone in _in_order(layout, free - taken):
+            _move(taken, left, zone, np.minimum(at_zone(free - taken, zone), left))
+            if not left.any():
+                break
     return taken
 
 

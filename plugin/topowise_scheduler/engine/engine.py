@@ -10,27 +10,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from itertools import repeat
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
+
+# np.unique loads it at its first call, and that takes twenty milliseconds; better before anybody waits for an answer.
+import numpy.ma
 from numpy.typing import NDArray
 
 from topowise.attributes import POLICIES
 from topowise_scheduler.engine import admission
 from topowise_scheduler.engine.cache import ANY_DEVICES, BY_CPUS, EXACT, NOT_LOOKED_FOR, CachedVerdicts, VerdictCache
 from topowise_scheduler.engine.candidates import Candidates, candidates_of
-from topowise_scheduler.engine.counts import Counts, Hardware, Traits, hardware_of, is_same, read, sources
+from topowise_scheduler.engine.counts import Counts, Hardware, Traits, hardware_of, read
 from topowise_scheduler.engine.node_groups import Columns, NodeGroup
 from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.located import located as located_by
+from topowise_scheduler.kubelet.same_node import is_same, sources
 from topowise_scheduler.shape import PodForm, PodRequests
 
 _NO, _YES, _UNCERTAIN = 0, 1, 2
 # As many as a mask of 64 bits has; no machine has more.
 _MOST_ZONES = (1 << 63) - 1
-# Of so many nodes the model is asked where a pod lies before scores are given: tens of milliseconds at most.
-_MOST_LOCATED = 256
+# Of so many nodes the model is asked where a pod lies before scores are given: a millisecond at most. The next
+# questions about such pods ask of others.
+_MOST_LOCATED = 8
 _EVERY = 1 << 31
 # Containers of a pod that is judged at once: each takes half a millisecond, however few the nodes are.
 _AT_ONCE = 4
@@ -45,6 +50,22 @@ class _Node(NamedTuple):
     sources: tuple[object, ...]
     group: int
     column: int
+
+
+class Ratings(NamedTuple):
+    """`at` are indices of the nodes that were asked about, `raw`, `ranks` and `in_cache` what was said of each."""
+
+    at: NDArray[np.intp]
+    raw: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    in_cache: NDArray[np.int8]
+
+
+class Rater(Protocol):
+    """Says of each candidate something that follows from that node alone."""
+
+    def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int8]]:
+        """(nodes,) raw scores, ranks, and whether CPUs will lie in one cache."""
 
 
 class _RowsByName:
@@ -107,8 +128,8 @@ class Engine:
         return len(self._row_of)
 
     @property
-    def came_and_went(self) -> int:
-        """Counts the nodes that have come and gone: as long as it is the same, every row is its node's."""
+    def membership(self) -> int:
+        """Counts nodes that come and go: as long as it stays, so do `rows` of names."""
         return self._rows_by_name.changes
 
     def put(self, name: str, kubelet: Kubelet) -> None:
@@ -147,6 +168,14 @@ class Engine:
         """The row of a node, -1 if it is not known."""
         return self._row_of.get(name, -1)
 
+    def version(self, row: int) -> int:
+        """One of `versions`."""
+        return int(self._versions[row])
+
+    def versions(self, rows: NDArray[np.int32]) -> NDArray[np.int64]:
+        """A number for each row that is another one after its node has been written."""
+        return self._versions[rows]
+
     def names(self, rows: NDArray[np.int32]) -> list[str]:
         """The names of nodes; "" for a row without one."""
         found = [self._nodes[row] if row >= 0 else None for row in rows.tolist()]
@@ -158,6 +187,39 @@ class Engine:
         A few placements depend on ids of CPUs or devices, so that the model is asked; a verdict needs none of them.
         """
         return self._judge(pod, rows, _EVERY if located else 0)
+
+    def verdicts(self, pod: PodRequests, rows: NDArray[np.int32]) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
+        """Outcome and reason of a judgement alone, of rows that all have a node."""
+        cached = self._current(pod, rows)
+        return cached.outcome[rows], cached.reason[rows]
+
+    def rated(self, pod: PodRequests, rows: NDArray[np.int32], rater: Rater) -> Ratings:
+        """What is said of the nodes on which the pod fits (`candidates`); of rows that all have a node.
+
+        A node is rated once for each of its states: until it changes, an equal rater would say the same.
+        """
+        cached = self._current(pod, rows)
+        cached.be_rated_by(rater)
+        at = np.flatnonzero(cached.outcome[rows] == Outcome.FITS)
+        fitting = rows[at]
+        self._locate(cached, pod, fitting, _MOST_LOCATED)
+        new = fitting[~cached.rated[fitting]]
+        if len(new):
+            for indices, candidates in self._candidates(cached, pod, new):
+                mine = _stretch(new[indices])
+                cached.raw[mine], cached.ranks[mine], cached.in_cache[mine] = rater.rate(candidates)
+            cached.rated[_stretch(new)] = True
+        return Ratings(at, cached.raw[fitting], cached.ranks[fitting], cached.in_cache[fitting])
+
+    def _current(self, pod: PodRequests, rows: NDArray[np.int32]) -> CachedVerdicts:
+        """What is known of a pod, true for these rows."""
+        cached = self._cache.of(pod, len(self._versions))
+        stale = rows[cached.versions[rows] != self._versions[rows]]
+        self.cache_misses += len(stale)
+        self.cache_hits += len(rows) - len(stale)
+        if len(stale):
+            self._renew(cached, pod, stale)
+        return cached
 
     def _judge(self, pod: PodRequests, rows: NDArray[np.int32] | None, asked: int) -> Judgement:
         """`asked`: of how many nodes the model may be asked where the pod lies; 0 also looks for that nowhere."""
@@ -208,20 +270,27 @@ class Engine:
     ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
         """The nodes on which the pod fits, those with the same traits together, each with its index in `rows`.
 
-        Of a few hundred nodes at most the model is asked where the pod would lie (`fallbacks["placement"]`), and of
+        Of a few nodes at a time the model is asked where the pod would lie (`fallbacks["placement"]`), and of
         none while there are nodes on which it is aligned. Where it is not asked, and where a kubelet takes any devices,
         the pod lies on all zones that are possible.
         """
         judgement = self._judge(pod, rows, _MOST_LOCATED)
         fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
-        groups = self._where[0, judgement.rows[fits]]
-        for number in np.flatnonzero(np.bincount(groups)).tolist():
-            group = self._groups[number]
-            indices = fits[groups == number]
-            mine = judgement.rows[indices]
-            shape, columns = pod.form(group.traits).shape, self._where[1, mine]
-            zones, aligned = judgement.zones[:, indices], judgement.aligned[:, indices]
-            yield indices, candidates_of(group, shape, pod.needs, columns, mine, zones, aligned)
+        cached = self._cache.of(pod, len(self._versions))
+        for indices, found in self._candidates(cached, pod, judgement.rows[fits]):
+            yield fits[indices], found
+
+    def _candidates(
+        self, cached: CachedVerdicts, pod: PodRequests, rows: NDArray[np.int32]
+    ) -> Iterator[tuple[NDArray[np.intp], Candidates]]:
+        """The same of rows on which the pod fits, and is located."""
+        numbers = self._where[0, rows]
+        for number in np.flatnonzero(np.bincount(numbers)).tolist():
+            group, indices = self._groups[number], np.flatnonzero(numbers == number)
+            mine = rows[indices]
+            shape, columns, at = pod.form(group.traits).shape, self._where[1, mine], _stretch(mine)
+            found = candidates_of(group, shape, pod.needs, columns, mine, cached.zones[:, at], cached.aligned[:, at])
+            yield indices, found
 
     def _enter(self, name: str, row: int, kubelet: Kubelet, now: Counts, its_sources: tuple[object, ...]) -> int:
         """Write a node that is new or has other hardware or settings; its row."""
@@ -342,6 +411,7 @@ class Engine:
         for index in np.flatnonzero(cause).tolist():
             self._ask_model(cached, int(rows[index]), form, CAUSES[cause[index]])
         cached.versions[at] = np.where(self._versions[rows] == versions, versions, 0)
+        cached.rated[at] = False
 
     def _ever_possible(
         self, cached: CachedVerdicts, number: int, form: PodForm, kinds: NDArray[np.int32]
@@ -385,6 +455,7 @@ class Engine:
             cached.zones[:, mine] = placements.zones
             by_ids = np.where(placements.known_cpus, np.int8(ANY_DEVICES), np.int8(BY_CPUS))
             cached.located[mine] = np.where(placements.known_cpus & placements.known_devices, np.int8(EXACT), by_ids)
+        cached.rated[rows] = False
         left = fitting[cached.located[fitting] < (EXACT if most == _EVERY else ANY_DEVICES)]
         if len(left) and most != _EVERY and cached.aligned[:, fitting].all(axis=0).any():
             return
@@ -404,7 +475,7 @@ class Engine:
             one.preferred or not request.can_be_aligned(pinned=form.shape.pinned)
             for one, request in zip(found, form.shape.containers, strict=True)
         ]
-        cached.located[row] = EXACT
+        cached.located[row], cached.rated[row] = EXACT, False
 
     def _kubelet(self, row: int) -> Kubelet:
         node = self._nodes[row]

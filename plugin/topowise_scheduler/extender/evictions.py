@@ -29,6 +29,9 @@ class Evictions:
     async def choose(self, asked: Question, proposed: Mapping[str, preemption.Choice]) -> dict[str, preemption.Choice]:
         """Per node on which evictions let the pod fit, whom to evict: kube-scheduler's proposal and whom it lacks.
 
+        From 1.38 on (kubernetes#135486) it also proposes nobody on nodes that nothing but an extender is against: then
+        those are named whose eviction lets the kubelet align the pod.
+
         A node is left out if no evictions help, because of its policy for one, and if none are needed: kube-scheduler
         takes no empty list of victims. Such a node is looked at again for pods that wait. Others are answered between
         two nodes, and after `BUDGET_S` the rest is left out.

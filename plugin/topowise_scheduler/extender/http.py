@@ -22,8 +22,7 @@ from topowise.runtime import tls
 from topowise.runtime.listening import listen
 from topowise.runtime.log import kv
 from topowise.runtime.once import OncePerChange
-from topowise.runtime.turns import sliced
-from topowise_scheduler.answers import UnpreparedError
+from topowise.runtime.turns import UnpreparedError, sliced
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.connections import LIMITS, Guard, Limits

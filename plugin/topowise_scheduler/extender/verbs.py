@@ -7,7 +7,7 @@ question gets an answer that names every node, and what is wrong with a question
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import compress
 from typing import Final, NamedTuple
@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.answers import Answers, Question, Verdicts, by_name
+from topowise import pods
+from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.extender import binding, explaining, wire
 from topowise_scheduler.extender import fitting as fitting_verb
@@ -24,13 +25,13 @@ from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
+from topowise_scheduler.extender.names import NameLists, Names
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply, Verb, warn_of_unknown
 from topowise_scheduler.preemption import Choice
 
 # kube-scheduler asks for scores within a few milliseconds after the verdicts, or never.
 _AHEAD_S: Final = 0.1
 _NOBODY: Final = Choice((), 0)
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class _ScoredAhead(NamedTuple):
@@ -39,8 +40,16 @@ class _ScoredAhead(NamedTuple):
     asked: Question
     judged_at: int
     scores: NDArray[np.int64]
-    by_name: dict[str, int]
+    names: Names
     at: float
+
+
+class _Read(NamedTuple):
+    """A request of filter or prioritize: names, or whole Nodes as they came."""
+
+    asked: Question
+    names: Names
+    nodes: list[msgspec.Raw] | None
 
 
 class Verbs:
@@ -65,54 +74,44 @@ class Verbs:
         self._observer = observer
         self._scores_ahead = scores_ahead
         self._scored: _ScoredAhead | None = None
+        self._lists = NameLists(answers.engine)
 
     def filter(self, body: bytes) -> Reply:
         """ExtenderArgs -> ExtenderFilterResult."""
         self._scored = None
-        args, asked = self._read(body)
-        names = asked.names
+        asked, names, nodes = self._read(body)
         verdicts = self._answers.verdicts(asked, at_once=False)
-        fitting = verdicts.outcomes == Outcome.FITS
-        kept: list[str] | None = None
-        nodes: wire.NodeList | None = None
-        if args.NodeNames is None and args.Nodes is not None:
-            nodes = wire.NodeList(list(compress(args.Nodes.items or (), fitting.tolist())))
-        else:
-            kept = list(names) if fitting.all() else list(compress(names, fitting.tolist()))
-        result = wire.ExtenderFilterResult(
-            Nodes=nodes,
-            NodeNames=kept,
-            FailedNodes=by_name(names, verdicts, Outcome.UNSCHEDULABLE),
-            FailedAndUnresolvableNodes=by_name(names, verdicts, Outcome.UNRESOLVABLE),
-        )
-        return Reply(wire.encode(result), partial(self._after_filter, asked, verdicts, fitting, kept or ()))
+        answer, kept = names.answer(verdicts)
+        if nodes is not None:
+            answer = wire.encode(
+                msgspec.structs.replace(wire.decode_result(answer), NodeNames=None, Nodes=_of(nodes, verdicts))
+            )
+        return Reply(answer, partial(self._after_filter, asked, verdicts, kept))
 
-    def _after_filter(
-        self, asked: Question, verdicts: Verdicts, fitting: NDArray[np.bool_], kept: Sequence[str], seconds: float
-    ) -> None:
+    def _after_filter(self, asked: Question, verdicts: Verdicts, kept: Names, seconds: float) -> None:
         if self._observer is not None:
             self._observer.filtered(asked, verdicts, seconds)
-        if len(kept) == 1:
+        if asked.is_simulation:
+            pass
+        elif len(kept.names) == 1:
             # Nothing is left to score, so nobody will ask.
-            self._expect(asked, int(fitting.argmax()), verdicts.judged_at)
-        elif kept and self._scores_ahead:
-            left = msgspec.structs.replace(asked, names=kept, rows=asked.rows[fitting])
-            scores = self._answers.scores(left)
-            by_name = dict(zip(kept, scores.tolist(), strict=True))
-            self._scored = _ScoredAhead(left, verdicts.judged_at, scores, by_name, time.monotonic())
+            self._expect(asked, int((verdicts.outcomes == Outcome.FITS).argmax()), verdicts.judged_at)
+        elif kept.names and self._scores_ahead:
+            left = msgspec.structs.replace(asked, names=kept.names, rows=kept.rows)
+            self._scored = _ScoredAhead(left, verdicts.judged_at, self._answers.scores(left), kept, time.monotonic())
+            self._lists.keep(kept)
+        self._lists.trim()
         warn_of_unknown(asked)
 
     def prioritize(self, body: bytes) -> Reply:
         """ExtenderArgs -> HostPriorityList."""
         ahead, self._scored = self._scored, None
-        names = None if ahead is None else self._names_of(body, ahead)
-        if ahead is not None and names is not None:
-            answer = wire.encode(list(map(wire.HostPriority, names, map(ahead.by_name.__getitem__, names))))
+        answer = None if ahead is None else self._answer_ahead(body, ahead)
+        if ahead is not None and answer is not None:
             return Reply(answer, partial(self._after_prioritize, ahead.asked, ahead.scores, ahead.judged_at))
-        _, asked = self._read(body)
+        asked, names, _ = self._read(body)
         scores = self._answers.scores(asked)
-        answer = wire.encode(list(map(wire.HostPriority, asked.names, scores.tolist())))
-        return Reply(answer, partial(self._after_prioritize, asked, scores, -1))
+        return Reply(names.scored(scores), partial(self._after_prioritize, asked, scores, -1))
 
     def _after_prioritize(self, asked: Question, scores: NDArray[np.int64], judged_at: int, seconds: float) -> None:
         if self._observer is not None:
@@ -126,7 +125,7 @@ class Verbs:
         self._check_ready()
         try:
             args = wire.decode_preemption(body)
-        except _UNREADABLE as exc:
+        except wire.UNREADABLE as exc:
             raise BadRequestError(f"request is not ExtenderPreemptionArgs: {exc}") from exc
         if args.NodeNameToMetaVictims is not None:
             proposed = {
@@ -179,34 +178,57 @@ class Verbs:
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
 
-    def _names_of(self, body: bytes, ahead: _ScoredAhead) -> list[str] | None:
-        """The names in a request of prioritize; None if it is not about the same pod and nodes, or comes too late."""
+    def _answer_ahead(self, body: bytes, ahead: _ScoredAhead) -> bytes | None:
+        """The scores made ahead; None if the request is not about the same pod and nodes, or comes too late."""
         if self._not_ready() is not None or time.monotonic() - ahead.at > _AHEAD_S:
             return None
+        at = ahead.names.begin_in(body)
         try:
-            asked = wire.decode_repeated(body)
-        except _UNREADABLE:
+            asked = wire.decode_repeated(body[:at] + b"}" if at else body)
+        except wire.UNREADABLE:
             return None
         record, meta = ahead.asked.record, asked.Pod.metadata
         if not record.uid or record.uid != meta.uid or record.version != meta.resourceVersion:
             return None
+        if at:
+            return ahead.names.scored(ahead.scores)
+        by_name = dict(zip(ahead.names.names, ahead.scores.tolist(), strict=True))
         names = asked.NodeNames
-        is_same = names is not None and len(names) == len(ahead.by_name) and ahead.by_name.keys() >= set(names)
-        return names if is_same else None
+        if names is None or len(names) != len(by_name) or by_name.keys() != set(names):
+            return None
+        return wire.encode([wire.HostPriority(name, by_name[name]) for name in names])
 
-    def _read(self, body: bytes) -> tuple[wire.ExtenderArgs, Question]:
-        """The request, and the question in it. Raises BadRequestError, and ParseError."""
+    def _read(self, body: bytes) -> _Read:
+        """The request. Raises BadRequestError, and ParseError."""
         self._check_ready()
         try:
+            if (parts := self._lists.split(body)) and (pod := _pod_of(parts[0])):
+                names = parts[1]
+                return _Read(self._answers.question(pod, names.names, rows=names.rows), names, None)
             args = wire.decode_args(body)
             if args.NodeNames is not None:
-                return args, self._answers.question(args.Pod, args.NodeNames)
+                names = self._lists.new(args.NodeNames)
+                return _Read(self._answers.question(args.Pod, names.names, rows=names.rows), names, None)
             if args.Nodes is None:
                 raise BadRequestError("request has neither NodeNames nor Nodes, expected one of them")
-            names = [wire.decode_node_name(raw).metadata.name for raw in args.Nodes.items or ()]
-        except _UNREADABLE as exc:
+            nodes = args.Nodes.items or []
+            names = self._lists.new([wire.decode_node_name(raw).metadata.name for raw in nodes])
+        except wire.UNREADABLE as exc:
             raise BadRequestError(f"request is not ExtenderArgs: {exc}") from exc
-        return args, self._answers.question(args.Pod, names, is_simulation=True)
+        return _Read(self._answers.question(args.Pod, names.names, rows=names.rows, is_simulation=True), names, nodes)
+
+
+def _pod_of(head: bytes) -> pods.Pod | None:
+    """The pod of an ExtenderArgs whose names were taken off; None if it cannot be read, as the whole cannot then."""
+    try:
+        return wire.decode_args(head).Pod
+    except wire.UNREADABLE:
+        return None
+
+
+def _of(nodes: list[msgspec.Raw], verdicts: Verdicts) -> wire.NodeList:
+    """The Nodes on which the pod fits."""
+    return wire.NodeList(list(compress(nodes, (verdicts.outcomes == Outcome.FITS).tolist())))
 
 
 def table(verbs: Verbs, binder: Binder, explainer: Explainer, fitting: FittingVerb) -> dict[str, Verb]:

@@ -6,6 +6,8 @@ decodes a Score of 7.0 not at all. Source: k8s.io/kube-scheduler/extender/v1/typ
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from topowise import pods
@@ -135,8 +137,13 @@ def decode_args(body: bytes) -> ExtenderArgs:
     return _decode_args(body)
 
 
+UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding bytes of others raises."""
+
+decode_result = msgspec.json.Decoder(ExtenderFilterResult).decode
 decode_repeated = msgspec.json.Decoder(Repeated).decode
 decode_preemption = msgspec.json.Decoder(ExtenderPreemptionArgs).decode
 decode_binding = msgspec.json.Decoder(ExtenderBindingArgs).decode
+decode_names = msgspec.json.Decoder(list[str]).decode
 decode_node_name = msgspec.json.Decoder(_NodeName).decode
 encode = msgspec.json.Encoder().encode

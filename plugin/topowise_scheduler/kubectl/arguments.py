@@ -7,11 +7,16 @@ from typing import Final
 
 from topowise_scheduler import strategy_names
 
+_MOST: Final = 1000
+_DIGITS: Final = len(str(_MOST))
+
 SHELLS: Final = ("bash", "zsh", "fish", "kubectl")
 
+SORTS: Final = ("name", "cpu", "memory", "devices", "fragmentation", "changed")
+
 _EPILOG: Final = (
-    "Exit status: 0 done, or yes; 1 no: a pod fits nowhere (explain, fits, simulate), or something is wrong (doctor); "
-    "2 it could not be found out, or the command line is wrong."
+    "Exit status: 0 done, or yes; 1 no: a pod fits nowhere (explain, fits, simulate, defrag), or something is wrong "
+    "(doctor); 2 it could not be found out, or the command line is wrong."
 )
 
 
@@ -27,6 +32,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     _explain(_command(commands, "explain", "why each node's kubelet would take a pod, or not"))
     _fits(_command(commands, "fits", "how many more pods like this one there is room for"))
     _simulate(_command(commands, "simulate", "where these manifests would go, and which of their pods nowhere"))
+    _defrag(_command(commands, "defrag", "the fewest pods to move so that more pods like this one fit"))
     _doctor(_command(commands, "doctor", "what is set up in a way that will hurt, and how to mend it"))
     completion = commands.add_parser("completion", help="a script for a shell, or the hook for kubectl")
     completion.add_argument("shell", choices=SHELLS)
@@ -44,6 +50,12 @@ _Parser = argparse.ArgumentParser
 
 
 def _nodes(made: _Parser) -> None:
+    made.add_argument("names", metavar="NAME", nargs="*", help="these nodes only")
+    made.add_argument(
+        "-l", "--selector", default="", metavar="LABELS", help="nodes with these labels, as for kubectl get"
+    )
+    made.add_argument("--sort-by", choices=SORTS, default="name", help="most free, most fragmented, longest unchanged")
+    made.add_argument("--no-headers", action="store_true", help="rows alone")
     _file(made, "saved objects instead of the cluster's; - is stdin")
     _output(made, "table", "wide", "json", "yaml", "name")
 
@@ -56,10 +68,11 @@ def _node(made: _Parser) -> None:
 
 
 def _explain(made: _Parser) -> None:
-    made.add_argument("pod", metavar="POD", nargs="?", help="a pod of the cluster; or its manifest with -f")
+    made.add_argument("pod", metavar="POD", nargs="?", help="a pod, deploy/NAME or the like; or manifests with -f")
     _file(made, "manifests of pods, or of what makes pods")
     _namespace(made)
     made.add_argument("--node", action="append", default=[], metavar="NAME", help="of this node only; may be repeated")
+    made.add_argument("--all", action="store_true", help="a row for each node, however many there are")
     made.add_argument("--hints", action="store_true", help="every hint of each manager, and what they merge to")
     made.add_argument("--service", default="", metavar="URL", help="ask a running topowise-scheduler at this address")
     _cluster(made)
@@ -67,7 +80,8 @@ def _explain(made: _Parser) -> None:
 
 
 def _fits(made: _Parser) -> None:
-    _file(made, "manifests of pods, or of what makes pods", required=True)
+    made.add_argument("pod", metavar="POD", nargs="?", help="one like this pod, deploy/NAME or the like")
+    _file(made, "manifests of pods, or of what makes pods")
     _namespace(made)
     _cluster(made)
     _output(made, "table", "json")
@@ -84,6 +98,22 @@ def _simulate(made: _Parser) -> None:
         help="scoring.strategy of the service (%(default)s)",
     )
     _output(made, "table", "json")
+
+
+def _defrag(made: _Parser) -> None:
+    _file(made, "the manifest of one pod, or of what makes pods", required=True)
+    _namespace(made)
+    _cluster(made)
+    made.add_argument("--count", type=_number, metavar="N", help="so many more; as many as the manifest if not given")
+    made.add_argument("--max-moves", type=_number, default=10, metavar="K", help="move no more pods (%(default)s)")
+    _output(made, "table", "json", "yaml")
+
+
+def _number(text: str) -> int:
+    """A number of pods."""
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:_DIGITS]) <= _MOST or len(text) > _DIGITS:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number from 1 to {_MOST}")
+    return int(text)
 
 
 def _doctor(made: _Parser) -> None:

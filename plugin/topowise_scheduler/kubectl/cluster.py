@@ -25,11 +25,12 @@ from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import manifests, objects
+from topowise_scheduler.kubectl import manifests, names, objects, reasons
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.manifests import Wanted
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.strategies import scale
 from topowise_scheduler.view.cluster_view import ClusterView
 
@@ -54,9 +55,11 @@ class Cluster:
         self._time = 0.0
         self.records = Records()
         self.ledger = Ledger(Engine(), lambda: self._time)
-        answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
+        self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
+        self.pods = there.pods or ()
+        self.budgets = Budgets(there.budgets)
         self.notes: list[str] = []
-        for record in sorted(map(self.records.record, there.pods or ()), key=lambda one: one.started):
+        for record in sorted(map(self.records.record, self.pods), key=lambda one: one.started):
             if record.stage == "assigned" and record.needs is None:
                 self.notes.append(f"warning: pod {record.namespace}/{record.name} is not counted: {record.problem}")
             self._time = now - max(0.0, seconds_since(record.started, now) or 0.0)
@@ -66,13 +69,15 @@ class Cluster:
         nodes.replace([nodes.node(one) for one in there.nodes or ()])
         for node in there.nodes or ():
             self.ledger.put_node(node.metadata.name, node.status.nodeInfo.bootID)
-        self.view = ClusterView(self.ledger, answers, nodes)
+        self.view = ClusterView(self.ledger, self.answers, nodes)
         for name in nodes:
             self.ledger.put_kubelet(name, *nodes.kubelet(name))
+        problems: list[tuple[str, str]] = []
         for one in there.reports:
             read = report.read(one.topology, *nodes.kubelet(one.topology.metadata.name))
-            self.notes += [f"warning: {read.name}: {problem}" for problem in read.problems]
+            problems += [(read.name, problem) for problem in read.problems]
             self.ledger.put_report(read)
+        self.notes += reasons.notes(problems)
         if there.pods is None:
             self.notes.append(f"note: {NO_PODS}")
 
@@ -99,20 +104,34 @@ def read(options: argparse.Namespace) -> tuple[objects.Objects, float]:
         there = objects.from_files(options.nodes_file)
         return there, objects.saved_at(there)
     kubectl = Kubectl(options.context, options.kubeconfig)
-    return objects.from_cluster(kubectl, pods_path=objects.PODS_PATH, nodes=True), time.time()
+    budgets = options.command == "defrag"
+    return objects.from_cluster(kubectl, pods_path=objects.PODS_PATH, nodes=True, budgets=budgets), time.time()
 
 
 def open_with_manifests(
     options: argparse.Namespace, strategy: str = "TightFit", *, top_score: int = FINEST
 ) -> tuple[Cluster, list[Wanted], list[str]]:
     """The cluster, the pods of the manifests with their priorities, and lines for stderr. Raises SourceError."""
-    wanted, notes = manifests.read(options.file, options.namespace or "default")
+    wanted, notes = asked_for(options)
     there, now = read(options)
     wanted, unknown = manifests.prioritised(wanted, _classes(options, there, wanted))
     known = Cluster(there, now, strategy, top_score=top_score)
     if not known.view.names:
         raise objects.no_nodes(options.nodes_file)
     return known, wanted, [*notes, *unknown, *known.notes]
+
+
+def asked_for(options: argparse.Namespace) -> tuple[list[Wanted], list[str]]:
+    """What manifests ask for, or the object of the cluster that is named instead, with notes. Raises SourceError."""
+    given = getattr(options, "pod", None)
+    if not given:
+        return manifests.read(options.file, options.namespace or "default")
+    if options.nodes_file:
+        namespace = options.namespace or "default"
+        return [manifests.of_object(names.saved(given, namespace, options.nodes_file), given, namespace)], []
+    kubectl = Kubectl(options.context, options.kubeconfig)
+    namespace = options.namespace or kubectl.namespace()
+    return [manifests.of_object(names.of_cluster(given, namespace, kubectl), given, namespace)], []
 
 
 def _classes(options: argparse.Namespace, there: objects.Objects, wanted: Sequence[Wanted]) -> dict[str, int]:

@@ -8,12 +8,11 @@ from typing import Final
 
 import msgspec
 
-from topowise import pods
 from topowise.errors import SourceError
 from topowise.kube import paths
-from topowise_scheduler.kube_scheduler import Pod, Spec, unbound
+from topowise_scheduler.kube_scheduler import Metadata, Pod, Spec, unbound
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl import hints, manifests, objects
+from topowise_scheduler.kubectl import hints, manifests, names, objects, reasons
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.source import Kubectl, decoded
@@ -57,6 +56,12 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     if bool(options.pod) == bool(options.file):
         raise SourceError("explain", "expected the name of a pod or -f FILE, and not both")
+    if options.pod:
+        is_pod = names.is_pod(options.pod)
+        if options.service and not is_pod:
+            raise SourceError("explain --service", f"knows pods alone, expected no {options.pod!r:.260}")
+        options.pod = names.bare(options.pod) if is_pod else options.pod
+    options.node = [names.node(one) for one in options.node]
     if options.service and options.hints:
         raise SourceError("explain --hints", "is worked out here, expected no --service with it")
     explained, notes = _ask_service(options) if options.service else _ask_ourselves(options)
@@ -66,7 +71,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         explanations = [one.nodes for one in explained]
         encoded = msgspec.json.encode(explanations[0] if len(explanations) == 1 else explanations)
         return Answer(msgspec.json.format(encoded, indent=2).decode() + "\n", status, notes)
-    texts = [_text(one, console, is_wide=options.output == "wide", with_hints=options.hints) for one in explained]
+    texts = [_text(one, console, options) for one in explained]
     return Answer("\n".join(texts), status, notes)
 
 
@@ -93,7 +98,7 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
 
     if options.pod:
         namespace = options.namespace or Kubectl(options.context, options.kubeconfig).namespace()
-        pod = Pod(pods.Metadata(options.pod, namespace), Spec())
+        pod = Pod(Metadata(options.pod, namespace), Spec())
         explanations = service.explain(options.service, f"{namespace}/{options.pod}", None, options.node)
         return [Explained(pod, explanations)], []
     wanted, notes = manifests.read(options.file, options.namespace or "default")
@@ -106,7 +111,7 @@ def _ask_service(options: argparse.Namespace) -> tuple[list[Explained], list[str
 def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[str]]:
     from topowise_scheduler.kubectl import cluster
 
-    if options.pod:
+    if options.pod and names.is_pod(options.pod):
         pod, there, now = _pod_and_objects(options)
         known = cluster.Cluster(there, now)
         # It is not there already: what would become of it is the question.
@@ -115,11 +120,12 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     else:
         known, wanted, notes = cluster.open_with_manifests(options, top_score=10)
         asked = [(one.pod, "") for one in wanted]
-    names = options.node or known.view.names
-    if not names:
+    there_are = known.view.names
+    if not there_are:
         raise objects.no_nodes(options.nodes_file)
+    nodes = names.existing_nodes(options.node, there_are, "--node") or there_are
     return [
-        Explained(pod, known.view.explanations(pod, names, with_hints=options.hints), note) for pod, note in asked
+        Explained(pod, known.view.explanations(pod, nodes, with_hints=options.hints), note) for pod, note in asked
     ], notes
 
 
@@ -148,23 +154,34 @@ def _already(pod: Pod) -> str:
     return ""
 
 
-def _text(one: Explained, console: Console, *, is_wide: bool, with_hints: bool) -> str:
+def _text(one: Explained, console: Console, options: argparse.Namespace) -> str:
     nodes = ordered(one.nodes)
+    is_wide, with_hints = options.output == "wide", options.hints
     fitting = sum(node.verdict == "fits" for node in nodes)
     title = f"Pod {one.name}: fits {fitting} of {counted(len(nodes), 'node')}"
     lines = [console.paint(title, colours.BOLD), *([one.note] if one.note else []), ""]
-    rows = [[node.node, node.verdict, str(node.score) if node.verdict == "fits" else "-", _why(node)] for node in nodes]
-    header = ["NODE", "VERDICT", "SCORE", "WHY"]
+    is_summed_up = len(nodes) > reasons.MOST_ROWS and not (options.all or is_wide or with_hints)
+    if is_summed_up:
+        header, rows = ["VERDICT", "NODES", "WHY"], reasons.rows(nodes)
+    else:
+        header, rows = ["NODE", "VERDICT", "SCORE", "WHY"], [_row(node) for node in nodes]
+    verdicts = header.index("VERDICT")
 
     def paint(column: int, cell: str) -> str:
-        return console.paint(cell, _COLOURS.get(cell, "")) if column == 1 else cell
+        return console.paint(cell, _COLOURS.get(cell, "")) if column == verdicts else cell
 
     lines.append(columns(header, rows, width=console.width, paint=paint))
+    if is_summed_up:
+        lines += ["", "--all has a row for each node, --node NAME those of one."]
     if is_wide:
         lines += [f"\n{_matrix(node, step, console)}" for node in nodes for step in node.steps if step.resources]
     if with_hints:
         lines += [f"\n{told}" for node in nodes if (told := hints.text(node, console))]
     return "\n".join(lines) + "\n"
+
+
+def _row(node: NodeExplanation) -> list[str]:
+    return [node.node, node.verdict, str(node.score) if node.verdict == "fits" else "-", _why(node)]
 
 
 def _why(node: NodeExplanation) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from topowise.errors import SourceError
 from topowise_scheduler.kubectl import cluster
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.columns import columns
@@ -20,6 +21,8 @@ from topowise_scheduler.view.picture.words import counted
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
+    if bool(options.pod) == bool(options.file):
+        raise SourceError("fits", "expected a pod, what makes pods, or -f FILE, and only one of them")
     known, wanted, notes = cluster.open_with_manifests(options)
     notes += not_looked_at(wanted)
     texts, documents, status = [], [], 0

@@ -106,6 +106,14 @@ def of_pod(document: Json, where: str, namespace: str = "default") -> Wanted:
     return _make(document, document, f"Pod {_name(document, where)}", 1, namespace, where)
 
 
+def of_object(document: Json, where: str, namespace: str) -> Wanted:
+    """What an object that makes pods asks for. Raises SourceError."""
+    made = _wanted(document, namespace, where)
+    if made is None:
+        raise SourceError(where, f"is a {document.get('kind')}, which makes no pods")
+    return made
+
+
 def _wanted(document: Json, namespace: str, where: str) -> Wanted | None:
     """What one object asks for; None if it is nothing that makes pods on some node."""
     kind, spec = document.get("kind"), document.get("spec") or {}

@@ -13,7 +13,7 @@ from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import nodes, objects, places
+from topowise_scheduler.kubectl import names, nodes, objects, places
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.durations import age
@@ -23,8 +23,6 @@ from topowise_scheduler.report import Report, read
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.view import picture
 from topowise_scheduler.view.picture import Picture, words
-
-_MAX_NAMES = 8
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
@@ -90,7 +88,7 @@ def _known(node_state: NodeState | None) -> Kubelet:
 
 def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...]]:
     """The report, and the pods that are to be looked at."""
-    name = options.name
+    name = names.node(options.name)
     if options.file:
         saved = objects.from_files(options.file)
         report = saved.report(name)
@@ -115,11 +113,7 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...
 
 
 def _instead(there: objects.Objects) -> str:
-    names = [one.topology.metadata.name for one in there.reports]
-    if not names:
-        return "expected the name of a reported node, but there is no NodeResourceTopology at all"
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return f"expected the name of a reported node: {', '.join(names[:_MAX_NAMES])}{more}"
+    return names.instead([one.topology.metadata.name for one in there.reports])
 
 
 def _document(raw: objects.Json, form: str) -> str:

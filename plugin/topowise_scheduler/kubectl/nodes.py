@@ -9,12 +9,15 @@ from typing import Final
 import msgspec
 
 from topowise import nrt
-from topowise_scheduler.kubectl import objects, zones
+from topowise_scheduler.kubectl import objects, reasons, selection, zones
 from topowise_scheduler.kubectl.columns import columns, width_of
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.durations import age
 from topowise_scheduler.kubectl.source import Kubectl
 from topowise_scheduler.report import Report, read
+
+Problems = list[tuple[str, str]]
+"""Names of nodes, and what could not be used of their objects."""
 
 NOTHING_FOUND: Final = "No NodeResourceTopologies found: is an exporter running?"
 _HEADER: Final = (
@@ -22,22 +25,23 @@ _HEADER: Final = (
 )  # fmt: skip
 _WIDE_HEADER: Final = ("NODE", "POLICY", "SCOPE", "PRECISION", "ZONE", "CPU FREE", "MEMORY FREE", "OTHER FREE")
 # What a narrow terminal does without, the first one first.
-_SPARED: Final = ("PRECISION", "ZONES", "SCOPE", "CHANGED", "DEVICES FREE", "MEMORY FREE")
+_SPARED: Final = ("PRECISION", "ZONES", "SCOPE", "CHANGED", "POLICY", "FRAG", "MEMORY FREE", "DEVICES FREE")
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    found = (
+    there = (
         objects.from_files(options.file)
         if options.file
-        else objects.from_cluster(Kubectl(options.context, options.kubeconfig))
-    ).reports
+        else objects.from_cluster(Kubectl(options.context, options.kubeconfig), nodes=bool(options.selector))
+    )
+    found = selection.selected(options, there)
     if options.output in ("json", "yaml"):
         return Answer(document([one.raw for one in found], options.output))
     if options.output == "name":
         return Answer("".join(f"{one.topology.metadata.name}\n" for one in found))
     if not found:
-        return Answer("", notes=(NOTHING_FOUND,))
+        return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
     topologies = [one.topology for one in found]
     if options.output == "wide":
         text, problems = wide_table(topologies)
@@ -49,25 +53,27 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
             header, rows, _ = _rows(topologies, changed, console, is_short=True)
         header, rows, left_out = _narrowed(header, rows, console.width)
         text = columns(header, rows)
-    notes = [f"warning: {problem}" for problem in problems]
+    if options.no_headers:
+        text = text.partition("\n")[2]
+    notes = reasons.notes(problems)
     if left_out:
         notes.append(f"note: {console.width} columns are too few for {', '.join(left_out)}; -o wide has a row a zone")
     return Answer(text + "\n", notes=tuple(notes))
 
 
-def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, list[str]]:
-    """The table of nodes, and a line for each part of an object that could not be used."""
+def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, Problems]:
+    """The table of nodes, and a pair for each part of an object that could not be used."""
     header, rows, problems = _rows(topologies, {}, Console())
     return columns(header, rows), problems
 
 
-def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, list[str]]:
+def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, Problems]:
     """The same with a row for each NUMA node, and all its resources."""
     rows: list[list[str]] = []
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     for topology in topologies:
         report = read(topology)
-        problems += [f"{report.name}: {problem}" for problem in report.problems]
+        problems += [(report.name, problem) for problem in report.problems]
         rows += [[*_node(report), *_zone(numa_id, zone)] for numa_id, zone in zones.zones_of(topology)] or [
             [*_node(report), "-", "-", "-", ""]
         ]
@@ -88,12 +94,12 @@ def _rows(
     console: Console,
     *,
     is_short: bool = False,
-) -> tuple[Sequence[str], list[list[str]], list[str]]:
+) -> tuple[Sequence[str], list[list[str]], Problems]:
     rows: list[list[str]] = []
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     for topology in topologies:
         report = read(topology)
-        problems += [f"{report.name}: {problem}" for problem in report.problems]
+        problems += [(report.name, problem) for problem in report.problems]
         mine = [amounts for _, amounts in zones.zones_of(topology)]
         lost = None if report.empty.settings.topology.policy == "none" else zones.fragmentation(mine)
         rows.append(

@@ -13,10 +13,12 @@ from topowise.kube import paths
 from topowise_scheduler.kube_scheduler import NodeObject, Pod
 from topowise_scheduler.kubectl.durations import seconds_since
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded, documents
+from topowise_scheduler.preemption import Budget
 
 # What has ended holds nothing, and is most of what some clusters keep.
 PODS_PATH: Final = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
 ALL_PODS_PATH: Final = "/api/v1/pods"
+_BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
 _CLASSES_PATH: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 Json = dict[str, Any]
@@ -48,6 +50,7 @@ class Objects(msgspec.Struct, frozen=True):
     pods: tuple[Pod, ...] | None = None
     nodes: tuple[NodeObject, ...] | None = None
     classes: dict[str, int] = {}
+    budgets: tuple[Budget, ...] = ()
 
     @property
     def kubelet_versions(self) -> dict[str, str]:
@@ -67,6 +70,10 @@ class _Nodes(msgspec.Struct, frozen=True):
     items: tuple[NodeObject, ...]
 
 
+class _Budgets(msgspec.Struct, frozen=True):
+    items: tuple[Budget, ...] = ()
+
+
 class _Classes(msgspec.Struct, frozen=True):
     items: tuple[_Class, ...] = ()
 
@@ -83,12 +90,15 @@ def from_files(files: Sequence[str]) -> Objects:
         pods=tuple([_convert(one, Pod, where) for one in kinds["Pod"]]) if "Pod" in kinds else None,
         nodes=tuple([_convert(one, NodeObject, where) for one in kinds["Node"]]) if "Node" in kinds else None,
         classes=_values([_convert(one, _Class, where) for one in kinds.get("PriorityClass", [])]),
+        budgets=tuple([_convert(one, Budget, where) for one in kinds.get("PodDisruptionBudget", [])]),
     )
 
 
-def from_cluster(kubectl: Kubectl, *, pods_path: str = "", nodes: bool = False) -> Objects:
-    """The NRTs of the cluster, with its pods and nodes if wanted. A cluster without the CRD has no NRTs."""
-    wanted = [nrt.PATH, *([pods_path] if pods_path else []), *([paths.NODES] if nodes else [])]
+def from_cluster(kubectl: Kubectl, *, pods_path: str = "", nodes: bool = False, budgets: bool = False) -> Objects:
+    """The NRTs of the cluster, with its pods, nodes and PodDisruptionBudgets if wanted. A cluster without the CRD has
+    no NRTs."""
+    also = {pods_path: bool(pods_path), paths.NODES: nodes, _BUDGETS_PATH: budgets}
+    wanted = [nrt.PATH, *(path for path, is_wanted in also.items() if is_wanted)]
     answers = dict(zip(wanted, kubectl.attempt(*wanted), strict=True))
     for path, answer in answers.items():
         if isinstance(answer, SourceError) and not (path == nrt.PATH and isinstance(answer, MissingError)):
@@ -97,6 +107,7 @@ def from_cluster(kubectl: Kubectl, *, pods_path: str = "", nodes: bool = False) 
         reports=reports(_topologies(kubectl, answers[nrt.PATH]), nrt.PATH),
         pods=_listed(answers[pods_path], _Pods, pods_path).items if pods_path else None,
         nodes=_listed(answers[paths.NODES], _Nodes, paths.NODES).items if nodes else None,
+        budgets=_listed(answers[_BUDGETS_PATH], _Budgets, _BUDGETS_PATH).items if budgets else (),
     )
 
 

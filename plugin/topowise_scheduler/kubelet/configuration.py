@@ -199,7 +199,9 @@ def _topology(start: _Start, machine: Machine) -> TopologySettings:
             case "max-allowable-numa-nodes":
                 given_most = _allowable(name, value)
             case "prefer-most-allocated-numa-node":
-                most_allocated = _boolean(name, value)
+                most_allocated |= _boolean(name, value)
+            case "numa-allocation-strategy":
+                most_allocated |= _is_most_allocated(name, value)
     if closest and any(not node.distances for node in machine.numa):
         raise KubeletStartError("error getting NUMA distances from cadvisor")
     allowable = given_most or MIN_ALLOWABLE_NUMA_NODES
@@ -240,6 +242,14 @@ def _allowable(name: str, value: str) -> int:
     if number < MIN_ALLOWABLE_NUMA_NODES:
         raise KubeletStartError(f'the minimum value of "{name}" should not be less than {MIN_ALLOWABLE_NUMA_NODES}')
     return number
+
+
+def _is_most_allocated(name: str, value: str) -> bool:
+    """The draft of a strategy; its third value is not modelled, and a wrong prediction would be worse than none."""
+    if value not in ("none", "most-allocated"):
+        why = "not modelled" if value == "least-allocated" else "expected none, most-allocated or least-allocated"
+        raise KubeletStartError(f'bad value for option "{name}": {value!r:.80}: {why}')
+    return value == "most-allocated"
 
 
 def _boolean(name: str, value: str) -> bool:

@@ -170,6 +170,14 @@ class CpuManager:
         self.held[uid] = with_more(self.held.get(uid), container, cpus)
         self.default &= ~cpus
 
+    def recount(self) -> None:
+        """Only what is held is taken."""
+        held: CpuSet = 0
+        for containers in self.held.values():
+            for cpus in containers.values():
+                held |= cpus
+        self.default = CpuManager(self.policy).default & ~held
+
     def correct(self, available: CpuSet) -> None:
         """The kubelet's own word on what can still be taken, whatever is known of the holders."""
         self.default = self.default & self.policy.reserved | available & self.policy.topology.cpus

@@ -194,6 +194,15 @@ class DeviceManager:
             for resource, devices in holding.items():
                 self.allocated[resource] &= ~devices
 
+    def recount(self) -> None:
+        """Only what is held is taken."""
+        allocated = dict.fromkeys(self.tables, 0)
+        for containers in self.held.values():
+            for holding in containers.values():
+                for resource, devices in holding.items():
+                    allocated[resource] |= devices
+        self.allocated = allocated
+
     def _hints_again(self, table: DeviceTable, held: DeviceSet, requested: int) -> Hints:
         """The container has its devices already, after a restart of the kubelet."""
         return _fitting(table, held, 0, requested) if held.bit_count() == requested else IMPOSSIBLE

@@ -1,8 +1,10 @@
-"""KEP-6007, option prefer-most-allocated-numa-node: of two equally preferred nodes take the fuller one.
+"""KEP-6007: of two equally preferred nodes take the fuller one. A draft, in no release of Kubernetes.
+
+Its option was prefer-most-allocated-numa-node and became numa-allocation-strategy: most-allocated; both names mean it.
 
 Policy single-numa-node takes the lowest node that fits, so small pods spread over nodes as they come and go and a
 large pod finds none empty. With the option CPU and memory manager each vote for the node with the higher share of
-exclusively allocated resources. Which pods fit now is the same; which fit later is not. Not in Kubernetes 1.36.
+exclusively allocated resources. Which pods fit now is the same; which fit later is not.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -44,11 +44,12 @@ _MANY_HELD: Final = 8192
 
 
 class _Active(msgspec.Struct, frozen=True, gc=False):
-    """A pod the kubelet runs; `pod` is None for one that was only reported to hold something."""
+    """A pod the kubelet runs; `pod` is None for one that was only reported to hold something, `reported`."""
 
     requests: Mapping[str, int]
     pod: PodView | None
     hints: Mapping[str, Hint]
+    reported: Mapping[str, Placement] | None = None
 
 
 class Kubelet:
@@ -259,7 +260,44 @@ class Kubelet:
         self.remove(uid)
         for name, placement in placements.items():
             self._hold(uid, name, placement)
-        self._activate(uid, _Active(requests, None, _NO_HINTS))
+        self._activate(uid, _Active(requests, None, _NO_HINTS, placements))
+
+    def hold_exactly(
+        self,
+        holders: Mapping[str, tuple[Mapping[str, int], Mapping[str, Placement]]],
+        beside: Collection[str] = (),
+    ) -> None:
+        """Let these pods by uid be all there are, each held as by `hold`; what is held like that already stays, and so
+        do those `beside`, as they are.
+
+        Memory tables and CPUs that nobody holds depend on how they came about, and are to be corrected afterwards.
+        """
+        for uid in [uid for uid in self.active if uid not in holders and uid not in beside]:
+            self.remove(uid)
+        for uid, (requests, placements) in holders.items():
+            active = self.active.get(uid)
+            if active is None or active.reported is not placements or active.requests != requests:
+                self.hold(uid, requests, placements)
+        # What two pods are said to hold is not free once the first of them has gone.
+        self.devices.recount()
+        if self.cpu is not None:
+            self.cpu.recount()
+
+    def has_bare(self, seen: PodView) -> bool:
+        """Whether the pod is active as it is seen now, and was given nothing but room in the sums of requests."""
+        active = self.active.get(seen.uid)
+        if active is None or active.pod is None or active.pod.containers != seen.containers:
+            return False
+        managers = (self.devices, self.cpu, self.memory)
+        return active.requests == seen.requests and not any(one and seen.uid in one.held for one in managers)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether what the active pods request is there: then predicates refuse none of them, whoever came first."""
+        used, capacity = self._used, self._fixed
+        return len(self.active) <= capacity["pods"] and all(
+            amount <= capacity[name] for name, amount in used.items() if name in capacity
+        )
 
     def reserve(self, holder: str, placement: Placement) -> None:
         """Take CPUs, memory and devices away for no pod; the predicates do not see it, and it cannot be given back."""

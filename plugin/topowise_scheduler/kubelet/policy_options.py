@@ -34,7 +34,9 @@ OPTIONS: Final = (
     Option("cpu", "prefer-align-cpus-by-uncorecache", "KEP-4800", {32: "alpha", 34: "beta", 36: "stable"}),
     Option("topology", "prefer-closest-numa-nodes", "KEP-3545", {28: "beta", 32: "stable"}),
     Option("topology", "max-allowable-numa-nodes", "KEP-4622", {31: "beta", 35: "stable"}),
+    # One idea under two names: the second is what the KEP has come to, with "none" and "least-allocated" beside it.
     Option("topology", "prefer-most-allocated-numa-node", "KEP-6007", {0: "draft"}),
+    Option("topology", "numa-allocation-strategy", "KEP-6007", {0: "draft"}),
 )
 
 DRAFTS: Final = frozenset(option.name for option in OPTIONS if "draft" in option.stages.values())

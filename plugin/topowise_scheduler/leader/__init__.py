@@ -1,1 +1,1 @@
-"""What one replica alone does to the cluster, unasked: small repairs of what kubelets and nodes leave behind."""
+"""What one replica alone does to the cluster, unasked: pods are tried again, told what they wait for, or make room."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -23,8 +24,10 @@ async def post(
 ) -> None:
     """Raises ApiError."""
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    name = record.name[:_LONGEST_NAME].rstrip(".-")
     event = {
-        "metadata": {"generateName": f"{record.name[:_LONGEST_NAME]}.", "namespace": record.namespace},
+        # The API server takes no generateName that ends with a dot, as names of events have one before what is random.
+        "metadata": {"name": f"{name}.{secrets.token_hex(8)}", "namespace": record.namespace},
         "eventTime": now,
         "reportingController": f"topowise.io/{_REPORTER}",
         "reportingInstance": _REPORTER,

@@ -10,9 +10,9 @@ from topowise.attributes.places import Located
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free, hardware
-from topowise_scheduler.report.held import Known, held_by
+from topowise_scheduler.report.held import Held, Known, held_by
 from topowise_scheduler.report.located_devices import places_of
-from topowise_scheduler.report.model import FreeResources, PageSizes, Placements, PodName, ReportError
+from topowise_scheduler.report.model import FreeResources, PageSizes, Report, ReportError
 
 # Any other exporter writes none of them.
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
@@ -32,7 +32,7 @@ class Source(NamedTuple):
 class Exact(NamedTuple):
     empty: Kubelet
     source: Source
-    held: dict[PodName, Placements]
+    held: Held
     free: FreeResources
     places: Mapping[str, Located]
     problems: tuple[str, ...]
@@ -43,13 +43,16 @@ def is_ours(named: Mapping[str, str]) -> bool:
     return any(attribute in named for attribute in _OURS)
 
 
-def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: KubeletVersion) -> Exact:
-    """The node. `named` are the attributes on top, `zones` those of type Node by id.
+def read(
+    named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: KubeletVersion, before: Report | None = None
+) -> Exact:
+    """The node. `named` are the attributes on top, `zones` those of type Node by id; `before` is its last report.
 
     Raises TopowiseError or ValueError for the first thing that keeps it from being exact.
     """
     of_zones = {numa_id: nrt.attributes_of(zone.attributes) for numa_id, zone in zones}
-    facts = hardware.facts_of(named, zones, of_zones)
+    source = None if before is None else before.source
+    facts = hardware.facts_of(named, zones, of_zones, source.facts if isinstance(source, Source) else None)
     holdings = hardware.text_of(named, attributes.HOLDINGS)
     source = Source(facts, named.get(attributes.DEVICES, ""))
     empty, problems = hardware.empty(*source, version)
@@ -65,7 +68,8 @@ def read(named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: K
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     known = Known(empty.topology.cpus, empty.all_node_ids, types)
     places, odd = places_of(named.get(attributes.PCI, ""))
-    return Exact(empty, source, held_by(holdings, known), reported_free, places, (*problems, *odd))
+    held = None if before is None or before.empty is not empty or not before.marks else Held(before.held, before.marks)
+    return Exact(empty, source, held_by(holdings, known, held), reported_free, places, (*problems, *odd))
 
 
 def _managed(empty: Kubelet) -> set[str]:

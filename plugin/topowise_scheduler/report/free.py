@@ -15,7 +15,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import Mask
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
 from topowise_scheduler.report.hardware import text_of
-from topowise_scheduler.report.model import FreeResources, ReportError
+from topowise_scheduler.report.model import FreeResources, Report, ReportError
 from topowise_scheduler.report.sets import cpu_set, mask_on
 
 Zones = Sequence[tuple[nrt.Zone, Mapping[str, str]]]
@@ -44,6 +44,24 @@ def free_of(empty: Kubelet, zones: Zones) -> FreeResources:
         _free_memory(empty.memory.policy, [zone for zone, _ in zones]),
         tuple(assignments) if known else None,
         tuple(cells) if known else None,
+    )
+
+
+def is_whole(report: Report) -> bool:
+    """Whether the report tells all that `keep` corrects, so that it does not matter what was there before."""
+    free, empty = report.free, report.empty
+    if free is None or (empty.cpu is not None and free.cpus is None):
+        return False
+    if empty.memory is None:
+        return True
+    return (
+        free.assignments is not None
+        and free.cells is not None
+        and all(
+            value is not None or may <= 0
+            for name, most in empty.memory.policy.allocatable.items()
+            for value, may in zip(free.memory.get(name, ()), most, strict=False)
+        )
     )
 
 

@@ -28,7 +28,7 @@ _SPEED: Final = (attributes.MEMORY_INITIATORS, attributes.MEMORY_READ_LATENCY, a
 _MEMORABLE: Final = 1 << 15
 
 
-class ZoneFacts(NamedTuple):
+class ZoneFacts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """What never changes of a zone; `amounts` are (resource, capacity, allocatable) as published, `speed` tells how
     fast its memory is: initiators, latency, bandwidth."""
 
@@ -39,7 +39,7 @@ class ZoneFacts(NamedTuple):
     speed: tuple[str, ...] = ()
 
 
-class Facts(NamedTuple):
+class Facts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """Raw texts that decide what the node is."""
 
     cores: str
@@ -55,35 +55,39 @@ class Empty(NamedTuple):
 
 
 def facts_of(
-    named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], of_zones: Mapping[int, Mapping[str, str]]
+    named: Mapping[str, str],
+    zones: list[tuple[int, nrt.Zone]],
+    of_zones: Mapping[int, Mapping[str, str]],
+    before: Facts | None = None,
 ) -> Facts:
-    """The texts, not yet looked at. `of_zones` are the zones' attributes by id. Raises ReportError for one missing."""
-    return shared(
-        Facts(
-            text_of(named, attributes.CORES),
-            text_of(named, attributes.KUBELET_CONFIGURATION),
-            tuple(
-                [
-                    ZoneFacts(
-                        numa_id,
-                        text_of(of_zones[numa_id], attributes.ZONE_CPUS, zone.name),
-                        zone.costs or (),
-                        tuple(
-                            [
-                                (one.name, one.capacity, one.allocatable)
-                                for one in zone.resources or ()
-                                if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
-                            ]
-                        ),
-                        tuple([of_zones[numa_id].get(name, "") for name in _SPEED])
-                        if attributes.MEMORY_INITIATORS in of_zones[numa_id]
-                        else (),
-                    )
-                    for numa_id, zone in zones
-                ]
-            ),
-        )
+    """The texts, not yet looked at. `of_zones` are the zones' attributes by id, and the node most likely has `before`.
+    Raises ReportError for one missing."""
+    found = Facts(
+        text_of(named, attributes.CORES),
+        text_of(named, attributes.KUBELET_CONFIGURATION),
+        tuple(
+            [
+                ZoneFacts(
+                    numa_id,
+                    text_of(of_zones[numa_id], attributes.ZONE_CPUS, zone.name),
+                    zone.costs or (),
+                    tuple(
+                        [
+                            (one.name, one.capacity, one.allocatable)
+                            for one in zone.resources or ()
+                            if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
+                        ]
+                    ),
+                    tuple([of_zones[numa_id].get(name, "") for name in _SPEED])
+                    if attributes.MEMORY_INITIATORS in of_zones[numa_id]
+                    else (),
+                )
+                for numa_id, zone in zones
+            ]
+        ),
     )
+    # Its hash is known, and that of a new one takes longer than to compare them.
+    return before if found == before and before is not None else shared(found)
 
 
 def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -29,14 +30,34 @@ class Known(NamedTuple):
     types: frozenset[str]
 
 
-def held_by(text: str, known: Known) -> dict[PodName, Placements]:
-    """What each pod holds. Raises ParseError, and ReportError for what such a machine cannot have."""
+class Held(NamedTuple):
+    """What each pod holds. `marks` has a number of eight bytes for the text of each, in their order; none if two pods
+    share a name."""
+
+    pods: Mapping[PodName, Placements]
+    marks: bytes = b""
+
+
+def held_by(text: str, known: Known, before: Held | None = None) -> Held:
+    """What each pod holds. Raises ParseError, and ReportError for what such a machine cannot have.
+
+    `before` is what was held on the same machine: a pod whose text is as it was then has the same placements, the very
+    object. A mark is a keyed hash of the process, so nobody can make two texts of one.
+    """
+    same = {} if before is None else dict(zip(memoryview(before.marks).cast("q"), before.pods.items(), strict=True))
     found: dict[PodName, Placements] = {}
-    for pod in holdings.read(text):
-        # Pods have few namespaces.
-        name = (sys.intern(pod.namespace), pod.name)
-        found[name] = _beside(found.get(name, {}), _placements(pod, known))
-    return found
+    marks = array("q")
+    for raw in holdings.texts(text):
+        mark = hash(bytes(raw))
+        marks.append(mark)
+        if mark in same:
+            name, placements = same[mark]
+        else:
+            pod = holdings.pod(raw)
+            # Pods have few namespaces.
+            name, placements = (sys.intern(pod.namespace), pod.name), _placements(pod, known)
+        found[name] = _beside(found.get(name, {}), placements)
+    return Held(found, marks.tobytes() if len(marks) == len(found) else b"")
 
 
 def _placements(pod: holdings.Pod, known: Known) -> Placements:

@@ -22,6 +22,8 @@ def kubelet_of(
     without: Collection[PodName] = (),
     *,
     pods: Mapping[str, tuple[PodName, Needs]] | None = None,
+    before: Kubelet | None = None,
+    beside: Collection[str] = (),
 ) -> Kubelet:
     """A fork of `report.empty` in which everything reported is held.
 
@@ -33,13 +35,13 @@ def kubelet_of(
     Pods that hold nothing are in no report; for the predicates to count them the caller holds them itself. Counts name
     no pods, so there both arguments do nothing: what is not available stays so until the next report, except for
     `pods`: all that are in the numbers, by uid, which are held for themselves if numaplacement tells where they lie.
+
+    `before` is the node as it was, if it has the same hardware, devices and settings as `report.empty`: if the report
+    tells all that is free, only what has changed costs anything then, and the result is the same, but that the pods
+    `beside` are still on it.
     """
-    kubelet = report.empty.fork()
-    occupants, located = locate(report, pods or {})
-    for occupant in occupants:
-        kubelet.hold(occupant.uid, occupant.requests, occupant.placements)
-    for uid, pod in located.items():
-        kubelet.hold(uid, pod.requests, pod.placements)
+    if report.precision == "counts":
+        return _of_counts(report, pods or {})
     holders: dict[str, tuple[Mapping[str, int], Placements]] = {}
     ended: set[str] = set()
     for name, placements in report.held.items():
@@ -49,12 +51,22 @@ def kubelet_of(
         if uid in holders:
             requests, placements = holders[uid][0] or requests, _together(holders[uid][1], placements)
         holders[uid] = requests, placements
-    for uid, (requests, placements) in holders.items():
-        kubelet.hold(uid, requests, placements)
+    kubelet = report.empty.fork() if before is None or not free.is_whole(report) else before.fork()
+    kubelet.hold_exactly(holders, beside)
     if report.free is not None:
         free.keep(report.free, kubelet)
     for uid in ended:
         kubelet.remove(uid)
+    return kubelet
+
+
+def _of_counts(report: Report, pods: Mapping[str, tuple[PodName, Needs]]) -> Kubelet:
+    kubelet = report.empty.fork()
+    occupants, located = locate(report, pods)
+    for occupant in occupants:
+        kubelet.hold(occupant.uid, occupant.requests, occupant.placements)
+    for uid, pod in located.items():
+        kubelet.hold(uid, pod.requests, pod.placements)
     return kubelet
 
 

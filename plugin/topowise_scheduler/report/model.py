@@ -103,6 +103,8 @@ class Report(msgspec.Struct, frozen=True):
     version_problem: str = ""
     """That one of `problems` which is about these two."""
     source: Source | None = None
+    marks: bytes = b""
+    """Of what `held` was read from, for the next report of the node (held.py)."""
     knows_policy: bool = True
     """False if the object names a policy that no kubelet has; one of `problems` has the word."""
 

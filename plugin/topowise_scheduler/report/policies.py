@@ -12,6 +12,7 @@ from topowise_scheduler.kubelet.configuration import TopologySettings
 
 _CLOSEST = attributes.option_name("prefer-closest-numa-nodes")
 _MOST_ALLOCATED = attributes.option_name("prefer-most-allocated-numa-node")
+_STRATEGY = attributes.option_name("numa-allocation-strategy")
 _MOST_NODES = 1024
 _BOOLEANS = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
@@ -43,7 +44,7 @@ def policies_of(
         policy,
         scope,
         prefer_closest=_option(named, _CLOSEST, problems),
-        prefer_most_allocated=_option(named, _MOST_ALLOCATED, problems),
+        prefer_most_allocated=_option(named, _MOST_ALLOCATED, problems) or _is_most_allocated(named, problems),
         max_numa_nodes=_most(named, problems),
     )
     derived = attributes.read_names(named, attributes.DERIVED)
@@ -78,6 +79,13 @@ def _most(named: Mapping[str, str], problems: list[str]) -> int:
         )
         return 0
     return min(int(text), _MOST_NODES)
+
+
+def _is_most_allocated(named: Mapping[str, str], problems: list[str]) -> bool:
+    strategy = named.get(_STRATEGY, "none")
+    if strategy not in ("none", "most-allocated"):
+        problems.append(f"attribute {_STRATEGY}: {strategy!r:.80}, expected none or most-allocated; none is taken")
+    return strategy == "most-allocated"
 
 
 def _option(named: Mapping[str, str], attribute: str, problems: list[str]) -> bool:

@@ -17,9 +17,15 @@ _MAX_PROBLEMS: Final = 16
 _MAX_LENGTH: Final = 500
 
 
-def read(topology: nrt.NodeResourceTopology, node_version: str = "", page_sizes: PageSizes = ()) -> Report:
-    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet, and
-    `page_sizes` the hugepages that it lists.
+def read(
+    topology: nrt.NodeResourceTopology,
+    node_version: str = "",
+    page_sizes: PageSizes = (),
+    before: Report | None = None,
+) -> Report:
+    """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet,
+    `page_sizes` the hugepages that it lists, and `before` the node's last report, whose parts are taken over as far as
+    they are the same.
 
     Nothing in an object is an error; `problems` say what could not be used.
     """
@@ -35,7 +41,7 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "", page_sizes:
     digest, method = _fingerprint(topology, named, problems)
     if exact.is_ours(named):
         try:
-            found = exact.read(named, zones, kubelet)
+            found = exact.read(named, zones, kubelet, before)
         except (TopowiseError, ValueError) as exc:
             problems.append(f"{exc}; the node is predicted from counts")
         else:
@@ -44,7 +50,8 @@ def read(topology: nrt.NodeResourceTopology, node_version: str = "", page_sizes:
                 version=topology.metadata.resourceVersion,
                 precision="exact",
                 empty=found.empty,
-                held=found.held,
+                held=found.held.pods,
+                marks=found.held.marks,
                 free=found.free,
                 places=found.places,
                 fingerprint=digest,

@@ -1,8 +1,8 @@
 """How good a placement is: which of the nodes that fit a pod should have it.
 
 How well the pod will lie comes first (ranks.py), whatever the strategy; `make` gives the strategy of a name, which
-gives nodes (engine/candidates.py) of equal rank a raw number each. `rate` does both for all nodes of a call, and
-scale.py turns them into what goes over the wire.
+gives nodes (engine/candidates.py) of equal rank a raw number each. `Rater` does both, `rate` for all nodes of a call,
+and scale.py turns them into what goes over the wire.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.engine import Candidates
+from topowise_scheduler.engine import Candidates, Ratings
 from topowise_scheduler.strategies import caches, ranks, scale
 from topowise_scheduler.strategies.balanced_allocation import BalancedAllocation
 from topowise_scheduler.strategies.least_allocated import LeastAllocated
@@ -24,7 +24,7 @@ from topowise_scheduler.strategies.strategy import Options, Strategy
 from topowise_scheduler.strategies.tight_fit import TightFit
 from topowise_scheduler.strategy_names import NAMES
 
-__all__ = ["NAMES", "Options", "Rated", "Strategy", "make", "rate"]
+__all__ = ["NAMES", "Options", "Rated", "Rater", "Strategy", "make", "rate"]
 
 
 class Rated(NamedTuple):
@@ -52,27 +52,34 @@ class Rated(NamedTuple):
 
 
 _PERCENT = 100
+_UNTOLD = -1
+
+
+class Rater(NamedTuple):
+    """What the engine asks about nodes that are new to a shape of pod (Engine.rated)."""
+
+    strategy: Strategy
+
+    def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], ranks.Ranks, NDArray[np.int8]]:
+        """(nodes,) raw scores, ranks, and whether CPUs will lie in one cache, _UNTOLD where nodes do not tell."""
+        raw, in_one = self.strategy.raw(candidates), caches.in_one(candidates)
+        in_cache = np.full(len(raw), _UNTOLD, np.int8) if in_one is None else in_one.astype(np.int8)
+        return raw, ranks.of(candidates), in_cache
+
+    def finished(self, ratings: Ratings) -> Rated:
+        """What was said of all nodes of a call."""
+        raw, in_cache = self.strategy.finish(ratings.raw), ratings.in_cache
+        in_one = None if (in_cache == _UNTOLD).all() else in_cache > 0
+        return Rated(ratings.at, raw, ratings.ranks, self.strategy.in_percent, in_one)
 
 
 def rate(strategy: Strategy, parts: Iterable[tuple[NDArray[np.intp], Candidates]]) -> Rated:
     """The candidates of a call (Engine.candidates) by a strategy."""
-    at, raw, ranked, cached = [], [], [], []
-    for indices, candidates in parts:
-        at.append(indices)
-        raw.append(strategy.raw(candidates))
-        ranked.append(ranks.of(candidates))
-        cached.append(caches.in_one(candidates))
-    if not at:
-        nothing = np.zeros(0, np.int64)
-        return Rated(np.zeros(0, np.intp), nothing, nothing, strategy.in_percent)
-    in_one_cache = None
-    if any(one is not None for one in cached):
-        parts_of_it = zip(at, cached, strict=True)
-        in_one_cache = np.concatenate(
-            [np.zeros(len(part), np.bool_) if one is None else one for part, one in parts_of_it]
-        )
-    finished = strategy.finish(np.concatenate(raw))
-    return Rated(np.concatenate(at), finished, np.concatenate(ranked), strategy.in_percent, in_one_cache)
+    rater = Rater(strategy)
+    nothing = np.zeros(0, np.int64)
+    found = [(np.zeros(0, np.intp), nothing, nothing, np.zeros(0, np.int8))]
+    found += [(indices, *rater.rate(candidates)) for indices, candidates in parts]
+    return rater.finished(Ratings(*map(np.concatenate, zip(*found, strict=True))))
 
 
 def make(name: str, weights: Mapping[str, int], options: Options) -> Strategy:

@@ -70,8 +70,23 @@ class ClusterView:
 
     def refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
         """What kube-scheduler itself has against each node, "" if nothing, in the words with which it sums up."""
+        return {name: refusal.words if refusal else "" for name, refusal in self.against(pod, names).items()}
+
+    def against(self, pod: Pod, names: Sequence[str]) -> dict[str, Refusal | None]:
+        """The same with all that is known of it; None if there is nothing."""
         against = self._against(pod, self._answers.question(pod, names, is_simulation=True))
-        return {name: refusal.words if refusal else "" for name, refusal in zip(names, against, strict=True)}
+        return dict(zip(names, against, strict=True))
+
+    def has_sums(self, pod: Pod, name: str, change: Mapping[str, int]) -> bool:
+        """Whether the sums have room for a pod on a node if this more was requested there, and "pods" more were."""
+        node = self._nodes.get(name)
+        if node is None:
+            return not len(self._nodes)
+        asked = self._answers.question(pod, [name], is_simulation=True)
+        used = dict(_Used(self._ledger, asked.record).on(name))
+        for resource, amount in change.items():
+            used[resource] = used.get(resource, 0) + amount
+        return kube_scheduler.room(node, asked.requests.needs, used)[0] > 0
 
     def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
         """What the extender would have against each of these nodes, "" if nothing."""

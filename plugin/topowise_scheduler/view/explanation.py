@@ -157,7 +157,7 @@ def explain(
     text = refusal
     if not admission.admitted:
         verdict = "never" if never else "not now"
-        text = _refused(steps, admission) + ("; not even the empty node would do" if never else "")
+        text = _refused(steps, admission) + (_never(steps, settings.policy) if never else "")
     elif refusal:
         verdict = "never" if never else "not now"
     else:
@@ -316,6 +316,14 @@ def _refused(steps: Sequence[Step], admission: Admission) -> str:
         return f"{_who(step)} needs {asked}; no set of NUMA nodes is the best for all of it"
     rest = f"; {len(zones) - _MAX_ZONES} more lack as much" if len(zones) > _MAX_ZONES else ""
     return f"{_who(step)} needs {asked} together; {'; '.join(lacks)}{rest}"
+
+
+def _never(steps: Sequence[Step], policy: str) -> str:
+    """With what the node has, where that is the reason: what is free now is not."""
+    rooms = _ordered(steps[-1]) if steps and policy == "single-numa-node" else ()
+    most = [(room, max(zone.allocatable for zone in room.zones)) for room in rooms]
+    has = ", ".join(f"{room.resource} {human(room.resource, amount)}" for room, amount in most if amount < room.asked)
+    return f"; not even the empty node would do{f', whose largest NUMA node has {has}' if has else ''}"
 
 
 def _lack(step: Step, at: int) -> str:

@@ -9,7 +9,7 @@ others nobody knows what their kubelets can align.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -88,49 +88,64 @@ class _Kind:
         return f"0/{sum(self._refusals.values())} nodes: {', '.join(f'{count} {words}' for words, count in counts)}"
 
 
-def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> Together:
-    """Places the pods in order on these nodes. Nothing is reserved. Raises ParseError for a pod that cannot be read."""
-    steps = placing(answers, view, pods, names)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: Together = end.value
-            return found
+class Placing:
+    """Pods that are placed in order on these nodes, pod by pod, so that others can do their work in between. Nothing is
+    reserved. Raises ParseError for a pod that cannot be read."""
 
+    def __init__(self, answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> None:
+        self._answers = answers
+        self._view = view
+        self._pods = pods
+        self._names = names
+        self._kinds: dict[bytes, _Kind] = {}
+        self._changed: dict[str, list[Kubelet]] = {}
+        # The uids that those before have on the copies: nobody knows which devices they would have.
+        self._before: list[str] = []
+        self.found = Together(())
 
-def placing(
-    answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]
-) -> Generator[None, None, Together]:
-    """The same pod by pod, for who has other work to do in between."""
-    kinds: dict[bytes, _Kind] = {}
-    changed: dict[str, list[Kubelet]] = {}
-    placements: list[TogetherPlacement] = []
-    for serial, pod in enumerate(pods):
+    def steps(self) -> Iterator[None]:
+        """Places a pod a step. `found` is the answer when they are done."""
+        placements: list[TogetherPlacement] = []
+        for pod in self._pods:
+            kind = self._kind(pod)
+            placement = self._place(kind, pod)
+            if placement is None:
+                self.found = Together(placements, kind.why)
+                return
+            placements.append(placement)
+            yield
+        self.found = Together(placements)
+
+    def _kind(self, pod: Pod) -> _Kind:
         key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))
-        kind = kinds.get(key)
+        kind = self._kinds.get(key)
         if kind is None:
-            kind = kinds[key] = _Kind(answers, view, pod, names)
-        record = msgspec.structs.replace(kind.asked.record, name=pod.metadata.name, uid=f"\0together/{serial}")
+            kind = self._kinds[key] = _Kind(self._answers, self._view, pod, self._names)
+        return kind
+
+    def _place(self, kind: _Kind, pod: Pod) -> TogetherPlacement | None:
+        uid = f"\0together/{len(self._before)}"
+        record = msgspec.structs.replace(kind.asked.record, name=pod.metadata.name, uid=uid)
         for name in kind.nodes():
-            states = changed.get(name) or list(answers.states_for(kind.asked, name))
-            # Of those before it nobody knows which devices they would have.
-            before = [f"\0together/{number}" for number in range(serial)]
+            states = self._changed.get(name) or list(self._answers.states_for(kind.asked, name))
             taken = _admitted(states, record)
-            words = _FULL if taken is None else answers.affinity_refusal(kind.asked, name, states, before)
+            words = _FULL if taken is None else self._answers.affinity_refusal(kind.asked, name, states, self._before)
             if taken is None or words:
                 kind.refuse(words)
                 continue
-            changed[name] = taken
-            is_exact = view.precision(name) == "exact"
-            containers = placed.of(taken[0], record.uid, is_exact=is_exact)
-            uid = pod.metadata.uid or record.uid
-            placements.append(TogetherPlacement(msgspec.structs.replace(record, uid=uid), name, containers))
-            yield
-            break
-        else:
-            return Together(placements, kind.why)
-    return Together(placements)
+            self._changed[name] = taken
+            self._before.append(uid)
+            containers = placed.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
+            return TogetherPlacement(msgspec.structs.replace(record, uid=pod.metadata.uid or uid), name, containers)
+        return None
+
+
+def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> Together:
+    """The same in one go."""
+    placing = Placing(answers, view, pods, names)
+    for _ in placing.steps():
+        pass
+    return placing.found
 
 
 def _admitted(states: Sequence[Kubelet], record: PodRecord) -> list[Kubelet] | None:

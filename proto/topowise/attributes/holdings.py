@@ -7,6 +7,7 @@ name, because only a finished init container of it holds CPUs, has no namespace 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -46,6 +47,10 @@ class Pod(msgspec.Struct, frozen=True, array_like=True):
 
 
 _decode = msgspec.json.Decoder(tuple[Pod, ...]).decode
+_decode_texts = msgspec.json.Decoder(tuple[msgspec.Raw, ...]).decode
+_decode_pod = msgspec.json.Decoder(Pod).decode
+
+_EXPECTED: Final = '[["namespace", "pod", [["container", "cpulist", [], {}]]]]'
 
 
 def write(pods: Iterable[Pod]) -> str:
@@ -59,4 +64,20 @@ def read(text: str) -> tuple[Pod, ...]:
     try:
         return _decode(text.encode())
     except documents.UNREADABLE as exc:
-        raise ParseError("holdings", text, '[["namespace", "pod", [["container", "cpulist", [], {}]]]]') from exc
+        raise ParseError("holdings", text, _EXPECTED) from exc
+
+
+def texts(text: str) -> tuple[msgspec.Raw, ...]:
+    """Each pod for itself, for `pod`. Raises ParseError."""
+    try:
+        return _decode_texts(text.encode())
+    except documents.UNREADABLE as exc:
+        raise ParseError("holdings", text, _EXPECTED) from exc
+
+
+def pod(text: msgspec.Raw) -> Pod:
+    """One of `texts`. Raises ParseError."""
+    try:
+        return _decode_pod(text)
+    except documents.UNREADABLE as exc:
+        raise ParseError("holdings of a pod", bytes(text).decode(errors="replace"), _EXPECTED[1:-1]) from exc

@@ -4,8 +4,28 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from topowise.errors import TopowiseError
+
+if TYPE_CHECKING:
+    from topowise.runtime.config import Configuration
+
+
+def add_config(parser: argparse.ArgumentParser, kind: str) -> None:
+    """The options of a daemon."""
+    parser.add_argument("--config", required=True, metavar="FILE", help=kind)
+    parser.add_argument("--check", action="store_true", help="only read the configuration and say whether it is valid")
+
+
+def check(options: argparse.Namespace, settings: Configuration) -> int:
+    """`--check`, once the configuration has been read: files that it names may be on another machine."""
+    from topowise.runtime.config import missing_files
+
+    for line in missing_files(settings):
+        sys.stderr.write(f"warning: {options.config}: {line}\n")
+    sys.stdout.write(f"{options.config}: valid\n")
+    return 0
 
 
 def run(parser: argparse.ArgumentParser, arguments: list[str] | None) -> int:

@@ -6,6 +6,7 @@ Unknown fields are errors: a misspelt key that is silently ignored is found at n
 
 from __future__ import annotations
 
+import os
 import re
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +16,7 @@ import msgspec
 
 from topowise import documents
 from topowise.errors import ConfigError
+from topowise.runtime import config_errors
 
 API_VERSION: Final = "topowise.io/v1alpha1"
 
@@ -134,7 +136,7 @@ def parse(kind: type[Kind], text: bytes, *, source: str = "configuration") -> Ki
     try:
         return msgspec.convert(documents.load(text), kind, dec_hook=_decode_other)
     except msgspec.ValidationError as exc:
-        raise ConfigError(source, str(exc)) from exc
+        raise ConfigError(source, config_errors.explained(kind, str(exc))) from exc
     except documents.DocumentError as exc:
         raise ConfigError(source, f"is not YAML: {exc}") from exc
 
@@ -147,6 +149,21 @@ def default(kind: type[Kind]) -> Kind:
 def effective(configuration: Configuration) -> str:
     """The whole configuration with its defaults as one line of JSON, for the first log line."""
     return msgspec.json.encode(configuration, enc_hook=str).decode()
+
+
+def missing_files(part: Section, path: str = "$") -> list[str]:
+    """Of the files that it names, those that cannot be read on this machine, a line each."""
+    found = []
+    for field in msgspec.structs.fields(part):
+        value, where = getattr(part, field.name), f"{path}.{field.encode_name}"
+        if isinstance(value, Section):
+            found += missing_files(value, where)
+        elif not value or value == field.default:
+            # A default is where a pod finds the file.
+            continue
+        elif (field.name == "kubeconfig" or field.name.endswith("_file")) and not os.access(value, os.R_OK):
+            found.append(f"{value}: cannot be read here - at `{where}`")
+    return found
 
 
 def _decode_other(wanted: type[Any], item: Any) -> Any:

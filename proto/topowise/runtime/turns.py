@@ -22,6 +22,14 @@ _INTERVAL_S: Final = 0.1
 _BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
+class UnpreparedError(Exception):
+    """The answer would take long; it does not once the `steps` are done, and is to be asked for again then."""
+
+    def __init__(self, steps: Iterator[None]) -> None:
+        super().__init__("the answer is to be made in steps")
+        self.steps = steps
+
+
 async def sliced(steps: Iterable[object]) -> None:
     """Does all steps, and lets others run whenever they have taken `SLICE_S`."""
     since = time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import ssl
 import subprocess
 from collections.abc import Callable
@@ -311,6 +312,10 @@ def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
     assert done.returncode == 0, done.stderr
     notes = done.stdout.partition("NOTES:")[2]
     assert "kubectl get noderesourcetopologies" in notes
+    assert "is installed, from ghcr.io/topowise/topowise:" in notes
+    assert "kubectl label namespace topowise-system pod-security.kubernetes.io/enforce=privileged" in notes
+    if not recipe:
+        assert re.search(r"runs registry.k8s.io/kube-scheduler:(v[\d.]+), as the API server is \1;", notes)
     _, has_extender, entry = notes.partition("  extenders:\n")
     assert bool(has_extender) == (recipe in ("default-scheduler", "cert-manager", "opt-in"))
     if has_extender:

@@ -45,9 +45,9 @@ SCHEDULER: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/extender/explaining.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "POST"): {("", "pods/binding", "create")},
-    ("topowise_scheduler/requeue.py", "PATCH"): {("", "pods", "patch")},
+    ("topowise_scheduler/leader/requeue.py", "PATCH"): {("", "pods", "patch")},
 }
-# With config.startupTaint and config.refusedPods.
+# With config.startupTaint, config.refusedPods and config.preemptor.
 STARTUP_TAINT: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/startup_taint.py", "GET"): {("", "nodes", "get")},
     ("topowise_scheduler/leader/startup_taint.py", "PATCH"): {("", "nodes", "patch")},
@@ -63,8 +63,13 @@ WAITING_PODS: dict[tuple[str, str], set[Right]] = {
 EVENTS: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/events.py", "POST"): {("events.k8s.io", "events", "create")},
 }
-NOMINATOR: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/nominator/writing.py", "PATCH"): {("", "pods/status", "patch")},
+# Of the nominator and the preemptor.
+NOMINATION: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/nomination.py", "PATCH"): {("", "pods/status", "patch")},
+}
+PREEMPTOR: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/preemptor.py", "GET"): {("", "pods", "get")},
+    ("topowise_scheduler/leader/preemptor.py", "POST"): {("", "pods/eviction", "create")},
 }
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
@@ -108,7 +113,8 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    known = (EXPORTER, PLACEMENTS, SCHEDULER, STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, NOMINATOR, EVENTS, ELECTION)
+    by_chore = (STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, NOMINATION, PREEMPTOR, EVENTS, ELECTION)
+    known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_chore)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
 
 
@@ -193,14 +199,21 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
         ("startupTaint.enabled", STARTUP_TAINT),
         ("refusedPods.delete", REFUSED_PODS | EVENTS),
         ("waitingPods.tell", WAITING_PODS | EVENTS),
+        ("preemptor.enabled", PREEMPTOR | NOMINATION | EVENTS),
+        ("nominator.enabled", NOMINATION),
     ],
-    ids=["start-up taint", "refused pods", "waiting pods"],
+    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator"],
 )
 def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
 ) -> None:
     made = render("", f"scheduler.config.{option}=true")
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(calls)
+
+
+def test_a_preemptor_that_only_tells_may_write_events_alone(render: Any) -> None:
+    made = render("", "scheduler.config.preemptor.enabled=true", "scheduler.config.preemptor.dryRun=true")
+    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(EVENTS)
 
 
 def test_of_nodes_the_scheduler_may_change_the_start_up_taint_alone(render: Any) -> None:
@@ -241,11 +254,6 @@ def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:
     gone = {("", "pods/binding", "create"), ("", "pods", "patch")}
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) - gone
     assert not made.kinds("Role")
-
-
-def test_the_status_of_pods_may_be_written_only_where_they_are_nominated(render: Any) -> None:
-    made = render("", "scheduler.config.nominator.enabled=true")
-    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(NOMINATOR)
 
 
 def test_before_1_33_configz_is_refused_unless_nodes_proxy_is_accepted(render: Any) -> None:

@@ -63,7 +63,7 @@ LOCKS = sorted((REPOSITORY / "hack").glob("requirements*.txt"))
 
 
 def test_every_locked_file_has_its_hash_and_no_lock_names_an_index() -> None:
-    assert {lock.name for lock in LOCKS} == {"requirements.txt", "requirements-dev.txt", "requirements-build.txt"}
+    assert {lock.name for lock in LOCKS} == {"requirements.txt", "requirements-dev.txt"}
     for lock in LOCKS:
         text = lock.read_text()
         entries = re.split(r"^(?=[a-z0-9-]+==)", text, flags=re.MULTILINE)[1:]
@@ -74,17 +74,20 @@ def test_every_locked_file_has_its_hash_and_no_lock_names_an_index() -> None:
 
 
 def test_whatever_installs_from_a_lock_checks_the_hashes() -> None:
-    for name in ("venv", "sbom", "helm", "images/Dockerfile"):
+    for name in ("venv", "sbom", "helm"):
         text = (REPOSITORY / "hack" / name).read_text().replace("\\\n", " ")
         installing = [
             line for line in text.splitlines() if re.search(r"pip.* (install|download) .*--requirement", line)
         ]
         assert installing, name
         assert all("--require-hashes" in line for line in installing), name
+    # The image's packages are installed by a call that has no command line.
+    image = (REPOSITORY / "hack/images/application.py").read_text()
+    assert re.findall(r'"--requirement"', image) == re.findall(r'(?<="--require-hashes", )"--requirement"', image) != []
 
 
-def test_the_locks_of_what_ships_and_of_what_builds_are_parts_of_the_developers_one() -> None:
+def test_the_lock_of_what_ships_is_part_of_the_developers_one() -> None:
     def locked(name: str) -> set[tuple[str, str]]:
         return set(re.findall(r"^([a-z0-9-]+)==(\S+)", (REPOSITORY / "hack" / name).read_text(), re.MULTILINE))
 
-    assert locked("requirements.txt") | locked("requirements-build.txt") <= locked("requirements-dev.txt")
+    assert locked("requirements.txt") <= locked("requirements-dev.txt")

@@ -72,3 +72,17 @@ def test_a_reader_that_has_seen_enough_is_no_error(roots: list[str]) -> None:
         conditions = process.stderr.read()
     assert process.returncode == 0
     assert conditions.splitlines() == warnings(roots)
+
+
+def test_a_configuration_is_checked_without_running_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("{apiVersion: topowise.io/v1alpha1, kind: ExporterConfiguration, client: {kubeconfig: /nosuch}}")
+    assert main(["run", "--config", str(file), "--check"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{file}: valid\n"
+    assert shown.err == f"warning: {file}: /nosuch: cannot be read here - at `$.client.kubeconfig`\n"
+    file.write_text("{apiVersion: topowise.io/v1alpha1, kind: ExporterConfiguration, nodename: x}")
+    assert main(["run", "--config", str(file), "--check"]) == 1
+    assert "did you mean nodeName?" in capsys.readouterr().err

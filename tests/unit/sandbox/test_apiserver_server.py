@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 import sys
 from pathlib import Path
@@ -57,6 +58,48 @@ async def test_the_kubeconfig_is_private_and_names_the_server(tmp_path: Path) ->
     assert config["clusters"][0]["cluster"] == {"server": server.url}
     assert config["users"][0]["user"] == {"token": "secret"}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_a_kubeconfig_is_never_seen_half_written(tmp_path: Path) -> None:
+    """Who waits for the file reads it as soon as it is there, so it comes whole, by a rename."""
+    path = tmp_path / "kubeconfig"
+    async with ApiServer() as server:
+        with server.kubeconfig(path).open() as earlier:
+            server.kubeconfig(path)
+            assert yaml.safe_load(earlier.read())["kind"] == "Config"
+            assert path.stat().st_ino != os.fstat(earlier.fileno()).st_ino
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_openapi_has_the_schemas_of_custom_resources(client: Client) -> None:
+    group = "apis/topology.node.k8s.io/v1alpha2"
+    document = await client.ok("GET", f"/openapi/v3/{group}")
+    (schema,) = document["components"]["schemas"].values()
+    kind = {"group": "topology.node.k8s.io", "version": "v1alpha2", "kind": "NodeResourceTopology"}
+    assert schema["x-kubernetes-group-version-kind"] == [kind]
+    assert {"apiVersion", "metadata", "zones"} <= set(schema["properties"])
+    listing = document["paths"][f"/{group}/noderesourcetopologies"]["get"]
+    assert listing["x-kubernetes-group-version-kind"] == kind
+
+
+def _field(number: int, value: bytes) -> bytes:
+    return bytes([number << 3 | 2, len(value)]) + value
+
+
+async def test_a_secret_in_protobuf_is_taken_as_helm_sends_it(server: ApiServer) -> None:
+    metadata = _field(1, b"release") + _field(3, b"") + _field(11, _field(1, b"owner") + _field(2, b"helm"))
+    secret = _field(1, metadata) + _field(2, _field(1, b"release") + _field(2, b"H4s")) + _field(3, b"helm.sh/v1")
+    body = b"k8s\0" + _field(1, _field(1, b"v1") + _field(2, b"Secret")) + _field(2, secret)
+    url, headers = f"{server.url}/api/v1/namespaces/ns/secrets", {"Content-Type": "application/vnd.kubernetes.protobuf"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with session.post(url, data=body) as response:
+            held = await response.json()
+        async with session.post(url, data=body[:-3]) as damaged:
+            assert damaged.status == 400
+        async with session.post(url, data=body.replace(b"Secret", b"Widget")) as unknown:
+            assert unknown.status == 415
+    assert (held["metadata"]["labels"], held["data"]) == ({"owner": "helm"}, {"release": "SDRz"})
+    assert (held["type"], held["metadata"]["namespace"]) == ("helm.sh/v1", "ns")
 
 
 async def test_owned_objects_go_with_their_last_owner(server: ApiServer, client: Client) -> None:

@@ -17,6 +17,7 @@ from sandbox import machines
 from sandbox.apiserver import ApiServer
 from sandbox.hollow import Fleet, Reporting
 from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
+from sandbox.kubescheduler.events import EventWriter
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise.kubeletconfig import KubeletConfiguration
 
@@ -127,13 +128,39 @@ async def cluster(server: ApiServer) -> AsyncIterator[Cluster]:
         stand_in = StandIn(server)
         prefix = await stack.enter_async_context(serving(stand_in))
         made: list[Attempt] = []
-        scheduler = KubeScheduler(api, "s", Extender(session, prefix), tried=made.append)
+        tells = {"tried": made.append, "profiles": ("other",), "events": EventWriter(api, "s")}
+        scheduler = KubeScheduler(api, "s", Extender(session, prefix), **tells)
         cluster = Cluster(server, stand_in, scheduler, fleet)
         cluster.attempts = made
         task = asyncio.create_task(scheduler.run())
         yield cluster
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+async def poke(cluster: Cluster, pod: str, when: str) -> None:
+    async with Api(plain(cluster.server), "poke") as api:
+        body = json.dumps({"metadata": {"annotations": {"topowise.io/requeued": when}}}).encode()
+        await api.request("PATCH", f"/api/v1/namespaces/default/pods/{pod}", body=body, content_type=MERGE_PATCH)
+
+
+def told(cluster: Cluster, pod: str) -> list[tuple[str, str, int]]:
+    events = cluster.server.store.objects("events")
+    return [(one["reason"], one["message"], one["count"]) for one in events if one["involvedObject"]["name"] == pod]
+
+
+async def test_people_are_told_once_of_a_pod_that_waits_and_once_that_it_is_bound(cluster: Cluster) -> None:
+    cluster.extender.refused = {"n1", "n2"}
+    cluster.make("p", schedulerName="other")
+    await assert_eventually(lambda: bool(told(cluster, "p")))
+    await poke(cluster, "p", "1")
+    await assert_eventually(lambda: told(cluster, "p")[0][2] > 1)
+    ((reason, message, _),) = told(cluster, "p")
+    assert (reason, message) == ("FailedScheduling", cluster.condition("p")["message"])
+    cluster.extender.refused = set()
+    await poke(cluster, "p", "2")
+    await assert_eventually(lambda: len(told(cluster, "p")) == 2)
+    assert ("Scheduled", "Successfully assigned default/p to n2", 1) in told(cluster, "p")
 
 
 async def test_a_pod_is_filtered_scored_bound_and_runs(cluster: Cluster) -> None:
@@ -168,9 +195,7 @@ async def test_a_constant_refusal_costs_one_extra_attempt_then_sleeps_until_an_e
     assert cluster.condition("p")["message"].startswith(f"0/2 nodes are available: 2 {REFUSAL}. preemption: ")
     assert cluster.extender.verbs("p") == ["filter", "filter"]
     cluster.extender.refused = set()
-    async with Api(plain(cluster.server), "poke") as api:
-        body = b'{"metadata":{"annotations":{"topowise.io/requeued":"now"}}}'
-        await api.request("PATCH", "/api/v1/namespaces/default/pods/p", body=body, content_type=MERGE_PATCH)
+    await poke(cluster, "p", "now")
     await assert_eventually(lambda: cluster.is_running("p"))
 
 

@@ -82,7 +82,7 @@ def test_a_pod_that_is_there_takes_the_room_that_was_kept_for_it(service: Servic
 def test_no_more_is_kept_than_is_configured(service: Service) -> None:
     fitting = service.fitting(most_reserved=3)
     ask(fitting, template=template("1"), count=2, reserveSeconds=60)
-    with pytest.raises(ParseError, match=r"2 pods beside 2: expected 3 at the most \(fitTogether.mostReserved\)"):
+    with pytest.raises(ParseError, match=r"'2 pods beside 2': expected 3 at the most \(fitTogether.mostReserved\)"):
         ask(fitting, template=template("1"), count=2, reserveSeconds=60)
     assert ask(fitting, template=template("1"), count=2)["fits"], "a question keeps nothing"
     with pytest.raises(ParseError, match="expected 0 at the most"):
@@ -102,7 +102,7 @@ def test_what_does_not_fit_reserves_nothing(service: Service) -> None:
     ("request_", "problem"),
     [
         (b"{", "no FitTogether"),
-        (b'{"count": 2}', "pods: 0: expected 1 to 1024 of them"),
+        (b'{"count": 2}', "pods '0': expected 1 to 1024 of them"),
         (b'{"template": {"metadata": {}, "spec": {"containers": []}}, "count": 2000}', "1024"),
         (b'{"pods": [], "sideways": 1}', "sideways"),
         (b'{"template": {"metadata": {}, "spec": {"containers": []}}, "reserveSeconds": 3600}', "600"),

@@ -74,7 +74,7 @@ async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.
 async def test_a_port_that_is_taken_is_named(scoring: grpc_api.Scoring) -> None:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
+        with pytest.raises(SourceError, match=f"127.0.0.1:{port}: cannot be listened on"):
             await grpc_api.serve(Grpc(address="127.0.0.1", port=port), scoring)
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from pki import Authority
 from scheduling import Service, counts, pod
+from topowise.errors import SourceError
 from topowise.runtime.config import ServingTls
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import grpc_api
@@ -45,7 +46,7 @@ def put(tls: ServingTls, authority: Authority, name: str) -> None:
 
 def _scoring() -> grpc_api.Scoring:
     service = Service()
-    return grpc_api.Scoring(service.answers, service.view, lambda: None)
+    return grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: None)
 
 
 @asynccontextmanager
@@ -54,7 +55,7 @@ async def serving(tls: ServingTls, not_ready: str | None = None) -> AsyncIterato
     service.report(counts("n1", "8", included=()))
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    scoring = grpc_api.Scoring(service.answers, service.view, lambda: not_ready)
+    scoring = grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: not_ready)
     task = asyncio.create_task(grpc_api.serve(Grpc(port=port, tls=tls), scoring))
     try:
         yield port
@@ -159,7 +160,7 @@ async def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -
     path = tmp_path / "scoring.sock"
     path.write_text("somebody's")
     scoring = _scoring()
-    with pytest.raises(OSError, match="no socket"):
+    with pytest.raises(SourceError, match="no socket"):
         await grpc_api.serve(Grpc(socket=str(path)), scoring)
     assert path.read_text() == "somebody's"
 

@@ -10,7 +10,7 @@ from sandbox.exported import exported
 from scheduling import WAITS, Service, configuration, counts, full, kubelet, machine, pod
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.requeue import Requeuer
+from topowise_scheduler.leader.requeue import Requeuer
 
 
 @pytest.fixture

@@ -9,10 +9,14 @@ import logging
 import os
 import re
 import signal
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import aiohttp
+import msgspec
 import pytest
+import yaml
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +25,7 @@ from prometheus_client import CollectorRegistry, Counter
 from topowise.errors import ConfigError
 from topowise.runtime import config, health, listening, log, tasks
 from topowise.runtime.backoff import Backoff
-from topowise.runtime.config import Configuration, Duration, Port, PortOrNone, PositiveDuration, Serving
+from topowise.runtime.config import Configuration, Duration, Port, PortOrNone, PositiveDuration, Section, Serving
 from topowise.runtime.log import V2, kv
 
 
@@ -104,6 +108,57 @@ def test_a_configuration_error_names_the_file_and_the_field(text: bytes, named: 
 def test_numbers_that_make_no_sense_are_refused_and_not_wrapped(text: str, named: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(named)):
         config.parse(ExampleConfiguration, HEAD + text.encode())
+
+
+class Part(Section, frozen=True):
+    mode: Literal["fast", "slow"] = "slow"
+
+
+class ChoosyConfiguration(Configuration, frozen=True, tag="ChoosyConfiguration"):
+    parts: tuple[Part, ...] = ()
+    one: Part | None = None
+    named: Mapping[str, Part] = msgspec.field(default_factory=dict)
+    level: Literal[10, 100] = 10
+
+
+@pytest.mark.parametrize(
+    ("text", "problem", "expected", "meant", "path"),
+    [
+        ("logging: {format: jsno}", "'jsno' is not known", "one of json, text", "json", ".logging.format"),
+        ("logging: {Format: x}", "unknown field 'Format'", "one of format, verbosity", "format", ".logging"),
+        ("parts: [{mode: FAST}]", "'FAST' is not known", "one of fast, slow", "fast", ".parts[0].mode"),
+        ("parts: [{mood: fast}]", "unknown field 'mood'", "mode", "", ".parts[0]"),
+        ("one: {mode: xyz}", "'xyz' is not known", "one of fast, slow", "", ".one.mode"),
+        ("named: {a: {mode: xyz}}", "'xyz' is not known", "one of fast, slow", "", ".named[...].mode"),
+        ("level: 11", "11 is not known", "one of 10, 100", "", ".level"),
+        ("kind: ChosyConfiguration", "'ChosyConfiguration' is not known", "ChoosyConfiguration", "", ".kind"),
+        ("apiVersion: v1", "'v1' is not known", "topowise.io/v1alpha1", "", ".apiVersion"),
+    ],
+)
+def test_a_wrong_choice_is_answered_with_the_right_ones(
+    text: str, problem: str, expected: str, meant: str, path: str
+) -> None:
+    whole = yaml.safe_load("{apiVersion: topowise.io/v1alpha1, kind: ChoosyConfiguration}") | yaml.safe_load(text)
+    with pytest.raises(ConfigError) as caught:
+        config.parse(ChoosyConfiguration, json.dumps(whole).encode(), source="/etc/x.yaml")
+    near = f"; did you mean {meant}?" if meant else ""
+    assert str(caught.value) == f"/etc/x.yaml: {problem}, expected {expected}{near} - at `${path}`"
+
+
+def test_a_wrong_name_at_the_top_is_answered_too() -> None:
+    with pytest.raises(ConfigError, match=r"unknown field 'lvel', expected one of .*; did you mean level\?$"):
+        config.parse(ChoosyConfiguration, b"{apiVersion: topowise.io/v1alpha1, kind: ChoosyConfiguration, lvel: 1}")
+
+
+def test_files_that_a_configuration_names_are_looked_at(tmp_path: Path) -> None:
+    """A configuration may be checked where it is not used, so what is missing there is said and no error."""
+    (tmp_path / "key").touch()
+    tls = config.ServingTls(cert_file=str(tmp_path / "cert"), key_file=str(tmp_path / "key"))
+    serving = Serving(tls=tls)
+    assert config.missing_files(serving) == [f"{tmp_path / 'cert'}: cannot be read here - at `$.tls.certFile`"]
+    client = config.KubeClient(kubeconfig="/nosuch")
+    assert config.missing_files(client) == ["/nosuch: cannot be read here - at `$.kubeconfig`"]
+    assert not config.missing_files(config.default(ChoosyConfiguration))
 
 
 def test_an_unreadable_configuration_is_named(tmp_path: Path) -> None:

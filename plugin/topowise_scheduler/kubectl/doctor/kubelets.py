@@ -18,6 +18,7 @@ from topowise_scheduler.view import explanation
 
 _MOST_NODES: Final = 8
 _HANGING: Final = ("full-pcpus-only", "distribute-cpus-across-numa")
+_STRATEGY: Final = "numa-allocation-strategy"
 _ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most-allocated-numa-node")
 
 
@@ -148,7 +149,9 @@ def _options_of(config: KubeletConfiguration, raw: Reported, report: Report) -> 
             "have fewer NUMA nodes (NPS or SNC in the firmware), or policy none",
         )  # fmt: skip
     gates = sorted(name for name, is_on in (config.featureGates or {}).items() if is_on and "Alpha" in name)
-    alpha = sorted(on.intersection(_ALPHA)) + gates
+    # A strategy is no switch.
+    strategy = {_STRATEGY} if options.get(_STRATEGY, "none") != "none" else set()
+    alpha = sorted(on.intersection(_ALPHA) | strategy) + gates
     if alpha:
         yield Finding(
             "kubelet", "note", "node", (report.name,), f"in use though alpha: {', '.join(alpha)}",
@@ -160,7 +163,7 @@ def _options_of(config: KubeletConfiguration, raw: Reported, report: Report) -> 
 def _options(named: Mapping[str, str]) -> dict[str, str]:
     found = {
         option: named[attributes.option_name(option)]
-        for option in ("prefer-closest-numa-nodes", "prefer-most-allocated-numa-node")
+        for option in ("prefer-closest-numa-nodes", "prefer-most-allocated-numa-node", _STRATEGY)
         if attributes.option_name(option) in named
     }
     most = named.get(attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES)

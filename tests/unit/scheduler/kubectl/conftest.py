@@ -192,6 +192,15 @@ def cluster() -> tuple[Json, ...]:
     )
 
 
+@cache
+def many() -> tuple[Json, ...]:
+    """Two machines and three hundred small ones, each with something else free; half of them have a broken report."""
+    small = [counted(f"edge-{at:03}", (str(at % 7), str(at % 5)), "single-numa-node") for at in range(300)]
+    for broken in small[::2]:
+        broken["zones"][0]["resources"][0]["available"] = "much"
+    return (*cluster()[:2], *small)
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Callable[..., str]:
     """Writes objects as the List that kubectl writes; the cluster's unless others are given."""
@@ -202,6 +211,12 @@ def saved(tmp_path: Path) -> Callable[..., str]:
         return str(file)
 
     return save
+
+
+@pytest.fixture
+def saved_many(saved: Callable[..., str]) -> str:
+    """The file of hundreds of nodes."""
+    return saved(*many(), name="many.json")
 
 
 def ask_with(*words: str, width: int | None = None, **console: Any) -> Answer:

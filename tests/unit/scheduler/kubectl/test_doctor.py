@@ -100,6 +100,10 @@ def test_a_healthy_node_has_nothing(objects: dict[str, Json], examine: Callable[
             "note node metal-a: in use though alpha: prefer-most-allocated-numa-node, "
             "TopologyManagerPolicyAlphaOptions",
         ),
+        (
+            {"topologyManagerPolicyOptions": {"numa-allocation-strategy": "most-allocated"}},
+            "note node metal-a: in use though alpha: numa-allocation-strategy",
+        ),
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
 )  # fmt: skip

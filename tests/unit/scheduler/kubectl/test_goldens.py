@@ -20,6 +20,7 @@ CASES = {
     "nodes.txt": "nodes -f {cluster}",
     "nodes-80.txt": "nodes -f {cluster}",
     "nodes-120.txt": "nodes -f {cluster}",
+    "nodes-sorted-120.txt": "nodes metal-a metal-b node/metal-c -f {cluster} --sort-by cpu --no-headers",
     "nodes-wide.txt": "nodes -f {cluster} -o wide",
     "nodes-name.txt": "nodes -f {cluster} -o name",
     "node-80.txt": "node metal-a -f {cluster}",
@@ -35,6 +36,7 @@ CASES = {
     "explain-hints-80.txt": "explain trainer -n ml --nodes-file {cluster} --hints",
     "explain-hints.json": "explain trainer -n ml --nodes-file {cluster} --node metal-b --hints -o json",
     "explain.json": "explain router -n telco --nodes-file {cluster} --node edge-1 -o json",
+    "explain-many-80.txt": "explain -f {manifests} --nodes-file {many}",
     "fits.txt": "fits -f {manifests} --nodes-file {cluster}",
     "fits-80.txt": "fits -f {manifests} --nodes-file {cluster}",
     "fits.json": "fits -f {manifests} --nodes-file {cluster} -o json",
@@ -49,9 +51,12 @@ CASES = {
 
 
 @pytest.mark.parametrize("file", CASES)
-def test_a_command_prints_what_it_printed(file: str, ask: Callable[..., object], saved: Callable[..., str]) -> None:
+def test_a_command_prints_what_it_printed(
+    file: str, ask: Callable[..., object], saved: Callable[..., str], saved_many: str
+) -> None:
     files = {
         "cluster": saved(),
+        "many": saved_many,
         "manifests": str(HERE / "manifests.yaml"),
         "scheduler": str(HERE / "kube-scheduler.yaml"),
     }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import pty
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,14 +24,20 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def _cpu_of_children() -> float:
+    """Seconds; a busy machine takes longer on the wall."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_nodes_starts_at_once_and_loads_nothing_heavy(saved: Save) -> None:
     words = ["nodes", "-f", saved()]
     best = 60.0
     for _ in range(5):
-        began = time.monotonic()
+        began = _cpu_of_children()
         assert run(*words).returncode == 0
-        best = min(best, time.monotonic() - began)
-    # 0.12 s on an idle machine; the bound has room for a busy one.
+        best = min(best, _cpu_of_children() - began)
+    # 0.12 s on an idle machine; the bound has room for a slow one.
     assert best < 0.6
     heavy = ("numpy", "rich", "kubernetes", "aiohttp", "grpc", "asyncio", "topowise_scheduler.engine")
     code = (
@@ -105,7 +111,7 @@ def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ([""], "nodes node explain fits simulate doctor completion"),
+        ([""], "nodes node explain fits simulate defrag doctor completion"),
         (["no"], "nodes node"),
         (["node", "-f", "CLUSTER", "metal-"], "metal-a metal-b metal-c"),
         (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml"),

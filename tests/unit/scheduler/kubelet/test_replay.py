@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from topowise_scheduler.__main__ import main
 from topowise_scheduler.replay import main_replay, replay
 
 POD = {
@@ -184,3 +187,33 @@ def test_a_file_is_read_whether_it_is_compressed_or_not(
 def test_a_file_that_is_not_there_is_one_line_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main_replay("no-such-file") == 1
     assert capsys.readouterr().err.startswith("error: no-such-file: ")
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"hello\n{}\n", gzip.compress(b"{}" * 9, mtime=0)[:-9]])
+def test_where_nothing_can_be_read_the_status_is_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes
+) -> None:
+    file = tmp_path / "scenarios"
+    file.write_bytes(data)
+    assert main_replay(str(file)) == 1
+    assert f"error: {file}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_scenarios_are_read_from_stdin(compress: bool) -> None:
+    data = b"\n".join(_lines(SCENARIO))
+    command = [sys.executable, "-m", "topowise_scheduler", "replay", "-"]
+    ran = subprocess.run(command, input=gzip.compress(data) if compress else data, capture_output=True, check=True)
+    assert json.loads(ran.stdout)["id"] == "one"
+
+
+def test_the_services_configuration_is_checked_without_running_anything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("{apiVersion: topowise.io/v1alpha1, kind: SchedulerConfiguration}")
+    assert main(["serve", "--config", str(file), "--check"]) == 0
+    assert capsys.readouterr().out == f"{file}: valid\n"
+    file.write_text("{apiVersion: topowise.io/v1alpha1, kind: SchedulerConfiguration, scoring: {strategy: tightfit}}")
+    assert main(["serve", "--config", str(file), "--check"]) == 1
+    assert "did you mean TightFit? - at `$.scoring.strategy`" in capsys.readouterr().err

@@ -228,9 +228,14 @@ def test_the_memory_manager_could_be_switched_off_whatever_its_policy(machine_of
     assert settle(KubeletConfiguration(**fields), machine_of(4), version_of("v1.31.0"), "none").reserved_memory is None
 
 
-def test_a_draft_is_an_option_only_where_a_kubelet_evidently_runs_with_it(machine_of: MachineOf) -> None:
-    option = "prefer-most-allocated-numa-node"
-    fields = {"topologyManagerPolicy": "single-numa-node", "topologyManagerPolicyOptions": {option: "true"}}
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("prefer-most-allocated-numa-node", "true"), ("numa-allocation-strategy", "most-allocated")],
+)
+def test_a_draft_is_an_option_only_where_a_kubelet_evidently_runs_with_it(
+    option: str, value: str, machine_of: MachineOf
+) -> None:
+    fields = {"topologyManagerPolicy": "single-numa-node", "topologyManagerPolicyOptions": {option: value}}
     for version in ("v1.30.0", "v1.36.2", "v1.38.0"):
         unknown = f'unknown Topology Manager Policy option: "{option}"'
         assert _starts(machine_of(4), version, "none", **fields) == unknown
@@ -239,6 +244,16 @@ def test_a_draft_is_an_option_only_where_a_kubelet_evidently_runs_with_it(machin
         assert settings.topology.prefer_most_allocated
         assert settings.drafts == (option,)
     assert settle(KubeletConfiguration(**TOPOLOGY), machine_of(4)).drafts == ()
+
+
+@pytest.mark.parametrize(("value", "why"), [("least-allocated", "not modelled"), ("true", "expected none, most")])
+def test_a_strategy_that_is_not_modelled_is_not_guessed_at(value: str, why: str, machine_of: MachineOf) -> None:
+    options = {"topologyManagerPolicyOptions": {"numa-allocation-strategy": value}}
+    with pytest.raises(KubeletStartError, match=f"numa-allocation-strategy.*{value}.*{why}"):
+        settle(KubeletConfiguration(topologyManagerPolicy="single-numa-node", **options), machine_of(4))
+    options["topologyManagerPolicyOptions"] = {"numa-allocation-strategy": "none"}
+    settings = settle(KubeletConfiguration(topologyManagerPolicy="single-numa-node", **options), machine_of(4))
+    assert not settings.topology.prefer_most_allocated
 
 
 def test_an_option_of_a_later_version_was_brought_to_a_kubelet_that_runs_with_it(machine_of: MachineOf) -> None:

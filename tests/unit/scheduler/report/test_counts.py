@@ -233,6 +233,18 @@ def test_the_options_of_the_topology_manager_are_taken_from_the_attributes(topol
     )
 
 
+@pytest.mark.parametrize(("strategy", "is_on"), [("none", False), ("most-allocated", True), ("least-allocated", False)])
+def test_the_strategy_of_the_topology_manager_is_taken_if_it_is_modelled(
+    topology_of: TopologyOf, strategy: str, is_on: bool
+) -> None:
+    named = {"topologyManagerPolicy": "single-numa-node", "topologyManagerOptionNumaAllocationStrategy": strategy}
+    found = report.read(topology_of({"cpu": ("4", "4", "4")}, **named))
+    assert found.empty.settings.topology.prefer_most_allocated is is_on
+    assert any("'least-allocated', expected none or most-alloc" in one for one in found.problems) is (
+        strategy == "least-allocated"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "number"), [("16", 16), ("4096", 1024), ("1", 0), ("-3", 0), ("many", 0), ("", 0), ("9" * 30, 0)]
 )

@@ -13,8 +13,8 @@ from nominating import TRIED, Nominating
 from scheduling import counts
 from topowise_scheduler.cluster.pod_states import NOWHERE
 from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION
-from topowise_scheduler.nominator.board import Board
-from topowise_scheduler.nominator.deciding import Write
+from topowise_scheduler.leader.nominator.board import Board
+from topowise_scheduler.leader.nominator.deciding import Write
 
 NODES: Final = ("n1", "n2", "n3")
 CORDONED: Final = {"unschedulable": True}

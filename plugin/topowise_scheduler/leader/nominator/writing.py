@@ -3,7 +3,7 @@
 The write names the version of the pod that was decided on, so it overwrites neither another's nomination nor a pod that
 has changed. What becomes of a failed one:
 
-- the pod has changed or is gone (409, 404): its event tells, and decides anew;
+- the pod has changed or is gone (409, 404, 422): its event tells, and decides anew;
 - refused for now (429): it waits its turn again, and all others wait as long as the API server asks;
 - no answer, or a server's trouble: it may be written or not. Its event tells, or the room is given back after a while.
 
@@ -19,17 +19,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from topowise.errors import ApiError
-from topowise.kube import paths
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION
-from topowise_scheduler.nominator.deciding import Decisions, Write
+from topowise_scheduler.leader.nomination import nominate
+from topowise_scheduler.leader.nominator.deciding import Decisions, Write
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +34,6 @@ NotReady = Callable[[], str | None]
 """Why nothing can be decided yet, None if it can."""
 
 _IDLE_S: Final = 0.02
-_TIMEOUT_S: Final = 5.0
 # Withdrawals that failed and are tried again.
 _MAX_AGAIN: Final = 1000
 
@@ -88,56 +84,47 @@ class Nominator:
             await asyncio.sleep(_IDLE_S)
 
     async def _write(self, write: Write) -> None:
+        record = write.record
         try:
-            await self._send(write)
+            is_written = await nominate(self._api, record, write.node, version=record.version, ahead=True)
         except ApiError as exc:
             self._note_failure(write, exc)
         else:
             self._backoff.reset()
             self._failures.clear()
-            self._ledger.count("nomination_written")
-            log.log(V2, "Nominated a pod", extra=kv(pod=_name(write), node=write.node))
+            self._ledger.count("nomination_written" if is_written else "nomination_conflict")
+            if is_written:
+                log.log(V2, "Nominated a pod", extra=kv(pod=_name(write), node=write.node))
+            else:
+                self._give_back(write)
         finally:
             self._free.release()
 
-    async def _send(self, write: Write) -> None:
-        record, node = write.record, write.node or None
-        body = {
-            "metadata": {
-                "uid": record.uid,
-                "resourceVersion": record.version,
-                "annotations": {NOMINATED_ANNOTATION: node},
-            },
-            "status": {"nominatedNodeName": node},
-        }
-        await self._api.request(
-            "PATCH",
-            paths.pod(record.namespace, record.name, "status"),
-            body=msgspec.json.encode(body),
-            content_type=MERGE_PATCH,
-            timeout=_TIMEOUT_S,
-        )
-
     def _note_failure(self, write: Write, exc: ApiError) -> None:
         is_passing = not exc.status or exc.status >= 500 or exc.status == 429
-        # Without the right to do it nobody needs to be told so for each pod.
-        is_general = is_passing or exc.status in (401, 403)
-        if exc.status not in (404, 409) and self._failures.is_change(f"{exc.status} {exc.reason}"):
+        if self._failures.is_change(f"{exc.status} {exc.reason}"):
             log.warning("Cannot nominate a pod", extra=kv(pod=_name(write), node=write.node, why=exc))
-        self._ledger.count("nomination_conflict" if exc.status in (404, 409) else "nomination_failed")
-        if is_general:
+        self._ledger.count("nomination_failed")
+        # Without the right to do it nobody needs to be told so for each pod.
+        if is_passing or exc.status in (401, 403):
             pause = self._backoff.next_delay(at_least=exc.retry_after)
             self._pauses_until = max(self._pauses_until, self._clock() + pause)
         if not write.node:
             if is_passing:
                 self._again.append(write)
-            return
-        mine = self._ledger.nominations.of(write.record.uid)
-        was_not_written = exc.status == 429 or not is_passing
-        if mine is not None and mine.unseen and mine.record is write.record and was_not_written:
-            self._ledger.withdraw(write.record.uid)
-            if exc.status == 429:
+        elif exc.status == 429:
+            if self._give_back(write):
                 self._ledger.queue.put(write.record)
+        elif not is_passing:
+            self._give_back(write)
+
+    def _give_back(self, write: Write) -> bool:
+        """The room of a nomination that is known not to be written. False if it is another by now."""
+        mine = self._ledger.nominations.of(write.record.uid)
+        if mine is None or not mine.unseen or mine.record is not write.record:
+            return False
+        self._ledger.withdraw(write.record.uid)
+        return True
 
 
 def _name(write: Write) -> str:

@@ -19,9 +19,9 @@ from topowise.runtime.log import kv
 from topowise_scheduler.cluster.nominations import Nomination
 from topowise_scheduler.cluster.pod_states import NOWHERE
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.nominator.board import Board, Cluster
-from topowise_scheduler.nominator.lead import Lead
-from topowise_scheduler.nominator.shapes import Honoured, Key
+from topowise_scheduler.leader.nominator.board import Board, Cluster
+from topowise_scheduler.leader.nominator.lead import Lead
+from topowise_scheduler.leader.nominator.shapes import Honoured, Key
 from topowise_scheduler.policies import Demand
 
 log = logging.getLogger(__name__)

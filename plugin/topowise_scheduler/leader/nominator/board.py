@@ -22,7 +22,7 @@ from topowise_scheduler.cluster.asks import Asks
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.nominator.requested import Requested
+from topowise_scheduler.leader.nominator.requested import Requested
 
 Levels = NDArray[np.int64]
 
@@ -62,8 +62,8 @@ class Board:
         """Look at what has changed since."""
         ledger, nodes = self._cluster.ledger, self._cluster.nodes
         names: Collection[str]
-        if self._of != ledger.engine.came_and_went:
-            self._of = ledger.engine.came_and_went
+        if self._of != ledger.engine.membership:
+            self._of = ledger.engine.membership
             self._cluster.requested.forget()
             names = ledger.reported()
             self._levels = np.full(int(ledger.engine.rows(names).max(initial=-1)) + 1, _NONE)

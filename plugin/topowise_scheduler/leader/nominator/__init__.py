@@ -5,9 +5,9 @@ no scores (schedule_one.go, evaluateNominatedNode). Whoever knows where a pod wi
 all nodes. `deciding.py` knows, `writing.py` says so.
 """
 
-from topowise_scheduler.nominator.board import Cluster
-from topowise_scheduler.nominator.deciding import Decisions
-from topowise_scheduler.nominator.requested import Requested
-from topowise_scheduler.nominator.writing import Nominator
+from topowise_scheduler.leader.nominator.board import Cluster
+from topowise_scheduler.leader.nominator.deciding import Decisions
+from topowise_scheduler.leader.nominator.requested import Requested
+from topowise_scheduler.leader.nominator.writing import Nominator
 
 __all__ = ["Cluster", "Decisions", "Nominator", "Requested"]

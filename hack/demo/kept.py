@@ -1,0 +1,78 @@
+"""A demo that keeps running: found again by a link in the checkout, so that a later command can stop it.
+
+Of its processes the ids are written down. An id may have gone to somebody else since, so a process is only touched if
+its arguments name the demo's directory, as those of all its processes do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+LINK: Final = Path(__file__).resolve().parents[2] / ".demo"
+
+_IDS: Final = "processes.json"
+_PATIENCE_S: Final = 10.0
+
+
+def keep(directory: Path, ids: dict[str, int], link: Path = LINK) -> None:
+    """From now on `link` leads to the directory."""
+    (directory / _IDS).write_bytes(msgspec.json.encode(ids))
+    link.unlink(missing_ok=True)
+    link.symlink_to(directory)
+
+
+def running(link: Path = LINK) -> dict[str, int]:
+    """The processes of the demo that is kept, by name; empty if there is none, or it has ended by itself."""
+    try:
+        directory = link.resolve()
+        ids = msgspec.json.decode((directory / _IDS).read_bytes(), type=dict[str, int])
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return {name: number for name, number in ids.items() if _is_of(number, directory)}
+
+
+def stop(link: Path = LINK) -> int:
+    """Ends the processes and removes what they have left; how many there were."""
+    directory, there = link.resolve(), running(link)
+    # The API server is the first that was started: without it the others would complain.
+    for number in reversed(there.values()):
+        _tell(number, signal.SIGTERM)
+    if not _are_gone(there.values(), directory):
+        for number in there.values():
+            if _is_of(number, directory):
+                _tell(number, signal.SIGKILL)
+    if (directory / _IDS).exists():
+        shutil.rmtree(directory, ignore_errors=True)
+    link.unlink(missing_ok=True)
+    return len(there)
+
+
+def _is_of(number: int, directory: Path) -> bool:
+    try:
+        arguments = Path(f"/proc/{number}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return os.fsencode(directory) in arguments
+
+
+def _are_gone(numbers: Iterable[int], directory: Path) -> bool:
+    deadline = time.monotonic() + _PATIENCE_S
+    while any(_is_of(number, directory) for number in numbers):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _tell(number: int, what: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(number, what)

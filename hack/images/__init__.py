@@ -1,0 +1,1 @@
+"""The container image: assembled, built on a base, carried into clusters."""

@@ -1,0 +1,139 @@
+"""`make images`, `make load` and `make push`: one image for each architecture, as archives below dist/."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import topowise
+from images import application, engines, load
+from images.application import REPOSITORY, ImageError
+
+DIST: Final = REPOSITORY / "dist"
+# Megabytes on top of the base, so that no dependency adds fifty unnoticed.
+MOST: Final = 130
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="images", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    build = verbs.add_parser("build")
+    build.add_argument("--architecture", action="append", choices=sorted(application.MACHINES))
+    build.add_argument("--base", default="", help="an image to build on, best by digest")
+    for verb in (build, *map(verbs.add_parser, ("load", "push", "sign"))):
+        verb.add_argument("--repository", default="ghcr.io/topowise/topowise", help="its name up to the tag")
+    verbs.choices["load"].add_argument("--into", default="", choices=["", *load.CLUSTERS])
+    verbs.choices["load"].add_argument("--cluster", default="", help="kind's name of it")
+    args = parser.parse_args(arguments)
+    try:
+        _do(args)
+    except ImageError as exc:
+        print(f"images: {exc}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _do(args: argparse.Namespace) -> None:
+    # The tag is the version, because that is what the chart asks for.
+    name = f"{args.repository}:{topowise.__version__}"
+    if args.verb == "build":
+        for architecture in args.architecture or [load.architecture()]:
+            _build(architecture, args.base, name)
+    elif args.verb == "load":
+        load.load(archive(load.architecture()), args.into, args.cluster)
+    elif args.verb == "push":
+        _push(name)
+    else:
+        _sign(args.repository)
+
+
+def archive(architecture: str) -> Path:
+    """Where its image is, for any engine or cluster to load."""
+    return DIST / f"topowise-{architecture}.tar"
+
+
+def _build(architecture: str, base: str, name: str) -> None:
+    engine = engines.find()
+    on = engines.base(engine, base, architecture)
+    folder = DIST / f"image-{architecture}"
+    application.assemble(architecture, folder)
+    megabytes = application.size(folder) / 1e6
+    if megabytes > MOST:
+        raise ImageError(
+            f"the application has {megabytes:.0f} MB, {MOST} at most are wanted; see hack/images/unused.py"
+        )
+    created = _commit("%cI") or datetime.now(UTC).isoformat(timespec="seconds")
+    named = {"BASE": on, "VERSION": topowise.__version__, "REVISION": _commit("%H") or "unknown", "CREATED": created}
+    given = [f"--build-arg={key}={value}" for key, value in named.items()]
+    file = f"--file={REPOSITORY / 'hack/images/Dockerfile'}"
+    engine.run("build", f"--platform=linux/{architecture}", file, *given, f"--tag={name}-{architecture}", str(folder))
+    digest = _save(engine, f"{name}-{architecture}", name, archive(architecture))
+    (DIST / f"topowise-{architecture}.digest").write_text(f"{digest}\n")
+    print(
+        f"images: {archive(architecture)}: {name} for {architecture} on {on}, {megabytes:.0f} MB of its own, {digest}"
+    )
+
+
+def _save(engine: engines.Engine, stored: str, name: str, path: Path) -> str:
+    """Writes the archive under the name that the chart asks for, and gives the digest of the image's configuration."""
+    # Whole or not there, for whoever loads it meanwhile.
+    part = path.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    if engine.name == "buildah":
+        engine.run("push", stored, f"docker-archive:{part}:{name}")
+    else:
+        engine.run("tag", stored, name)
+        engine.run("save", "--output", str(part), name)
+    part.replace(path)
+    form = "{{.FromImageID}}" if engine.name == "buildah" else "{{.Id}}"
+    digest = engine.run("inspect", "--type=image", f"--format={form}", stored)
+    return digest if digest.startswith("sha256:") else f"sha256:{digest}"
+
+
+def _push(name: str) -> None:
+    """All that were built as one image of several architectures. The digest is what gets signed."""
+    engine = engines.find()
+    if engine.name == "docker":
+        raise ImageError("images of several architectures are pushed by buildah or podman")
+    built = [one for one in application.MACHINES if engine.has(f"{name}-{one}")]
+    if not built:
+        raise ImageError(f"nothing is built of {name}; make images first")
+    listing = f"{name}-all"
+    engine.run("manifest", "create", listing)
+    for architecture in built:
+        engine.run("manifest", "add", listing, f"{name}-{architecture}")
+    digest = DIST / "topowise.digest"
+    engine.run("manifest", "push", "--all", f"--digestfile={digest}", listing, f"docker://{name}")
+    print(f"images: {name} for {', '.join(built)} is {digest.read_text().strip()}")
+    if output := os.environ.get("GITHUB_OUTPUT"):
+        with Path(output).open("a") as file:
+            file.write(f"digest={digest.read_text().strip()}\n")
+
+
+def _sign(repository: str) -> None:
+    """By digest: a tag may be moved after it was signed. In a workflow cosign signs as that workflow, without a key."""
+    digest = DIST / "topowise.digest"
+    if not digest.exists():
+        raise ImageError(f"{digest} is not there; make push first")
+    try:
+        subprocess.run(["cosign", "sign", "--yes", f"{repository}@{digest.read_text().strip()}"], check=True)
+    except FileNotFoundError:
+        raise ImageError("no cosign here, which signs") from None
+    except subprocess.CalledProcessError as exc:
+        raise ImageError(f"cosign failed with {exc.returncode}, see above") from None
+
+
+def _commit(form: str) -> str:
+    """Of the checkout, "" without one."""
+    command = ["git", "-C", str(REPOSITORY), "log", "-1", f"--format={form}"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,120 @@
+"""What lies on top of the base: /opt/topowise, put together in a folder on this machine.
+
+pip installs the locked files for the image's platform, by hash, whatever platform this is; nothing of the image is run
+for that. So the image needs no build stage, no network and no build tools while it is built, and one for arm64 can be
+made on amd64 without an emulator. What that costs: the Python that assembles is of the image's minor, because pip
+chooses by its own, and bytecode is of one minor.
+"""
+
+from __future__ import annotations
+
+import compileall
+import py_compile
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+
+from images import unused
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+# As container engines spell architectures, and as wheels do.
+MACHINES: Final = {"amd64": "x86_64", "arm64": "aarch64"}
+# Of Debian 12, so that the base made here and python:3.11-slim-bookworm are of one kind.
+PYTHON: Final = "3.11"
+_GLIBC: Final = ("manylinux_2_36", "manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014", "linux")
+
+_COMMAND: Final = """\
+#!/usr/bin/env python3
+import sys
+
+sys.path.insert(1, "/opt/topowise/lib")
+from {module} import {function}
+
+sys.exit({function}())
+"""
+
+
+class ImageError(Exception):
+    """What is missing, and what to do about it."""
+
+
+def assemble(architecture: str, target: Path) -> None:
+    """Makes `target` anew with `lib` and `bin`."""
+    running = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if running != PYTHON:
+        raise ImageError(
+            f"the image has Python {PYTHON} and .venv has {running}; make it anew with PYTHON=python{PYTHON}"
+        )
+    shutil.rmtree(target, ignore_errors=True)
+    site, wheels = target / "lib", target / "wheels"
+    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(REPOSITORY))
+    _install(architecture, site, "--require-hashes", "--requirement", str(lock(target)))
+    _install(architecture, site, *map(str, wheels.glob("*.whl")))
+    shutil.rmtree(wheels)
+    (target / "lock").unlink()
+    shutil.rmtree(site / "bin", ignore_errors=True)
+    unused.remove(site)
+    _commands(target / "bin")
+    # A pod's root is read-only, so that bytecode that is not here is made again by each start: 0.4 s of CPU. Checked by
+    # hash and never against the source, which keeps the image the same however often it is built.
+    compileall.compile_dir(
+        site,
+        quiet=2,
+        stripdir=str(target),
+        prependdir="/opt/topowise",
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+
+
+def size(target: Path) -> int:
+    """Bytes of all files."""
+    return sum(path.lstat().st_size for path in target.rglob("*") if path.is_file())
+
+
+def lock(target: Path) -> Path:
+    """The lock without what the image does not need, hashes and all."""
+    target.mkdir(parents=True, exist_ok=True)
+    kept = [
+        entry
+        for entry in re.split(r"\n(?=\S)", (REPOSITORY / "hack/requirements.txt").read_text())
+        if entry.partition("==")[0] not in unused.DISTRIBUTIONS
+    ]
+    path = target / "lock"
+    path.write_text("\n".join(kept))
+    return path
+
+
+def _install(architecture: str, site: Path, *what: str) -> None:
+    platforms = [f"--platform={glibc}_{MACHINES[architecture]}" for glibc in _GLIBC]
+    _pip(
+        "install",
+        "--no-deps",
+        "--no-compile",
+        "--only-binary=:all:",
+        "--implementation=cp",
+        f"--python-version={PYTHON}",
+        *platforms,
+        f"--target={site}",
+        *what,
+    )
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise ImageError(f"pip {arguments[0]} failed: {done.stderr.strip()}")
+
+
+def _commands(folder: Path) -> None:
+    """Our programs, for the Python of any base."""
+    folder.mkdir()
+    scripts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"]
+    for name, entry in scripts.items():
+        module, _, function = entry.partition(":")
+        (folder / name).write_text(_COMMAND.format(module=module, function=function))
+        (folder / name).chmod(0o755)

@@ -1,0 +1,132 @@
+"""The container engine of this machine, and the base an image is built on.
+
+buildah first: Debian has it, it needs no daemon, and with chroot isolation and plain folders as storage (vfs) it runs
+where nothing may be mounted. podman has the same commands. docker builds and saves in its own. The image is only copied
+together, so none of them runs anything while building. Everything that buildah stores is below .venv, and goes with
+`make clean`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from images.application import REPOSITORY, ImageError
+
+# What people get who name nothing. A release names it by digest.
+BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
+_STORE: Final = REPOSITORY / ".venv/images"
+# libstdc++6: gRPC is linked with it. libudev1: pyudev loads it, and without it hardware is only read at its interval.
+_PACKAGES: Final = "python3,libstdc++6,libudev1,ca-certificates"
+# One made of other packages is another one.
+_OWN_BASE: Final = f"localhost/topowise-base:bookworm-{zlib.crc32(_PACKAGES.encode()):08x}"
+# Seconds for one question to a registry that may not be there.
+_REGISTRY: Final = 60
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`name` is the program's."""
+
+    name: str
+    command: tuple[str, ...]
+
+    def run(self, *arguments: str, timeout: float | None = None) -> str:
+        """What it prints. Raises ImageError with the end of what it complained of."""
+        environment = os.environ | {"BUILDAH_ISOLATION": "chroot"}
+        try:
+            done = subprocess.run(
+                [*self.command, *arguments],
+                check=False,
+                capture_output=True,
+                text=True,
+                env=environment,
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired:
+            raise ImageError(f"{self.name} {arguments[0]} said nothing for {timeout:.0f} s") from None
+        if done.returncode:
+            raise ImageError(f"{self.name} {arguments[0]} failed: {' '.join(done.stderr.split())[-600:]}")
+        return done.stdout.strip()
+
+    def has(self, image: str) -> bool:
+        """Is it stored here?"""
+        done = subprocess.run([*self.command, "inspect", "--type", "image", image], check=False, capture_output=True)
+        return done.returncode == 0
+
+
+def find() -> Engine:
+    """$ENGINE, or the first of buildah, podman and docker. Raises ImageError."""
+    wanted = os.environ.get("ENGINE", "")
+    for name in [wanted] if wanted else ["buildah", "podman", "docker"]:
+        if shutil.which(name):
+            return named(name)
+    raise ImageError(f"no {wanted or 'buildah, podman or docker'} here; on Debian: apt-get install buildah mmdebstrap")
+
+
+def named(name: str) -> Engine:
+    """The one of this name, with its store."""
+    stored = ("--storage-driver=vfs", f"--root={_STORE}/store", f"--runroot={_STORE}/run")
+    return Engine(name, (name, *(stored if name == "buildah" else ())))
+
+
+def base(engine: Engine, named: str, architecture: str) -> str:
+    """The name of an image to build on: the one that was named, else the usual one, else one made here."""
+    wanted = named or BASE
+    try:
+        engine.run("pull", f"--platform=linux/{architecture}", wanted, timeout=_REGISTRY)
+        return wanted
+    except ImageError as exc:
+        if engine.has(wanted):
+            return wanted
+        if named:
+            raise
+        print(f"images: {BASE} cannot be had ({str(exc)[:160]}); a base is made of Debian packages instead", flush=True)
+    own = f"{_OWN_BASE}-{architecture}"
+    if not engine.has(own):
+        _bootstrap(engine, own, architecture)
+    return own
+
+
+def _bootstrap(engine: Engine, name: str, architecture: str) -> None:
+    """Debian 12 with Python and nothing to install or build with, not even apt. $MIRROR names the mirror."""
+    if not shutil.which("mmdebstrap"):
+        raise ImageError("no mmdebstrap here, which makes a base; apt-get install mmdebstrap, or name one by BASE=")
+    _STORE.mkdir(parents=True, exist_ok=True)
+    archive = _STORE / f"base-{architecture}.tar"
+    without = [f"--dpkgopt=path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "info", "locale")]
+    command = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=essential",
+        f"--architectures={architecture}",
+        f"--include={_PACKAGES}",
+        *without,
+        # Licences stay with what they are about.
+        "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+        "bookworm",
+        str(archive),
+        os.environ.get("MIRROR", "http://deb.debian.org/debian"),
+    ]
+    # The machine's own apt configuration is for the machine.
+    environment = {key: value for key, value in os.environ.items() if key != "APT_CONFIG"}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise ImageError(f"mmdebstrap failed: {' '.join(done.stderr.split())[-600:]}")
+    _import(engine, archive, name, architecture)
+    archive.unlink()
+
+
+def _import(engine: Engine, archive: Path, name: str, architecture: str) -> None:
+    if engine.name != "buildah":
+        engine.run("import", f"--platform=linux/{architecture}", str(archive), name)
+        return
+    container = engine.run("from", f"--arch={architecture}", "scratch")
+    engine.run("add", container, str(archive), "/")
+    engine.run("config", "--cmd", "python3", "--arch", architecture, "--os", "linux", container)
+    engine.run("commit", "--rm", container, name)

@@ -1,0 +1,51 @@
+"""An image into a cluster without a registry: each kind of cluster has a command that imports an archive."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from images.application import MACHINES, ImageError
+
+# What each is done with, in the order in which they are looked for: kind and k3s bring a containerd of their own.
+CLUSTERS: Final = {
+    "kind": ["kind", "load", "image-archive", "{archive}", "--name", "{cluster}"],
+    "k3s": ["k3s", "ctr", "images", "import", "{archive}"],
+    # The namespace in which a kubelet looks for images. $CONTAINERD_ADDRESS names another socket.
+    "containerd": ["ctr", "--namespace", "k8s.io", "images", "import", "{archive}"],
+}
+
+
+def architecture() -> str:
+    """This machine's, as container engines spell it."""
+    machine = platform.machine()
+    found = [name for name, theirs in MACHINES.items() if theirs == machine]
+    if not found:
+        raise ImageError(f"no image for {machine}; there are some for {' and '.join(MACHINES.values())}")
+    return found[0]
+
+
+def command(archive: Path, into: str, cluster: str) -> list[str]:
+    """What imports the archive. Raises ImageError where nothing here can."""
+    found = into or next((name for name, words in CLUSTERS.items() if shutil.which(words[0])), "")
+    if not found:
+        tools = ", ".join(words[0] for words in CLUSTERS.values())
+        raise ImageError(f"none of {tools} is here; copy {archive} to each node and import it there")
+    return [word.format(archive=archive, cluster=cluster or "kind") for word in CLUSTERS[found]]
+
+
+def load(archive: Path, into: str, cluster: str) -> None:
+    if not archive.exists():
+        raise ImageError(f"{archive} is not there; make images first")
+    words = command(archive, into, cluster)
+    print(f"images: {' '.join(words)}", flush=True)
+    try:
+        done = subprocess.run(words, check=False, env=os.environ)
+    except FileNotFoundError:
+        raise ImageError(f"no {words[0]} here") from None
+    if done.returncode:
+        raise ImageError(f"{words[0]} failed with {done.returncode}, see above")

@@ -1,0 +1,97 @@
+"""`kubectl topowise defrag`: the fewest pods to move so that more pods like this one fit. It moves none itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import Any, Final
+
+import msgspec
+
+from topowise.errors import SourceError
+from topowise_scheduler import defrag
+from topowise_scheduler.defrag import Plan, Step
+from topowise_scheduler.kubectl import cluster
+from topowise_scheduler.kubectl import console as colours
+from topowise_scheduler.kubectl.columns import columns
+from topowise_scheduler.kubectl.console import Answer, Console, Progress
+from topowise_scheduler.kubectl.manifests import Wanted, not_looked_at
+from topowise_scheduler.view import placed
+from topowise_scheduler.view.picture.words import counted
+
+_NEW: Final = "(new)"
+
+
+def run(options: argparse.Namespace, console: Console) -> Answer:
+    """The command."""
+    known, all_wanted, notes = cluster.open_with_manifests(options)
+    if len(all_wanted) != 1:
+        raise SourceError(", ".join(options.file), f"asks for {len(all_wanted)} kinds of pods, expected one")
+    wanted = all_wanted[0]
+    notes += not_looked_at(all_wanted)
+    pod = wanted.numbered(0)
+    pods = [(one, record) for one in known.pods if (record := known.records.record(one)).stage == "assigned"]
+    movable, others = defrag.sort(pods, known.budgets, pod.spec.priority or 0)
+    count = wanted.count if options.count is None else options.count
+    plan = defrag.plan(known.answers, known.view, pod, count, movable, options.max_moves, progress=Progress())
+    notes += [f"note: {len(movable)} of {counted(len(pods), 'pod')} may be moved{_not(others)}"]
+    status = 1 if plan.why else 0
+    if options.output != "table":
+        return Answer(_spell(_document(wanted, count, plan, others), options.output), status, notes)
+    return Answer(_text(wanted, count, plan, console), status, notes)
+
+
+def _not(others: Counter[str]) -> str:
+    """Why the others may not."""
+    counts = [f"{count} {why}" for why, count in sorted(others.items(), key=lambda one: (-one[1], one[0]))]
+    return f"; not {', '.join(counts)}" if counts else ""
+
+
+def _document(wanted: Wanted, count: int, plan: Plan, others: Counter[str]) -> dict[str, Any]:
+    return {
+        "pod": wanted.name,
+        "from": wanted.origin,
+        "count": count,
+        "fits": not plan.why,
+        "already": plan.already,
+        "moves": plan.moves,
+        "fewest": plan.is_least,
+        "why": plan.why,
+        "steps": [_step(step) for step in plan.steps],
+        "notMovable": dict(sorted(others.items())),
+    }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    origin = {"from": step.origin} if step.kind == "move" else {}
+    containers = {name: place.as_json() for name, place in step.containers.items()}
+    return {"action": step.kind, "pod": step.pod, **origin, "to": step.node, "containers": containers}
+
+
+def _spell(document: dict[str, Any], form: str) -> str:
+    if form == "yaml":
+        return msgspec.yaml.encode(document).decode()
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+
+
+def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> str:
+    if plan.why:
+        return f"{console.paint(f'{wanted.name}: no room for {count} more', colours.BAD)}: {plan.why}\n"
+    title = f"{wanted.name}: {counted(count, 'more pod')} {'fits' if count == 1 else 'fit'}"
+    if not plan.moves:
+        title += ", nothing has to be moved"
+    else:
+        least = "no plan has fewer" if plan.is_least else "a plan with fewer may exist"
+        title += f" once {counted(plan.moves, 'pod')} {'is' if plan.moves == 1 else 'are'} moved ({least})"
+    rows = [
+        [str(number), step.pod, step.origin or _NEW, step.node, placed.in_words(step.containers)]
+        for number, step in enumerate(plan.steps, start=1)
+    ]
+    table = columns(["STEP", "POD", "FROM", "TO", "ON NUMA"], rows, width=console.width)
+    text = f"{console.paint(title, colours.BOLD)}\n\n{table}\n"
+    if plan.moves:
+        text += (
+            "\nOne step after the other: evict the pod, see to it that the one made for it goes to the node under TO,\n"
+            "and wait until it is Ready. Budgets were looked at as they are now.\n"
+        )
+    return text

@@ -1,0 +1,143 @@
+"""The tour of docs/quick-start.md, typed as it is printed into the demo that it starts; what a demo leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo import kept, playing
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs/quick-start.md"
+# What a command shows, at the latest after a while: who types is slower than a scheduler.
+SHOWS = {
+    "make demo KEEP=1": "1. A pod that is placed",
+    "kubectl topowise nodes": "metal-cxl",
+    "kubectl get pod placed -o wide": "Running",
+    "kubectl get events --field-selector involvedObject.name=waiting": "NUMA: no room that the kubelet could align",
+    "kubectl topowise explain waiting": "Pod default/waiting: fits 0 of 5 nodes",
+    "kubectl get pod waiting -o wide": "Running",
+    "make demo-stop": "Stopped",
+}
+
+
+def tour() -> list[str]:
+    text = PAGE.read_text().partition("## Without a cluster")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """kubectl finds the plug-in of this tree, and the demo's directory is in one of the test's."""
+    binaries, temporary = tmp_path / "bin", Path("/tmp") / f"tour-{os.getpid()}"
+    binaries.mkdir()
+    temporary.mkdir()
+    plugin = binaries / "kubectl-topowise"
+    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m topowise_scheduler.kubectl "$@"\n')
+    plugin.chmod(0o755)
+    own = {"PATH": f"{binaries}:{os.environ['PATH']}", "TMPDIR": str(temporary), "HOME": str(tmp_path)}
+    yield {**os.environ, **own}
+    kept.stop()
+    shutil.rmtree(temporary)
+
+
+def run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def typed(command: str, environment: dict[str, str]) -> str:
+    """The output, once it is what the page promises. `export` is kept for the commands after it."""
+    if command.startswith("export "):
+        script = f'{command} && printf \'%s\\n\' "$KUBECONFIG" "$PATH"'
+        said = run(["bash", "-c", script], environment)
+        config, path = said.stdout.splitlines()
+        # The plug-in of this tree stays the first.
+        environment |= {"KUBECONFIG": config, "PATH": f"{environment['PATH'].partition(':')[0]}:{path}"}
+        return said.stdout
+    reads = command.startswith(("kubectl get", "kubectl topowise"))
+    deadline = time.monotonic() + (60 if reads else 0)
+    while True:
+        ran = run(command.split(), environment)
+        if SHOWS.get(command, "") in ran.stdout and (ran.returncode == 0 or "explain" in command):
+            return ran.stdout
+        assert time.monotonic() < deadline, f"{command}: {ran.stdout}{ran.stderr}"
+        time.sleep(0.2)
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+@pytest.mark.skipif(bool(kept.running()), reason="a demo is kept running in this checkout")
+def test_the_tour_works_as_printed(environment: dict[str, str]) -> None:
+    commands = tour()
+    printed = typed(commands[0], environment)
+    assert playing.REACH in printed
+    address = re.search(r"dashboard +(http://\S+/ui)", printed)
+    assert address is not None
+    for command in commands[1:-1]:
+        typed(command, environment)
+    page = subprocess.run(["curl", "-sf", address[1]], capture_output=True, text=True, check=True)
+    assert "<title>" in page.stdout
+    again = run(["make", "demo", "KEEP=1"], environment)
+    assert "a demo is running already; make demo-stop ends it" in again.stderr
+    assert "topology.node.k8s.io" in typed("kubectl explain noderesourcetopologies.zones", environment)
+    typed(commands[-1], environment)
+    assert not list(Path(environment["TMPDIR"]).iterdir())
+    assert not kept.LINK.is_symlink()
+
+
+def test_what_is_printed_to_try_is_on_the_page() -> None:
+    commands = tour()
+    assert playing.REACH in commands
+    for _, things in playing.THINGS:
+        assert not set(things) - set(commands)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_demo_that_is_ended_leaves_nothing(environment: dict[str, str], number: signal.Signals) -> None:
+    temporary = Path(environment["TMPDIR"])
+    with subprocess.Popen(
+        [sys.executable, "-m", "demo", "--keep"], env=environment, stdout=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        while "API server is up" not in demo.stdout.readline():
+            assert demo.poll() is None
+        (directory,) = temporary.iterdir()
+        demo.send_signal(number)
+        assert demo.wait(30) == 130
+    assert not list(temporary.iterdir())
+    assert not _processes_of(directory)
+
+
+def test_a_demo_that_fails_says_why_and_leaves_nothing(environment: dict[str, str]) -> None:
+    script = (
+        "import sys; from demo import __main__ as demo; from demo.processes import Processes; start = Processes.start\n"
+        "async def broken(self, name, module, *arguments):\n"
+        "    await start(self, name, 'nosuch' if module == 'topowise_exporter' else module, *arguments)\n"
+        "Processes.start = broken; sys.exit(demo.main())"
+    )
+    arguments = [sys.executable, "-c", script, "--keep"]
+    ran = run(arguments, environment)
+    assert ran.returncode == 1
+    assert "No module named nosuch" in ran.stderr
+    assert not list(Path(environment["TMPDIR"]).iterdir())
+
+
+def _processes_of(directory: Path) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = process.read_bytes()
+        except OSError:
+            continue
+        if os.fsencode(directory) in arguments:
+            found.append(arguments.decode())
+    return found

@@ -1,0 +1,72 @@
+"""The preemptor beside the stock kube-scheduler on a real API server: a pod that waits for its alignment alone runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burst.nodes import KINDS
+from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster, control_plane
+from sandbox.controlplane import ControlPlane
+
+if ASSETS is None:
+    pytest.skip(MISSING, allow_module_level=True)
+pytestmark = pytest.mark.apiserver
+
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+
+
+class WithPreemptor(Cluster):
+    """Whose service evicts for pods that have waited for a second."""
+
+    def _settings(self, number: int) -> dict[str, Any]:
+        return {**super()._settings(number), "preemptor": {"enabled": True, "patience": "1s"}}
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with control_plane() as running:
+        yield running
+
+
+@pytest.fixture
+async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with WithPreemptor(plane, tmp_path, [("n0", KINDS["small-single"])]) as made:
+        yield made
+
+
+def pod(name: str, cpu: str, **spec: Any) -> dict[str, Any]:
+    amounts = {"cpu": cpu, "memory": "1Gi"}
+    container = {"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 1, "containers": [container], **spec},
+    }
+
+
+async def test_one_lesser_pod_makes_way_and_the_pod_that_waited_runs(cluster: Cluster) -> None:
+    """Six CPUs are free, two on one NUMA node and four on the other, so kube-scheduler itself evicts nobody."""
+    urgent = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 9}
+    await cluster.create(urgent, "/apis/scheduling.k8s.io/v1/priorityclasses")
+    for name in ("first", "second"):
+        await cluster.create(pod(name, "4"))
+        await cluster.settle()
+    await cluster.create(pod("wide", "6", priorityClassName="urgent"))
+    # It is refused, waits for a second, and its victim ends: no change for some seconds is not the end.
+    await cluster.settle(still=8.0)
+    there = {one["metadata"]["name"]: one["status"]["phase"] for one in await cluster.pods()}
+    assert there.pop("wide") == "Running", there
+    assert list(there.values()) == ["Running"], "one has gone, and one only"
+    assert not cluster.refusals
+    events = json.loads(await cluster.api.request("GET", EVENTS))["items"]
+    told = {one["regarding"]["name"]: one["reason"] for one in events if one.get("action") == "Preempting"}
+    (gone,) = {"first", "second"} - there.keys()
+    assert told == {"wide": "Preempting", gone: "Preempted"}
+    metrics = await cluster.service.metrics(cluster.session)
+    assert metrics["alignment_evictions_total"] == 1

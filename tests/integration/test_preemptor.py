@@ -1,0 +1,248 @@
+"""The preemptor on an API server: who is evicted for a pod that waits for its alignment alone, how, and when nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from daemons import assert_eventually
+from sandbox.apiserver import ApiServer
+from scheduling import Service, exact, kubelet, pod
+from topowise import pods
+from topowise.kube.api import Api
+from topowise.runtime.config import Duration
+from topowise_scheduler import refusals
+from topowise_scheduler.configuration import Preemptor as Settings
+from topowise_scheduler.leader.alignment import AlignmentPreemption
+from topowise_scheduler.leader.preemptor import Preemptor
+from topowise_scheduler.preemption import Budgets, decode_budget
+
+Json = dict[str, Any]
+PODS = "/api/v1/namespaces/default/pods"
+MERGE = "application/merge-patch+json"
+UNSCHEDULABLE = {
+    "type": "PodScheduled",
+    "status": "False",
+    "reason": "Unschedulable",
+    "message": f"0/1 nodes: 1 {refusals.PREFIX} no room that the kubelet could align",
+}
+
+
+class Cluster:
+    """A node with 3 and 4 CPUs for exclusive use on its NUMA nodes, as the API server and the service have it."""
+
+    def __init__(self, server: ApiServer, api: Api) -> None:
+        self.server, self.api = server, api
+        self.service = Service("TightFit")
+        self.budgets = Budgets()
+        self.node = kubelet()
+
+    async def create(self, name: str, cpu: str, *, node: str = "", priority: int = 0, **fields: Any) -> Json:
+        document = pod(name, cpu, node=node, priority=priority, **fields)
+        del document["metadata"]["uid"]
+        made = await self.api.request("POST", PODS, body=json.dumps(document).encode())
+        status = (
+            {
+                "phase": "Running",
+                "startTime": "2026-01-01T00:00:00Z",
+                "conditions": [{"type": "Ready", "status": "True"}],
+            }
+            if node
+            else {"phase": "Pending", "conditions": [UNSCHEDULABLE]}
+        )
+        path = f"{PODS}/{name}/status"
+        made = await self.api.request("PATCH", path, body=json.dumps({"status": status}).encode(), content_type=MERGE)
+        found: Json = json.loads(made)
+        return found
+
+    async def fill(self, *running: tuple[str, str, int], aside: str = "0") -> None:
+        """The node runs these: name, CPUs, priority. So many CPUs were taken while they came."""
+        names = {}
+        self.node.admit(pods.decode(json.dumps(pod("aside", aside)).encode()))
+        documents = []
+        for name, cpu, priority in running:
+            document = await self.create(name, cpu, node="n1", priority=priority, labels={"app": name})
+            assert self.node.admit(pods.decode(json.dumps(document).encode())).admitted
+            names[document["metadata"]["uid"]] = ("default", name)
+            documents.append(document)
+        self.node.remove("uid-aside")
+        self.service.report(exact(self.node, name_of=names.__getitem__))
+        self.service.put_node("n1")
+        for document in documents:
+            self.service.put(document, is_news=False)
+
+    async def wait_for_room(self, cpu: str = "4", priority: int = 10, **fields: Any) -> None:
+        self.service.put(await self.create("wide", cpu, priority=priority, **fields))
+
+    def budget(self, app: str, allowed: int, *, is_known: bool = True) -> None:
+        """A budget; `is_known`: the watch has brought it."""
+        document = {
+            "metadata": {"name": app, "namespace": "default"},
+            "spec": {"selector": {"matchLabels": {"app": app}}},
+            "status": {"disruptionsAllowed": allowed},
+        }
+        self.server.create("poddisruptionbudgets.policy", document)
+        if is_known:
+            self.budgets.apply("ADDED", decode_budget(json.dumps(document).encode()))
+
+    @property
+    def names(self) -> set[str]:
+        """Of the pods that nobody has asked to end."""
+        there = [one["metadata"] for one in self.server.store.objects("pods")]
+        return {one["name"] for one in there if not one.get("deletionTimestamp")}
+
+    @property
+    def events(self) -> dict[str, str]:
+        """Reason by the name of the pod."""
+        found = self.server.store.objects("events.events.k8s.io")
+        return {one["regarding"]["name"]: one["reason"] for one in found}
+
+    @property
+    def nominated(self) -> str:
+        found = {one["metadata"]["name"]: one for one in self.server.store.objects("pods")}
+        return str(found["wide"]["status"].get("nominatedNodeName") or "")
+
+    @contextlib.asynccontextmanager
+    async def preempting(self, **settings: Any) -> AsyncIterator[None]:
+        service = self.service
+        alignment = AlignmentPreemption(service.ledger, service.answers, service.view, self.budgets)
+        options = Settings(enabled=True, patience=Duration(0), **settings)
+        task = asyncio.ensure_future(Preemptor(self.api, service.ledger, alignment, options).run())
+        try:
+            yield
+            assert not task.done(), task
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+@pytest.fixture
+def cluster(server: ApiServer, api: Api) -> Cluster:
+    return Cluster(server, api)
+
+
+async def left_alone(cluster: Cluster, **settings: Any) -> bool:
+    """Whether nobody is evicted and nothing promised in the time of two looks."""
+    before = cluster.names
+    async with cluster.preempting(**settings):
+        await asyncio.sleep(2.3)
+    return cluster.names == before and not cluster.nominated
+
+
+async def test_the_least_important_pod_that_is_in_the_way_is_evicted(cluster: Cluster) -> None:
+    # 1 and 2 CPUs are free: in sum enough for three, on no NUMA node.
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3")
+    async with cluster.preempting():
+        await assert_eventually(lambda: cluster.names == {"a", "wide"})
+        await assert_eventually(lambda: cluster.events == {"wide": "Preempting", "b": "Preempted"})
+    assert cluster.nominated == "n1"
+    written = [(one.asked.method, one.asked.path) for one in cluster.server.log() if one.asked.method != "GET"]
+    evictions = [path for method, path in written if path.endswith("/eviction")]
+    assert evictions == [f"{PODS}/b/eviction"] * 2, "a dry run, and the eviction"
+    status = written.index(("PATCH", f"{PODS}/wide/status"), written.index(("POST", evictions[0])))
+    assert written.index(("POST", evictions[1]), status) > status, "the room is kept before anybody goes"
+    assert cluster.service.ledger.events["evicted_for_alignment"] == 1
+
+
+async def test_nobody_else_is_evicted_while_the_victims_end(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 0), ("b", "2", 0))
+    await cluster.wait_for_room("3")
+    async with cluster.preempting():
+        await assert_eventually(lambda: len(cluster.names) == 2)
+        # No watch tells that it has gone: to the service it is still there.
+        await asyncio.sleep(2.3)
+    assert len(cluster.names) == 2
+
+
+async def test_a_dry_run_only_tells(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3")
+    assert await left_alone(cluster, dry_run=True)
+    assert cluster.events == {"wide": "WouldPreempt", "b": "WouldPreempt"}
+    assert len(list(cluster.server.store.objects("events.events.k8s.io"))) == 2, "once"
+
+
+async def test_a_budget_is_never_violated(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3")
+    cluster.budget("b", 0)
+    async with cluster.preempting():
+        await assert_eventually(lambda: cluster.names == {"b", "wide"})
+
+
+async def test_a_budget_that_the_watch_has_not_brought_yet_is_found_by_the_dry_run(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3")
+    cluster.budget("b", 0, is_known=False)
+    assert await left_alone(cluster)
+    assert cluster.events == {}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "fields"),
+    [
+        ("3", {"preemptionPolicy": "Never"}),
+        ("3", {"priority": 1}),
+        ("2", {}),
+        ("5", {}),
+        ("3", {"nodeSelector": {"pool": "x"}}),
+        ("3", {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "x"}}]}),
+    ],
+    ids=["may not preempt", "no pod is less important", "it fits", "the sums do not do", "another pool", "a volume"],
+)
+async def test_nobody_is_evicted(cluster: Cluster, cpu: str, fields: Json) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room(cpu, **fields)
+    assert await left_alone(cluster)
+
+
+async def test_who_was_nominated_by_somebody_else_is_left_alone(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3")
+    body = json.dumps({"status": {"nominatedNodeName": "elsewhere"}}).encode()
+    await cluster.api.request("PATCH", f"{PODS}/wide/status", body=body, content_type=MERGE)
+    async with cluster.preempting():
+        await asyncio.sleep(1.3)
+    assert cluster.names == {"a", "b", "wide"}
+
+
+async def test_all_that_are_in_the_way_go_or_nobody(cluster: Cluster) -> None:
+    # Three CPUs are free on the first NUMA node and two on the second, where two pods have one each.
+    await cluster.fill(("a", "1", 0), ("b", "1", 3), aside="3")
+    assert cluster.service.free("n1") == [3, 2]
+    await cluster.wait_for_room("4")
+    assert await left_alone(cluster, per_minute=1)
+    async with cluster.preempting(per_minute=2):
+        await assert_eventually(lambda: cluster.names == {"wide"})
+    evicted = [one.asked.path for one in cluster.server.log() if one.asked.path.endswith("/eviction")]
+    assert evicted == [f"{PODS}/{name}/eviction" for name in ("b", "a", "b", "a")], "the most important first"
+
+
+async def test_nobody_goes_if_the_budget_of_another_victim_is_used_up(cluster: Cluster) -> None:
+    await cluster.fill(("a", "1", 0), ("b", "1", 3), aside="3")
+    await cluster.wait_for_room("4")
+    cluster.budget("a", 0, is_known=False)
+    assert await left_alone(cluster)
+
+
+async def test_a_static_pod_is_left_alone_and_another_one_found(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    body = json.dumps({"metadata": {"annotations": {"kubernetes.io/config.mirror": "x"}}}).encode()
+    await cluster.api.request("PATCH", f"{PODS}/b", body=body, content_type=MERGE)
+    await cluster.wait_for_room("3")
+    async with cluster.preempting():
+        await assert_eventually(lambda: cluster.names == {"b", "wide"}, within=20)
+
+
+async def test_nobody_is_evicted_while_a_pod_ends_that_would_be(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3")
+    await cluster.api.request("DELETE", f"{PODS}/b")
+    assert await left_alone(cluster)

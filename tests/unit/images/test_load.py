@@ -1,0 +1,78 @@
+"""How an image gets into a cluster: which command is run, and what is said where none can be."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from images import __main__ as main
+from images import load
+from images.application import REPOSITORY, ImageError
+
+ARCHIVE = Path("/dist/topowise-amd64.tar")
+
+
+def tools(folder: Path, *names: str) -> None:
+    """Programs that say what they were called with."""
+    for name in names:
+        (folder / name).write_text('#!/bin/sh\necho "$0" "$@" > "$(dirname "$0")/called"\n')
+        (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only one of $PATH besides a shell's."""
+    shell = tmp_path / "shell"
+    shell.mkdir()
+    for name in ("sh", "dirname"):
+        (shell / name).symlink_to(f"/usr/bin/{name}")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{shell}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "there, into, expected",
+    [
+        (("ctr",), "", "ctr --namespace k8s.io images import"),
+        (("ctr", "k3s"), "", "k3s ctr images import"),
+        (("ctr", "k3s", "kind"), "", "kind load image-archive"),
+        (("ctr", "k3s", "kind"), "containerd", "ctr --namespace k8s.io images import"),
+    ],
+)
+def test_the_cluster_that_is_here_gets_it(folder: Path, there: tuple[str, ...], into: str, expected: str) -> None:
+    tools(folder, *there)
+    assert " ".join(load.command(ARCHIVE, into, "")).startswith(f"{expected} {ARCHIVE}")
+
+
+def test_kind_is_told_which_cluster(folder: Path) -> None:
+    tools(folder, "kind")
+    archive = folder / "image.tar"
+    archive.touch()
+    load.load(archive, "", "topowise")
+    assert (folder / "called").read_text().split()[1:] == ["load", "image-archive", str(archive), "--name", "topowise"]
+
+
+def test_without_any_it_is_said_what_to_do(folder: Path) -> None:
+    with pytest.raises(
+        ImageError, match=r"none of kind, k3s, ctr is here; copy /dist/topowise-amd64\.tar to each node"
+    ):
+        load.command(ARCHIVE, "", "")
+
+
+def test_without_an_archive_it_is_said_how_to_make_one(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="make images first"):
+        load.load(tmp_path / "none.tar", "kind", "")
+
+
+def test_without_an_engine_it_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["build"]) == 1
+    said = capsys.readouterr().err
+    assert re.fullmatch(r"images: no buildah, podman or docker here; .*apt-get install buildah mmdebstrap\n", said)
+
+
+def test_the_documents_name_what_make_load_can_do() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    assert f"INTO={'|'.join(load.CLUSTERS)}" in makefile

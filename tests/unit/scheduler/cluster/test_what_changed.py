@@ -1,0 +1,128 @@
+"""What is taken over from before gives what making it anew gives: reports, and the ratings of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
+from topowise import nrt, pods
+from topowise_scheduler import report
+from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.engine.counts import read
+from topowise_scheduler.kubelet import Device, Kubelet
+
+GPU = "x.io/gpu"
+
+
+def life(rng: Random, policy: str) -> Iterator[tuple[Kubelet, list[dict]]]:  # type: ignore[type-arg]
+    """A kubelet whose pods come and go, and the pods that are there, with some that hold nothing."""
+    node = kubelet(topologyManagerPolicy=policy)
+    node.report_devices(GPU, [Device(f"gpu{at}", (at % 2,)) for at in range(4)])
+    there: dict[str, dict] = {}  # type: ignore[type-arg]
+    for number in range(30):
+        name = f"p{number}"
+        if there and rng.random() < 0.4:
+            gone = rng.choice(sorted(there))
+            node.remove(f"uid-{gone}")
+            del there[gone]
+        more = {"limits": {GPU: "1"}} if rng.random() < 0.3 else {}
+        amounts = {"cpu": rng.choice(("1", "2", "500m")), "memory": rng.choice(("1Gi", "2Gi"))}
+        resources = {"requests": amounts, "limits": {**amounts, **more.get("limits", {})}}
+        if rng.random() < 0.4:
+            resources = {"requests": {"cpu": "100m"}}
+        document = pod(name, containers=[{"name": "c", "resources": resources}], node="n1", phase="Running",
+                       startTime=f"2026-11-10T00:{number:02}:00Z")  # fmt: skip
+        if node.admit(pods.decode(msgspec.json.encode(document))).admitted:
+            there[name] = document
+        yield node, list(there.values())
+
+
+def shown(node: Kubelet, version: int, rng: Random) -> nrt.NodeResourceTopology:
+    made = exported(
+        machine(), configuration(topologyManagerPolicy=node.settings.topology.policy), node,
+        lambda uid: ("default", uid.removeprefix("uid-")), state_files=rng.random() < 0.8,
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, name="n1", resourceVersion=str(version))
+    )
+
+
+def facts(state: NodeState) -> object:
+    node = state.kubelet
+    assert node is not None
+    held = {uid: node.placements(uid) for uid in node.active}
+    return read(node), held, {uid: (one.placed, one.reported) for uid, one in state.bookings.items()}
+
+
+@pytest.mark.parametrize("policy", ["single-numa-node", "best-effort", "none"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy: str) -> None:
+    rng = Random(seed)
+    going, before = Service(), None
+    seen: set[str] = set()
+    for version, (node, there) in enumerate(life(rng, policy), start=1):
+        now = {one["metadata"]["uid"] for one in there}
+        for uid in seen - now:
+            going.ledger.drop_pod(uid)
+        for document in there:
+            going.ledger.put_pod(going.records.record(msgspec.convert(document, pods.Pod)))
+        seen = now
+        topology = shown(node, version, rng)
+        before = report.read(topology, before=before)
+        assert before.held == report.read(topology).held
+        going.ledger.put_report(before)
+        going.ledger.check()
+        going.clock.now += 1000
+        going.ledger.tick()
+        state = going.ledger.node_state("n1")
+        assert state is not None and state.kubelet is not None
+        found = facts(state)
+        state._rebuild(before, afresh=True)
+        assert found == facts(state)
+
+
+def test_a_node_is_rated_anew_when_it_changes() -> None:
+    going = Service("TightFit")
+    rng = Random(1)
+    names = [f"n{number}" for number in range(6)]
+    free = dict.fromkeys(names, ("8", "8"))
+    for number in range(40):
+        free[rng.choice(names)] = (str(rng.randrange(9)), str(rng.randrange(9)))
+        anew = Service("TightFit")
+        for name, available in free.items():
+            topology = counts(name, available, included=(), version=str(number))
+            if number == 0 or going.free(name) != [int(one) for one in available]:
+                going.report(topology)
+            anew.report(topology)
+        record = going.records.record(msgspec.convert(pod("p", rng.choice(("1", "3"))), pods.Pod))
+        first, second = (one.answers.scores(one.answers.about(record, names)).tolist() for one in (going, anew))
+        assert first == second
+
+
+def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() -> None:
+    service = Service()
+    node = kubelet()
+    node.report_devices(GPU, [Device("gpu0", (0,)), Device("gpu1", (0,))])
+    limits = {"cpu": "1", "memory": "1Gi", GPU: "1"}
+    for name in ("a", "b"):
+        one = pod(name, containers=[{"name": "c", "resources": {"requests": limits, "limits": limits}}])
+        assert node.admit(pods.decode(msgspec.json.encode(one))).admitted
+    topology = exact(node)
+    both = msgspec.json.decode(msgspec.json.encode(topology).replace(b"gpu1", b"gpu0"), type=nrt.NodeResourceTopology)
+    del topology
+    first = report.read(both)
+    assert len(first.held) == 2
+    service.ledger.put_report(first)
+    node.remove("uid-b")
+    second = msgspec.structs.replace(
+        first, version="2", held={name: held for name, held in first.held.items() if name[1] == "a"}, marks=b""
+    )
+    service.ledger.put_report(second)
+    state = service.ledger.node_state("n1")
+    assert state is not None and state.kubelet is not None
+    assert state.kubelet.devices.allocated[GPU].bit_count() == 1
