@@ -52,6 +52,8 @@ class StockScheduler:
         self._work = work
         self._stack = ExitStack()
         self.log = work / f"{BINARY}.log"
+        self.pid = 0
+        """Its id, inside the block."""
 
     def __enter__(self) -> StockScheduler:
         self._work.mkdir(parents=True, exist_ok=True)
@@ -59,6 +61,7 @@ class StockScheduler:
             (port,) = free_ports(1)
             child = stack.enter_context(Process(BINARY, self._arguments(port), self.log))
             child.wait_until_ready(f"https://127.0.0.1:{port}/readyz")
+            self.pid = child.pid
             self._stack = stack.pop_all()
         return self
 

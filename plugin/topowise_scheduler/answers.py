@@ -7,7 +7,7 @@ is another for this very pod (it is nominated there, or a lesser pod is) is aske
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -37,6 +37,9 @@ _FITS: Final = int(Outcome.FITS)
 _NONE: Final = object()
 # What a number of Engine.reasons takes.
 _REASON_BITS: Final = 4
+# Twice a raw score is below 2 to this, and a rank below 2 to half of what is left.
+_RANK: Final = 24
+_LAST: Final = 1 << 60
 
 _ALL: Final = slice(None)
 
@@ -154,8 +157,11 @@ class Answers:
         count = len(asked.names)
         outcomes = np.full(count, _FITS, np.int8)
         words = np.zeros(count, np.int16)
-        self._judge(asked, outcomes, words)
-        self._judge_apart(asked, outcomes, words)
+        own = self._own_nodes(asked)
+        # The node of a nominated pod is asked about alone, and is another one for it than for all others.
+        if count > 1 or not own:
+            self._judge(asked, outcomes, words)
+        self._judge_apart(asked, own, outcomes, words)
         self._close(asked, outcomes, words)
         self._apply_policy(asked, outcomes, words)
         self._apply_wishes(asked, outcomes, words)
@@ -181,6 +187,18 @@ class Answers:
         found = np.zeros(len(asked.names), np.int64)
         found[rated.at] = rated.percents()
         return found
+
+    def levels(self, record: PodRecord, names: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The rows of the reported nodes on which a pod of the cluster would be let now, and a number for each: the
+        least is of the best. Where it fits only if a lesser nominated pod does not come it is the greatest."""
+        assert record.requests is not None
+        rows = self.engine.rows(names)
+        asked = Question(record, record.requests, names, rows, is_simulation=True)
+        rows = rows[(self.verdicts(asked).outcomes == _FITS) & (rows >= 0)]
+        levels = np.full(len(rows), _LAST, np.int64)
+        found = self.engine.rated(record.requests, rows, strategies.Rater(self._strategy))
+        levels[found.at] = (found.ranks << _RANK) - 2 * found.raw - (found.in_cache > 0)
+        return rows, levels
 
     def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
         """The pod will most likely go to this node of the question, which fitted at `judged_at` (Verdicts)."""
@@ -237,7 +255,8 @@ class Answers:
         rows = asked.rows[known]
         if not len(rows):
             return
-        others, owners = self._ledger.possible.all()
+        possible = self._ledger.possible
+        others, owners = possible.all() if len(rows) > 1 else possible.of(int(rows[0]))
         if len(rows) < len(others) // 4:
             is_asked = np.isin(owners, rows)
             others, owners = others[is_asked], owners[is_asked]
@@ -253,34 +272,52 @@ class Answers:
             mine[refused], found[refused] = Outcome.UNSCHEDULABLE, self._texts.number(refusals.UNCERTAIN)
         outcomes[known], words[known] = mine, found
 
-    def _judge_apart(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+    def _own_nodes(self, asked: Question) -> Mapping[str, Set[str]]:
+        """Nodes that are asked of the one-node model without some pods: those of the pod itself, and one that is asked
+        about alone, as kube-scheduler does for a nominated pod, if there are lesser pods."""
+        uid, priority, names = asked.record.uid, asked.record.priority, asked.names
+        if len(names) > 1:
+            return self._ledger.own_nodes(uid, priority)
+        found = {name: self._ledger.disregarded(uid, priority, name) for name in names}
+        return {name: others for name, others in found.items() if others}
+
+    def _judge_apart(
+        self, asked: Question, own: Mapping[str, Set[str]], outcomes: NDArray[np.int8], words: NDArray[np.int16]
+    ) -> None:
         """Nodes whose state for this pod is another than the engine has for all: without lesser pods in rows of their
         own, and without the pod itself, on a node or two, by the one-node model."""
-        record = asked.record
-        apart = self._ledger.apart(record.priority)
-        if apart is not None:
-            outcome, reason = self.engine.verdicts(asked.requests, apart.rows)
-            of_nodes = np.full(int(max(apart.owners.max(initial=0), asked.rows.max(initial=0))) + 2, -1, np.int16)
-            of_nodes[apart.owners[apart.at]] = 0
-            # The first of a node's states that refuses the pod says why, so it is written last.
-            refused = np.flatnonzero(outcome != _FITS)[::-1]
-            by_reason = self._words[Outcome.UNSCHEDULABLE << _REASON_BITS :]
-            of_nodes[apart.owners[apart.at[refused]]] = by_reason[reason[refused]]
-            # A row of -1 finds the end, which is nobody's.
-            found = of_nodes[asked.rows]
-            # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
-            outcomes[found == 0], outcomes[found > 0] = Outcome.FITS, Outcome.UNSCHEDULABLE
-            words[found >= 0] = found[found >= 0]
-        for name, others in self._ledger.own_nodes(record.uid, record.priority).items():
-            if name in asked.names and (why := self._reason_apart(record, name, others)) is not None:
+        if len(asked.names) > 1:
+            self._judge_without_lesser(asked, outcomes, words)
+        for name, others in own.items():
+            if name in asked.names and (why := self._reason_apart(asked.record, name, others)) is not None:
                 at = asked.names.index(name)
+                # Others can be evicted, as far as this pod is concerned; whether that helps is preemption's question.
                 outcomes[at] = Outcome.UNSCHEDULABLE if why else Outcome.FITS
                 words[at] = self._texts.number(refusals.of(why, ever=False))
+
+    def _judge_without_lesser(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
+        apart = self._ledger.apart(asked.record.priority)
+        if apart is None:
+            return
+        outcome, reason = self.engine.verdicts(asked.requests, apart.rows)
+        of_nodes = np.full(int(max(apart.owners.max(initial=0), asked.rows.max(initial=0))) + 2, -1, np.int16)
+        of_nodes[apart.owners[apart.at]] = 0
+        # The first of a node's states that refuses the pod says why, so it is written last.
+        refused = np.flatnonzero(outcome != _FITS)[::-1]
+        by_reason = self._words[Outcome.UNSCHEDULABLE << _REASON_BITS :]
+        of_nodes[apart.owners[apart.at[refused]]] = by_reason[reason[refused]]
+        # A row of -1 finds the end, which is nobody's.
+        found = of_nodes[asked.rows]
+        # Those that are nominated can be evicted, as far as this pod is concerned.
+        outcomes[found == 0], outcomes[found > 0] = Outcome.FITS, Outcome.UNSCHEDULABLE
+        words[found >= 0] = found[found >= 0]
 
     def _reason_apart(self, record: PodRecord, name: str, others: Set[str]) -> str | None:
         """Why the kubelet would refuse the pod if these were not there, "" if it would not; None for no report."""
         key = (name, record.shape, frozenset(others))
         changed_at, reason = self._apart.get(key, (-1, None))
+        if changed_at != self._ledger.changed_at(name) and self._ledger.is_as_judged(record.uid, name):
+            return ""
         if changed_at != self._ledger.changed_at(name):
             self._apart_bytes += len(record.shape)
             if len(self._apart) >= _MAX_APART or self._apart_bytes > _MAX_APART_BYTES:

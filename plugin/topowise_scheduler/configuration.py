@@ -184,6 +184,27 @@ class RefusedPods(Section, frozen=True):
     to create events."""
 
 
+class Nominator(Section, frozen=True):
+    """Pods that wait are told their node before kube-scheduler comes to them (`status.nominatedNodeName`), so that it
+    need not search; docs/how-to/nominator.md."""
+
+    enabled: bool = False
+    """Needs the right to patch the status of pods."""
+    scheduler_names: tuple[str, ...] = ("topowise-scheduler",)
+    """Pods with one of these as `spec.schedulerName`."""
+    when: Literal["burst", "always"] = "burst"
+    """`burst`: only while ten pods and more wait, and the next one has for 0.3 s; a pod that comes alone is placed by
+    kube-scheduler as ever."""
+    preferences: Literal["respect", "ignore"] = "respect"
+    """kube-scheduler does not score nodes for a pod that is nominated. `respect`: pods that declare preferences
+    (preferred affinity, `ScheduleAnyway`) are left to it, and so are nodes with untolerated `PreferNoSchedule`
+    taints."""
+    ahead: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1000
+    """So many pods at most are nominated and not bound yet."""
+    writes: Annotated[int, msgspec.Meta(ge=1, le=32)] = 8
+    """So many are written at once."""
+
+
 class Preemptor(Section, frozen=True):
     """Evicts less important pods for a pod that waits for its alignment alone, which kube-scheduler does from 1.38 on;
     docs/how-to/preemption.md."""
@@ -221,7 +242,8 @@ class Ui(Section, frozen=True):
 
 
 class LeaderElection(Section, frozen=True):
-    """Every replica answers; only the leader requeues pods and changes anything else in the cluster unasked."""
+    """Every replica answers; only the leader requeues and nominates pods, and changes anything else in the cluster
+    unasked."""
 
     enabled: bool = False
     """With one replica there is nothing to elect."""
@@ -248,6 +270,7 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     waiting_pods: WaitingPods = msgspec.field(default_factory=WaitingPods)
     startup_taint: StartupTaint = msgspec.field(default_factory=StartupTaint)
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
+    nominator: Nominator = msgspec.field(default_factory=Nominator)
     preemptor: Preemptor = msgspec.field(default_factory=Preemptor)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)

@@ -39,6 +39,7 @@ from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.leader.alignment import AlignmentPreemption
+from topowise_scheduler.leader.nominator import Cluster, Decisions, Nominator, Requested
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import Requeuer
@@ -72,7 +73,8 @@ async def run(settings: SchedulerConfiguration) -> int:
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
         )
-        records, budgets, nodes = Records(), Budgets(), Nodes()
+        nominates = settings.nominator.scheduler_names if settings.nominator.enabled else ()
+        records, budgets, nodes = Records(nominates), Budgets(), Nodes()
         sources = reflectors(api, ledger, records, budgets, nodes)
 
         def not_synced() -> str | None:
@@ -130,6 +132,17 @@ async def run(settings: SchedulerConfiguration) -> int:
             _callers(settings.read_only),
             pages={} if dashboard is None else {"/ui": dashboard},
         )
+        chosen = settings.nominator
+        cluster = Cluster(ledger, answers, nodes, Requested(ledger), chosen.preferences == "respect")
+        decisions = Decisions(cluster, time.monotonic, when=chosen.when, ahead=chosen.ahead)
+        nominator = Nominator(api, ledger, decisions, writes=chosen.writes, not_ready=not_synced)
+        metrics.watch(
+            registry,
+            "nominator_stopped_kinds",
+            "Kinds of pods that are not nominated for now, as kube-scheduler placed too many of them elsewhere.",
+            lambda: decisions.honoured.left_alone,
+        )
+        led = _leading(settings, api, ledger, answers, nodes, view, budgets, nominator)
         return await tasks.run_until_stopped(
             {
                 **{f"watch {source.name}": source.run() for source in sources},
@@ -140,9 +153,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "event loop lag": lag.run(),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
-                "leader": _lead(
-                    settings.leader_election, api, _leading(settings, api, ledger, answers, nodes, view, budgets)
-                ),
+                "leader": _lead(settings.leader_election, api, led),
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
@@ -200,6 +211,7 @@ def _leading(
     nodes: Nodes,
     view: ClusterView,
     budgets: Budgets,
+    nominator: Nominator,
 ) -> Callable[[], Awaitable[None]]:
     """What the leader alone does."""
     requeue = settings.requeue
@@ -210,6 +222,7 @@ def _leading(
     chores = {
         "requeue": (requeue.enabled, requeuer.run),
         "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),
+        "nominator": (settings.nominator.enabled, nominator.run),
         "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, nodes).run),
         "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
         "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),

@@ -140,10 +140,12 @@ class NodeSelector(msgspec.Struct, frozen=True, gc=False):
 
 class NodeAffinity(msgspec.Struct, frozen=True, gc=False):
     requiredDuringSchedulingIgnoredDuringExecution: NodeSelector | None = None
+    preferredDuringSchedulingIgnoredDuringExecution: tuple[Any, ...] | None = None
 
 
 class PodAffinity(msgspec.Struct, frozen=True, gc=False):
     requiredDuringSchedulingIgnoredDuringExecution: tuple[Any, ...] | None = ()
+    preferredDuringSchedulingIgnoredDuringExecution: tuple[Any, ...] | None = None
 
 
 class Affinity(msgspec.Struct, frozen=True, gc=False):
@@ -177,6 +179,8 @@ class Spec(pods.Spec, frozen=True, gc=False):
     volumes: tuple[dict[str, Any], ...] | None = None
     hostNetwork: bool | None = None
     preemptionPolicy: str | None = None
+    schedulingGroup: Any = None
+    workloadRef: Any = None
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):
@@ -240,7 +244,12 @@ def unexamined(spec: Spec) -> tuple[str, ...]:
 
 def refusal(node: Node, spec: Spec, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
     """What is against the node, None if nothing is. `used` is what its pods request, with their number as "pods"."""
-    return _kept_off(node, spec) or _short(node, needs, used)
+    return kept_off(node, spec) or _short(node, needs, used)
+
+
+def has_room(node: Node, needs: Needs, used: Mapping[str, int]) -> bool:
+    """Whether the sums have room for one such pod."""
+    return all(amount <= node.allocatable.get(name, 0) - used.get(name, 0) for name, amount in _asked(needs))
 
 
 def room(node: Node, needs: Needs, used: Mapping[str, int]) -> tuple[int, str]:
@@ -259,7 +268,8 @@ def spell(resource: str, amount: int) -> str:
     return quantity.human_bytes(amount) if is_bytes else str(amount)
 
 
-def _kept_off(node: Node, spec: Spec) -> Refusal | None:
+def kept_off(node: Node, spec: Spec) -> Refusal | None:
+    """What is against the node whatever room it has."""
     tolerations = spec.tolerations or ()
     if node.is_cordoned and not _is_tolerated(_CORDONED, tolerations):
         return _excluded("node(s) were unschedulable", "the node is cordoned")

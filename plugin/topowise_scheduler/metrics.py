@@ -16,6 +16,7 @@ from topowise_scheduler.cluster.records import KUBELET_REFUSALS
 
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
+_NOMINATIONS = ("written", "honoured", "elsewhere", "late", "moved", "withdrawn", "conflict", "failed")
 
 
 class Counts(Collector):
@@ -79,6 +80,18 @@ class Counts(Collector):
             {"expired": events["reservation_expired"], "conflict": events["bind_conflict"]},
         )
         yield _counter("requeued_pods", "Pods that were requeued for new room.", "", {"": events["requeued"]})
+        yield _gauge(
+            "nominated_pods", "Pods that we have nominated and that are not bound yet.", len(ledger.nominations)
+        )
+        yield _gauge(
+            "nominator_queue", "Pods that kube-scheduler has not tried yet, if we nominate.", len(ledger.queue)
+        )
+        yield _counter(
+            "nominations",
+            "Nominations of ours by what became of them.",
+            "outcome",
+            {outcome: events[f"nomination_{outcome}"] for outcome in _NOMINATIONS},
+        )
         yield _counter(
             "startup_taints_removed",
             "Nodes whose start-up taint was removed, as they are reported.",

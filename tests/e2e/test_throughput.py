@@ -1,4 +1,4 @@
-"""How fast pods are placed on 500 nodes with four NUMA nodes each, beside the same kube-scheduler without the service.
+"""How fast pods are placed on nodes with four NUMA nodes each, beside the same kube-scheduler without the service.
 
 All pods are there before kube-scheduler starts, and the hollow kubelets wait until all are bound, as elsewhere they do
 not share the cores of the control plane; then they admit them in the order in which they came. No time is asserted: the
@@ -8,13 +8,16 @@ figures are printed, and hold for the machine of the run.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import psutil
 import pytest
 
 from burst.nodes import KINDS, Kind
@@ -26,7 +29,12 @@ if ASSETS is None:
     pytest.skip(MISSING, allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
-_NODES = 500
+Json = dict[str, Any]
+
+# Each a minute and more a case; THROUGHPUT_NODES names others, THROUGHPUT_ONLY parts of names of cases.
+SIZES = [int(size) for size in os.environ.get("THROUGHPUT_NODES", "500").split(",")]
+_SAID = ("nominations_total", "verdicts_total", "reservations_ended_total")
+_ONLY = os.environ.get("THROUGHPUT_ONLY", "")
 # As many as fit by all rules before any kubelet has told where it put its own.
 _PODS = 1000
 _AT_ONCE = 50
@@ -58,17 +66,52 @@ def pod(number: int, random: Random) -> dict[str, Any]:
     }
 
 
-async def pods_per_second(cluster: Cluster) -> float:
-    """Over the middle nine tenths of the pods, from what a watch of them saw."""
-    await cluster.stop_scheduler()
+class Figures(NamedTuple):
+    """Pods in a second, over the middle nine tenths as a watch saw them bound; the same over all from the start of
+    kube-scheduler; and CPU seconds by process, from there to the last one."""
+
+    rate: float
+    whole: float
+    cpu: dict[str, float]
+
+    def __str__(self) -> str:
+        used = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.cpu.items())
+        return f"{self.rate:.0f} pods/s, {self.whole:.0f} from the start; CPU s: {used}"
+
+
+def cpu_seconds(plane: ControlPlane, cluster: Cluster) -> dict[str, float]:
+    """By process, since each started."""
+    pids = {"API server": plane.apiserver_pid, "kube-scheduler": cluster.scheduler_pid, "service": cluster.service.pid}
+    return {name: sum(psutil.Process(pid).cpu_times()[:2]) for name, pid in pids.items()}
+
+
+async def create_pods(cluster: Cluster, count: int) -> None:
     random = Random(5)
-    for first in range(0, _PODS, _AT_ONCE):
+    for first in range(0, count, _AT_ONCE):
         await asyncio.gather(*(cluster.create(pod(first + at, random)) for at in range(_AT_ONCE)))
+
+
+async def nominated(cluster: Cluster) -> int:
+    """How many pods are."""
+    return sum(bool(one["status"].get("nominatedNodeName")) for one in await cluster.pods())
+
+
+async def measure(plane: ControlPlane, cluster: Cluster, count: int, *, beforehand: bool, together: bool) -> Figures:
+    """`beforehand`: all pods are nominated before kube-scheduler starts; `together`: the service starts with it."""
+    await cluster.stop_scheduler()
+    if together:
+        await cluster.service.kill()
+    await create_pods(cluster, count)
+    while beforehand and await nominated(cluster) < count:
+        await asyncio.sleep(0.5)
     cluster.fleet.hold()
-    await cluster.start_scheduler()
+    service_before = 0.0 if together else sum(psutil.Process(cluster.service.pid).cpu_times()[:2])
+    api_before = sum(psutil.Process(plane.apiserver_pid).cpu_times()[:2])
+    started = time.monotonic()
+    await asyncio.gather(*([cluster.service.start()] if together else []), cluster.start_scheduler())
     bound: dict[str, float] = {}
     seen = 0
-    while len(bound) < _PODS:
+    while len(bound) < count:
         await asyncio.sleep(0.5)
         cluster.check()
         fresh = cluster.fleet.held[seen:]
@@ -76,11 +119,12 @@ async def pods_per_second(cluster: Cluster) -> float:
         for at, _, item in fresh:
             if item.spec.nodeName:
                 bound.setdefault(item.metadata.uid, at)
-    cluster.fleet.release()
-    await cluster.settle(300.0, still=5.0)
+    used = cpu_seconds(plane, cluster)
+    used["API server"] -= api_before
+    used["service"] -= service_before
     times = sorted(bound.values())
-    begin, end = _PODS // 20, _PODS - _PODS // 20
-    return (end - begin) / (times[end - 1] - times[begin])
+    begin, end = count // 20, count - count // 20
+    return Figures((end - begin) / (times[end - 1] - times[begin]), count / (times[-1] - started), used)
 
 
 def others(port: int) -> dict[str, list[dict[str, Any]]]:
@@ -107,17 +151,52 @@ def yes(tmp_path: Path) -> Iterator[int]:
         yield port
 
 
-async def test_500_nodes(plane: ControlPlane, tmp_path: Path, yes: int, capsys: pytest.CaptureFixture[str]) -> None:
-    ours = 0.0
-    for name, extenders in ("with topowise", None), *others(yes).items():
+NOMINATED: Json = {"nominator": {"enabled": True, "schedulerNames": [SCHEDULER], "ahead": 100_000, "when": "always"}}
+
+
+class Case(NamedTuple):
+    """`extenders` as in `Cluster`, None for the service; `service`: its configuration beside the usual."""
+
+    extenders: list[dict[str, Any]] | None = None
+    service: Json | None = None
+    beforehand: bool = False
+    together: bool = False
+
+
+def cases(port: int) -> dict[str, Case]:
+    return {
+        **{name: Case(extenders) for name, extenders in others(port).items()},
+        "with topowise": Case(),
+        "with topowise that nominates": Case(service=NOMINATED, together=True),
+        "with topowise that has nominated all": Case(service=NOMINATED, beforehand=True),
+    }
+
+
+@pytest.mark.parametrize("nodes", SIZES)
+async def test_pods_per_second(
+    plane: ControlPlane, tmp_path: Path, yes: int, nodes: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = _PODS if nodes < 2000 else 2 * _PODS
+    rates: dict[str, float] = {}
+    for name, case in cases(yes).items():
+        if not any(part in name for part in _ONLY.split(",")):
+            continue
         directory = tmp_path / name.replace(" ", "-")
         directory.mkdir()
         client = {"qps": 5000, "burst": 10000}
-        async with Cluster(plane, directory, strict_nodes(_NODES), extenders=extenders, client=client) as cluster:
-            rate = await pods_per_second(cluster)
-            ours = ours or rate
-            refused = len(cluster.refusals)
-            if extenders is None:
+        async with Cluster(
+            plane, directory, strict_nodes(nodes), extenders=case.extenders, client=client, settings=case.service
+        ) as cluster:
+            figures = await measure(plane, cluster, count, beforehand=case.beforehand, together=case.together)
+            rates[name] = figures.rate
+            compared = figures.rate / rates.get("without an extender", figures.rate)
+            said = await cluster.service.metrics(cluster.session)
+            said = {key: value for key, value in said.items() if key.startswith(_SAID) and value}
+            with capsys.disabled():
+                print(f"\n  {nodes} nodes, {name}: {figures}; {compared:.2f} of without {said or ''}", end="")  # noqa: T201
+            cluster.fleet.release()
+            await cluster.settle(300.0, still=5.0)
+            with capsys.disabled():
+                print(f"; {len(cluster.refusals)} refused", end="")  # noqa: T201
+            if case.extenders is None:
                 await cluster.assert_all_well()
-        with capsys.disabled():
-            print(f"\n  {name}: {rate:.0f} pods/s, {refused} refused; ours {ours / rate:.2f} of it", end="")  # noqa: T201

@@ -173,6 +173,13 @@ class Cluster:
         """Kills it."""
         await asyncio.to_thread(self.schedulers.pop(number).__exit__, None, None, None)
 
+    @property
+    def scheduler_pid(self) -> int:
+        """The id of the first kube-scheduler."""
+        made = self.schedulers[0]
+        assert isinstance(made, StockScheduler)
+        return made.pid
+
     async def leader(self) -> int:
         """The number of the pair that decides: its service is asked most."""
         asked = [await service.metrics(self.session) for service in self.services]

@@ -156,7 +156,7 @@ def pod(name: str, cpu: str = "2", memory: str = "1Gi", *, node: str = "", **fie
     return document
 
 
-_METADATA = ("annotations", "labels", "uid", "resourceVersion", "creationTimestamp")
+_METADATA = ("annotations", "labels", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 _STATUS = ("phase", "reason", "nominatedNodeName", "conditions", "startTime")
 
 
@@ -177,11 +177,11 @@ def scope(path: str, method: str = "POST", query: bytes = b"", **headers: str) -
 class Service:
     """Ledger, engine and answers put together as the daemon does."""
 
-    def __init__(self, strategy: str = "LeastAllocated", **options: Any) -> None:
+    def __init__(self, strategy: str = "LeastAllocated", *, nominates: Iterable[str] = (), **options: Any) -> None:
         self.clock = Clock()
         self.engine = Engine()
         self.ledger = Ledger(self.engine, self.clock, **options)
-        self.records = Records()
+        self.records = Records(tuple(nominates))
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.nodes = Nodes()
         self.view = ClusterView(self.ledger, self.answers, self.nodes)

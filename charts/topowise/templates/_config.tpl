@@ -14,6 +14,9 @@
 {{- end -}}
 {{- $election := dict "enabled" (gt (int $scheduler.replicas) 1) "leaseName" (printf "%s-requeue" (include "topowise.componentName" (list . "scheduler"))) -}}
 {{- $known := dict "extender" $extender "leaderElection" $election -}}
+{{- if dig "nominator" "enabled" false $scheduler.config -}}
+{{- $_ := set $known "nominator" (dict "schedulerNames" (list (ternary $scheduler.kubeScheduler.schedulerName "default-scheduler" (eq $scheduler.mode "own")))) -}}
+{{- end -}}
 {{- $head := dict "apiVersion" "topowise.io/v1alpha1" "kind" "SchedulerConfiguration" -}}
 {{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.config) $head) -}}
 {{- end -}}

@@ -27,7 +27,7 @@ class BookingState(IntEnum):
     """How sure a booking is; a later one replaces an earlier one."""
 
     NOMINATED = 1
-    """kube-scheduler evicts others for it here."""
+    """kube-scheduler evicts others for it here, or we have nominated it ahead."""
     RESERVED = 2
     """We said yes, and expect it here."""
     ASSIGNED = 3
@@ -72,6 +72,9 @@ class Booking(msgspec.Struct, gc=False):
     """It came after one that was never seen where it lay, and that has gone."""
     missed: bool = False
     """A part of it lies elsewhere than predicted first."""
+    ahead: bool = False
+    """We have nominated it ahead of kube-scheduler: it will come soon, and those that come with it must reckon with
+    that."""
 
     @property
     def uid(self) -> str:
@@ -115,7 +118,7 @@ def uncertain(bookings: Collection[Booking], releases: Collection[float], now: f
 def _is_predicted(booking: Booking, now: float) -> bool:
     """Whether nothing but the prediction tells where the pod lies. Whoever has not been reported for so long never
     will: the exporter leaves it out."""
-    if booking.reported or booking.whole or booking.state is BookingState.NOMINATED:
+    if booking.reported or booking.whole or (booking.state is BookingState.NOMINATED and not booking.ahead):
         return False
     return booking.acknowledged is None or now - booking.acknowledged <= ENDED_KEPT_S
 

@@ -22,12 +22,15 @@ from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
 from topowise_scheduler.cluster.apart_rows import ApartNodes, ApartRows, Lesser
 from topowise_scheduler.cluster.bookings import Booking, BookingState
+from topowise_scheduler.cluster.changes import Changes
 from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.cluster.nominations import Nominations
 from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State, bound
 from topowise_scheduler.cluster.possible_placements import possible_placements
 from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.scheduling_queue import SchedulingQueue
 from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.strangers import Strangers
 from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
@@ -55,6 +58,8 @@ _FEW_NOMINATED: Final = 8
 _HIGHEST: Final = 1 << 32
 _WISHES: Final[Mapping[bool | None, str]] = {True: "wish_met", False: "wish_not_met", None: "wish_unknown"}
 _AS_IT_COMES: Final = Settings()
+# What became of a nomination of ours, by whether it was honoured; as events are counted.
+_ENDS: Final = {True: "nomination_honoured", False: "nomination_elsewhere"}
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
 _MAX_ORDERS: Final = 64
 
@@ -104,12 +109,15 @@ class Ledger:
         self._with_past: set[str] = set()
         # The node of each pod that has ended and is not deleted yet.
         self._finished: dict[str, str] = {}
-        self._changes = 0
-        self._changed: dict[str, int] = {}
+        self._changes = Changes()
         # What was said of reports, by node: with two exporters at odds its problems come and go.
         self._logged: dict[str, OncePerChange] = {}
         self.possible = PossibleRows(engine)
         """What nodes may be whose pods may lie elsewhere than predicted."""
+        self.queue = SchedulingQueue(clock)
+        """Pending pods that may be nominated."""
+        self.nominations = Nominations(clock)
+        """Those that we have nominated."""
         self._apart = ApartRows(engine, self.states)
         self._improved: set[str] = set()
         self._events: Counter[str] = Counter()
@@ -137,7 +145,7 @@ class Ledger:
     @property
     def changes(self) -> int:
         """Counts what has become of nodes."""
-        return self._changes
+        return self._changes.count
 
     @property
     def events(self) -> Mapping[str, int]:
@@ -146,7 +154,11 @@ class Ledger:
 
     def changed_at(self, name: str) -> int:
         """What `changes` counted when the node changed last."""
-        return self._changed.get(name, 0)
+        return self._changes.at(name)
+
+    def changed_since(self, changes: int) -> Iterator[str]:
+        """The nodes that have changed after `changes` counted this, or do not take a pod that they took."""
+        return self._changes.since(changes)
 
     def count(self, event: str) -> None:
         """Something has happened that `events` counts."""
@@ -259,8 +271,9 @@ class Ledger:
             self._logged.pop(name, None)
             self._quarantine.release(name)
             self.possible.put(name, [], 0)
+            self._changes.forget(name)
+            self.nominations.doubt(name)
             self._apart.drop(name)
-            self._changed.pop(name, None)
             self.engine.drop(name)
             self._improved.discard(name)
             self._forget_if_empty(name, node_state)
@@ -292,7 +305,8 @@ class Ledger:
             self._put_pending(record)
             return
         self._waiting.pop(uid, None)
-        self._nominate(record, "")
+        self.queue.drop(uid)
+        self._end_nomination(record)
         if record.stage == "ended":
             if record.refusal and uid not in self.refused:
                 self.refused[uid] = record
@@ -331,6 +345,8 @@ class Ledger:
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
         self._waiting.pop(uid, None)
+        self.queue.drop(uid)
+        self.nominations.drop(uid)
         self._forget_asked(uid)
         self._strangers.gone(uid)
         if not keep_refusal:
@@ -373,6 +389,8 @@ class Ledger:
     def remember(self, record: PodRecord) -> None:
         """A pod that a question was about: its bind will only name it."""
         self._forget_asked(record.uid)
+        self.queue.drop(record.uid)
+        self.nominations.asked(record)
         self._asked[record.uid] = record
         self._asked_size += _size(record)
         while len(self._asked) > _MAX_ASKED or self._asked_size > _MAX_ASKED_SIZE:
@@ -407,7 +425,7 @@ class Ledger:
         ):
             return
         # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
-        is_as_judged = judged_at >= self._changed.get(name, 0)
+        is_as_judged = judged_at >= self._changes.at(name)
         until = self._clock() + self._reservation_s
         self._move(record, msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until), needs=needs)
         if is_as_judged:
@@ -525,7 +543,12 @@ class Ledger:
         now = self._clock()
         for uid in self._pods.unlisted(now - _UNLISTED_S):
             self.drop_pod(uid)
-        self._improved |= self._quarantine.expire(now)
+        for record in self.nominations.late():
+            self.withdraw(record.uid)
+            self.queue.put(record)
+        for name in self._quarantine.expire(now):
+            self._changes.note(name)
+            self._improved.add(name)
         for name in list(self._with_past):
             node_state = self._nodes.get(name)
             if node_state is None:
@@ -582,6 +605,40 @@ class Ledger:
         pod = self._pods.of(uid)
         if pod.state is State.ASSUMED and (not name or pod.node == name):
             self._leave(uid, pod.left())
+
+    # Pods that we nominate ourselves
+
+    def nominate(self, record: PodRecord, name: str) -> None:
+        """Expect a pod on a node, on which it was found to fit just now, once kube-scheduler comes to it. Whoever calls
+        this writes it to the pod; without an event that shows it, it ends by itself (nominations.py)."""
+        self.queue.drop(record.uid, is_taken=False)
+        self.nominations.decide(record, name)
+        self._nominate(record, name)
+        if (node_state := self._nodes.get(name)) is not None:
+            node_state.note_judged(record.uid)
+
+    def withdraw(self, uid: str) -> None:
+        """It is not to go there."""
+        if (mine := self.nominations.of(uid)) is not None:
+            self.nominations.drop(uid)
+            self._nominate(mine.record, "")
+
+    def pod_state(self, uid: str) -> PodState:
+        """Where a pod is or is expected."""
+        return self._pods.of(uid)
+
+    def is_as_judged(self, uid: str, name: str) -> bool:
+        """Whether a pod that is expected on a node fits, because it did and nothing has changed since."""
+        node_state = self._nodes.get(name)
+        return node_state is not None and node_state.is_as_judged(uid)
+
+    def holds_nominated(self, record: PodRecord, name: str) -> bool:
+        """Whether a pod that is nominated for a node has its room there still."""
+        node_state = self._nodes.get(name)
+        if node_state is None or name in self.quarantined(record.shape) or self.unconfirmed.is_closed(name, record):
+            return False
+        booking = node_state.bookings.get(record.uid)
+        return booking is not None and booking.placed
 
     # What a question has to know beside the engine
 
@@ -678,7 +735,16 @@ class Ledger:
             self._waiting[record.uid] = record
         else:
             self._waiting.pop(record.uid, None)
-        self._nominate(record, record.nominated if record.needs is not None else "")
+        self.queue.put(record)
+        nominated = self.nominations.note(record)
+        self._nominate(record, nominated if record.needs is not None else "")
+
+    def _end_nomination(self, record: PodRecord) -> None:
+        """The pod is bound, or has ended."""
+        if self.nominations.of(record.uid) is not None:
+            is_honoured = self.nominations.bound(record)
+            self._events["nomination_late" if is_honoured is None else _ENDS[is_honoured]] += 1
+        self._nominate(record, "")
 
     def _nominate(self, record: PodRecord, name: str) -> None:
         pod = self._pods.of(record.uid)
@@ -705,7 +771,7 @@ class Ledger:
             node_state = self._nodes.setdefault(name, NodeState())
             booking = self._booking(record, needs or record.needs, after, was_there=not is_news)
             # A bind of what was reserved changes nothing on the node, so the engine need not be told.
-            if node_state.put(booking, is_news=is_news) or after is not BookingState.ASSIGNED:
+            if node_state.put(booking, is_news=is_news) or after is BookingState.NOMINATED:
                 self._publish(name, node_state, better=False)
 
     def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
@@ -730,6 +796,7 @@ class Ledger:
         )
         if node_state is not None and node_state.report is not None and record.shape:
             self._quarantine.put(record.shape, record.node, self._clock())
+            self._changes.note(record.node)
 
     def _drop_booking(self, uid: str, name: str, *, ended: bool = True) -> None:
         node_state = self._nodes.get(name)
@@ -748,8 +815,7 @@ class Ledger:
     def _publish(self, name: str, node_state: NodeState, *, better: bool = True) -> None:
         if node_state.kubelet is None:
             return
-        self._changes += 1
-        self._changed[name] = self._changes
+        self._changes.note(name)
         self.engine.put(name, node_state.kubelet)
         now = self._clock()
         uncertain = node_state.uncertain(now)
@@ -757,7 +823,8 @@ class Ledger:
             self.possible.put(
                 name, possible_placements(node_state.kubelet, uncertain, self._highest(node_state, now)), len(uncertain)
             )
-        if len(self._pods.nominated) > _FEW_NOMINATED:
+        # Those that we have nominated ahead come soon, and hardly anybody more important before them.
+        if len(self._pods.nominated) - len(self.nominations) > _FEW_NOMINATED:
             nominated = self._lesser_on(name, _HIGHEST)
             if nominated:
                 self._apart.prepare(name, nominated)
@@ -775,7 +842,13 @@ class Ledger:
         assert needs is not None, f"{record.namespace}/{record.name} cannot be booked"
         now = self._clock()
         return Booking(
-            record, needs, state, since=now, acknowledged=now if record.acknowledged else None, was_there=was_there
+            record,
+            needs,
+            state,
+            since=now,
+            acknowledged=now if record.acknowledged else None,
+            was_there=was_there,
+            ahead=state is BookingState.NOMINATED and self.nominations.of(record.uid) is not None,
         )
 
 

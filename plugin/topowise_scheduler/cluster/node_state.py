@@ -12,6 +12,7 @@ model; only a booking for which the model has no room is left out (`check`). Wha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
@@ -124,21 +125,24 @@ class NodeState:
             # It was resized on its way here.
             self.drop(booking.uid, None)
             held = None
-        was_uncertain = held is not None and held.state is BookingState.RESERVED
+        was_uncertain = held is not None and (held.state is BookingState.RESERVED or held.ahead)
         if held is not None:
             held.record = booking.record
             if booking.state <= held.state:
                 # An event of it that says nothing new: it holds what it held.
                 return False
-            if held.state is BookingState.NOMINATED:
+            was_nominated, was_in_order = held.state is BookingState.NOMINATED, self._is_in_order()
+            held.state, held.since = booking.state, booking.since
+            # One that we have nominated ahead and that comes in its turn is what it was to all others.
+            is_as_foreseen = was_nominated and held.ahead and was_in_order and self._is_in_order()
+            if was_nominated and not is_as_foreseen:
                 # From now on it may lie elsewhere than predicted, and come in another turn.
                 self._revision += 1
                 held.releases_before = -1
-            held.state, held.since = booking.state, booking.since
             held.acknowledged = booking.acknowledged
             if report is None or booking.state is not BookingState.ASSIGNED:
                 # It was placed when it was nominated, and a reservation is placed in the same way.
-                return False
+                return not is_as_foreseen
             booking = held
         else:
             self.bookings[booking.uid] = booking
@@ -201,6 +205,7 @@ class NodeState:
         """The pod is less sure to come than it was."""
         if uid in self.bookings:
             self.bookings[uid].state = state
+            self.bookings[uid].releases_before = -1
 
     def drop(self, uid: str, ended_at: float | None) -> None:
         """A pod has ended (seconds, monotonic), or is not expected any more (None)."""
@@ -526,13 +531,20 @@ class NodeState:
                 last = other.state
         return True
 
+    def _is_in_order(self) -> bool:
+        """Whether all came in the order of how sure they are, so that none was placed before an earlier one."""
+        states = [one.state for one in self.bookings.values()]
+        return all(before >= after for before, after in pairwise(states))
+
     def _place_before_the_less_sure(self, booking: Booking) -> None:
         """The kubelet knows nothing of pods that are only expected, so they make room for one that is bound."""
         assert self.kubelet is not None
         lesser = [one for one in self.bookings.values() if one.state is not BookingState.ASSIGNED]
-        for one in (*lesser, booking):
+        for one in (booking, *lesser):
             self.kubelet.remove(one.uid)
             one.placed = False
+            # Whatever is placed anew later, such as after a report, is placed in this order.
+            self.bookings[one.uid] = self.bookings.pop(one.uid)
         self._place(booking)
         self._place_the_rest()
 
@@ -545,7 +557,8 @@ class NodeState:
     def _place(self, booking: Booking) -> None:
         if self.kubelet is None:
             return
-        self._revision += 1
+        # A kubelet knows nothing of one that is no more than nominated.
+        self._revision += booking.state is not BookingState.NOMINATED
         view = self._view(booking)
         parts = self._parts(booking, view)
         if parts:

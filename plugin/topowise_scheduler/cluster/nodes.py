@@ -14,6 +14,7 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError
+from topowise_scheduler.cluster.changes import Changes
 from topowise_scheduler.cluster.shared import Shared
 from topowise_scheduler.kube_scheduler import HOSTNAME, Node, NodeObject, Taint
 
@@ -43,6 +44,7 @@ class Nodes:
         self._amounts: Shared[bytes, pods.Amounts] = Shared(_MAX_BYTES)
         self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_BYTES)
         self._taints: Shared[tuple[Taint, ...], tuple[Taint, ...]] = Shared(_MAX_BYTES)
+        self._changes = Changes()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -53,6 +55,15 @@ class Nodes:
     def get(self, name: str) -> Node | None:
         """A node, None if there is no such object."""
         return self._held.get(name)
+
+    @property
+    def changes(self) -> int:
+        """Counts what has become of nodes; a heartbeat that says nothing new is none."""
+        return self._changes.count
+
+    def changed_since(self, changes: int) -> Iterator[str]:
+        """The nodes that came, changed or went after `changes` counted this."""
+        return self._changes.since(changes)
 
     def kubelet(self, name: str) -> tuple[str, tuple[str, ...]]:
         """The version that a node tells of its kubelet, "" if it does not or there is no such object, and the hugepages
@@ -87,11 +98,16 @@ class Nodes:
 
     def replace(self, items: list[Node]) -> None:
         """The collection is exactly this."""
-        self._held = {item.name: item for item in items}
+        before, self._held = self._held, {item.name: item for item in items}
+        for name in before.keys() | self._held.keys():
+            if before.get(name) != self._held.get(name):
+                self._changes.note(name)
         self.tainted = {item.name for item in items if _has_startup_taint(item)}
 
     def apply(self, event: EventType, item: Node) -> None:
         """One node came, changed or went."""
+        if self._held.get(item.name) != (None if event == "DELETED" else item):
+            self._changes.note(item.name)
         if event == "DELETED":
             self._held.pop(item.name, None)
             self.tainted.discard(item.name)

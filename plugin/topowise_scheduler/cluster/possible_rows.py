@@ -64,6 +64,11 @@ class PossibleRows:
             self._uncertain[node] = pods, len(possible)
             self._rows[row] = np.array([self._engine.row(name) for name in names[: len(possible)]], np.int32)
 
+    def of(self, row: int) -> tuple[Rows, Rows]:
+        """As `all`, of one node."""
+        found = self._rows.get(row, _NO_ROWS)
+        return found, np.full(len(found), row, np.int32)
+
     def all(self) -> tuple[Rows, Rows]:
         """(possible,) the rows of all of them, and for each the row of its node."""
         if self._all is None:

@@ -10,7 +10,7 @@ what cannot be read is None with a `problem`, and never less than the pod asks f
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
@@ -19,7 +19,8 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError
-from topowise_scheduler import device_affinity, policies
+from topowise_scheduler import device_affinity, kube_scheduler, policies
+from topowise_scheduler.cluster.asks import Asks, asks
 from topowise_scheduler.cluster.shared import Shared
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet
@@ -38,6 +39,9 @@ LARGE_BYTES: Final = 1 << 17
 """Of a pod of which it is looked first how many containers it has: decoding so many takes a millisecond."""
 _MAX_AMOUNTS: Final = 2048
 
+NOMINATED_ANNOTATION: Final = "topowise.io/nominated"
+"""The node for which we have nominated the pod, beside `status.nominatedNodeName` that anybody may have written."""
+
 Stage = Literal["pending", "assigned", "ended"]
 
 
@@ -47,7 +51,9 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     `requests`, which pods that ask for the same share, is None with `problem` saying why, if its quantities cannot
     be read. `shape` is equal for pods that ask for the same. `refusal` is the kubelet's reason for a pod it did not
     place. `waits` tells a pending pod that an extender of this project has refused; `acknowledged` one that its kubelet
-    has taken on, `runs` one whose containers have started. `started` is RFC 3339.
+    has taken on, `runs` one whose containers have started. `started` is RFC 3339. `tried`: kube-scheduler has found no
+    node for it; `leaving`: it is being deleted; `nominated_by_us`: this project did so (nominations.py). `asks` is only
+    known of a pending pod that may be nominated.
     """
 
     uid: str
@@ -69,6 +75,10 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     waits: bool = False
     refusal: str = ""
     problem: str = ""
+    tried: bool = False
+    leaving: bool = False
+    nominated_by_us: bool = False
+    asks: Asks | None = None
 
     @property
     def needs(self) -> pods.Needs | None:
@@ -82,12 +92,15 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Records:
-    """Makes records, and keeps what they share. Not thread-safe."""
+    """Makes records, and keeps what they share. `nominates` are the schedulerNames of pods that we nominate. Not
+    thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, nominates: Collection[str] = ()) -> None:
+        self._nominates = frozenset(nominates)
         # A shape goes with the last of its pods.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES)
+        self._asks: Shared[bytes, Asks] = Shared(_MAX_LABEL_BYTES)
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
@@ -95,7 +108,12 @@ class Records:
             pod, count = pods.without_containers(raw)
             if count > MAX_CONTAINERS:
                 return self.record(pod, too_many(count))
-        return self.record(pods.decode(raw))
+        pod = pods.decode(raw)
+        record = self.record(pod)
+        if record.stage != "pending" or pod.spec.schedulerName not in self._nominates:
+            return record
+        found = asks(kube_scheduler.decode(raw).spec)
+        return msgspec.structs.replace(record, asks=self._asks.once(found.key, len(found.key), lambda: found))
 
     def record(self, pod: pods.Pod, problem: str = "") -> PodRecord:
         """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now.
@@ -133,6 +151,9 @@ class Records:
             runs=status.phase == "Running",
             acknowledged=bool(status.startTime) or status.phase == "Running",
             waits=stage == "pending" and _was_refused(status),
+            tried=stage == "pending" and _was_tried(status),
+            leaving=meta.deletionTimestamp is not None,
+            nominated_by_us=_is_ours(meta.annotations, status),
             refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",
             problem=problem,
         )
@@ -217,4 +238,18 @@ def _was_refused(status: pods.Status) -> bool:
     return any(
         one.type == "PodScheduled" and one.status == "False" and PREFIX in one.message
         for one in status.conditions or ()
+    )
+
+
+def _was_tried(status: pods.Status) -> bool:
+    """Whether kube-scheduler has tried the pod in vain; a gate is no try."""
+    return any(
+        one.type == "PodScheduled" and one.status == "False" and one.reason != "SchedulingGated"
+        for one in status.conditions or ()
+    )
+
+
+def _is_ours(annotations: dict[str, str] | None, status: pods.Status) -> bool:
+    return bool(status.nominatedNodeName and annotations) and (
+        (annotations or {}).get(NOMINATED_ANNOTATION) == status.nominatedNodeName
     )

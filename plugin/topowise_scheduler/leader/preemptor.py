@@ -17,7 +17,7 @@ import msgspec
 
 from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
-from topowise.kube.api import MERGE_PATCH, Api
+from topowise.kube.api import Api
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
@@ -25,6 +25,7 @@ from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.kube_scheduler import MIRROR, Pod
 from topowise_scheduler.leader import chore, events
 from topowise_scheduler.leader.alignment import AlignmentPreemption, Victims
+from topowise_scheduler.leader.nomination import nominate
 
 _INTERVAL_S: Final = 1.0
 _MINUTE_S: Final = 60.0
@@ -148,7 +149,7 @@ class Preemptor:
                 return
             if not await self._evict_one(victim, is_dry=True):
                 return
-        if not await self._nominate(record, found.node, pod.metadata.resourceVersion):
+        if not await nominate(self._api, record, found.node, version=pod.metadata.resourceVersion):
             # It has changed in between, so it is looked at again.
             self._not_before.pop(record.uid, None)
             return
@@ -167,7 +168,7 @@ class Preemptor:
             await self._tell_victim(record, victim, "Preempted", "was evicted")
         if not gone:
             # Nobody makes room there, so none is kept.
-            await self._nominate(record, None)
+            await self._let_go(record, found.node)
 
     async def _get(self, record: PodRecord) -> Pod | None:
         """The pod as it is, None if it ends, or is not where it was."""
@@ -195,24 +196,11 @@ class Preemptor:
             return False
         return pod is not None
 
-    async def _nominate(self, record: PodRecord, node: str | None, version: str = "") -> bool:
-        """Keeps the room of a node for the pod, or of none; False if it is not of this version any more."""
-        guard = {"resourceVersion": version} if version else {}
-        body = {"metadata": {"uid": record.uid, **guard}, "status": {"nominatedNodeName": node}}
-        path = paths.pod(record.namespace, record.name, "status")
-        try:
-            await self._api.request(
-                "PATCH",
-                path,
-                body=msgspec.json.encode(body),
-                content_type=MERGE_PATCH,
-                timeout=chore.REQUEST_TIMEOUT_S,
-            )
-        except ApiError as exc:
-            if exc.status not in (404, 409, 422):
-                raise
-            return False
-        return True
+    async def _let_go(self, record: PodRecord, node: str) -> None:
+        """The room of a node is not kept for a pod any more, unless somebody else keeps another for it by now."""
+        pod = await self._get(record)
+        if pod is not None and pod.status is not None and pod.status.nominatedNodeName == node:
+            await nominate(self._api, record, "", version=pod.metadata.resourceVersion)
 
     async def _evict_one(self, victim: PodRecord, *, is_dry: bool = False) -> bool:
         """False if it is not the pod that we know, or a budget is against it."""

@@ -27,6 +27,11 @@ class Process:
                 sys.executable, "-m", module, *arguments, stdout=out, stderr=out
             )
 
+    @property
+    def pid(self) -> int:
+        """Its id, 0 while it does not run."""
+        return 0 if self._process is None else self._process.pid
+
     def check(self) -> None:
         """Fails with the end of the log if the process is gone."""
         if self._process is not None and self._process.returncode is not None:
@@ -58,6 +63,11 @@ class Service(Listener):
             while not await self.is_ready():
                 self.check()
                 await asyncio.sleep(0.05)
+
+    @property
+    def pid(self) -> int:
+        """Its id, 0 while it does not run."""
+        return self._process.pid
 
     def check(self) -> None:
         """Fails if the process is gone."""

@@ -64,6 +64,14 @@ def test_lint_has_no_complaint(helm: Run, chart: Path, recipe: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(("mode", "name"), [("own", "mine"), ("remote", "default-scheduler")])
+def test_pods_of_the_kube_scheduler_that_asks_are_nominated(render: Any, mode: str, name: str) -> None:
+    settings = (f"scheduler.mode={mode}", "scheduler.kubeScheduler.schedulerName=mine")
+    assert not scheduler_config(render("", *settings)).nominator.enabled
+    made = scheduler_config(render("", *settings, "scheduler.config.nominator.enabled=true")).nominator
+    assert (made.enabled, made.scheduler_names) == (True, (name,))
+
+
 @pytest.mark.parametrize("settings", [(), EVERYTHING], ids=["as it is", "everything on"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_objects_are_of_one_piece(render: Any, recipe: str, settings: tuple[str, ...]) -> None:

@@ -63,9 +63,12 @@ WAITING_PODS: dict[tuple[str, str], set[Right]] = {
 EVENTS: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/events.py", "POST"): {("events.k8s.io", "events", "create")},
 }
+# Of the nominator and the preemptor.
+NOMINATION: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/nomination.py", "PATCH"): {("", "pods/status", "patch")},
+}
 PREEMPTOR: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/preemptor.py", "GET"): {("", "pods", "get")},
-    ("topowise_scheduler/leader/preemptor.py", "PATCH"): {("", "pods/status", "patch")},
     ("topowise_scheduler/leader/preemptor.py", "POST"): {("", "pods/eviction", "create")},
 }
 ELECTION: dict[tuple[str, str], set[Right]] = {
@@ -110,7 +113,8 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    known = (EXPORTER, PLACEMENTS, SCHEDULER, STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, EVENTS, PREEMPTOR, ELECTION)
+    by_chore = (STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, NOMINATION, PREEMPTOR, EVENTS, ELECTION)
+    known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_chore)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
 
 
@@ -195,9 +199,10 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
         ("startupTaint.enabled", STARTUP_TAINT),
         ("refusedPods.delete", REFUSED_PODS | EVENTS),
         ("waitingPods.tell", WAITING_PODS | EVENTS),
-        ("preemptor.enabled", PREEMPTOR | EVENTS),
+        ("preemptor.enabled", PREEMPTOR | NOMINATION | EVENTS),
+        ("nominator.enabled", NOMINATION),
     ],
-    ids=["start-up taint", "refused pods", "waiting pods", "preemptor"],
+    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator"],
 )
 def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     render: Any, option: str, calls: dict[tuple[str, str], set[Right]]

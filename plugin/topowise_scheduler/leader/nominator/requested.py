@@ -1,0 +1,49 @@
+"""What the pods of nodes request together, as kube-scheduler adds it up; kept until the node changes.
+
+Invariant: an amount is that of all bookings of the node at `Ledger.changed_at`; what a booking requests never changes
+without that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from topowise.pods import Amounts
+from topowise_scheduler.cluster.bookings import Booking
+from topowise_scheduler.cluster.ledger import Ledger
+
+
+class Requested:
+    """By node. Not thread-safe."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._sums: dict[str, tuple[int, Amounts]] = {}
+
+    def on(self, name: str, priority: int) -> Mapping[str, int]:
+        """What is requested there, with the number of pods as "pods"; pods that are nominated and of a lower priority
+        than this do not count."""
+        node_state = self._ledger.node_state(name)
+        bookings = {} if node_state is None else node_state.bookings
+        lesser = self._ledger.disregarded("", priority, name)
+        if lesser:
+            return _sums(one for uid, one in bookings.items() if uid not in lesser)
+        changed_at = self._ledger.changed_at(name)
+        at, sums = self._sums.get(name, (-1, {}))
+        if at != changed_at:
+            sums = _sums(bookings.values())
+            self._sums[name] = changed_at, sums
+        return sums
+
+    def forget(self) -> None:
+        """Nodes have gone."""
+        self._sums.clear()
+
+
+def _sums(bookings: Iterable[Booking]) -> Amounts:
+    used: Amounts = {"pods": 0}
+    for booking in bookings:
+        used["pods"] += 1
+        for resource, amount in booking.needs.requests.items():
+            used[resource] = used.get(resource, 0) + amount
+    return used

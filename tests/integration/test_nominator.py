@@ -1,0 +1,161 @@
+"""Nominating ahead on an API server that refuses, fails and is slow: what is written, and what stays booked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from daemons import assert_eventually
+from nominating import NAME, Nominating
+from sandbox.apiserver import ApiServer
+from scheduling import pod
+from topowise.kube.api import Api
+from topowise.kube.reflector import Reflector
+from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION
+from topowise_scheduler.cluster.watch import _Pods
+from topowise_scheduler.leader.nominator import Nominator
+
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class Cluster(Nominating):
+    """Nodes of eight CPUs in the ledger; pods on the API server, and a watch of them."""
+
+    def __init__(self, api: Api, *free: str) -> None:
+        super().__init__(*free)
+        self.api = api
+        watch = _Pods(self.ledger, lambda: iter(()))
+        self.reflector = Reflector(api, "/api/v1/pods", self.service.records.decode, watch)
+        self.nominator = Nominator(api, self.ledger, self.decisions, writes=4, not_ready=self._not_ready)
+
+    def _not_ready(self) -> str | None:
+        return None if self.reflector.synced else "not yet listed"
+
+    async def read(self, name: str) -> tuple[str, str]:
+        """What the pod says: its nomination, and what we have noted of it."""
+        found: dict[str, Any] = json.loads(await self.api.request("GET", f"{PODS}/{name}"))
+        annotations = found["metadata"].get("annotations") or {}
+        return found["status"].get("nominatedNodeName", ""), annotations.get(NOMINATED_ANNOTATION, "")
+
+
+@contextlib.asynccontextmanager
+async def running(*tasks: Any) -> AsyncIterator[None]:
+    started = [asyncio.create_task(one) for one in tasks]
+    yield
+    for task in started:
+        assert not task.done(), task
+        task.cancel()
+    for task in started:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def create(server: ApiServer, name: str, cpu: str = "3", **fields: Any) -> None:
+    document = pod(name, cpu, schedulerName=NAME, **fields)
+    del document["metadata"]["uid"]
+    server.create("pods", document)
+
+
+@pytest.fixture
+async def cluster(api: Api) -> AsyncIterator[Cluster]:
+    """Two nodes, and a watch that runs."""
+    made = Cluster(api, "8", "8")
+    async with running(made.reflector.run()):
+        yield made
+
+
+async def nominated(cluster: Cluster, **expected: str) -> bool:
+    return all([await cluster.read(name) == (node, node) for name, node in expected.items()])
+
+
+async def test_pods_are_nominated_and_what_is_booked_is_what_is_written(server: ApiServer, cluster: Cluster) -> None:
+    for name in "abc":
+        create(server, name)
+    async with running(cluster.nominator.run()):
+        await assert_eventually(lambda: nominated(cluster, a="n1", b="n1", c="n2"))
+    cluster.ledger.check()
+    assert len(cluster.ledger.nominations) == 3
+    writes = [one.asked.path for one in server.log() if one.asked.method == "PATCH"]
+    assert sorted(writes) == [f"{PODS}/{name}/status" for name in "abc"]
+
+
+async def test_another_nomination_is_not_overwritten(server: ApiServer, cluster: Cluster) -> None:
+    create(server, "a")
+    await assert_eventually(lambda: len(cluster.ledger.queue) == 1)
+    write = cluster.decisions.next()
+    assert write is not None
+    body = json.dumps({"status": {"nominatedNodeName": "n2"}}).encode()
+    path = f"{PODS}/a/status"
+    await cluster.api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+    await cluster.nominator._free.acquire()
+    await cluster.nominator._write(write)
+    assert await cluster.read("a") == ("n2", "")
+    await assert_eventually(lambda: cluster.ledger.pod_state(write.record.uid).nominated == "n2")
+    assert cluster.ledger.events["nomination_conflict"] == 1
+    assert not len(cluster.ledger.nominations)
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_server_that_refuses_for_a_while(server: ApiServer, cluster: Cluster, status: int) -> None:
+    refusal = server.levers.answer(status, method="PATCH", path=f"{PODS}/*/status", retry_after=1)
+    create(server, "a")
+    async with running(cluster.nominator.run()):
+        await assert_eventually(lambda: cluster.ledger.events["nomination_failed"] >= 1)
+        # Nobody knows whether a server in trouble has written it; one that says "later" has not.
+        assert len(cluster.ledger.nominations) == (0 if status == 429 else 1)
+        server.levers.release(refusal.id)
+        if status != 429:
+            cluster.clock.now += 16
+            cluster.ledger.tick()
+        await assert_eventually(lambda: nominated(cluster, a="n1"), within=20.0)
+    cluster.ledger.check()
+
+
+async def test_without_the_right_nobody_is_booked_and_it_is_said_once(
+    server: ApiServer, cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.levers.answer(403, method="PATCH", path=f"{PODS}/*/status")
+    create(server, "a")
+    create(server, "b")
+    async with running(cluster.nominator.run()):
+        await assert_eventually(lambda: cluster.ledger.events["nomination_failed"] == 2, within=20.0)
+    assert cluster.nominated() == {}
+    assert len([one for one in caplog.records if one.getMessage() == "Cannot nominate a pod"]) == 1
+
+
+async def test_a_pod_that_is_deleted_leaves_nothing(server: ApiServer, cluster: Cluster) -> None:
+    create(server, "a", "8")
+    async with running(cluster.nominator.run()):
+        await assert_eventually(lambda: nominated(cluster, a="n1"))
+        await cluster.api.request("DELETE", f"{PODS}/a", query={"gracePeriodSeconds": "0"})
+        await assert_eventually(lambda: cluster.nominated() == {})
+        create(server, "b", "8")
+        await assert_eventually(lambda: nominated(cluster, b="n1"))
+
+
+async def test_a_new_process_takes_over_what_a_killed_one_has_written(server: ApiServer, cluster: Cluster) -> None:
+    create(server, "a", "8")
+    async with running(cluster.nominator.run()):
+        await assert_eventually(lambda: nominated(cluster, a="n1"))
+    other = Cluster(cluster.api, "8", "8")
+    other.node("n1", {"unschedulable": True})
+    async with running(other.reflector.run(), other.nominator.run()):
+        await assert_eventually(lambda: nominated(other, a="n2"))
+        await assert_eventually(lambda: list(cluster.nominated().values()) == ["n2"])
+    other.ledger.check()
+    cluster.ledger.check()
+
+
+async def test_one_that_no_node_is_left_for_is_withdrawn(server: ApiServer, cluster: Cluster) -> None:
+    create(server, "a", "8")
+    async with running(cluster.nominator.run()):
+        await assert_eventually(lambda: nominated(cluster, a="n1"))
+        cluster.node("n2", {"unschedulable": True})
+        cluster.node("n1", {"unschedulable": True})
+        await assert_eventually(lambda: nominated(cluster, a=""))
+    assert cluster.nominated() == {}
