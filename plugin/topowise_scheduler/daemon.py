@@ -36,6 +36,7 @@ from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.fitting import refuse as refuse_fitting
 from topowise_scheduler.extender.replies import NotReady, Verb
+from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.leader.alignment import AlignmentPreemption
@@ -98,7 +99,14 @@ async def run(settings: SchedulerConfiguration) -> int:
         evictions = Evictions(ledger, answers, budgets)
         served = verbs.table(
             # The dashboard shows what each call took, so each call does its own work.
-            Verbs(answers, evictions, not_synced, observer=observer, scores_ahead=observer is None),
+            Verbs(
+                answers,
+                evictions,
+                not_synced,
+                observer=observer,
+                scores_ahead=observer is None,
+                shortlist=Shortlist(answers, nodes, settings.filter.best_nodes),
+            ),
             Binder(
                 api,
                 ledger,
