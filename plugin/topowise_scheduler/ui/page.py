@@ -216,14 +216,14 @@ def node_part(node: NodePage, query: Query) -> str:
         if node.seen
         else "no new report since the service started"
     )
-    facts = [
+    words = [
         f"policy {node.policy}",
         f"scope {node.scope}",
         "exact" if node.precision == "exact" else "counts: predicted from amounts alone",
         f"kubelet {node.kubelet}" if node.kubelet else "",
-        seen,
         f"version {node.version}" if node.version else "",
     ]
+    facts = [*(escaped(one) for one in words if one), seen]
     marks = "".join(
         f"<li>{badge(mark)} {escaped(MARKS[mark].partition(': ')[2])}</li>" for mark in node.marks if mark != "p"
     )
@@ -244,7 +244,7 @@ def node_part(node: NodePage, query: Query) -> str:
     return (
         f'<div class="title"><h2><bdi>{escaped(node.name)}</bdi></h2>'
         f'<a class="close" href="{escaped(query.link(node=""))}" aria-label="Close the node">Close</a></div>'
-        f'<p class="facts">{" · ".join(escaped(fact) for fact in facts if fact)}</p>'
+        f'<p class="facts">{" · ".join(facts)}</p>'
         f"{f'<ul class=marks>{marks}{problems}</ul>' if marks or problems else ''}"
         f'<div class="picture" tabindex="0" role="group" aria-label="Picture of the machine">{node.svg}</div>{table}'
     )

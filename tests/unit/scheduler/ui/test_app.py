@@ -183,7 +183,9 @@ def test_when_a_report_came_is_remembered(site: Site) -> None:
     site.service.report(counts("n2", ("2", "0"), included=(), policy="restricted", version="8"))
     site.dashboard._sightings.update()
     assert [node[5] for node in site.state()["nodes"]] == [0, 1_700_000_060]
-    assert "22:14:20 UTC" in site.parts(node="n2")["node"][1]
+    # Text and a time that the script makes "3 min ago", not the HTML of one as text.
+    assert 'reported <time datetime="2023-11-14T22:14:20Z"' in site.parts(node="n2")["node"][1]
+    assert "&lt;time" not in site.parts(node="n2")["node"][1]
 
 
 def test_only_the_parts_that_have_changed_are_sent(site: Site) -> None:
