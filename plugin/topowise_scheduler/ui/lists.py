@@ -66,13 +66,13 @@ def reasons_in_words(reasons: Mapping[str, int]) -> list[str]:
 
 
 def _waiting(one: Waiting, query: Query) -> str:
-    links = ", ".join(pod_link(pod, query) for pod in one.pods)
-    rest = one.count - len(one.pods)
+    rest = one.count - 1
     facts = reasons_in_words(one.reasons)[:_MOST_REASONS]
     facts += [f"would fit on {counted(one.fits, 'node')}"] if one.fits else []
     why = "; ".join(facts) or "no node is reported"
+    alike = f" and {rest} more alike" if rest else ""
     return (
-        f'<tr><th scope="row">{links}{f" and {rest} more alike" if rest else ""}</th><td>{escaped(why)}</td>'
+        f'<tr><th scope="row">{pod_link(one.pod, query)}{alike}</th><td>{escaped(why)}</td>'
         f"<td>{since(one.since) if one.since else ''} <small>priority {one.priority}</small></td></tr>"
     )
 

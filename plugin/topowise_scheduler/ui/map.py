@@ -58,7 +58,7 @@ async def map_parts(state: State, query: Query, fitting: Fitting | None) -> dict
         begun = await let_others_go_first(begun)
     summary = spread_part(spread, state, query) if len(nodes) > _FEW else ""
     if not as_tiles:
-        heads = ("Node", "Policy", f"NUMA nodes: free/all {escaped(state.resource)}", "#Lost", "#Pods", "State")
+        heads = ("Node", "Policy", f"NUMA nodes: free/all {escaped(state.resource)}", "#Fragmented", "#Pods", "State")
         return {"filtered": filtered, "spread": summary, "map": table("nodes", heads, "".join(blocks))}
     return {
         "filtered": filtered,
@@ -104,7 +104,7 @@ def _group(number: int, nodes: Sequence[Node], state: State, query: Query) -> st
     lost = [node.lost for node in nodes if node.lost is not None]
     facts = [
         f"largest free {amount(max(node.most for node in nodes), state.unit)}",
-        f"{round(sum(lost) / len(lost))} % lost" if lost else "",
+        f"{round(sum(lost) / len(lost))} % fragmented" if lost else "",
         *(f"{count} {BADGES[mark]}" for mark, count in Counter("".join(node.marks for node in nodes)).items()),
     ]
     tiles = "".join(_tile(node, state, query) for node in nodes) if is_open else ""
@@ -152,7 +152,7 @@ def _lost(node: Node) -> str:
 def _tile(node: Node, state: State, query: Query) -> str:
     words = [node.name, state.policies[node.policy], *(_in_words(zone, state.unit) for zone in node.zones)]
     words += [
-        *([f"{node.lost} % lost"] if node.lost else []),
+        *([f"{node.lost} % fragmented"] if node.lost else []),
         counted(node.pods, "pod"),
         *([] if node.is_exact else ["counts"]),
         *(BADGES[mark] for mark in node.marks),

@@ -84,7 +84,7 @@ class Nodes:
             scope=settings.scope,
             precision=report.precision,
             kubelet=report.exact_for,
-            marks=self._reader.marks(name, node_state, self._ledger.quarantined_nodes),
+            marks=self._reader.marks([name]).get(name, ""),
             seen=self._sightings.of(name),
             version=report.version,
             problems=report.problems,

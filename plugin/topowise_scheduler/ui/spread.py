@@ -89,17 +89,19 @@ def _distribution(counts: Mapping[tuple[int, str], int], state: State) -> str:
     ]
     if len(rows) > 1:
         rows.append(("all", {number: sum(mine[number] for _, mine in rows) for number in _BIN_CLASSES}))
-    heads = "".join(f'<th scope="col" class="number">{words}</th>' for words in BINS)
+    shown = [*BINS, *(["not counted"] if any(mine["x"] for _, mine in rows) else [])]
+    heads = "".join(f'<th scope="col" class="number">{words}</th>' for words in shown)
     return (
         f'<table class="distribution"><caption>NUMA nodes by free share of {escaped(state.resource)}</caption>'
-        f'<thead><tr><th scope="col">Policy</th>{heads}<th scope="col" class="number">not counted</th></tr></thead>'
-        f"<tbody>{''.join(_distribution_row(policy, mine) for policy, mine in rows)}</tbody></table>"
+        f'<thead><tr><th scope="col">Policy</th>{heads}</tr></thead>'
+        f"<tbody>{''.join(_distribution_row(policy, mine, len(shown)) for policy, mine in rows)}</tbody></table>"
     )
 
 
-def _distribution_row(policy: str, counts: Mapping[str, int]) -> str:
+def _distribution_row(policy: str, counts: Mapping[str, int], columns: int) -> str:
     cells = "".join(
-        f'<td class="number{f" b{number}" if count else ""}">{count or "·"}</td>' for number, count in counts.items()
+        f'<td class="number{f" b{number}" if count else ""}">{count or "·"}</td>'
+        for number, count in list(counts.items())[:columns]
     )
     return f'<tr><th scope="row">{escaped(policy)}</th>{cells}</tr>'
 

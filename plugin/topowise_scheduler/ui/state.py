@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -41,7 +41,6 @@ _MIB: Final = 1 << 20
 _SLICE_S: Final = 0.002
 _MAX_NAMES: Final = 20
 _MAX_WAITING: Final = 20
-_FEW_PODS: Final = 3
 
 
 class Zone(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -77,11 +76,11 @@ class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Waiting(msgspec.Struct, frozen=True, gc=False):
     """Pending pods that were refused here and ask for the same; `since` is RFC 3339, of the one that waits longest.
 
-    `pods` are the first of `count`. By the nodes as they are now they fit on `fits`, and `reasons` are what is against
+    `pod` is the first of `count`. By the nodes as they are now they fit on `fits`, and `reasons` are what is against
     the others.
     """
 
-    pods: tuple[str, ...]
+    pod: str
     count: int
     priority: int
     since: str
@@ -162,13 +161,13 @@ class Reader:
         resources = await self._resources(names)
         if resource not in resources:
             resource = "cpu"
-        marked = frozenset(ledger.quarantined_nodes)
+        marks = self.marks(names)
         nodes = []
         begun = time.perf_counter()
         for name in names:
             node_state = ledger.node_state(name)
             if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
-                nodes.append(self._node(name, node_state, node_state.kubelet, resource, marked))
+                nodes.append(self._node(name, node_state, node_state.kubelet, resource, marks.get(name, "")))
             begun = await let_others_go_first(begun)
         unreported = sorted(ledger.known - set(names))
         return State(
@@ -185,16 +184,22 @@ class Reader:
             waiting=await self._waiting(names),
             waiting_count=len(ledger.waiting),
             refused=self._decisions.refused,
-            quarantined=marked,
+            quarantined=frozenset(ledger.quarantined_nodes),
             decisions=self._decisions.all(),
         )
 
-    def marks(self, name: str, node_state: NodeState, quarantined: Set[str]) -> str:
-        """The letters of what is the matter with a node."""
-        row = int(self._ledger.engine.rows([name])[0])
-        found = UNCERTAIN if row in self._ledger.possible.uncertain else ""
-        found += QUARANTINED if name in quarantined else ""
-        return found + (DAMAGED if node_state.report is not None and node_state.report.problems else "")
+    def marks(self, names: Sequence[str]) -> dict[str, str]:
+        """The letters of what is the matter with nodes, of those with which something is."""
+        uncertain, quarantined = self._ledger.possible.uncertain, self._ledger.quarantined_nodes
+        found = {}
+        for name, row in zip(names, self._ledger.engine.rows(names).tolist(), strict=True):
+            node_state = self._ledger.node_state(name)
+            is_damaged = node_state is not None and node_state.report is not None and bool(node_state.report.problems)
+            letters = (UNCERTAIN, row in uncertain), (QUARANTINED, name in quarantined), (DAMAGED, is_damaged)
+            mark = "".join([letter for letter, applies in letters if applies])
+            if mark:
+                found[name] = mark
+        return found
 
     async def _resources(self, names: Sequence[str]) -> tuple[str, ...]:
         found = {"cpu"}
@@ -222,7 +227,7 @@ class Reader:
             reasons, _ = reasons_of(names, self._answers.verdicts_of(one, names))
             found.append(
                 Waiting(
-                    pods=tuple([f"{record.namespace}/{record.name}" for record in those[:_FEW_PODS]]),
+                    pod=f"{one.namespace}/{one.name}",
                     count=len(those),
                     priority=one.priority,
                     since=_oldest(those),
@@ -233,14 +238,14 @@ class Reader:
             await asyncio.sleep(0)
         return tuple(found)
 
-    def _node(self, name: str, node_state: NodeState, kubelet: Kubelet, resource: str, quarantined: Set[str]) -> Node:
+    def _node(self, name: str, node_state: NodeState, kubelet: Kubelet, resource: str, marks: str) -> Node:
         policy = kubelet.settings.topology.policy
         mine = zones(kubelet, resource)
         return Node(
             name=name,
             policy=POLICIES.index(policy),
             is_exact=node_state.report is not None and node_state.report.precision == "exact",
-            marks=self.marks(name, node_state, quarantined),
+            marks=marks,
             pods=len(node_state.bookings),
             seen=self._sightings.of(name),
             zones=mine,
