@@ -74,8 +74,10 @@ async def run(settings: SchedulerConfiguration) -> int:
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
         )
+        decisions = ui.Decisions(settings.ui.decisions, time.time) if _has_dashboard(settings) else None
         nominates = settings.nominator.scheduler_names if settings.nominator.enabled else ()
-        records, budgets, nodes = Records(nominates), Budgets(), Nodes()
+        records = Records(nominates, None if decisions is None else decisions.seen)
+        budgets, nodes = Budgets(), Nodes()
         sources = reflectors(api, ledger, records, budgets, nodes)
 
         def not_synced() -> str | None:
@@ -87,9 +89,8 @@ async def run(settings: SchedulerConfiguration) -> int:
         view = ClusterView(ledger, answers, nodes)
         explainer = Explainer(api, view, not_synced)
         dashboard = None
-        if settings.ui.enabled and settings.read_only.port:
-            dashboard = ui.Dashboard(ledger, answers, view, explainer.explanations, not_synced, settings.ui.decisions)
-        observer = None if dashboard is None else dashboard.decisions
+        if decisions is not None:
+            dashboard = ui.Dashboard(ledger, answers, view, explainer.explanations, not_synced, decisions)
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         lag = turns.Lag(registry, metrics.PREFIX)
@@ -103,8 +104,8 @@ async def run(settings: SchedulerConfiguration) -> int:
                 answers,
                 evictions,
                 not_synced,
-                observer=observer,
-                scores_ahead=observer is None,
+                observer=decisions,
+                scores_ahead=decisions is None,
                 shortlist=Shortlist(answers, nodes, settings.filter.best_nodes),
             ),
             Binder(
@@ -112,7 +113,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 ledger,
                 records,
                 not_synced,
-                observer=observer,
+                observer=decisions,
                 tells_prediction=settings.extender.predictions,
             ),
             explainer,
@@ -165,6 +166,10 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
+
+
+def _has_dashboard(settings: SchedulerConfiguration) -> bool:
+    return settings.ui.enabled and bool(settings.read_only.port)
 
 
 def _callers(port: Extender | ReadOnly) -> Callers:
