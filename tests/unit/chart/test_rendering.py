@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import ssl
 import subprocess
 from collections.abc import Callable
