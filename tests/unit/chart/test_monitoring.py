@@ -165,7 +165,9 @@ def test_alerts_can_be_left_out_and_get_links(render: Any, alerts: list[Document
     assert {rule["alert"] for rule in rules} == {one["alert"] for one in alerts} - {"TopowiseNodesUnreported"}
     assert rules[0]["annotations"]["runbook_url"] == "https://example.com/alerts.md#topowiseexporterdown"
     assert rules[0]["expr"] == alerts[0]["expr"]
-    (group, *_) = render("", "monitoring.prometheusRule.enabled=true").named("PrometheusRule", "topowise")["spec"]["groups"]
+    (group, *_) = render("", "monitoring.prometheusRule.enabled=true").named("PrometheusRule", "topowise")["spec"][
+        "groups"
+    ]
     assert group["rules"][0] == alerts[0]
 
 
