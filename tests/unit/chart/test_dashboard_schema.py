@@ -1,7 +1,7 @@
 """Grafana would import the dashboard and lose nothing of it, by the schema that Grafana makes its own types from.
 
-The types (grafana-foundation-sdk) read a document leniently: what the schema does not know is left out. So what is read is
-written again, and has to be all that was given.
+The types (grafana-foundation-sdk) read a document leniently: what the schema does not know is left out. So what is read
+is written again, and has to be all that was given.
 """
 
 from __future__ import annotations
