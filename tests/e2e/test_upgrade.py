@@ -1,7 +1,7 @@
 """An upgrade to the code of today, and the way back: daemons of earlier commits and of now over the same objects.
 
 The earlier ones are run from their own tree, out of the history, with today's libraries. What is held to
-docs/development/releases.md: objects go both ways, a configuration is taken or refused with a line that can be acted on.
+docs/development/releases.md: objects go both ways, a configuration is taken or refused in a line that can be acted on.
 """
 
 from __future__ import annotations
