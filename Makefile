@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo demo-stop test check bench e2e fuzz mutants coverage audit sbom images load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test check bench e2e fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
 
 help: ## What there is to type.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -50,6 +50,9 @@ sbom: venv ## What ships, as a CycloneDX document with licences: dist/topowise.c
 
 images: venv ## The container image as dist/topowise-ARCH.tar, with buildah, podman or docker; ARCH="amd64 arm64", BASE=image.
 	@$(BIN)/python -m images build $(addprefix --architecture ,$(ARCH)) $(if $(BASE),--base $(BASE)) $(if $(IMAGE),--repository $(IMAGE))
+
+base: venv ## Names the image's base by the digest that its tag has today, in hack/images/Dockerfile; asks its registry.
+	@$(BIN)/python -m images renew-base
 
 load: venv ## That image into a cluster without a registry: INTO=kind|k3s|containerd, CLUSTER= for kind's name.
 	@$(BIN)/python -m images load $(if $(INTO),--into $(INTO)) $(if $(CLUSTER),--cluster $(CLUSTER))
