@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo demo-stop test check bench e2e fuzz mutants coverage audit sbom images load push chart docs-site sign release-check release-notes gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test check bench e2e fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
 
 help: ## What there is to type.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -51,6 +51,9 @@ sbom: venv ## What ships, as a CycloneDX document with licences: dist/topowise.c
 images: venv ## The container image as dist/topowise-ARCH.tar, with buildah, podman or docker; ARCH="amd64 arm64", BASE=image.
 	@$(BIN)/python -m images build $(addprefix --architecture ,$(ARCH)) $(if $(BASE),--base $(BASE)) $(if $(IMAGE),--repository $(IMAGE))
 
+base: venv ## Names the image's base by the digest that its tag has today, in hack/images/Dockerfile; asks its registry.
+	@$(BIN)/python -m images renew-base
+
 load: venv ## That image into a cluster without a registry: INTO=kind|k3s|containerd, CLUSTER= for kind's name.
 	@$(BIN)/python -m images load $(if $(INTO),--into $(INTO)) $(if $(CLUSTER),--cluster $(CLUSTER))
 
@@ -69,8 +72,11 @@ sign: venv ## Signs what make push has pushed, by its digest; needs cosign, and 
 release-check: ## Do package, chart and TAG name the same version?
 	@hack/release version $(TAG)
 
-release-notes: ## What CHANGELOG.md says of TAG (default: what is unreleased), as dist/notes.md.
+release-notes: ## What CHANGELOG.md says of TAG (default: what is unreleased, with changes/), as dist/notes.md.
 	@hack/release notes $(TAG)
+
+changelog: ## The fragments of changes/ into CHANGELOG.md, as the section of VERSION.
+	@hack/changes release $(VERSION)
 
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
 	@$(BIN)/python hack/gen-proto
