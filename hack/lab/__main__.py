@@ -11,6 +11,7 @@ from typing import Final
 
 from images.application import REPOSITORY, ImageError
 from lab import pages, results, running, starting, testing
+from lab.cluster import Lab
 from lab.errors import LabError
 from sandbox import kept
 
@@ -61,7 +62,7 @@ def _do(args: argparse.Namespace) -> int:
     return 0
 
 
-def _up(machines: list[str]) -> starting.Lab:
+def _up(machines: list[str]) -> Lab:
     """Whatever goes wrong, nothing is left running."""
     if kept.running(running.LINK):
         raise LabError("a lab is running already; make lab ARGS=down ends it")

@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -21,6 +22,8 @@ NODES: Final = "/api/v1/nodes"
 _TIMEOUT_S: Final = 30.0
 # A watch that is silent for longer is asked for anew.
 _WATCH_S: Final = 600
+# Changes that a watch remembers.
+_KEPT: Final = 2000
 
 
 class Api:
@@ -91,7 +94,7 @@ def wait(found: Callable[[], Found | None], seconds: float, what: str, every: fl
 
 
 class Watch(threading.Thread):
-    """Keeps the objects of a collection by name, and of each change when it came (by this machine's clock)."""
+    """Keeps the objects of a collection by name, and of the last changes when each came (by this machine's clock)."""
 
     def __init__(self, api: Api, path: str) -> None:
         super().__init__(daemon=True, name=f"watch {path}")
@@ -99,7 +102,7 @@ class Watch(threading.Thread):
         self._changed = threading.Condition()
         self._ended = False
         self.objects: dict[str, Json] = {}
-        self.log: list[tuple[float, str, Json]] = []
+        self._log: deque[tuple[float, str, Json]] = deque(maxlen=_KEPT)
         self.start()
 
     def run(self) -> None:
@@ -112,6 +115,11 @@ class Watch(threading.Thread):
     def end(self) -> None:
         """It ends with its next event; nobody waits for that."""
         self._ended = True
+
+    def since(self, when: float) -> list[tuple[float, str, Json]]:
+        """Changes that came then or later: when, whose, to what."""
+        with self._changed:
+            return [one for one in self._log if one[0] >= when]
 
     def _list(self) -> str:
         listed = self._api.call("GET", self._path)
@@ -137,7 +145,7 @@ class Watch(threading.Thread):
                 self.objects.pop(name, None)
             else:
                 self.objects[name] = item
-            self.log.append((now, name, item))
+            self._log.append((now, name, item))
             self._changed.notify_all()
 
     def until(self, found: Callable[[dict[str, Json]], Found | None], seconds: float) -> Found | None:

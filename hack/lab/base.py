@@ -194,6 +194,7 @@ def _make(target: Path, tar: bytes, key: Path, environment: Mapping[str, str]) -
         raise LabError(
             f"mmdebstrap failed with {done.returncode}, see {log}: {' '.join(log.read_text().split())[-400:]}"
         )
+    (part / "root").rmdir()
     part.rename(target)
 
 

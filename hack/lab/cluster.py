@@ -106,7 +106,7 @@ class Lab:
 
         wait(ready, _READY_S, f"node {name} is Ready", 0.5)
 
-    def truth(self, name: str) -> truth.Truth:
+    def holding(self, name: str) -> truth.Truth:
         """What its kubelet says, as soon as it says anything. Raises LabError."""
 
         def told() -> truth.Truth | None:
@@ -117,7 +117,7 @@ class Lab:
 
         return wait(told, _READY_S, f"the agent of {name} has read the kubelet's state", 0.5)
 
-    def machine(self, name: str) -> dict[int, truth.Node]:
+    def nodes(self, name: str) -> dict[int, truth.Node]:
         """Its NUMA nodes by its own kernel, read once after each boot."""
         if name not in self.hardware:
             told = wait(lambda: self._sys(name), _READY_S, f"the agent of {name} answers", 0.5)
@@ -138,7 +138,7 @@ class Lab:
             return ["there is no object"]
         if unconfirmed := attribute(raw, "topowise.io/unconfirmed"):
             return [f"the object is unconfirmed: {unconfirmed}"]
-        return truth.differences(raw, self.machine(name), self.truth(name))
+        return truth.differences(raw, self.nodes(name), self.holding(name))
 
     def settle(self, seconds: float = _SETTLED_S) -> list[str]:
         """Until every object is as its guest; what is different still, after that time."""
@@ -151,8 +151,9 @@ class Lab:
 
     def explain(self, pod: Json) -> dict[str, Json]:
         """What the service says of each node."""
-        url = f"http://127.0.0.1:{self.plan.extender}/explain"
-        request = urllib.request.Request(url, json.dumps(pod).encode(), method="POST")
+        url = f"http://127.0.0.1:{self.plan.explaining}/explain"
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, json.dumps(pod).encode(), headers, method="POST")
         with urllib.request.urlopen(request, timeout=20) as answer:
             said = json.load(answer)
         if isinstance(said, dict):

@@ -40,7 +40,7 @@ def node_user(guest: str) -> str:
 
 def kubeconfig(directory: Path, port: int, user: str = ADMIN) -> Path:
     """Of a user on this machine."""
-    path = directory / f"kubeconfig-{user.replace(':', '-')}"
+    path = directory / ("kubeconfig" if user == ADMIN else f"kubeconfig-{user.replace(':', '-')}")
     return kubeconfigs.write(path, _url(port), token=token_of(user), insecure=True)
 
 
@@ -63,7 +63,7 @@ def start(processes: Processes, plan: Plan) -> None:
     arguments = apiserver_arguments(folder, work, etcd, plan.api, users)
     own = ["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"]
     processes.start("kube-apiserver", [*arguments, *own])
-    _until_ready(processes, client(plan.api))
+    _until_ready(processes, client(plan.api), "kube-apiserver")
     processes.start("kube-controller-manager", _manager(folder, work, plan.api, manager_port))
 
 
@@ -76,11 +76,13 @@ def start_schedulers(processes: Processes, plan: Plan) -> None:
         "kind": "SchedulerConfiguration",
         "client": {"kubeconfig": str(kubeconfig_path)},
         "extender": {"port": plan.extender},
-        "serving": {"address": "127.0.0.1", "port": plan.service},
+        "readOnly": {"port": plan.explaining},
+        "serving": {"address": "127.0.0.1", "port": plan.metrics},
     }
     config = work / "topowise.yaml"
     config.write_text(yaml.safe_dump(service))
     processes.start("topowise-scheduler", [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"])
+    _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), "topowise-scheduler")
     (port,) = free_ports(1)
     asked = {"extenders": [stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}")]}
     processes.start("kube-scheduler", stock_scheduler.arguments(folder, work, kubeconfig_path, asked, port))
@@ -103,7 +105,7 @@ def _url(port: int) -> str:
     return f"https://127.0.0.1:{port}"
 
 
-def _until_ready(processes: Processes, api: Api) -> None:
+def _until_ready(processes: Processes, api: Api, name: str) -> None:
     def ready() -> bool:
         processes.check()
         try:
@@ -112,4 +114,4 @@ def _until_ready(processes: Processes, api: Api) -> None:
         except OSError:
             return False
 
-    wait(ready, _READY_S, "kube-apiserver is ready")
+    wait(ready, _READY_S, f"{name} is ready")

@@ -111,7 +111,7 @@ class Placing:
         node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
         identity = (pod["metadata"]["namespace"], pod["metadata"]["name"])
         predicted = truth.predicted(pod)
-        found = truth.agreement(predicted, uid, identity, self._lab.truth(node), self._lab.machine(node))
+        found = truth.agreement(predicted, uid, identity, self._lab.holding(node), self._lab.nodes(node))
         if found.exact:
             self.tally.counts[EXACT if predicted else UNPREDICTED] += 1
         elif found.equal:

@@ -66,7 +66,7 @@ def command(machine: Machine, base: Base, disks: Disks, ports: Ports, work: Path
         *("-initrd", str(base.initrd)),
         *("-append", _kernel_line(machine)),
         *("-display", "none", "-nodefaults", "-no-user-config", "-no-reboot"),
-        *("-serial", f"file:{work / 'serial.log'}"),
+        *("-serial", f"file:{work / machine.name}.serial.log"),
         *_drive("vda", f"file={disks.own},cache=unsafe,discard=unmap", 3),
         *_drive("vdb", f"file={disks.shared},format=raw,readonly=on", 4),
         *("-netdev", _network(ports)),

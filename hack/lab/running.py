@@ -31,7 +31,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     api: int
     extender: int
-    service: int
+    explaining: int
+    metrics: int
     accelerator: str
     guests: dict[str, Ports]
 

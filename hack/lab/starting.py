@@ -57,7 +57,6 @@ def up(names: Sequence[str]) -> Lab:
     plan = _plan(names)
     running.write(directory, plan)
     controlplane.start(Processes(directory), plan)
-    controlplane.kubeconfig(directory, plan.api).replace(directory / "kubeconfig")
     lab = Lab(directory, plan)
     progress.part(f"guests {', '.join(lab.guests)} boot ({plan.accelerator})")
     for name in lab.guests:
@@ -65,6 +64,9 @@ def up(names: Sequence[str]) -> Lab:
     _install(lab)
     for guest in lab.guests.values():
         guest.until_booted()
+    progress.part("topowise-scheduler and kube-scheduler")
+    # Pods of DaemonSets are placed by it too.
+    controlplane.start_schedulers(lab.processes, plan)
     progress.part("images into containerd")
     for name in lab.guests:
         _import(lab, name)
@@ -77,8 +79,6 @@ def up(names: Sequence[str]) -> Lab:
     chart.until_rolled_out(lab.api)
     for name in lab.guests:
         _until_devices(lab, name)
-    progress.part("topowise-scheduler and kube-scheduler")
-    controlplane.start_schedulers(lab.processes, plan)
     progress.part("objects as the guests are")
     lab.watch()
     if different := lab.settle():
@@ -88,10 +88,9 @@ def up(names: Sequence[str]) -> Lab:
 
 
 def _plan(names: Sequence[str]) -> Plan:
-    ports = iter(free_ports(3 + 3 * len(names)))
-    own = [next(ports) for _ in range(3)]
-    guests = {name: Ports(*(next(ports) for _ in range(3))) for name in names}
-    return Plan(own[0], own[1], own[2], qemu.accelerator(), guests)
+    own, others = free_ports(4), iter(free_ports(3 * len(names)))
+    guests = {name: Ports(*(next(others) for _ in range(3))) for name in names}
+    return Plan(own[0], own[1], own[2], own[3], qemu.accelerator(), guests)
 
 
 def _shared(directory: Path, binaries: Path) -> None:

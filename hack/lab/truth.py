@@ -183,7 +183,7 @@ def _published(container: holdings.Container) -> Held:
 
 
 def _of_zones(topology: nrt.NodeResourceTopology, machine: Mapping[int, Node]) -> Iterable[str]:
-    zones = {zone.name: zone for zone in topology.zones}
+    zones = {zone.name: zone for zone in topology.zones or ()}
     names = {nrt.zone_name(node) for node in machine}
     if zones.keys() != names:
         yield f"zones are {sorted(zones)} and not {sorted(names)}"

@@ -44,7 +44,8 @@ MESSAGES: Final = {
     "ContainerAllocateResponse": {},
     "AllocateResponse": {1: "container_responses *ContainerAllocateResponse"},
 }
-SCALARS: Final = {"bool": 8, "string": 9, "int64": 3}
+MESSAGE: Final[Any] = 11
+SCALARS: Final[dict[str, Any]] = {"bool": 8, "string": 9, "int64": 3}
 
 
 def messages() -> dict[str, Any]:
@@ -56,8 +57,8 @@ def messages() -> dict[str, Any]:
             field, kind = spelt.split()
             added = message.field.add(name=field, number=number, label=3 if kind.startswith("*") else 1)
             kind = kind.removeprefix("*")
-            added.type = SCALARS.get(kind, 11)
-            if added.type == 11:
+            added.type = SCALARS.get(kind, MESSAGE)
+            if kind not in SCALARS:
                 added.type_name = f".{PACKAGE}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
@@ -102,7 +103,7 @@ class Plugin:
             "ListAndWatch": (stream, self.watch, "Empty"),
             "Allocate": (unary, self.allocate, "AllocateRequest"),
         }
-        made = {
+        made: dict[str, Any] = {
             name: kind(method, KINDS[request].FromString, lambda reply: reply.SerializeToString())
             for name, (kind, method, request) in methods.items()
         }
@@ -133,7 +134,7 @@ def register(resource: str, endpoint: str) -> None:
     request = KINDS["RegisterRequest"](version=PACKAGE, endpoint=endpoint, resource_name=resource)
     # The authority must be one that the kubelet's gRPC takes; of a unix socket it would be the path.
     with grpc.insecure_channel(f"unix://{FOLDER}/kubelet.sock", [("grpc.default_authority", "localhost")]) as channel:
-        call = channel.unary_unary(
+        call: Any = channel.unary_unary(
             f"/{PACKAGE}.Registration/Register",
             request_serializer=lambda sent: sent.SerializeToString(),
             response_deserializer=KINDS["Empty"].FromString,

@@ -30,7 +30,7 @@ def kubelet_restart(lab: Lab) -> Part:
     for name in lab.guests:
         kept = _occupy(lab, name)
         lab.settle()
-        since, start = len(lab.reports.log), time.monotonic()
+        since, start = time.time(), time.monotonic()
         lab.restart_kubelet(name)
         seconds[f"s until {name} is Ready"] = round(time.monotonic() - start, 1)
         placing = Placing(lab, 3, 0.0)
@@ -54,8 +54,8 @@ def _occupy(lab: Lab, node: str) -> list[str]:
     return names
 
 
-def _lacking(lab: Lab, node: str, since: int, names: list[str]) -> int:
-    texts = [attribute(raw, "topowise.io/holdings") for _, of_node, raw in lab.reports.log[since:] if of_node == node]
+def _lacking(lab: Lab, node: str, since: float, names: list[str]) -> int:
+    texts = [attribute(raw, "topowise.io/holdings") for _, of_node, raw in lab.reports.since(since) if of_node == node]
     return sum(any(f'["default","{name}",[["' not in text for name in names) for text in texts)
 
 
@@ -117,7 +117,7 @@ def restart(lab: Lab, name: str) -> None:
     guest.until_booted()
     lab.join(name)
     lab.until_ready(name, lab.now(name))
-    lab.truth(name)
+    lab.holding(name)
 
 
 def exporter_upgrade(lab: Lab) -> Part:

@@ -26,7 +26,7 @@ def object_equals_truth(lab: Lab) -> Part:
             placing.place(pod)
         tally.counts += placing.tally.counts
     problems += [f"with {len(lab.live())} pods: {one}" for one in lab.settle()]
-    zones = {name: len(lab.machine(name)) for name in lab.guests}
+    zones = {name: len(lab.nodes(name)) for name in lab.guests}
     figures: dict[str, Any] = {"pods on the nodes": len(lab.live())}
     figures |= {f"NUMA nodes of {name}": count for name, count in zones.items()}
     lab.clear()
@@ -45,14 +45,14 @@ def latency(lab: Lab) -> Part:
         placed = until_placed(lab, small(name), 60)
         where = placed["spec"]["nodeName"]
         changed = _changed(lab, where, ("default", name))
-        seen = _first_seen(lab, where, name)
+        seen = _first_seen(lab, where, name, created)
         if seen is None or changed is None:
             problems.append(f"{name} did not come into the object of {where}")
         else:
             found.append(seen - changed)
             from_creation.append(seen - created)
         lab.delete([name])
-    figures = {
+    figures: dict[str, Any] = {
         "pods": len(found),
         "state file to object, p50 s": percentile(found, 0.5),
         "state file to object, p90 s": percentile(found, 0.9),
@@ -63,7 +63,7 @@ def latency(lab: Lab) -> Part:
 
 def _changed(lab: Lab, node: str, pod: tuple[str, str]) -> float | None:
     """When the kubelet last wrote one of its files, by this machine's clock, once it lists the pod."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
         seen = lab.guests[node].seen()
         told = truth.read(seen.told)
@@ -73,10 +73,10 @@ def _changed(lab: Lab, node: str, pod: tuple[str, str]) -> float | None:
     return None
 
 
-def _first_seen(lab: Lab, node: str, name: str) -> float | None:
-    deadline = time.monotonic() + 30
+def _first_seen(lab: Lab, node: str, name: str, since: float) -> float | None:
+    deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        for when, of_node, raw in list(lab.reports.log):
+        for when, of_node, raw in lab.reports.since(since):
             if of_node == node and f'["default","{name}",[["' in attribute(raw, "topowise.io/holdings"):
                 return when
         time.sleep(0.2)
@@ -90,11 +90,10 @@ def idle(lab: Lab) -> Part:
     time.sleep(5)
     before = {name: lab.reports.objects[name]["metadata"]["resourceVersion"] for name in lab.guests}
     cpu = {name: _exporter(lab, name).get("process_cpu_seconds_total", 0.0) for name in lab.guests}
-    start = time.monotonic()
-    count = len(lab.reports.log)
+    start = time.time()
     time.sleep(_IDLE_S)
-    writes = len(lab.reports.log) - count
-    seconds = time.monotonic() - start
+    writes = len(lab.reports.since(start))
+    seconds = time.time() - start
     problems = [] if writes == 0 else [f"{writes} writes of objects, expected none"]
     figures: dict[str, Any] = {"seconds": round(seconds), "writes": writes}
     for name in lab.guests:
