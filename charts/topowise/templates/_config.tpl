@@ -80,12 +80,6 @@ tlsConfig: {{- toYaml . | nindent 2 }}
 {{/* Liveness and readiness of a daemon, of its config. */}}
 {{- define "topowise.probes" -}}
 {{- if include "topowise.isServing" . }}
-# A node that is short of CPU may take a minute to start Python; until then nobody is killed for not answering.
-startupProbe:
-  httpGet: {path: /livez, port: metrics, scheme: {{ include "topowise.servingScheme" . | upper }}}
-  periodSeconds: 2
-  timeoutSeconds: 5
-  failureThreshold: 60
 livenessProbe:
   httpGet: {path: /livez, port: metrics, scheme: {{ include "topowise.servingScheme" . | upper }}}
   periodSeconds: 10
