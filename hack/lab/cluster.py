@@ -43,7 +43,6 @@ class Lab:
         }
         self.changed: dict[str, Json] = {name: {} for name in self.guests}
         self.hardware: dict[str, dict[int, truth.Node]] = {}
-        self.boots = 0
 
     def watch(self) -> None:
         """From now on objects and pods are followed."""
@@ -105,6 +104,17 @@ class Lab:
             )
 
         wait(ready, _READY_S, f"node {name} is Ready", 0.5)
+
+    def until_devices(self, name: str) -> None:
+        """Until every device plug-in of its machine has registered. Raises LabError."""
+        wanted = {one.resource for one in self.machines[name].devices}
+
+        def there() -> bool:
+            node = self.api.find(f"{NODES}/{name}") or {}
+            allocatable = node.get("status", {}).get("allocatable", {})
+            return all(int(allocatable.get(resource, 0)) > 0 for resource in wanted)
+
+        wait(there, _READY_S, f"{', '.join(sorted(wanted))} on {name}", 0.5)
 
     def holding(self, name: str) -> truth.Truth:
         """What its kubelet says, as soon as it says anything. Raises LabError."""

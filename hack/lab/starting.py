@@ -12,9 +12,8 @@ from typing import Final
 
 import images.__main__ as building
 from images import engines, load
-from images.application import REPOSITORY, ImageError
+from images.application import REPOSITORY
 from lab import base, chart, controlplane, instruments, machine, qemu, running, series
-from lab.api import NODES, wait
 from lab.cluster import Lab
 from lab.errors import LabError
 from lab.qemu import Ports
@@ -24,7 +23,6 @@ from sandbox.processes import free_ports
 _PAUSE: Final = "localhost/lab-pause:1"
 _PARTS: Final = 9
 _IMPORT_S: Final = 900.0
-_DEVICES_S: Final = 300.0
 
 
 class Progress:
@@ -78,7 +76,7 @@ def up(names: Sequence[str]) -> Lab:
     progress.part("device plug-ins, and the exporter of the chart")
     chart.until_rolled_out(lab.api)
     for name in lab.guests:
-        _until_devices(lab, name)
+        lab.until_devices(name)
     progress.part("objects as the guests are")
     lab.watch()
     if different := lab.settle():
@@ -137,23 +135,9 @@ def _install(lab: Lab) -> None:
         lab.api.create(f"/apis/apps/v1/namespaces/{instruments.NAMESPACE}/daemonsets", instruments.daemon_set(each))
 
 
-def _until_devices(lab: Lab, name: str) -> None:
-    wanted = {one.resource for one in lab.machines[name].devices}
-
-    def there() -> bool:
-        node = lab.api.find(f"{NODES}/{name}") or {}
-        allocatable = node.get("status", {}).get("allocatable", {})
-        return all(int(allocatable.get(resource, 0)) > 0 for resource in wanted)
-
-    wait(there, _DEVICES_S, f"{', '.join(sorted(wanted))} on {name}", 0.5)
-
-
 def again() -> Lab:
     """The lab that runs. Raises LabError."""
     lab = Lab(*running.plan())
     lab.processes.check()
     lab.watch()
     return lab
-
-
-__all__ = ["ImageError", "Progress", "again", "up"]

@@ -86,6 +86,7 @@ def reconfigure(lab: Lab, name: str, changed: Json) -> None:
     lab.changed[name] = changed
     lab.configure(name)
     lab.restart_kubelet(name, forget=True)
+    lab.until_devices(name)
 
 
 def reboot(lab: Lab) -> Part:
@@ -109,7 +110,7 @@ def reboot(lab: Lab) -> Part:
 def restart(lab: Lab, name: str) -> None:
     """QEMU ends when a guest reboots, so that it is started again with the disk that it had."""
     guest = lab.guests[name]
-    guest.attempt("sync; systemctl reboot", seconds=60)
+    guest.attempt("sync; systemctl reboot --force", seconds=60)
     wait(lambda: lab.processes.has_ended(f"guest-{name}"), 120, f"guest {name} goes off", 0.5)
     guest.forget_connection()
     lab.hardware.pop(name, None)
@@ -117,7 +118,7 @@ def restart(lab: Lab, name: str) -> None:
     guest.until_booted()
     lab.join(name)
     lab.until_ready(name, lab.now(name))
-    lab.holding(name)
+    lab.until_devices(name)
 
 
 def exporter_upgrade(lab: Lab) -> Part:
@@ -186,7 +187,7 @@ def rejoin(lab: Lab) -> Part:
     before = lab.api.call("GET", f"{NODES}/{name}")["metadata"]["uid"]
     start = time.monotonic()
     lab.kubectl("delete", "node", name)
-    is_gone = lab.reports.until(lambda reports: name not in reports, 120)
+    is_gone = lab.reports.until(lambda reports: name not in reports, 60)
     gone = round(time.monotonic() - start, 1)
     lab.restart_kubelet(name, forget=True)
     chart.until_rolled_out(lab.api)
