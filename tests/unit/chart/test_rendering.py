@@ -238,7 +238,7 @@ def test_the_ports_follow_the_configuration(render: Any) -> None:
 def test_nobody_probes_a_port_that_is_not_there(render: Any, off: str) -> None:
     made = render("", f"exporter.config.{off}", "monitoring.monitor.enabled=true")
     (container,) = made.pod("DaemonSet", "topowise-exporter")["containers"]
-    assert not {"ports", "livenessProbe", "readinessProbe"} & container.keys()
+    assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & container.keys()
     assert "topowise-exporter" not in {one["metadata"]["name"] for one in made.kinds("PodMonitor")}
 
 
@@ -246,6 +246,13 @@ def test_probes_speak_tls_where_the_port_does(render: Any) -> None:
     files = "exporter.config.serving.tls.certFile=/tls/crt", "exporter.config.serving.tls.keyFile=/tls/key"
     (container,) = render("", *files).pod("DaemonSet", "topowise-exporter")["containers"]
     assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_who_starts_slowly_is_not_killed_for_it(render: Any) -> None:
+    """On a node short of CPU the exporter needed 60 s to listen, and its liveness probe ended it after 30."""
+    (container,) = render("").pod("DaemonSet", "topowise-exporter")["containers"]
+    assert container["startupProbe"]["httpGet"] == container["livenessProbe"]["httpGet"]
+    assert container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"] >= 120
 
 
 def test_the_remote_extender_speaks_mutual_tls(render: Any, tmp_path: Path) -> None:
