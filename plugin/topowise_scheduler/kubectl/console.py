@@ -36,11 +36,15 @@ class Console(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What goes to stdout as it is, the exit status, and lines for stderr."""
+    """What goes to stdout as it is, the exit status, and lines for stderr.
+
+    `key` is what is new if it changes, the text itself if it is "".
+    """
 
     text: str
     status: int = 0
     notes: Sequence[str] = ()
+    key: str = ""
 
 
 class Progress:

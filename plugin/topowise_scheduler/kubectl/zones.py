@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from topowise import nrt, quantity
 from topowise.errors import ParseError
 from topowise.pods import HUGEPAGES
+from topowise_scheduler.report import Report
 from topowise_scheduler.view.explanation import human
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -84,6 +85,11 @@ def fragmentation(zones: Zones) -> int | None:
     most = max((zone["cpu"].allocatable // 1000 for zone in zones if "cpu" in zone), default=0)
     ideal = min(sum(free), most)
     return round(100 * (ideal - max(free)) / ideal) if ideal else None
+
+
+def lost(report: Report, zones: Zones) -> int | None:
+    """The fragmentation of a node on which anything is aligned at all."""
+    return None if report.empty.settings.topology.policy == "none" else fragmentation(zones)
 
 
 def spell(resource: str, amount: int) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from topowise.errors import SourceError
 from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl import objects
+from topowise_scheduler.kubectl import objects, shown
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.doctor import definition, exporters, kube_scheduler, kubelets, pods, pools, reports
 from topowise_scheduler.kubectl.doctor.finding import SEVERITIES, Finding, Severity, together
@@ -41,9 +41,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         there = _examine(Kubectl(options.context, options.kubeconfig), found, console, options.patience)
     merged = together(found)
     status = 1 if any(one.severity != "note" for one in merged) else 0
-    if options.output == "json":
+    if options.output in ("json", "yaml"):
         findings = [{**msgspec.to_builtins(one), "thing": one.thing} for one in merged]
-        return Answer(msgspec.json.format(msgspec.json.encode(findings), indent=2).decode() + "\n", status)
+        return Answer(shown.spell(findings, options.output), status)
     return Answer(_text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config)), status)
 
 

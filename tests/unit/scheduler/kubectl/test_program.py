@@ -111,7 +111,7 @@ def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ([""], "nodes node explain fits simulate defrag doctor completion"),
+        ([""], "nodes node explain fits simulate defrag doctor completion help"),
         (["no"], "nodes node"),
         (["node", "-f", "CLUSTER", "metal-"], "metal-a metal-b metal-c"),
         (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml"),
@@ -119,6 +119,12 @@ def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
         (["simulate", "--strategy", "Least"], "LeastAllocated LeastNUMANodes"),
         (["doctor", "--sch"], "--scheduler-config"),
         (["completion", "f"], "fish"),
+        (["help", "no"], "nodes node"),
+        (["nodes", "-f", "CLUSTER", "edge-1", "metal-a"], "metal-a"),
+        (["node", "-f", "CLUSTER", "node/e"], "node/edge-1"),
+        (["explain", "-f", "nosuch", "--nodes-file", "CLUSTER", "--node", "edge"], "edge-1"),
+        (["fits", "nobody/"], ""),
+        (["nodes", "--interval", ""], ""),
         (["nobody", ""], ""),
     ],
 )
