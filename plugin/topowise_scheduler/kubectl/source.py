@@ -24,6 +24,10 @@ class MissingError(SourceError):
     """The server knows no such object, or no such kind."""
 
 
+class ForbiddenError(SourceError):
+    """The user may not read that."""
+
+
 class Kubectl:
     """The user's kubectl, in the context and with the kubeconfig that were named, if any."""
 
@@ -97,6 +101,8 @@ class Kubectl:
         why = said[-1].strip() if said else "failed without a word"
         if "(NotFound)" in why:
             return MissingError(command, why)
+        if "(Forbidden)" in why:
+            return ForbiddenError(command, why)
         return SourceError(command, why)
 
 
