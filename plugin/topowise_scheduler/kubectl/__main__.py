@@ -29,6 +29,14 @@ def main(argv: list[str] | None = None) -> int:
     except TopowiseError as exc:
         sys.stderr.write(f"error: {exc}\n")
         return _TROUBLE
+    except ModuleNotFoundError as exc:
+        if exc.name != "numpy":
+            raise
+        # The file for laptops is without it.
+        sys.stderr.write(
+            f"error: {given[0]}: needs numpy, expected it in {sys.executable}: python3 -m pip install numpy\n"
+        )
+        return _TROUBLE
     except BrokenPipeError:
         # `| head` has seen enough; the interpreter would complain once more while it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

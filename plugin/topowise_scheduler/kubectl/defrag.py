@@ -7,12 +7,13 @@ from collections import Counter
 from typing import Any, Final
 
 from topowise.errors import SourceError
+from topowise.runtime.progress import Progress
 from topowise_scheduler import defrag
 from topowise_scheduler.defrag import Plan, Step
 from topowise_scheduler.kubectl import cluster, shown
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.columns import columns
-from topowise_scheduler.kubectl.console import Answer, Console, Progress
+from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.manifests import Wanted, not_looked_at
 from topowise_scheduler.view import placed
 from topowise_scheduler.view.picture.words import counted

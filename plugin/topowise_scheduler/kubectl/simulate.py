@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from topowise.runtime.progress import Progress
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubectl import cluster, shown
 from topowise_scheduler.kubectl import console as colours
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     known, wanted, notes = cluster.open_with_manifests(options, options.strategy)
     notes += not_looked_at(wanted)
-    placed = Simulation(known).place(wanted)
+    placed = Simulation(known).place(wanted, Progress())
     refused = [one for one in placed if not one.node]
     status = 1 if refused else 0
     if options.output in ("json", "yaml"):
@@ -115,13 +116,15 @@ class Simulation:
         self._serial = -1
         self._changed: list[str] = []
 
-    def place(self, wanted: Sequence[Wanted]) -> list[SimulatedPod]:
+    def place(self, wanted: Sequence[Wanted], progress: Callable[[str], None] = lambda _: None) -> list[SimulatedPod]:
         """All wanted pods, by priority and then in order."""
+        total = sum(one.count for one in wanted)
         # A pod that found no room leaves none to the next one of its kind.
         nowhere: dict[int, SimulatedPod] = {}
         placed = []
         for one in sorted(wanted, key=lambda wanted: -(wanted.pod.spec.priority or 0)):
             for pod in map(one.numbered, range(one.count)):
+                progress(f"pod {len(placed) + 1} of {total}")
                 before = nowhere.get(one.serial)
                 if before is not None:
                     placed.append(msgspec.structs.replace(before, pod=_name(pod), reasons={}))

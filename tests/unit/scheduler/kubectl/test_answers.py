@@ -16,6 +16,7 @@ from topowise import nrt, pods
 from topowise.errors import SourceError
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.kubectl import __main__ as program
+from topowise_scheduler.kubectl import arguments, cluster, simulate
 from topowise_scheduler.kubectl.console import Answer
 from topowise_scheduler.kubelet import Kubelet
 
@@ -113,6 +114,14 @@ def test_simulate_takes_priorities_first_and_then_the_order_of_files(ask: Ask, s
     names = [pod["pod"] for pod in json.loads(answer.text)["pods"]]
     assert names == ["default/written", "default/named", "default/first", "default/second", "default/odd"]
     assert "warning: priority class 'nobody-knows' is not known; its pods are taken to have priority 0" in answer.notes
+
+
+def test_simulate_tells_how_far_it_is(saved: Save, tmp_path: Path) -> None:
+    words = ["simulate", "-f", manifest(tmp_path, deployment(3, "10")), "--nodes-file", saved()]
+    known, wanted, _ = cluster.open_with_manifests(arguments.parser("0").parse_args(words))
+    told: list[str] = []
+    simulate.Simulation(known).place(wanted, told.append)
+    assert told == ["pod 1 of 3", "pod 2 of 3", "pod 3 of 3"]
 
 
 def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, saved: Save, tmp_path: Path) -> None:
