@@ -74,11 +74,13 @@ def _examine(kubectl: Kubectl, found: list[Finding], console: Console, patience:
     found += _not_allowed(denied)
     known = _read(there)
     found += _common(there, known, console.now, are_reports_known=nrt.PATH not in denied)
+    ours: list[own_pods.OwnPod] = []
     if not isinstance(pods_of_exporters, SourceError):
         ours = own_pods.listed(pods_of_exporters, exporters.COMPONENT)
         found += exporters.check(ours, there.reports, kubectl, console.now)
     if not isinstance(pods_of_scheduler, SourceError):
-        found += schedulers.check(own_pods.listed(pods_of_scheduler, schedulers.COMPONENT), console.now)
+        deciding = own_pods.listed(pods_of_scheduler, schedulers.COMPONENT)
+        found += schedulers.check(deciding, console.now, is_of_chart=bool(ours))
     first = reports.mismatches(there, known, console.now)
     if first:
         # Pods come and go meanwhile; what is wrong stays wrong.

@@ -21,9 +21,9 @@ _SILENT_S: Final = 60.0
 _MOST_NAMES: Final = 3
 
 
-def check(found: Sequence[OwnPod], now: float) -> Iterator[Finding]:
-    """The pods of the service."""
-    if not found:
+def check(found: Sequence[OwnPod], now: float, *, is_of_chart: bool) -> Iterator[Finding]:
+    """The pods of the service; `is_of_chart` says that what else there is has the chart's labels."""
+    if not found and is_of_chart:
         yield Finding(
             "schedulers", "note", "topowise-scheduler", (), "no pod has the labels of the chart's",
             "beside a static kube-scheduler it has none; else nobody is asked, and pods go where kubelets refuse them",
