@@ -134,7 +134,7 @@ async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster
     assert (await run("node", "n1", "-o", "svg")).out.startswith("<svg ")
     answer = await run("node", "n3")
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err == "error: node n3: expected the name of a reported node: n1, n2\n"
+    assert answer.err == "error: node n3: no such node is reported, expected the name of a reported node: n1, n2\n"
 
 
 async def test_explain_counts_pods_that_no_report_tells_of(

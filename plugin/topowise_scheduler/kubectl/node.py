@@ -105,7 +105,8 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...
     except MissingError:
         answer = kubectl.served(paths.path(nrt.OLD_PATH, name))
         if isinstance(answer, MissingError):
-            raise SourceError(f"node {name}", _instead(objects.from_cluster(kubectl))) from answer
+            there = objects.from_cluster(kubectl)
+            raise SourceError(f"node {name}", f"no such node is reported, {_instead(there)}") from answer
         if isinstance(answer, SourceError):
             raise answer from None
         found, rest = answer, kubectl.get(pods_path) if options.pods else []
