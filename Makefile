@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo demo-stop test check bench e2e lab fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test check bench e2e plugin lab fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
 
 help: ## What there is to type.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -59,6 +59,9 @@ base: venv ## Names the image's base by the digest that its tag has today, in ha
 
 load: venv ## That image into a cluster without a registry: INTO=kind|k3s|containerd, CLUSTER= for kind's name.
 	@$(BIN)/python -m images load $(if $(INTO),--into $(INTO)) $(if $(CLUSTER),--cluster $(CLUSTER))
+
+plugin: venv ## kubectl-topowise as one file for this machine, and krew's manifest; PLATFORM=all for all, NUMPY=1 with numpy.
+	@$(BIN)/python -m laptop $(addprefix --platform ,$(PLATFORM)) $(if $(NUMPY),--with-numpy) $(if $(ADDRESS),--address $(ADDRESS))
 
 push: venv ## All built architectures to the registry of IMAGE, as one; dist/topowise.digest is what to sign.
 	@$(BIN)/python -m images push $(if $(IMAGE),--repository $(IMAGE))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from itertools import combinations
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -17,6 +18,8 @@ from topowise.runtime.config import (
     ServingTls,
 )
 from topowise_scheduler import device_affinity, strategy_names
+
+_ANYWHERE: Final = frozenset(("", "0.0.0.0", "::"))
 
 
 class Extender(Section, frozen=True):
@@ -102,7 +105,7 @@ class Reservations(Section, frozen=True):
 
     enabled: bool = True
     """Off: two pods decided within one bind may be sent to the same room; then let kube-scheduler bind through us."""
-    ttl: Duration = Duration(30)
+    ttl: PositiveDuration = PositiveDuration(30)
     """For how long a pod is expected that nobody binds."""
 
 
@@ -281,3 +284,17 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     ui: Ui = msgspec.field(default_factory=Ui)
     serving: Serving = msgspec.field(default_factory=Serving)
     """Metrics and health."""
+
+    def __post_init__(self) -> None:
+        if self.ui.enabled and not self.read_only.port:
+            raise ValueError("ui.enabled is true and readOnly.port 0, expected a port for the dashboard")
+        listening = {
+            "extender": (self.extender.address, self.extender.port),
+            "readOnly": (self.read_only.address, self.read_only.port),
+            "grpc": (self.grpc.address, self.grpc.port),
+            "serving": (self.serving.address, self.serving.port),
+        }
+        for (one, (address, port)), (other, (its_address, its_port)) in combinations(listening.items(), 2):
+            meet = address == its_address or not _ANYWHERE.isdisjoint((address, its_address))
+            if port and port == its_port and meet:
+                raise ValueError(f"{one}.port and {other}.port are both {port}, expected one for each")

@@ -6,15 +6,14 @@ import argparse
 from collections import Counter
 from typing import Any, Final
 
-import msgspec
-
 from topowise.errors import SourceError
+from topowise.runtime.progress import Progress
 from topowise_scheduler import defrag
 from topowise_scheduler.defrag import Plan, Step
-from topowise_scheduler.kubectl import cluster
+from topowise_scheduler.kubectl import cluster, shown
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.columns import columns
-from topowise_scheduler.kubectl.console import Answer, Console, Progress
+from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.manifests import Wanted, not_looked_at
 from topowise_scheduler.view import placed
 from topowise_scheduler.view.picture.words import counted
@@ -37,7 +36,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes += [f"note: {len(movable)} of {counted(len(pods), 'pod')} may be moved{_not(others)}"]
     status = 1 if plan.why else 0
     if options.output != "table":
-        return Answer(_spell(_document(wanted, count, plan, others), options.output), status, notes)
+        return Answer(shown.spell(_document(wanted, count, plan, others), options.output), status, notes)
     return Answer(_text(wanted, count, plan, console), status, notes)
 
 
@@ -66,12 +65,6 @@ def _step(step: Step) -> dict[str, Any]:
     origin = {"from": step.origin} if step.kind == "move" else {}
     containers = {name: place.as_json() for name, place in step.containers.items()}
     return {"action": step.kind, "pod": step.pod, **origin, "to": step.node, "containers": containers}
-
-
-def _spell(document: dict[str, Any], form: str) -> str:
-    if form == "yaml":
-        return msgspec.yaml.encode(document).decode()
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> str:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from topowise import nrt, quantity
 from topowise.errors import ParseError
 from topowise.pods import HUGEPAGES
+from topowise_scheduler.report import Report
 from topowise_scheduler.view.explanation import human
 from topowise_scheduler.view.fragmentation import lost
 
@@ -78,6 +79,11 @@ def fragmentation(zones: Zones) -> int | None:
     """What is lost of whole CPUs (view/fragmentation.py); None if no CPUs are free or reported."""
     free = [max(0, zone["cpu"].available or 0) // 1000 for zone in zones if "cpu" in zone]
     return lost(free, max((zone["cpu"].allocatable // 1000 for zone in zones if "cpu" in zone), default=0))
+
+
+def lost(report: Report, zones: Zones) -> int | None:
+    """The fragmentation of a node on which anything is aligned at all."""
+    return None if report.empty.settings.topology.policy == "none" else fragmentation(zones)
 
 
 def spell(resource: str, amount: int) -> str:
