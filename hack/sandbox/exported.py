@@ -38,11 +38,11 @@ def exported(
     state_files: bool = True,
 ) -> nrt.NodeResourceTopology:
     """The object for the kubelet's present state; `name_of` gives a pod's namespace and name by uid."""
-    seen = Observation(_hardware(machine), config, _allocations(kubelet, name_of, state_files=state_files))
+    seen = Observation(hardware_of(machine), config, _allocations(kubelet, name_of, state_files=state_files))
     return build("n1", seen, Publishing(), Exclusions()).topology
 
 
-def _hardware(machine: Machine) -> hardware.Machine:
+def hardware_of(machine: Machine) -> hardware.Machine:
     nodes = machine.nodes()
     cpus = tuple(
         hardware.Cpu(

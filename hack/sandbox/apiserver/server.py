@@ -85,6 +85,11 @@ class ApiServer:
     ) -> None:
         await self.stop()
 
+    @property
+    def front(self) -> Front:
+        """What answers requests, with or without a socket."""
+        return self._front
+
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig for kubectl and client libraries."""
         return kubeconfig.write(path, self.url, token=self.token)

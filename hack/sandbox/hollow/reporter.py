@@ -98,7 +98,7 @@ class Reporter:
         self._true: nrt.NodeResourceTopology | None = None
         self.written = 0
         self.reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
-        """When the node was looked at and when that was published, monotonic; newest last."""
+        """When the node was looked at and when that was published, by the event loop's clock; newest last."""
         self.marks: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         """The same of looks at a kubelet that was not to be believed."""
 
@@ -133,10 +133,17 @@ class Reporter:
         """What an exporter would see now. Raises SourceError if it would not believe it."""
         return await self._looker.observe()
 
+    async def check(self) -> None:
+        """As the daemon does when its object has changed: what somebody else did to it is undone."""
+        if await self._writers[0].check() is not None:
+            self._published = None
+            self._stale.set()
+
     async def _publish(self, *, lag: float) -> None:
         self._is_writing = True
         self._stale.clear()
-        now = time.monotonic()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         try:
             seen = await self.observe()
         except SourceError as exc:
@@ -146,7 +153,7 @@ class Reporter:
         else:
             if seen != self._published:
                 await self._publish_seen(seen, lag)
-            self.reports.append((now, time.monotonic()))
+            self.reports.append((now, loop.time()))
         self._is_writing = False
 
     async def _mark(self, lag: float) -> None:
@@ -188,7 +195,7 @@ class _Exporter(Observer):
     def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
         socket = str(root / "pod-resources/kubelet.sock")
         settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root), podresources_socket=socket)
-        super().__init__(settings, podresources, _Known(config))
+        super().__init__(settings, podresources, _Known(config), _now)
         self._known = machine
 
     async def observe(self) -> Observation:
@@ -249,3 +256,7 @@ class _Directly(PodResources):
         answer = await getattr(servicer, method)(None, None)
         encoded: bytes = answer.SerializeToString(deterministic=True)
         return encoded
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
@@ -81,7 +80,7 @@ class Lifecycle:
         self._tasks: set[asyncio.Task[None]] = set()
         self._moving = 0
         self.history: deque[tuple[float, str]] = deque(maxlen=_HISTORY)
-        """What happened on the node, newest last, with the monotonic time; for people."""
+        """What happened on the node, newest last, with the event loop's time; for people."""
 
     @property
     def is_busy(self) -> bool:
@@ -131,7 +130,7 @@ class Lifecycle:
     async def restart(self, startup: Startup) -> None:
         """The kubelet goes down between two pods, and the next process starts; containers run on meanwhile."""
         async with self._loop:
-            self.history.append((time.monotonic(), "kubelet restarts"))
+            self.history.append((asyncio.get_running_loop().time(), "kubelet restarts"))
             active = [pod for uid, pod in self._known.items() if self.node.runs(uid)]
             self.node.is_blind = True
             self._root.make_socket_file()
@@ -329,7 +328,8 @@ class Lifecycle:
         return task
 
     def _note(self, pod: pods.Pod, what: str) -> None:
-        self.history.append((time.monotonic(), f"{pod.metadata.namespace}/{pod.metadata.name} {what}"))
+        moment = asyncio.get_running_loop().time()
+        self.history.append((moment, f"{pod.metadata.namespace}/{pod.metadata.name} {what}"))
 
 
 def _by_age(some: Iterable[pods.Pod]) -> list[pods.Pod]:

@@ -45,14 +45,15 @@ class Scene(msgspec.Struct, frozen=True):
             times.setdefault(name, {})[rest.partition(":")[0]] = moment
         return times
 
-    def is_race(self, others_prefix: str) -> bool:
-        """Whether a pod of another scheduler, by its name's beginning, came to the node just before this one."""
+    def is_race(self, others_prefix: str, lag: float = 0.0) -> bool:
+        """Whether a pod of another scheduler, by its name's beginning, came to the node just before this one, where
+        the service hears of what happens up to `lag` seconds later."""
         times = self.times()
         mine = times.get(self.pod, {}).get("assigned", 0.0)
         theirs = [
             its["assigned"] for name, its in times.items() if name.startswith(others_prefix) and "assigned" in its
         ]
-        return any(mine - _RACE_S <= moment <= mine for moment in theirs)
+        return any(mine - _RACE_S - lag <= moment <= mine for moment in theirs)
 
     def is_overtaken(self) -> bool:
         """Whether the kubelet went down after the pod was decided, or before and nobody could have said so yet: its
@@ -65,6 +66,12 @@ class Scene(msgspec.Struct, frozen=True):
         """Whether the exporter had not written anything about the kubelet as it is now, and still had time for it."""
         told = any(looked >= restart and written < decided - _DECIDING_S for looked, written in self.told)
         return not told and decided < restart + self.slowest + _DECIDING_S
+
+    def is_restart_unreported(self) -> bool:
+        """Whether the kubelet had restarted when the pod was decided and its node was last reported before that."""
+        decided = self.times().get(self.pod, {}).get("decided", 0.0)
+        restarts = (moment for moment, what in self.history if what == "kubelet restarts")
+        return any(self.looked_at < moment <= decided for moment in restarts)
 
     def suspects(self) -> Iterator[str]:
         """Orders of events since that report which a prediction may have taken for another."""

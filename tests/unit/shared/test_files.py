@@ -156,7 +156,7 @@ def test_in_place_of_a_kubeconfig_and_what_it_names(make: Callable[[Path], None]
     (tmp_path / "kubeconfig").write_bytes(msgspec.json.encode(document))
     static = kubeconfig.read(str(tmp_path / "kubeconfig"))
     assert static is not None
-    with pytest.raises(ConfigError, match="cannot be used: .*odd"):
+    with pytest.raises(ConfigError, match=r"cannot be used: .*odd"):
         static.context()
 
 

@@ -1,0 +1,71 @@
+"""Why something went wrong, where there is a reason that nobody could have known better; "" where there is none.
+
+The reasons are looked for in what truly happened: what the node, the API server and the service had at that moment.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from burst.checks import asks_for_devices
+from burst.evidence import Scene
+from sandbox.kubescheduler.attempt import Refused
+from sandbox.kubescheduler.pod import PodInfo
+from topowise_scheduler import refusals
+
+if TYPE_CHECKING:
+    from soak.world import World
+
+_BY_TEXT = {
+    refusals.UNCERTAIN: "nobody knows yet where its newest pods lie",
+    refusals.UNCONFIRMED: "its kubelet restarts",
+    refusals.QUARANTINED: "its kubelet has refused such a pod, and no report has come since",
+    refusals.TOO_SLOW: "its kubelet would take too long",
+}
+_ENDED = ("Succeeded", "Failed")
+
+
+def of_refusal(world: World, seen: Scene) -> str:
+    """Of a pod that its kubelet refused."""
+    if seen.is_race("default/blind", world.weather.lag):
+        return "another scheduler's pod was bound there at the same moment"
+    # What a restart takes away for a while are devices; CPUs and memory are those of its files.
+    if asks_for_devices(seen.refusal) and seen.is_overtaken():
+        return "its kubelet went down when it was on its way"
+    if asks_for_devices(seen.refusal) and seen.is_restart_unreported():
+        return "its kubelet restarted, and the exporter had not told"
+    return ""
+
+
+def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
+    """Of an answer that let a pod not onto a node that would have taken it."""
+    by_text = next((_BY_TEXT[text] for text in refused.reasons if text in _BY_TEXT), "")
+    if by_text:
+        return by_text
+    state = world.replica.service.ledger.node_state(name)
+    if state is None or state.kubelet is None:
+        return ""
+    node = world.fleet.nodes[name]
+    coming = {one.uid for one in world.scheduler.pods_on(name) if not node.kubelet.runs(one.uid)}
+    gone = {uid for uid in {*state.kubelet.active, *state.bookings} if not node.kubelet.runs(uid)} - coming
+    if gone:
+        return _not_told(world, gone)
+    return ""
+
+
+def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None) -> str:
+    """Of a pod that waits beside room when nothing moves any more."""
+    return ""
+
+
+def _not_told(world: World, gone: set[str]) -> str:
+    """Of pods that the service still has on a node and that are not there."""
+    phases = {
+        one["metadata"]["uid"]: (one["status"].get("phase", ""), one["spec"].get("nodeName", ""))
+        for one in world.server.store.objects("pods")
+    }
+    if any(uid in phases and not phases[uid][1] for uid in gone):
+        return "room is kept for a bind that failed, or that was not asked for"
+    if any(uid in phases and phases[uid][0] not in _ENDED for uid in gone):
+        return "a pod has ended, and the API server does not know"
+    return "a pod has ended, and the watch or the report has not come"
