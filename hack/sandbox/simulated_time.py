@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
 
 Result = TypeVar("Result")
+
+_BEGINNING: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class StuckError(Exception):
@@ -46,3 +49,12 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
     """As asyncio.run. Raises StuckError, too."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(main)
+
+
+def utc_now() -> datetime:
+    """The wall clock, which in such a loop goes with the loop's."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return datetime.now(UTC)
+    return _BEGINNING + timedelta(seconds=loop.time()) if isinstance(loop, _Loop) else datetime.now(UTC)

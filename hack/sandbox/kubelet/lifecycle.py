@@ -13,12 +13,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
 import msgspec
 
+from sandbox import simulated_time
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Pace, Startup
 from sandbox.kubelet.registration import register
@@ -377,4 +377,4 @@ def _path(pod: pods.Pod) -> str:
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return simulated_time.utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")

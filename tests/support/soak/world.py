@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import msgspec
@@ -26,7 +27,7 @@ from sandbox.kubescheduler.pod import PodInfo
 from soak import causes, scenes
 from soak.replica import InProcess, Replica
 from soak.tally import Tally
-from topowise import nrt
+from topowise import nrt, pods
 from topowise.errors import ApiError
 
 OURS, BLIND = "numa-scheduler", "default-scheduler"
@@ -105,7 +106,7 @@ class World:
 
     async def _begin(self, stack: AsyncExitStack) -> None:
         rng = self._random
-        self.server = ApiServer(window=100_000)
+        self.server = ApiServer(window=100_000, new_uid=lambda: str(UUID(int=rng.getrandbits(128))))
         self.server.install_crds(CRD)
         self.api = DirectApi(self.server, "world", latency=lambda: rng.uniform(0.0005, 0.01))
         slow = Pause((0.005, 0.05), (0.2, 1.0), 4) if self.weather.slow else Pause()
@@ -262,7 +263,10 @@ class World:
         why = causes.of_refusal(self, seen)
         self.tally.refused[why] += 1
         if not why:
-            self._tell(evidence.describe(seen, self._attempts.get(refusal.pod.metadata.uid, []), ""))
+            asked = msgspec.json.encode(pods.needs(refusal.pod)).decode()
+            node = self.fleet.nodes[refusal.node]
+            told = evidence.describe(seen, self._attempts.get(refusal.pod.metadata.uid, []), "")
+            self._tell(f"{told}\n  it asks for {asked}\n  on {msgspec.json.encode(node.config).decode()}")
 
     def _look_for_left_out(self) -> None:
         for info in self.scheduler.pending:
