@@ -140,7 +140,8 @@ class Lifecycle:
                 if not decision.admitted:
                     # It ran, so no scheduler is to be told.
                     self._note(pod, f"not admitted again: {decision.reason}")
-                    self._lives.pop(pod.metadata.uid).cancel()
+                    if (life := self._lives.pop(pod.metadata.uid, None)) is not None:
+                        life.cancel()
                     self._spawn(self._report(pod, _failed(decision)), f"{pod.metadata.name} fails")
             self.node.forget_restored()
 

@@ -70,6 +70,11 @@ class EmulatedNode:
         return cls(hardware.scan(str(sysfs_root), str(procfs_root)), config)
 
     @property
+    def model(self) -> Kubelet:
+        """What decides; to be looked at."""
+        return self._kubelet
+
+    @property
     def cpu_policy(self) -> str:
         return self._config.cpuManagerPolicy
 
@@ -181,6 +186,17 @@ class EmulatedNode:
         for other in after:
             kubelet.admit(other)
         return kubelet.admit(pod)
+
+    def would_admit_as_told(self, pod: pods.Pod) -> bool:
+        """Whether it would be admitted if all were as podresources tells, which has no devices but healthy ones."""
+        kubelet = self._kubelet.fork()
+        for plugin in self._machine.devices:
+            healthy = [device for device in plugin.devices if device.healthy]
+            if healthy:
+                kubelet.report_devices(plugin.resource, healthy)
+            else:
+                del kubelet.devices.tables[plugin.resource]
+        return kubelet.admit(pod).admitted
 
     def would_admit_of(self, some: Iterable[pods.Pod]) -> int:
         """How many pods would be admitted, one after the other, until the first that is not; no trace is left."""

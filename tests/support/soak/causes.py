@@ -5,14 +5,12 @@ The reasons are looked for in what truly happened: what the node, the API server
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from burst.checks import asks_for_devices
 from burst.evidence import Scene
 from sandbox.kubescheduler.attempt import Refused
 from sandbox.kubescheduler.pod import PodInfo
-from topowise import pods
 from topowise_scheduler import refusals
 
 if TYPE_CHECKING:
@@ -36,10 +34,10 @@ def of_refusal(world: World, seen: Scene) -> str:
         return "its kubelet went down when it was on its way"
     if asks_for_devices(seen.refusal) and seen.is_restart_unreported():
         return "its kubelet restarted, and the exporter had not told"
-    given = world.fleet.nodes[seen.refusal.node].kubelet.allocatable()
-    if any("/" in name and not amount and given.get(name) == "0" for name, amount in _amounts(seen.refusal.pod)):
-        # Neither List nor GetAllocatableResources names it, and a kubelet that does not know it lets the pod pass.
-        return "it asks for 0 of a resource that has devices and no healthy one, which no report tells"
+    if world.fleet.nodes[seen.refusal.node].kubelet.would_admit_as_told(seen.refusal.pod):
+        # A kubelet counts them where it looks for the fewest NUMA nodes, and refuses even who asks for 0 of a resource
+        # of which nothing is healthy. Neither List nor GetAllocatableResources has them.
+        return "devices that are not healthy count for its kubelet, and no report tells of them"
     return ""
 
 
@@ -62,11 +60,6 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
 def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None) -> str:
     """Of a pod that waits beside room when nothing moves any more."""
     return ""
-
-
-def _amounts(pod: pods.Pod) -> Iterator[tuple[str, int]]:
-    for container in pods.needs(pod).containers:
-        yield from container.limits.items()
 
 
 def _not_told(world: World, gone: set[str]) -> str:

@@ -24,7 +24,7 @@ from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubescheduler import Attempt, KubeScheduler
 from sandbox.kubescheduler.extender import PLUGIN
 from sandbox.kubescheduler.pod import PodInfo
-from soak import causes, scenes
+from soak import causes, differences, scenes
 from soak.replica import InProcess, Replica
 from soak.tally import Tally
 from topowise import nrt, pods
@@ -248,7 +248,7 @@ class World:
                 why = causes.of_waiting(self, info, name, refused)
                 self.tally.kept_waiting[why] += 1
                 if not why:
-                    self._tell(f"{info.key} was not let onto {name}: {refused.reasons}\n{info.raw.decode()}")
+                    self._tell(f"{info.key} was not let onto {name}: {refused.reasons}", name, info.pod)
                 return
 
     def _has_room(self, info: PodInfo, name: str) -> bool:
@@ -263,10 +263,8 @@ class World:
         why = causes.of_refusal(self, seen)
         self.tally.refused[why] += 1
         if not why:
-            asked = msgspec.json.encode(pods.needs(refusal.pod)).decode()
-            node = self.fleet.nodes[refusal.node]
             told = evidence.describe(seen, self._attempts.get(refusal.pod.metadata.uid, []), "")
-            self._tell(f"{told}\n  it asks for {asked}\n  on {msgspec.json.encode(node.config).decode()}")
+            self._tell(told, refusal.node, refusal.pod)
 
     def _look_for_left_out(self) -> None:
         for info in self.scheduler.pending:
@@ -278,12 +276,20 @@ class World:
                 why = causes.of_left_out(self, info, name, said)
                 self.tally.left_out[why] += 1
                 if not why:
-                    self._tell(f"{info.key} waits beside {name}: {said}\n{info.raw.decode()}")
+                    self._tell(f"{info.key} waits beside {name}: {said}", name, info.pod)
                 break
 
-    def _tell(self, text: str) -> None:
-        if len(self.tally.evidence) < _EVIDENCE:
-            self.tally.evidence.append(f"seed {self.seed} at {asyncio.get_running_loop().time():.3f}: {text}")
+    def _tell(self, text: str, name: str, pod: pods.Pod) -> None:
+        if len(self.tally.evidence) >= _EVIDENCE:
+            return
+        node = self.fleet.nodes[name]
+        lines = [
+            f"seed {self.seed} at {asyncio.get_running_loop().time():.3f}: {text}",
+            f"  it asks for {msgspec.json.encode(pods.needs(pod)).decode()}",
+            f"  on {msgspec.json.encode(node.config).decode()}",
+            differences.told(node, self.replica, pod),
+        ]
+        self.tally.evidence.append("\n".join(lines))
 
 
 def play(seed: int, *, pods: int = 80) -> Tally:
