@@ -23,8 +23,9 @@ def told(node: HollowNode, replica: Replica, pod: pods.Pod) -> str:
     return "\n".join(
         [
             f"  the service's model of it: {decision.admitted} {decision.reason} {decision.rejection}",
-            f"  report: {state.report.precision} {state.report.problems}, holding {[pod for _, pod in state.report.held]}, "
-            f"admitting {state.report.admitting}, unconfirmed {state.report.unconfirmed}, version {state.report.version}",
+            f"  report: {state.report.precision} {state.report.problems}, version {state.report.version}, "
+            f"admitting {state.report.admitting}, unconfirmed {state.report.unconfirmed}, "
+            f"holding {[pod for _, pod in state.report.held]}",
             f"  reports (looked, written): {list(node.reporter.reports)[-4:]}",
             f"  bookings: {bookings}",
             *(f"  {line}" for line in _differences(truth, believed)),
