@@ -11,6 +11,7 @@ import selectors
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 Result = TypeVar("Result")
 
@@ -46,8 +47,8 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, Result]) -> Result:
-    """As asyncio.run. Raises StuckError, too."""
-    with asyncio.Runner(loop_factory=_Loop) as runner:
+    """As asyncio.run. Raises StuckError, too. Whoever asks for `time.monotonic()` meanwhile is told the loop's time."""
+    with asyncio.Runner(loop_factory=_Loop) as runner, mock.patch("time.monotonic", runner.get_loop().time):
         return runner.run(main)
 
 

@@ -22,6 +22,7 @@ from sandbox.kubelet.pace import Seconds
 from sandbox.kubelet.podresources import PodResourcesServicer
 from topowise import nrt, numatopology
 from topowise.errors import ApiError, SourceError
+from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.backoff import Backoff
@@ -40,7 +41,7 @@ from topowise_exporter.observe import Observer
 from topowise_exporter.publish import numatopology as volcano
 from topowise_exporter.publish import topology
 from topowise_exporter.publish.topology import Observation, Publishing
-from topowise_exporter.publish.writer import Writer, topology_writer
+from topowise_exporter.publish.writer import Writer, same_topology
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,9 @@ class Reporter:
             self._looker = _Exporter(machine, config, podresources, root)
         else:
             self._looker = _Halves(machine, config, podresources, root)
-        self._writers: list[Writer[Any]] = [topology_writer(api, name)]
+        self._writers: list[Writer[Any]] = [
+            Writer(api, paths.path(nrt.PATH, name), same_topology, nrt.decode, nrt.KIND, _now, random.uniform)
+        ]
         if reporting.numatopology:
             path = f"{numatopology.PATH}/{name}"
             self._writers.append(Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND))

@@ -5,6 +5,7 @@ The reasons are looked for in what truly happened: what the node, the API server
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from burst.checks import asks_for_devices
@@ -22,6 +23,8 @@ _BY_TEXT = {
     refusals.QUARANTINED: "its kubelet has refused such a pod, and no report has come since",
     refusals.TOO_SLOW: "its kubelet would take too long",
 }
+# Also where a watch has to be begun again.
+_HEARING_S = 3.0
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -53,7 +56,7 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     coming = {one.uid for one in world.scheduler.pods_on(name) if not node.kubelet.runs(one.uid)}
     gone = {uid for uid in {*state.kubelet.active, *state.bookings} if not node.kubelet.runs(uid)} - coming
     if gone:
-        return _not_told(world, gone)
+        return _not_told(world, name, gone)
     return ""
 
 
@@ -62,14 +65,14 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
     return ""
 
 
-def _not_told(world: World, gone: set[str]) -> str:
+def _not_told(world: World, node: str, gone: set[str]) -> str:
     """Of pods that the service still has on a node and that are not there."""
-    phases = {
-        one["metadata"]["uid"]: (one["status"].get("phase", ""), one["spec"].get("nodeName", ""))
-        for one in world.server.store.objects("pods")
-    }
-    if any(uid in phases and not phases[uid][1] for uid in gone):
+    there = {one["metadata"]["uid"]: one for one in world.server.store.objects("pods")}
+    if any(uid in there and not there[uid]["spec"].get("nodeName") for uid in gone):
         return "room is kept for a bind that failed, or that was not asked for"
-    if any(uid in phases and phases[uid][0] not in _ENDED for uid in gone):
+    if any(uid in there and there[uid]["status"].get("phase", "") not in _ENDED for uid in gone):
         return "a pod has ended, and the API server does not know"
-    return "a pod has ended, and the watch or the report has not come"
+    history = world.fleet.nodes[node].lifecycle.history
+    last = max((moment for moment, what in history if what.endswith(" ended") or " is " in what), default=0.0)
+    recent = asyncio.get_running_loop().time() - last
+    return "a pod has ended, and the watch has not come" if recent < world.weather.lag + _HEARING_S else ""

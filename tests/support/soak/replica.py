@@ -34,7 +34,7 @@ class Replica:
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._start()
 
     async def restart(self) -> None:
@@ -43,6 +43,7 @@ class Replica:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
         self._start()
 
     async def stop(self) -> None:
@@ -117,9 +118,9 @@ class Replica:
 
     def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         if name == "call":
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 
 
