@@ -152,7 +152,7 @@ class Reporter:
         except SourceError as exc:
             log.info("Nothing to publish", extra=kv(node=self._name, why=exc))
             await self._mark(lag)
-            self.marks.append((now, time.monotonic()))
+            self.marks.append((now, loop.time()))
         else:
             if seen != self._published:
                 await self._publish_seen(seen, lag)

@@ -187,8 +187,8 @@ class EmulatedNode:
             kubelet.admit(other)
         return kubelet.admit(pod)
 
-    def would_admit_as_told(self, pod: pods.Pod) -> bool:
-        """Whether it would be admitted if all were as podresources tells, which has no devices but healthy ones."""
+    def would_admit_as_told(self, pod: pods.Pod, after: Iterable[pods.Pod] = ()) -> bool:
+        """The same if all were as podresources tells, which has no devices but healthy ones."""
         kubelet = self._kubelet.fork()
         for plugin in self._machine.devices:
             healthy = [device for device in plugin.devices if device.healthy]
@@ -196,6 +196,8 @@ class EmulatedNode:
                 kubelet.report_devices(plugin.resource, healthy)
             else:
                 del kubelet.devices.tables[plugin.resource]
+        for other in after:
+            kubelet.admit(other)
         return kubelet.admit(pod).admitted
 
     def would_admit_of(self, some: Iterable[pods.Pod]) -> int:

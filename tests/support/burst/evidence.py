@@ -55,23 +55,17 @@ class Scene(msgspec.Struct, frozen=True):
         ]
         return any(mine - _RACE_S - lag <= moment <= mine for moment in theirs)
 
-    def is_overtaken(self) -> bool:
+    def is_overtaken(self, lag: float = 0.0) -> bool:
         """Whether the kubelet went down after the pod was decided, or before and nobody could have said so yet: its
-        device plugins may not be back in time."""
+        device plugins may not be back in time. The service hears of objects up to `lag` seconds later."""
         decided = self.times().get(self.pod, {}).get("decided", 0.0)
         restarts = [moment for moment, what in self.history if what == "kubelet restarts"]
-        return any(moment > decided or self._is_untold(moment, decided) for moment in restarts)
+        return any(moment > decided or self._is_untold(moment, decided - lag) for moment in restarts)
 
     def _is_untold(self, restart: float, decided: float) -> bool:
         """Whether the exporter had not written anything about the kubelet as it is now, and still had time for it."""
         told = any(looked >= restart and written < decided - _DECIDING_S for looked, written in self.told)
         return not told and decided < restart + self.slowest + _DECIDING_S
-
-    def is_restart_unreported(self) -> bool:
-        """Whether the kubelet had restarted when the pod was decided and its node was last reported before that."""
-        decided = self.times().get(self.pod, {}).get("decided", 0.0)
-        restarts = (moment for moment, what in self.history if what == "kubelet restarts")
-        return any(self.looked_at < moment <= decided for moment in restarts)
 
     def suspects(self) -> Iterator[str]:
         """Orders of events since that report which a prediction may have taken for another."""

@@ -13,6 +13,7 @@ from burst.evidence import Scene
 from sandbox.kubescheduler.attempt import Refused
 from sandbox.kubescheduler.pod import PodInfo
 from topowise_scheduler import refusals
+from topowise_scheduler.kubelet import Kubelet
 
 if TYPE_CHECKING:
     from soak.world import World
@@ -23,6 +24,9 @@ _BY_TEXT = {
     refusals.QUARANTINED: "its kubelet has refused such a pod, and no report has come since",
     refusals.TOO_SLOW: "its kubelet would take too long",
 }
+# A kubelet counts them where it looks for the fewest NUMA nodes, and refuses even who asks for 0 of a resource of which
+# nothing is healthy. Neither List nor GetAllocatableResources has them.
+_UNHEALTHY = "devices that are not healthy count for its kubelet, and no report tells of them"
 # Also where a watch has to be begun again.
 _HEARING_S = 3.0
 _ENDED = ("Succeeded", "Failed")
@@ -33,14 +37,10 @@ def of_refusal(world: World, seen: Scene) -> str:
     if seen.is_race("default/blind", world.weather.lag):
         return "another scheduler's pod was bound there at the same moment"
     # What a restart takes away for a while are devices; CPUs and memory are those of its files.
-    if asks_for_devices(seen.refusal) and seen.is_overtaken():
-        return "its kubelet went down when it was on its way"
-    if asks_for_devices(seen.refusal) and seen.is_restart_unreported():
-        return "its kubelet restarted, and the exporter had not told"
+    if asks_for_devices(seen.refusal) and seen.is_overtaken(world.weather.lag):
+        return "its kubelet went down, and nobody could have told in time"
     if world.fleet.nodes[seen.refusal.node].kubelet.would_admit_as_told(seen.refusal.pod):
-        # A kubelet counts them where it looks for the fewest NUMA nodes, and refuses even who asks for 0 of a resource
-        # of which nothing is healthy. Neither List nor GetAllocatableResources has them.
-        return "devices that are not healthy count for its kubelet, and no report tells of them"
+        return _UNHEALTHY
     return ""
 
 
@@ -57,12 +57,28 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     gone = {uid for uid in {*state.kubelet.active, *state.bookings} if not node.kubelet.runs(uid)} - coming
     if gone:
         return _not_told(world, name, gone)
+    untold = [uid for uid, booking in state.bookings.items() if not booking.reported and node.kubelet.runs(uid)]
+    if any(_places(node.kubelet.model, uid) != _places(state.kubelet, uid) for uid in untold):
+        return "a pod of which no report tells yet lies elsewhere than predicted"
+    on_their_way = [one.pod for one in world.scheduler.pods_on(name) if one.uid in coming]
+    if not node.kubelet.would_admit_as_told(info.pod, on_their_way):
+        return _UNHEALTHY
+    if any(not node.kubelet.would_admit(one, on_their_way[:at]).admitted for at, one in enumerate(on_their_way)):
+        return "a pod on its way there will be refused"
+    order = [one for uid in state.bookings for one in on_their_way if one.metadata.uid == uid]
+    if not node.kubelet.would_admit(info.pod, order).admitted:
+        return "pods on their way there may come in another order"
     return ""
 
 
 def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None) -> str:
     """Of a pod that waits beside room when nothing moves any more."""
-    return ""
+    return "" if world.fleet.nodes[name].kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
+
+
+def _places(kubelet: Kubelet, uid: str) -> list[tuple[object, ...]]:
+    """What each container of a pod has."""
+    return [(name, held.cpus, held.memory, dict(held.devices)) for name, held in kubelet.placements(uid).items()]
 
 
 def _not_told(world: World, node: str, gone: set[str]) -> str:

@@ -117,7 +117,17 @@ def _pod(rng: Random, name: str, factor: int) -> Json:
         few = {"cpu": "1", "memory": "16Mi"}
         more = [{"name": f"m{n}", "image": "i:1", "resources": {"requests": few, "limits": few}} for n in range(20)]
         spec["containers"] += more
+    if "resources" in spec:
+        spec["resources"] = _level(rng, spec)
     return spec
+
+
+def _level(rng: Random, spec: Json) -> Json:
+    """Pod-level resources that an API server takes: at least what the containers ask for together."""
+    asked = pods.needs(pods.decode(msgspec.json.encode({"metadata": {}, "spec": spec})), pod_level_resources=False)
+    cpu = asked.requests.get("cpu", 0) + rng.choice((0, 0, 1000))
+    requests = {"cpu": f"{cpu}m", "memory": str(asked.requests.get("memory", 0) + rng.choice((0, 0, GI)))}
+    return {"requests": requests, **({"limits": requests} if asked.qos == "Guaranteed" else {})}
 
 
 def _bare(value: Any) -> Any:

@@ -16,7 +16,9 @@ _SLOWEST = 0.55
 def scene(decided: float, *told: tuple[float, float]) -> Scene:
     pod = pods.decode(b'{"metadata":{"name":"web","namespace":"default"},"spec":{"containers":[]}}')
     history = [(_RESTART, "kubelet restarts"), (decided, "default/web decided")]
-    return Scene(Refusal("metal", pod, Admission("uid", "Guaranteed", admitted=False), 12.0), history, 0.0, told, _SLOWEST)
+    return Scene(
+        Refusal("metal", pod, Admission("uid", "Guaranteed", admitted=False), 12.0), history, 0.0, told, _SLOWEST
+    )
 
 
 @pytest.mark.parametrize(
