@@ -526,6 +526,7 @@ class Ledger:
         for uid in self._pods.unlisted(now - _UNLISTED_S):
             self.drop_pod(uid)
         self._improved |= self._quarantine.expire(now)
+        self.engine.cache.forget_gone()
         for name in list(self._with_past):
             node_state = self._nodes.get(name)
             if node_state is None:
@@ -781,5 +782,5 @@ class Ledger:
 
 def _size(record: PodRecord) -> int:
     """Bytes that a record keeps from being forgotten, about."""
-    containers = 0 if record.needs is None else len(record.needs.containers)
-    return 1024 * (1 + containers) + len(record.name) + len(record.problem)
+    asked = 0 if record.requests is None else record.requests.size
+    return 1024 + asked + len(record.name) + len(record.problem)
