@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo demo-stop test check bench e2e plugin lab fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test check bench e2e soak plugin lab fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
 
 help: ## What there is to type.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -35,6 +35,9 @@ e2e: venv ## Slow proofs on real processes, some minutes; not part of the tests.
 
 lab: venv ## Real kubelets on emulated NUMA machines: ARGS="up dual", ARGS="test dual --pods 300", ARGS=status, ARGS=down.
 	@$(BIN)/python -m lab $(ARGS)
+
+soak: venv ## Random clusters in which everything goes wrong: does every refusal have a reason? SECONDS=600, SEED.
+	@$(BIN)/python hack/soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 fuzz: venv ## Every parser with damaged input, guided where atheris is installed; SECONDS for each of them.
 	@$(BIN)/python hack/fuzz $(or $(SECONDS),20) $(NAME)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from topowise import __version__
+from topowise import __version__, files
 from topowise.errors import ConfigError
 from topowise.kube import credentials
 from topowise.kube.api import Api
@@ -263,7 +263,7 @@ async def _lead(settings: LeaderElection, api: Api, work: Callable[[], Awaitable
 
 def _own_namespace() -> str:
     try:
-        return _OWN_NAMESPACE.read_text().strip()
+        return files.read_regular(_OWN_NAMESPACE).decode().strip()
     except OSError as exc:
         problem = "is empty, and outside a pod there is no own namespace to take"
         raise ConfigError("leaderElection.leaseNamespace", problem) from exc

@@ -549,6 +549,7 @@ class Ledger:
         for name in self._quarantine.expire(now):
             self._changes.note(name)
             self._improved.add(name)
+        self.engine.cache.forget_gone()
         for name in list(self._with_past):
             node_state = self._nodes.get(name)
             if node_state is None:
@@ -859,5 +860,5 @@ class Ledger:
 
 def _size(record: PodRecord) -> int:
     """Bytes that a record keeps from being forgotten, about."""
-    containers = 0 if record.needs is None else len(record.needs.containers)
-    return 1024 * (1 + containers) + len(record.name) + len(record.problem)
+    asked = 0 if record.requests is None else record.requests.size
+    return 1024 + asked + len(record.name) + len(record.problem)
