@@ -90,6 +90,7 @@ async def run(settings: SchedulerConfiguration) -> int:
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         lag = turns.Lag(registry, metrics.PREFIX)
+        shortage = metrics.watch_shortage(registry, ledger, answers)
         probes = health.Health()
         probes.ready["synced"] = not_synced
         fitting = Fitting(ledger, answers, view, most_reserved=settings.fit_together.most_reserved)
@@ -138,6 +139,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
                 "clock": _tick(ledger),
                 "event loop lag": lag.run(),
+                "shortage": shortage.run(),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
                 "leader": _lead(

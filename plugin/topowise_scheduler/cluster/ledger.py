@@ -112,6 +112,7 @@ class Ledger:
         """What nodes may be whose pods may lie elsewhere than predicted."""
         self._apart = ApartRows(engine, self.states)
         self._improved: set[str] = set()
+        self._reshaped: set[str] = set()
         self._events: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -163,6 +164,11 @@ class Ledger:
     def take_improved(self) -> set[str]:
         """The nodes that may have more room than when this was asked last."""
         taken, self._improved = self._improved, set()
+        return taken
+
+    def take_reshaped(self) -> set[str]:
+        """The nodes of which something has changed, or the report gone, since this was asked last."""
+        taken, self._reshaped = self._reshaped, set()
         return taken
 
     def pod_states(self) -> Iterator[tuple[str, PodState]]:
@@ -263,6 +269,7 @@ class Ledger:
             self._changed.pop(name, None)
             self.engine.drop(name)
             self._improved.discard(name)
+            self._reshaped.add(name)
             self._forget_if_empty(name, node_state)
 
     def is_confirmed(self, name: str) -> bool:
@@ -750,6 +757,7 @@ class Ledger:
             return
         self._changes += 1
         self._changed[name] = self._changes
+        self._reshaped.add(name)
         self.engine.put(name, node_state.kubelet)
         now = self._clock()
         uncertain = node_state.uncertain(now)
