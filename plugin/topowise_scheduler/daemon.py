@@ -39,6 +39,7 @@ from topowise_scheduler.extender.replies import NotReady, Verb
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.leader.alignment import AlignmentPreemption
+from topowise_scheduler.leader.defragmenter import Defragmenter
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import Requeuer
@@ -215,6 +216,10 @@ def _leading(
         "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, nodes).run),
         "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
         "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
+        "defragmenter": (
+            settings.defragmenter.enabled,
+            Defragmenter(api, ledger, answers, view, budgets, settings.defragmenter).run,
+        ),
     }
 
     async def run() -> None:

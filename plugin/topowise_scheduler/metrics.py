@@ -100,6 +100,12 @@ class Counts(Collector):
             {"": events["evicted_for_alignment"]},
         )
         yield _counter(
+            "defragmentation_evictions",
+            "Pods that were evicted so that there is room in one piece for a declared shape.",
+            "",
+            {"": events["evicted_for_room"]},
+        )
+        yield _counter(
             "model_runs",
             "Verdicts that the arrays could not give and the one-node model gave, by cause.",
             "cause",

@@ -66,7 +66,11 @@ EVENTS: dict[tuple[str, str], set[Right]] = {
 PREEMPTOR: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/preemptor.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/leader/preemptor.py", "PATCH"): {("", "pods/status", "patch")},
-    ("topowise_scheduler/leader/preemptor.py", "POST"): {("", "pods/eviction", "create")},
+    ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
+}
+DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/defragmenter.py", "GET"): {("", "pods", "list")},
+    ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
 }
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
@@ -110,7 +114,18 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    known = (EXPORTER, PLACEMENTS, SCHEDULER, STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, EVENTS, PREEMPTOR, ELECTION)
+    known = (
+        EXPORTER,
+        PLACEMENTS,
+        SCHEDULER,
+        STARTUP_TAINT,
+        REFUSED_PODS,
+        WAITING_PODS,
+        EVENTS,
+        PREEMPTOR,
+        DEFRAGMENTER,
+        ELECTION,
+    )
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
 
 
@@ -196,8 +211,9 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
         ("refusedPods.delete", REFUSED_PODS | EVENTS),
         ("waitingPods.tell", WAITING_PODS | EVENTS),
         ("preemptor.enabled", PREEMPTOR | EVENTS),
+        ("defragmenter.enabled", DEFRAGMENTER | EVENTS),
     ],
-    ids=["start-up taint", "refused pods", "waiting pods", "preemptor"],
+    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "defragmenter"],
 )
 def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
@@ -206,8 +222,9 @@ def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(calls)
 
 
-def test_a_preemptor_that_only_tells_may_write_events_alone(render: Any) -> None:
-    made = render("", "scheduler.config.preemptor.enabled=true", "scheduler.config.preemptor.dryRun=true")
+@pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
+def test_who_only_tells_may_write_events_alone(render: Any, name: str) -> None:
+    made = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(EVENTS)
 
 
