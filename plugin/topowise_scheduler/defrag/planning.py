@@ -15,7 +15,7 @@ import msgspec
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.defrag.exhaustive import Exhaustive
 from topowise_scheduler.defrag.movable import Movable
-from topowise_scheduler.defrag.scene import Cluster, Scene, Step
+from topowise_scheduler.defrag.scene import Change, Cluster, Scene, Step
 from topowise_scheduler.defrag.search import Progress, Search
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.view.cluster_view import ClusterView
@@ -33,6 +33,7 @@ class Plan(msgspec.Struct, frozen=True):
     already: int
     is_least: bool
     why: str = ""
+    changes: Sequence[Change] = ()
 
     @property
     def moves(self) -> int:
@@ -57,19 +58,19 @@ def plan(
     scene = start.fill(count)
     already = scene.arrived
     if already >= count:
-        return Plan(scene.steps, already, is_least=True)
+        return _planned(scene, already, is_least=True)
     by_node = _by_node(movers)
     search = Search(by_node, progress)
     found, reached = finished(_opened(scene, search, count, most, progress))
     moves = most + 1 if found is None else len(found.moved)
     if found is not None and _is_least(search, moves, missing=count - already):
-        return Plan(found.steps, already, is_least=True)
+        return _planned(found, already, is_least=True)
     exhaustive = Exhaustive(by_node, count)
     shorter = exhaustive.find(start, moves - 1)
     if shorter is not None:
-        return Plan(shorter.steps, already, is_least=True)
+        return _planned(shorter, already, is_least=True)
     if found is not None:
-        return Plan(found.steps, already, is_least=exhaustive.shortest >= moves)
+        return _planned(found, already, is_least=exhaustive.shortest >= moves)
     tried_all = exhaustive.shortest > most
     return Plan((), already, is_least=tried_all, why=_why(cluster, search, reached, count, most, tried_all=tried_all))
 
@@ -105,6 +106,10 @@ def finished(steps: Generator[None, None, _Found]) -> _Found:
         except StopIteration as end:
             found: _Found = end.value
             return found
+
+
+def _planned(scene: Scene, already: int, *, is_least: bool) -> Plan:
+    return Plan(scene.steps, already, is_least, changes=tuple(scene.changes()))
 
 
 def _opened(
