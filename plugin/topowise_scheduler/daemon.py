@@ -40,6 +40,7 @@ from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.leader.alignment import AlignmentPreemption
+from topowise_scheduler.leader.defragmenter import Defragmenter
 from topowise_scheduler.leader.nominator import Cluster, Decisions, Nominator, Requested
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
@@ -94,6 +95,7 @@ async def run(settings: SchedulerConfiguration) -> int:
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         lag = turns.Lag(registry, metrics.PREFIX)
+        shortage = metrics.watch_shortage(registry, ledger, answers)
         probes = health.Health()
         probes.ready["synced"] = not_synced
         fitting = Fitting(ledger, answers, view, most_reserved=settings.fit_together.most_reserved)
@@ -160,6 +162,7 @@ async def run(settings: SchedulerConfiguration) -> int:
                 **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
                 "clock": _tick(ledger),
                 "event loop lag": lag.run(),
+                "shortage": shortage.run(),
                 "memory": _freeze(not_synced),
                 **({} if dashboard is None else {"dashboard": dashboard.run()}),
                 "leader": _lead(settings.leader_election, api, led),
@@ -239,6 +242,10 @@ def _leading(
         "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, nodes).run),
         "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
         "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
+        "defragmenter": (
+            settings.defragmenter.enabled,
+            Defragmenter(api, ledger, answers, view, budgets, settings.defragmenter).run,
+        ),
     }
 
     async def run() -> None:

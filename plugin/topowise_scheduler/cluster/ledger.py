@@ -120,6 +120,7 @@ class Ledger:
         """Those that we have nominated."""
         self._apart = ApartRows(engine, self.states)
         self._improved: set[str] = set()
+        self._reshaped: set[str] = set()
         self._events: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -175,6 +176,11 @@ class Ledger:
     def take_improved(self) -> set[str]:
         """The nodes that may have more room than when this was asked last."""
         taken, self._improved = self._improved, set()
+        return taken
+
+    def take_reshaped(self) -> set[str]:
+        """The nodes of which something has changed, or the report gone, since this was asked last."""
+        taken, self._reshaped = self._reshaped, set()
         return taken
 
     def pod_states(self) -> Iterator[tuple[str, PodState]]:
@@ -276,6 +282,7 @@ class Ledger:
             self._apart.drop(name)
             self.engine.drop(name)
             self._improved.discard(name)
+            self._reshaped.add(name)
             self._forget_if_empty(name, node_state)
 
     def is_confirmed(self, name: str) -> bool:
@@ -822,6 +829,7 @@ class Ledger:
         if node_state.kubelet is None:
             return
         self._changes.note(name)
+        self._reshaped.add(name)
         self.engine.put(name, node_state.kubelet)
         now = self._clock()
         uncertain = node_state.uncertain(now)
