@@ -166,8 +166,7 @@ class Reader:
 
     def marks(self, name: str, node_state: NodeState, quarantined: Iterable[str]) -> str:
         """The letters of what is the matter with a node."""
-        row = int(self._ledger.engine.rows([name])[0])
-        found = UNCERTAIN if row in self._ledger.possible.uncertain else ""
+        found = UNCERTAIN if name in self._ledger.possible else ""
         found += QUARANTINED if name in quarantined else ""
         return found + (DAMAGED if node_state.report is not None and node_state.report.problems else "")
 
