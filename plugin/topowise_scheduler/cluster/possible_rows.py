@@ -71,6 +71,8 @@ class PossibleRows:
             self._write(node, [])
             return
         self._expected[node] = expected
+        # One that is filled pod after pod has its turn when that is over.
+        self._later.pop(node, None)
         self._later[node] = None
         while len(self._later) > (_MOST_LATER if later else 0):
             self._make(next(iter(self._later)))
