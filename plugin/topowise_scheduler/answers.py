@@ -39,6 +39,7 @@ _NONE: Final = object()
 _REASON_BITS: Final = 4
 # Twice a raw score is below 2 to this, and a rank below 2 to half of what is left.
 _RANK: Final = 24
+_FEW: Final = 64
 _LAST: Final = 1 << 60
 
 _ALL: Final = slice(None)
@@ -261,7 +262,7 @@ class Answers:
         if not len(rows):
             return
         possible = self._ledger.possible
-        others, owners = possible.all() if len(rows) > 1 else possible.of(int(rows[0]))
+        others, owners = possible.all() if len(rows) > _FEW else possible.of(rows.tolist())
         if len(rows) < len(others) // 4:
             is_asked = np.isin(owners, rows)
             others, owners = others[is_asked], owners[is_asked]

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
 
 from burst import Bench, Scenario, assert_no_refusals, assert_nothing_left_out
@@ -90,6 +91,49 @@ async def test_bindings_that_overtake_each_other(tmp_path: Path, capsys: pytest.
     async with Bench(Scenario(nodes=8, pods=scaled(400), slow_bindings=0.1, seed=7), tmp_path) as bench:
         await bench.feed()
         await conclude(bench, capsys)
+
+
+async def test_a_burst_of_two_thousand_pods_that_are_nominated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with Bench(Scenario(pods=scaled(2000), nominates=True, backlog=200), tmp_path) as bench:
+        await bench.feed()
+        await conclude_nominated(bench, capsys)
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        Scenario(pods=500, seed=3),
+        Scenario(pods=500, blind_pods=120, seed=4),
+        Scenario(pods=500, replicas=2, seed=5),
+        Scenario(nodes=10, pods=500, urgent=0.15, forever=0.6, seed=6),
+        Scenario(nodes=8, pods=400, slow_bindings=0.1, seed=7),
+    ],
+    ids=["the service is killed", "a blind scheduler", "two replicas", "urgent pods", "slow bindings"],
+)
+async def test_chaos_in_a_burst_that_is_nominated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], scenario: Scenario, request: pytest.FixtureRequest
+) -> None:
+    sizes = {"pods": scaled(scenario.pods), "blind_pods": scaled(scenario.blind_pods) if scenario.blind_pods else 0}
+    made = msgspec.structs.replace(scenario, nominates=True, backlog=150, **sizes)
+    async with Bench(made, tmp_path) as bench:
+        halfway = {"the service is killed": bench.restart_service, "two replicas": bench.fail_over}
+        what = halfway.get(request.node.callspec.id)
+        await bench.feed({} if what is None else {0.5: what})
+        await conclude_nominated(bench, capsys)
+
+
+async def conclude_nominated(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the others, and nominations have come to something."""
+    metrics = [await one.metrics(bench.session) for one in bench.services]
+    with capsys.disabled():
+        for found in metrics:
+            said = {key: value for key, value in found.items() if key.startswith("nominat") and value}
+            sys.stdout.write(f"\n  {said}")
+    assert sum(found.get('nominations_total{outcome="honoured"}', 0) for found in metrics) > 0
+    assert all(found["nominated_pods"] == 0 for found in metrics), "room is booked for nobody"
+    await conclude(bench, capsys)
 
 
 async def conclude(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,3 +159,42 @@ async def test_one_that_no_node_is_left_for_is_withdrawn(server: ApiServer, clus
         cluster.node("n1", {"unschedulable": True})
         await assert_eventually(lambda: nominated(cluster, a=""))
     assert cluster.nominated() == {}
+
+
+async def test_two_that_both_believe_to_lead_agree_on_what_is_written(server: ApiServer, cluster: Cluster) -> None:
+    """A lease that has run out unseen: a write names the version it was decided on, so one of the two is too late."""
+    other = Cluster(cluster.api, "8", "8")
+    async with running(other.reflector.run()):
+        names = [f"p{number}" for number in range(10)]
+        for name in names:
+            create(server, name, "1")
+        async with running(cluster.nominator.run(), other.nominator.run()):
+            await assert_eventually(lambda: all_nominated(cluster, names))
+            written = {name: (await cluster.read(name))[0] for name in names}
+            await assert_eventually(lambda: said(cluster) == said(other) == written)
+    writes = [sum(one.ledger.events[f"nomination_{what}"] for one in (cluster, other)) for what in ("written", "moved")]
+    assert writes == [len(names), 0]
+    cluster.ledger.check()
+    other.ledger.check()
+
+
+async def test_a_replica_that_does_not_lead_books_what_the_leader_nominates(
+    server: ApiServer, cluster: Cluster
+) -> None:
+    """Who asks the other replica meets the same nodes."""
+    other = Cluster(cluster.api, "8", "8")
+    create(server, "a", "8")
+    async with running(other.reflector.run(), cluster.nominator.run()):
+        await assert_eventually(lambda: nominated(cluster, a="n1"))
+        await assert_eventually(lambda: said(other) == {"a": "n1"})
+    assert other.service.fits(pod("b", "1"), "n1", "n2") == ["n2"]
+
+
+async def all_nominated(cluster: Cluster, names: list[str]) -> bool:
+    return all([(await cluster.read(name))[0] for name in names])
+
+
+def said(cluster: Cluster) -> dict[str, str]:
+    """Where pods are nominated by name, as the ledger believes."""
+    held = cluster.ledger.nominations
+    return {mine.record.name: mine.node for uid in held.uids() if (mine := held.of(uid)) is not None}

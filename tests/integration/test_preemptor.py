@@ -17,8 +17,10 @@ from topowise import pods
 from topowise.kube.api import Api
 from topowise.runtime.config import Duration
 from topowise_scheduler import refusals
+from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION
 from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.leader.alignment import AlignmentPreemption
+from topowise_scheduler.leader.nomination import nominate
 from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.preemption import Budgets, decode_budget
 
@@ -106,6 +108,12 @@ class Cluster:
     def nominated(self) -> str:
         found = {one["metadata"]["name"]: one for one in self.server.store.objects("pods")}
         return str(found["wide"]["status"].get("nominatedNodeName") or "")
+
+    @property
+    def ahead(self) -> str:
+        """The node for which the nominator says that it was itself."""
+        found = {one["metadata"]["name"]: one for one in self.server.store.objects("pods")}
+        return str((found["wide"]["metadata"].get("annotations") or {}).get(NOMINATED_ANNOTATION, ""))
 
     @contextlib.asynccontextmanager
     async def preempting(self, **settings: Any) -> AsyncIterator[None]:
@@ -246,3 +254,25 @@ async def test_nobody_is_evicted_while_a_pod_ends_that_would_be(cluster: Cluster
     await cluster.wait_for_room("3")
     await cluster.api.request("DELETE", f"{PODS}/b")
     assert await left_alone(cluster)
+
+
+async def test_who_is_nominated_ahead_is_left_alone(cluster: Cluster) -> None:
+    """The nominator has told the pod its node, and sees to that nomination itself."""
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3")
+    (record,) = cluster.service.ledger.waiting.values()
+    assert await nominate(cluster.api, record, "n1", version=record.version, ahead=True)
+    before = cluster.names
+    async with cluster.preempting():
+        await asyncio.sleep(2.3)
+    assert (cluster.names, cluster.nominated) == (before, "n1")
+    assert cluster.ahead == "n1"
+
+
+async def test_what_the_preemptor_nominates_is_not_taken_for_a_nomination_ahead(cluster: Cluster) -> None:
+    """An annotation of an earlier nomination, for the very node, goes with the new one."""
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3", annotations={NOMINATED_ANNOTATION: "n1"})
+    async with cluster.preempting():
+        await assert_eventually(lambda: cluster.nominated == "n1")
+    assert not cluster.ahead

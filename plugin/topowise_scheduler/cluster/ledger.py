@@ -30,6 +30,7 @@ from topowise_scheduler.cluster.possible_placements import possible_placements
 from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.same_states import Expected, SameStates
 from topowise_scheduler.cluster.scheduling_queue import SchedulingQueue
 from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.strangers import Strangers
@@ -112,7 +113,10 @@ class Ledger:
         self._changes = Changes()
         # What was said of reports, by node: with two exporters at odds its problems come and go.
         self._logged: dict[str, OncePerChange] = {}
-        self.possible = PossibleRows(engine)
+        self._same_states = SameStates()
+        # By node, what `changes` counted and the number of its state then.
+        self._state_numbers: dict[str, tuple[int, int]] = {}
+        self.possible = PossibleRows(engine, self.state_number)
         """What nodes may be whose pods may lie elsewhere than predicted."""
         self.queue = SchedulingQueue(clock)
         """Pending pods that may be nominated."""
@@ -276,8 +280,9 @@ class Ledger:
             node_state.drop_report()
             self._logged.pop(name, None)
             self._quarantine.release(name)
-            self.possible.put(name, [], 0)
+            self.possible.put(name, None)
             self._changes.forget(name)
+            self._state_numbers.pop(name, None)
             self.nominations.doubt(name)
             self._apart.drop(name)
             self.engine.drop(name)
@@ -640,6 +645,25 @@ class Ledger:
         node_state = self._nodes.get(name)
         return node_state is not None and node_state.is_as_judged(uid)
 
+    def state_number(self, name: str) -> int:
+        """A number that another node has too only if newcomers are judged and scored there as here; 0 for a node that
+        nobody has reported."""
+        node_state = self._nodes.get(name)
+        if node_state is None or node_state.kubelet is None or node_state.report is None:
+            return 0
+        changed_at, number = self._state_numbers.get(name, (-1, 0))
+        if changed_at != self._changes.at(name):
+            expected = self.possible.expected(name) or Expected(node_state.kubelet)
+            number = self._same_states.number(node_state.report.empty, expected)
+            self._state_numbers[name] = self._changes.at(name), number
+        return number
+
+    def is_open(self, name: str, record: PodRecord) -> bool:
+        """Whether the node takes such a pod if it has room, and everybody there counts for it."""
+        if name in self._lesser_nominated(record.priority).others or name in self.quarantined(record.shape):
+            return False
+        return not self.unconfirmed.why(name)
+
     def holds_nominated(self, record: PodRecord, name: str) -> bool:
         """Whether a pod that is nominated for a node has its room there still."""
         node_state = self._nodes.get(name)
@@ -785,7 +809,7 @@ class Ledger:
             booking = self._booking(record, needs or record.needs, after, was_there=not is_news)
             # A bind of what was reserved changes nothing on the node, so the engine need not be told.
             if node_state.put(booking, is_news=is_news) or after is BookingState.NOMINATED:
-                self._publish(name, node_state, better=False)
+                self._publish(name, node_state, better=False, is_ahead=booking.ahead)
 
     def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
         """Move a pod off its node; `ended`: for good."""
@@ -825,7 +849,8 @@ class Ledger:
         if node_state.is_empty:
             self._nodes.pop(name, None)
 
-    def _publish(self, name: str, node_state: NodeState, *, better: bool = True) -> None:
+    def _publish(self, name: str, node_state: NodeState, *, better: bool = True, is_ahead: bool = False) -> None:
+        """`is_ahead`: only somebody nominated ahead has come."""
         if node_state.kubelet is None:
             return
         self._changes.note(name)
@@ -834,9 +859,8 @@ class Ledger:
         now = self._clock()
         uncertain = node_state.uncertain(now)
         if uncertain or name in self.possible:
-            self.possible.put(
-                name, possible_placements(node_state.kubelet, uncertain, self._highest(node_state, now)), len(uncertain)
-            )
+            expected = Expected(node_state.kubelet, uncertain, self._highest(node_state, now))
+            self.possible.put(name, expected, later=is_ahead)
         # Those that we have nominated ahead come soon, and hardly anybody more important before them.
         if len(self._pods.nominated) - len(self.nominations) > _FEW_NOMINATED:
             nominated = self._lesser_on(name, _HIGHEST)

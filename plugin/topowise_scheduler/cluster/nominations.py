@@ -57,6 +57,10 @@ class Nominations:
     def __len__(self) -> int:
         return len(self._held)
 
+    def uids(self) -> Collection[str]:
+        """Of all pods that are nominated."""
+        return self._held.keys()
+
     def of(self, uid: str) -> Nomination | None:
         """The one of a pod."""
         return self._held.get(uid)

@@ -2,77 +2,124 @@
 
 The engine judges the possible placements of a node as nodes of their own, whose names no node can have.
 
-Invariant: the engine has a row for each possible placement of each node in here, and for no other. The joint array is
-kept until the next `put`: rows stay their node's as long as it is in the engine.
+A burst that is nominated changes many nodes about which nobody asks soon, so their rows are made when they are asked
+for. A few wait for that at most: a question of all nodes has to make them all. What was made for a state is kept by its
+number, as others will come into it too.
+
+Invariant: what is given out has a row for each possible placement of each node that it is about, and no other. The
+joint array is kept until the next `put`: rows stay their node's as long as it is in the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise_scheduler.cluster.possible_placements import possible_placements
+from topowise_scheduler.cluster.same_states import Expected
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 
 Rows = NDArray[np.int32]
+Number = Callable[[str], int]
+"""The one of a node's state (SameStates)."""
 
 _NO_ROWS: Final[Rows] = np.zeros(0, np.int32)
+_MOST_LATER: Final = 16
+_MOST_MADE: Final = 512
 
 
 class PossibleRows:
     """The possible placements of all nodes. A node must be in the engine as long as it has any here."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, number: Number) -> None:
         self._engine = engine
-        # By node: how many pods may lie elsewhere, and how many possible placements that makes.
-        self._uncertain: dict[str, tuple[int, int]] = {}
+        self._number = number
+        # Of the nodes on which pods may lie elsewhere, and how many placements of each are in the engine.
+        self._expected: dict[str, Expected] = {}
+        self._counts: dict[str, int] = {}
+        self._later: dict[str, None] = {}
         self._rows: dict[int, Rows] = {}
         self._all: tuple[Rows, Rows] | None = None
+        self._made: OrderedDict[int, list[Kubelet]] = OrderedDict()
 
     def __contains__(self, node: str) -> bool:
-        return node in self._uncertain
+        return node in self._expected
 
     @property
     def pods(self) -> int:
         """Pods that may lie elsewhere than predicted."""
-        return sum(pods for pods, _ in self._uncertain.values())
-
-    @property
-    def uncertain(self) -> Container[int]:
-        """The engine's rows of nodes on which there are such pods."""
-        return self._rows.keys()
+        return sum(len(one.uncertain) for one in self._expected.values())
 
     def counts(self) -> list[tuple[str, int]]:
         """Nodes with such pods, and how many they are."""
-        return [(node, pods) for node, (pods, _) in self._uncertain.items()]
+        return [(node, len(one.uncertain)) for node, one in self._expected.items()]
 
-    def put(self, node: str, possible: Sequence[Kubelet], pods: int) -> None:
-        """What the node may be, because of so many pods; none if it is as predicted."""
-        row = self._engine.row(node)
-        _, before = self._uncertain.pop(node, (0, 0))
-        self._rows.pop(row, None)
+    def expected(self, node: str) -> Expected | None:
+        """What a node is taken for; None without such pods."""
+        return self._expected.get(node)
+
+    def put(self, node: str, expected: Expected | None, *, later: bool = False) -> None:
+        """What the node may be, None if it is as predicted; `later`: nobody is likely to ask soon."""
         self._all = None
-        names = [f"{node}/{number}" for number in range(max(len(possible), before))]
-        for name, kubelet in zip(names, possible, strict=False):
-            self._engine.put(name, kubelet)
-        for name in names[len(possible) :]:
-            self._engine.drop(name)
-        if pods:
-            self._uncertain[node] = pods, len(possible)
-            self._rows[row] = np.array([self._engine.row(name) for name in names[: len(possible)]], np.int32)
+        if expected is None or not expected.uncertain:
+            self._expected.pop(node, None)
+            self._write(node, [])
+            return
+        self._expected[node] = expected
+        # One that is filled pod after pod has its turn when that is over.
+        self._later.pop(node, None)
+        self._later[node] = None
+        while len(self._later) > (_MOST_LATER if later else 0):
+            self._make(next(iter(self._later)))
 
-    def of(self, row: int) -> tuple[Rows, Rows]:
-        """As `all`, of one node."""
-        found = self._rows.get(row, _NO_ROWS)
-        return found, np.full(len(found), row, np.int32)
+    def of(self, rows: Sequence[int]) -> tuple[Rows, Rows]:
+        """As `all`, of these nodes."""
+        if self._later:
+            for node in self._engine.names(np.array(rows, np.int32)):
+                if node in self._later:
+                    self._make(node)
+        found = [(row, self._rows[row]) for row in rows if row in self._rows]
+        if not found:
+            return _NO_ROWS, _NO_ROWS
+        owners = np.repeat(np.array([row for row, _ in found], np.int32), [len(mine) for _, mine in found])
+        return np.concatenate([mine for _, mine in found]), owners
 
     def all(self) -> tuple[Rows, Rows]:
         """(possible,) the rows of all of them, and for each the row of its node."""
+        for node in list(self._later):
+            self._make(node)
         if self._all is None:
             rows = [_NO_ROWS, *self._rows.values()]
             owners = np.repeat(np.fromiter(self._rows, np.int32, len(self._rows)), [len(one) for one in rows[1:]])
             self._all = np.concatenate(rows), owners
         return self._all
+
+    def _make(self, node: str) -> None:
+        number = self._number(node)
+        made = self._made.pop(number, None)
+        if made is None:
+            made = possible_placements(*self._expected[node])
+        self._made[number] = made
+        if len(self._made) > _MOST_MADE:
+            self._made.popitem(last=False)
+        self._write(node, made)
+
+    def _write(self, node: str, possible: Sequence[Kubelet]) -> None:
+        """These are what it may be."""
+        self._later.pop(node, None)
+        self._all = None
+        row, before = self._engine.row(node), self._counts.pop(node, 0)
+        self._rows.pop(row, None)
+        names = [f"{node}/{number}" for number in range(max(len(possible), before))]
+        for name, kubelet in zip(names, possible, strict=False):
+            self._engine.put(name, kubelet)
+        for name in names[len(possible) :]:
+            self._engine.drop(name)
+        if possible:
+            self._counts[node] = len(possible)
+            self._rows[row] = np.array([self._engine.row(name) for name in names[: len(possible)]], np.int32)

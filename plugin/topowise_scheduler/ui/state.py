@@ -190,12 +190,12 @@ class Reader:
 
     def marks(self, names: Sequence[str]) -> dict[str, str]:
         """The letters of what is the matter with nodes, of those with which something is."""
-        uncertain, quarantined = self._ledger.possible.uncertain, self._ledger.quarantined_nodes
+        uncertain, quarantined = self._ledger.possible, self._ledger.quarantined_nodes
         found = {}
-        for name, row in zip(names, self._ledger.engine.rows(names).tolist(), strict=True):
+        for name in names:
             node_state = self._ledger.node_state(name)
             is_damaged = node_state is not None and node_state.report is not None and bool(node_state.report.problems)
-            letters = (UNCERTAIN, row in uncertain), (QUARANTINED, name in quarantined), (DAMAGED, is_damaged)
+            letters = (UNCERTAIN, name in uncertain), (QUARANTINED, name in quarantined), (DAMAGED, is_damaged)
             mark = "".join([letter for letter, applies in letters if applies])
             if mark:
                 found[name] = mark

@@ -48,7 +48,8 @@ class Scenario(msgspec.Struct, frozen=True):
     `backlog`: no more pods are made while so many of them wait. `deleted` is the share of mortal pods that are deleted
     instead of ending by themselves, `urgent` the share of all that may evict the others. `blind_pods` come through a
     second scheduler that knows nothing of NUMA. With `slow_bindings` (seconds) the API server holds some Bindings up
-    for so long, and later ones overtake them. `best_nodes` is the service's `filter.bestNodes`.
+    for so long, and later ones overtake them. `best_nodes` is the service's `filter.bestNodes`. With `nominates` the
+    leader nominates whoever it can.
     """
 
     nodes: int = 20
@@ -67,6 +68,7 @@ class Scenario(msgspec.Struct, frozen=True):
     slow_bindings: float = 0.0
     best_nodes: int = 0
     has_extender: bool = True
+    nominates: bool = False
 
 
 class Bench:
@@ -291,10 +293,12 @@ class Bench:
         await self._start_nodes()
         election = {"enabled": scenario.replicas > 1, "leaseNamespace": "kube-system"}
         for number in range(scenario.replicas if scenario.has_extender else 0):
-            settings = {
+            settings: dict[str, Any] = {
                 "leaderElection": {**election, "identity": f"replica-{number}"},
                 "filter": {"bestNodes": scenario.best_nodes},
             }
+            if scenario.nominates:
+                settings["nominator"] = {"enabled": True, "schedulerNames": [NUMA_SCHEDULER], "when": "always"}
             kubeconfig = await self.service_kubeconfig(self._kubeconfig)
             service = Service(
                 f"service-{number}", kubeconfig, self._directory, environment=self._environment, **settings

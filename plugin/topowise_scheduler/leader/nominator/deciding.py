@@ -35,6 +35,8 @@ _MAX_MOVES: Final = 2
 # Pods that are left alone, in one go.
 _MAX_SKIPPED: Final = 64
 _MAX_BOARDS: Final = 64
+# Nodes that a new board looks at in one go: some milliseconds.
+_MOST_AT_ONCE: Final = 256
 _MAX_REMEMBERED: Final = 10_000
 # kube-scheduler evicts others within it, or has not chosen this node.
 _TRIED_S: Final = 15.0
@@ -182,8 +184,11 @@ class Decisions:
             record = self._due()
             if record is None:
                 return None
+            may_be = self._may_be_nominated(record)
+            if may_be and not self._board(record).refresh(_MOST_AT_ONCE):
+                return None
             self._ledger.queue.drop(record.uid, is_taken=False)
-            node = self._choose(record) if self._may_be_nominated(record) else ""
+            node = self._choose(record) if may_be else ""
             if node:
                 self._ledger.nominate(record, node)
                 return Write(record, node)
@@ -212,13 +217,18 @@ class Decisions:
     def _choose(self, record: PodRecord) -> str:
         if record.asks is None or record.requests is None:
             return ""
+        board = self._board(record)
+        board.refresh()
+        return board.best()
+
+    def _board(self, record: PodRecord) -> Board:
+        assert record.asks is not None
         key = record.shape, record.priority, record.demand, record.asks.key
         board = self._boards.pop(key, None) or Board(self._cluster, record, record.asks)
         self._boards[key] = board
         if len(self._boards) > _MAX_BOARDS:
             del self._boards[next(iter(self._boards))]
-        board.refresh()
-        return board.best()
+        return board
 
     # What becomes of them
 

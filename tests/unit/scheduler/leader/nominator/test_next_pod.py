@@ -9,6 +9,7 @@ import pytest
 from nominating import TRIED, Nominating
 from scheduling import counts
 from topowise_scheduler.device_affinity import ANNOTATION
+from topowise_scheduler.leader.nominator import deciding
 
 
 def test_the_next_one_finds_taken_what_was_decided_before_it() -> None:
@@ -207,3 +208,13 @@ def test_a_node_that_comes_and_one_that_goes() -> None:
     made.ledger.drop_report("n2")
     made.put("d")
     assert made.write_all() == {"c": ""}
+
+
+def test_a_new_kind_of_pod_is_judged_in_parts_and_the_pod_keeps_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On thousands of nodes the first look takes long, and others want answers meanwhile."""
+    monkeypatch.setattr(deciding, "_MOST_AT_ONCE", 2)
+    made = Nominating("8", "8", "8", "8", "4")
+    made.put("a", "3")
+    assert [made.next() for _ in range(3)] == [None, None, ("a", "n5")]
+    made.put("b", "3")
+    assert made.next() == ("b", "n1"), "only what has changed is looked at"

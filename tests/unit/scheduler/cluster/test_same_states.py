@@ -1,0 +1,105 @@
+"""Nodes with the same number take the same pods, and rows that are made late or once for several nodes are the right
+ones."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from random import Random
+from typing import Final
+
+import msgspec
+import pytest
+
+from scheduling import Service, exact, kubelet, pod
+from topowise_scheduler.cluster.records import PodRecord
+
+NODES: Final = ("n1", "n2", "n3", "n4")
+CPUS: Final = ("1", "2", "3", "4")
+MEMORY: Final = ("1Gi", "6Gi", "14Gi")
+
+
+class Life:
+    """Pods are nominated by us, reserved, bound and deleted on nodes that are alike at first."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.service = Service("TightFit", nominates=["us"])
+        for name in NODES:
+            self.service.report(exact(kubelet(), name=name))
+        self.records: list[PodRecord] = []
+        self.asked = [self.made("asked", cpu, memory) for cpu in CPUS for memory in MEMORY]
+
+    def made(self, name: str, cpu: str, memory: str, node: str = "") -> PodRecord:
+        return self.service.records.decode(msgspec.json.encode(pod(name, cpu, memory, node=node)))
+
+    def step(self) -> None:
+        self.random.choice([self.nominate, self.nominate, self.nominate, self.assume, self.reserve, self.end])()
+        self.service.ledger.check()
+
+    def nominate(self) -> None:
+        record = self.made(f"p{len(self.records)}", self.random.choice(CPUS), self.random.choice(MEMORY))
+        self.records.append(record)
+        self.service.ledger.nominate(record, self.random.choice(NODES))
+
+    def assume(self) -> None:
+        if self.records:
+            record = self.random.choice(self.records)
+            assert record.needs is not None
+            self.service.ledger.assume(record, record.needs, self.random.choice(NODES))
+
+    def reserve(self) -> None:
+        if self.records:
+            record = self.random.choice(self.records)
+            assert record.needs is not None
+            self.service.ledger.reserve(record, record.needs, self.random.choice(NODES))
+
+    def end(self) -> None:
+        if self.records:
+            self.service.ledger.drop_pod(self.random.choice(self.records).uid)
+
+    def by_the_model(self, record: PodRecord, name: str) -> bool:
+        return all(one.admit_view(record.view(one)).admitted for one in self.service.ledger.states(name, ()))
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_comes_rows_of_a_node_are_what_it_may_be(seed: int) -> None:
+    life = Life(seed)
+    answers = life.service.answers
+    for at in range(40):
+        life.step()
+        for record in life.random.sample(life.asked, 3):
+            wanted = [life.by_the_model(record, name) for name in NODES]
+            # One by one, then all together: what is made late is made for either.
+            names = NODES if at % 2 else ()
+            assert [bool(answers.fits(record, [name])[0]) for name in names] == wanted[: len(names)]
+            assert answers.fits(record, NODES).tolist() == wanted
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_nodes_of_one_number_take_and_score_pods_alike(seed: int) -> None:
+    life = Life(seed)
+    equal = 0
+    for _ in range(40):
+        life.step()
+        numbers = {name: life.service.ledger.state_number(name) for name in NODES}
+        for one, other in combinations(NODES, 2):
+            if numbers[one] == numbers[other]:
+                equal += 1
+                for record in life.asked:
+                    _, mine = life.service.answers.levels(record, [one])
+                    _, theirs = life.service.answers.levels(record, [other])
+                    assert mine.tolist() == theirs.tolist()
+    assert equal > 3
+
+
+def test_the_same_pods_in_the_same_order_make_the_same_state() -> None:
+    life = Life(0)
+    ledger = life.service.ledger
+    assert ledger.state_number("n1") == ledger.state_number("n2") > 0
+    for name in ("n1", "n2"):
+        for number, cpu in enumerate("12"):
+            ledger.nominate(life.made(f"{name}-{number}", cpu, "1Gi"), name)
+    assert ledger.state_number("n1") == ledger.state_number("n2")
+    ledger.nominate(life.made("more", "1", "1Gi"), "n1")
+    assert ledger.state_number("n1") != ledger.state_number("n2")
+    assert ledger.state_number("unknown") == 0
