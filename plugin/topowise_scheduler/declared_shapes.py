@@ -19,7 +19,7 @@ _WINDOW: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d
 _MOST: Final = 1000
 
 
-class Shape(NamedTuple):
+class Shape(msgspec.Struct, frozen=True):
     """Pods of one container with these amounts, and how many of them there should be room for."""
 
     amounts: Mapping[str, str]

@@ -121,7 +121,7 @@ class Simulation:
         total = sum(one.count for one in wanted)
         # A pod that found no room leaves none to the next one of its kind.
         nowhere: dict[int, SimulatedPod] = {}
-        placed = []
+        placed: list[SimulatedPod] = []
         for one in sorted(wanted, key=lambda wanted: -(wanted.pod.spec.priority or 0)):
             for pod in map(one.numbered, range(one.count)):
                 progress(f"pod {len(placed) + 1} of {total}")
