@@ -198,7 +198,8 @@ async def test_reports_and_pods_come_and_what_one_looks_at_stays_where_it_is(
 async def test_decisions_survive_a_restart(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
     first = await started(server, api, tmp_path, start, enabled=True)
     await decide(first, server, "trainer", "6")
-    await comes(server, api, "waits", "8", conditions=condition("False", f"0/2 nodes are available: 2 {refusals.NOT_NOW}."))
+    said = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
+    await comes(server, api, "waits", "8", conditions=condition("False", said))
     second = Service(server, tmp_path)
     second.config["ui"] = {"enabled": True}
     await start("topowise_scheduler", "serve", config=second.config)
