@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo demo-stop test check bench e2e fuzz mutants coverage audit sbom images load push chart docs-site sign release-check release-notes gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test check bench e2e lab fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
 
 help: ## What there is to type.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -33,6 +33,9 @@ bench: venv ## Figures of whole processes and of hot paths, as tables and JSON; 
 e2e: venv ## Slow proofs on real processes, some minutes; not part of the tests.
 	@$(BIN)/python -m pytest tests/e2e $(ARGS)
 
+lab: venv ## Real kubelets on emulated NUMA machines: ARGS="up dual", ARGS="test dual --pods 300", ARGS=status, ARGS=down.
+	@$(BIN)/python -m lab $(ARGS)
+
 fuzz: venv ## Every parser with damaged input, guided where atheris is installed; SECONDS for each of them.
 	@$(BIN)/python hack/fuzz $(or $(SECONDS),20) $(NAME)
 
@@ -50,6 +53,9 @@ sbom: venv ## What ships, as a CycloneDX document with licences: dist/topowise.c
 
 images: venv ## The container image as dist/topowise-ARCH.tar, with buildah, podman or docker; ARCH="amd64 arm64", BASE=image.
 	@$(BIN)/python -m images build $(addprefix --architecture ,$(ARCH)) $(if $(BASE),--base $(BASE)) $(if $(IMAGE),--repository $(IMAGE))
+
+base: venv ## Names the image's base by the digest that its tag has today, in hack/images/Dockerfile; asks its registry.
+	@$(BIN)/python -m images renew-base
 
 load: venv ## That image into a cluster without a registry: INTO=kind|k3s|containerd, CLUSTER= for kind's name.
 	@$(BIN)/python -m images load $(if $(INTO),--into $(INTO)) $(if $(CLUSTER),--cluster $(CLUSTER))
@@ -69,8 +75,11 @@ sign: venv ## Signs what make push has pushed, by its digest; needs cosign, and 
 release-check: ## Do package, chart and TAG name the same version?
 	@hack/release version $(TAG)
 
-release-notes: ## What CHANGELOG.md says of TAG (default: what is unreleased), as dist/notes.md.
+release-notes: ## What CHANGELOG.md says of TAG (default: what is unreleased, with changes/), as dist/notes.md.
 	@hack/release notes $(TAG)
+
+changelog: ## The fragments of changes/ into CHANGELOG.md, as the section of VERSION.
+	@hack/changes release $(VERSION)
 
 gen-proto: venv ## Regenerate proto/topowise/wire from proto/*.proto.
 	@$(BIN)/python hack/gen-proto

@@ -10,14 +10,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
 import aiohttp
 import msgspec
 
-from demo import blind, kept, playing, workloads
+from demo import blind, playing, workloads
 from demo.cluster import Cluster
 from demo.processes import ProcessDiedError
 from demo.scheduling import ScheduledPod, Scheduling
+from sandbox import kept
 from topowise import cpuset, nrt, quantity
 from topowise.errors import TopowiseError
 from topowise.kube.api import TABLE, Api
@@ -28,6 +30,9 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import kubelet_of, read
 from topowise_scheduler.view import picture
 
+# Leads to what `--keep` has left running.
+LINK: Final = Path(__file__).resolve().parents[2] / ".demo"
+
 
 def main() -> int:
     """Exit status 0 if every pod ended where it was sent."""
@@ -37,10 +42,10 @@ def main() -> int:
     which.add_argument("--stop", action="store_true", help="stop what was left running")
     options = parser.parse_args()
     if options.stop:
-        ended = kept.stop()
+        ended = kept.stop(LINK)
         print(f"Stopped {ended} processes" if ended else "No demo is running")
         return 0
-    if options.keep and kept.running():
+    if options.keep and kept.running(LINK):
         print("error: a demo is running already; make demo-stop ends it", file=sys.stderr)
         return 1
     return _run_in_directory(keep=options.keep)
@@ -57,7 +62,7 @@ def _run_in_directory(*, keep: bool) -> int:
         cluster = Cluster(directory)
         status = asyncio.run(_run(cluster, keep=keep))
         if keep:
-            kept.keep(directory, cluster.processes.ids())
+            kept.keep(directory, cluster.processes.ids(), LINK)
             is_kept = True
             print(f"\n{playing.instructions(directory, f'{cluster.pages}/ui')}", flush=True)
         return status

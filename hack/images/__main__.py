@@ -1,4 +1,4 @@
-"""`make images`, `make load` and `make push`: one image for each architecture, as archives below dist/."""
+"""`make images`, `make load`, `make push` and `make base`: one image for each architecture, as archives below dist/."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import topowise
-from images import application, engines, load
+from images import application, engines, load, renew
 from images.application import REPOSITORY, ImageError
 
 DIST: Final = REPOSITORY / "dist"
@@ -27,6 +27,7 @@ def main(arguments: list[str]) -> int:
     build.add_argument("--base", default="", help="an image to build on, best by digest")
     for verb in (build, *map(verbs.add_parser, ("load", "push", "sign"))):
         verb.add_argument("--repository", default="ghcr.io/topowise/topowise", help="its name up to the tag")
+    verbs.add_parser("renew-base")
     verbs.choices["load"].add_argument("--into", default="", choices=["", *load.CLUSTERS])
     verbs.choices["load"].add_argument("--cluster", default="", help="kind's name of it")
     args = parser.parse_args(arguments)
@@ -39,6 +40,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _do(args: argparse.Namespace) -> None:
+    if args.verb == "renew-base":
+        print(f"images: the base is {renew.renew()}")
+        return
     # The tag is the version, because that is what the chart asks for.
     name = f"{args.repository}:{topowise.__version__}"
     if args.verb == "build":

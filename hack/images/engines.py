@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from images import renew
 from images.application import REPOSITORY, ImageError
 
-# What people get who name nothing. A release names it by digest.
-BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
+# What people get who name nothing, by digest.
+BASE: Final = renew.pinned()
 _STORE: Final = REPOSITORY / ".venv/images"
 # libstdc++6: gRPC is linked with it. libudev1: pyudev loads it, and without it hardware is only read at its interval.
 _PACKAGES: Final = "python3,libstdc++6,libudev1,ca-certificates"

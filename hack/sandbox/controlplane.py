@@ -19,6 +19,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -79,7 +80,7 @@ class ControlPlane:
             work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="topowise-controlplane-")))
             etcd_port, self._port = free_ports(2)
             etcd_url = f"http://127.0.0.1:{etcd_port}"
-            etcd = stack.enter_context(Process("etcd", self._etcd(work, etcd_url), work / "etcd.log"))
+            etcd = stack.enter_context(Process("etcd", etcd_arguments(self.folder, work, etcd_url), work / "etcd.log"))
             etcd.wait_until_ready(f"{etcd_url}/health")
             arguments = self._kube_apiserver(work, etcd_url)
             apiserver = stack.enter_context(Process("kube-apiserver", arguments, work / "kube-apiserver.log"))
@@ -93,38 +94,44 @@ class ControlPlane:
     ) -> None:
         self._stack.close()
 
-    def _etcd(self, work: Path, url: str) -> list[str]:
-        return [
-            str(self.folder / "etcd"),
-            f"--data-dir={work / 'etcd'}",
-            f"--listen-client-urls={url}",
-            f"--advertise-client-urls={url}",
-            "--listen-peer-urls=http://127.0.0.1:0",
-            "--unsafe-no-fsync",
-        ]
-
     def _kube_apiserver(self, work: Path, etcd_url: str) -> list[str]:
-        private, public = _service_account_key(work)
-        tokens = work / "tokens.csv"
-        tokens.touch(mode=0o600)
-        tokens.write_text("".join(f'{token_of(user)},{user},{user},"{group}"\n' for user, group in USERS.items()))
-        return [
-            str(self.folder / "kube-apiserver"),
-            f"--etcd-servers={etcd_url}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=127.0.0.1",
-            f"--secure-port={self._port}",
-            f"--cert-dir={work / 'certs'}",
-            f"--token-auth-file={tokens}",
-            "--authorization-mode=RBAC",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-signing-key-file={private}",
-            f"--service-account-key-file={public}",
-            "--service-cluster-ip-range=10.96.0.0/24",
-            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
-            "--endpoint-reconciler-type=none",
-            "--allow-privileged=true",
-        ]
+        own = ["--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"]
+        return [*apiserver_arguments(self.folder, work, etcd_url, self._port, USERS), *own]
+
+
+def etcd_arguments(folder: Path, work: Path, url: str) -> list[str]:
+    """Its command line; its data goes into `work`."""
+    return [
+        str(folder / "etcd"),
+        f"--data-dir={work / 'etcd'}",
+        f"--listen-client-urls={url}",
+        f"--advertise-client-urls={url}",
+        "--listen-peer-urls=http://127.0.0.1:0",
+        "--unsafe-no-fsync",
+    ]
+
+
+def apiserver_arguments(folder: Path, work: Path, etcd_url: str, port: int, users: Mapping[str, str]) -> list[str]:
+    """Its command line, but for who may do what; keys, tokens and certificates go into `work`."""
+    private, public = _service_account_key(work)
+    tokens = work / "tokens.csv"
+    tokens.touch(mode=0o600)
+    tokens.write_text("".join(f'{token_of(user)},{user},{user},"{group}"\n' for user, group in users.items()))
+    return [
+        str(folder / "kube-apiserver"),
+        f"--etcd-servers={etcd_url}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={work / 'certs'}",
+        f"--token-auth-file={tokens}",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-signing-key-file={private}",
+        f"--service-account-key-file={public}",
+        "--service-cluster-ip-range=10.96.0.0/24",
+        "--endpoint-reconciler-type=none",
+        "--allow-privileged=true",
+    ]
 
 
 def _service_account_key(work: Path) -> tuple[Path, Path]:

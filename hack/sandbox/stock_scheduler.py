@@ -72,23 +72,26 @@ class StockScheduler:
 
     def _arguments(self, port: int) -> list[str]:
         kubeconfig = self._plane.kubeconfig(self._work / "kubeconfig", self._user)
-        config = self._work / "scheduler.yaml"
-        config.write_text(yaml.safe_dump(self._whole(kubeconfig), sort_keys=False))
-        return [
-            str(self._plane.folder / BINARY),
-            f"--config={config}",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            f"--cert-dir={self._work / 'certs'}",
-            f"--authentication-kubeconfig={kubeconfig}",
-            f"--authorization-kubeconfig={kubeconfig}",
-        ]
+        return arguments(self._plane.folder, self._work, kubeconfig, self._configuration, port)
 
-    def _whole(self, kubeconfig: Path) -> Json:
-        return {
-            "apiVersion": API_VERSION,
-            "kind": "KubeSchedulerConfiguration",
-            "leaderElection": {"leaderElect": False},
-            **self._configuration,
-            "clientConnection": {"kubeconfig": str(kubeconfig), **self._configuration.get("clientConnection", {})},
-        }
+
+def arguments(folder: Path, work: Path, kubeconfig: Path, configuration: Json, port: int) -> list[str]:
+    """Its command line; what is said of its configuration is made whole and written into `work`."""
+    whole = {
+        "apiVersion": API_VERSION,
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        **configuration,
+        "clientConnection": {"kubeconfig": str(kubeconfig), **configuration.get("clientConnection", {})},
+    }
+    config = work / "scheduler.yaml"
+    config.write_text(yaml.safe_dump(whole, sort_keys=False))
+    return [
+        str(folder / BINARY),
+        f"--config={config}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={work / 'certs'}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+    ]

@@ -42,7 +42,7 @@ _TREE = """
 """
 _TREES = {
     "Start": ["quick-start", "concepts", "architecture", "comparison"],
-    "Do": ["how-to/*"],
+    "Do": ["how-to/*", "how-to/on/*"],
     "Look up": ["reference/*", "*"],
     "Work on it": ["development/*", "adr/README", "adr/0*"],
 }

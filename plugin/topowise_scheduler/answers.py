@@ -182,6 +182,11 @@ class Answers:
         found[rated.at] = rated.levels(self._top_score, low=int(rated.at.size < reported), more_below=more_below)
         return found
 
+    def best(self, asked: Question, among: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+        """At most so many of these nodes of the question, best first; those that nobody has reported are none."""
+        left = msgspec.structs.replace(asked, names=[asked.names[at] for at in among.tolist()], rows=asked.rows[among])
+        return among[self._rate(left, self._strategy).best(most)]
+
     def percents(self, asked: Question, strategy: Strategy) -> NDArray[np.int64]:
         """Per node, 0 to 100 by a strategy, truncated; a node nobody has reported, or that does not fit, has 0."""
         rated = self._rate(asked, strategy)

@@ -107,11 +107,15 @@ class Reservations(Section, frozen=True):
 
 
 class Filter(Section, frozen=True):
-    """What keeps a pod from a node that its kubelet would admit it to."""
+    """What keeps a pod from a node that its kubelet would admit it to, and which of the others are named."""
 
     max_admission_time: Duration = Duration(0)
     """A kubelet tries every set of NUMA nodes, and with a dozen of them takes minutes for a pod of several resources;
     meanwhile it admits no other. Pods that are estimated to take longer are kept away; 0: none are."""
+    best_nodes: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """kube-scheduler is told of so many of the nodes that fit, the best by `scoring`, and scores no others; 0: of all.
+    With 1 it scores none at all, which is fastest. Pods with preferences of their own get all names, and so do pods
+    that are asked about again. Ours has to be the last of kube-scheduler's extenders then."""
 
 
 class WaitingPods(Section, frozen=True):

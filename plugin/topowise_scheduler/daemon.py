@@ -36,6 +36,7 @@ from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.fitting import refuse as refuse_fitting
 from topowise_scheduler.extender.replies import NotReady, Verb
+from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.extender.verbs import Verbs
 from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.leader.alignment import AlignmentPreemption
@@ -73,8 +74,10 @@ async def run(settings: SchedulerConfiguration) -> int:
             max_admission_s=settings.filter.max_admission_time,
             affinity=settings.device_affinity.settings,
         )
+        decisions = ui.Decisions(settings.ui.decisions, time.time) if _has_dashboard(settings) else None
         nominates = settings.nominator.scheduler_names if settings.nominator.enabled else ()
-        records, budgets, nodes = Records(nominates), Budgets(), Nodes()
+        records = Records(nominates, None if decisions is None else decisions.seen)
+        budgets, nodes = Budgets(), Nodes()
         sources = reflectors(api, ledger, records, budgets, nodes)
 
         def not_synced() -> str | None:
@@ -86,9 +89,8 @@ async def run(settings: SchedulerConfiguration) -> int:
         view = ClusterView(ledger, answers, nodes)
         explainer = Explainer(api, view, not_synced)
         dashboard = None
-        if settings.ui.enabled and settings.read_only.port:
-            dashboard = ui.Dashboard(ledger, answers, view, explainer.explanations, not_synced, settings.ui.decisions)
-        observer = None if dashboard is None else dashboard.decisions
+        if decisions is not None:
+            dashboard = ui.Dashboard(ledger, answers, view, explainer.explanations, not_synced, decisions)
         registry = metrics.registry(ledger, answers)
         metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: not_synced() is None)
         lag = turns.Lag(registry, metrics.PREFIX)
@@ -98,13 +100,20 @@ async def run(settings: SchedulerConfiguration) -> int:
         evictions = Evictions(ledger, answers, budgets)
         served = verbs.table(
             # The dashboard shows what each call took, so each call does its own work.
-            Verbs(answers, evictions, not_synced, observer=observer, scores_ahead=observer is None),
+            Verbs(
+                answers,
+                evictions,
+                not_synced,
+                observer=decisions,
+                scores_ahead=decisions is None,
+                shortlist=Shortlist(answers, nodes, settings.filter.best_nodes),
+            ),
             Binder(
                 api,
                 ledger,
                 records,
                 not_synced,
-                observer=observer,
+                observer=decisions,
                 tells_prediction=settings.extender.predictions,
             ),
             explainer,
@@ -157,6 +166,10 @@ async def run(settings: SchedulerConfiguration) -> int:
                 "health": health.serve(settings.serving, probes, registry),
             }
         )
+
+
+def _has_dashboard(settings: SchedulerConfiguration) -> bool:
+    return settings.ui.enabled and bool(settings.read_only.port)
 
 
 def _callers(port: Extender | ReadOnly) -> Callers:

@@ -73,6 +73,7 @@ class Condition(msgspec.Struct, frozen=True, gc=False):
     status: str = ""
     reason: str = ""
     message: str = ""
+    lastTransitionTime: str | None = None
 
 
 class ContainerStatus(msgspec.Struct, frozen=True, gc=False):

@@ -49,6 +49,12 @@ async def test_kubelets_on_slow_disks_whose_every_step_is_reported(
         await conclude(bench, capsys)
 
 
+async def test_a_service_that_names_the_best_node_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with Bench(Scenario(pods=scaled(500), seed=10, best_nodes=1), tmp_path) as bench:
+        await bench.feed()
+        await conclude(bench, capsys)
+
+
 async def test_kubelets_that_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with Bench(Scenario(pods=scaled(500), seed=9, lifetimes=(2.0, 8.0)), tmp_path) as bench:
         await bench.feed({0.3: bench.restart_kubelets, 0.7: bench.restart_kubelets})

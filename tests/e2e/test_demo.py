@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from demo import kept, playing
+from demo import playing
+from demo.__main__ import LINK
+from sandbox import kept
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs/quick-start.md"
@@ -47,7 +49,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     plugin.chmod(0o755)
     own = {"PATH": f"{binaries}:{os.environ['PATH']}", "TMPDIR": str(temporary), "HOME": str(tmp_path)}
     yield {**os.environ, **own}
-    kept.stop()
+    kept.stop(LINK)
     shutil.rmtree(temporary)
 
 
@@ -75,7 +77,7 @@ def typed(command: str, environment: dict[str, str]) -> str:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
-@pytest.mark.skipif(bool(kept.running()), reason="a demo is kept running in this checkout")
+@pytest.mark.skipif(bool(kept.running(LINK)), reason="a demo is kept running in this checkout")
 def test_the_tour_works_as_printed(environment: dict[str, str]) -> None:
     commands = tour()
     printed = typed(commands[0], environment)
@@ -91,7 +93,7 @@ def test_the_tour_works_as_printed(environment: dict[str, str]) -> None:
     assert "topology.node.k8s.io" in typed("kubectl explain noderesourcetopologies.zones", environment)
     typed(commands[-1], environment)
     assert not list(Path(environment["TMPDIR"]).iterdir())
-    assert not kept.LINK.is_symlink()
+    assert not LINK.is_symlink()
 
 
 def test_what_is_printed_to_try_is_on_the_page() -> None:

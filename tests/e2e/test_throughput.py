@@ -167,6 +167,7 @@ def cases(port: int) -> dict[str, Case]:
     return {
         **{name: Case(extenders) for name, extenders in others(port).items()},
         "with topowise": Case(),
+        "with topowise that names the best node": Case(service={"filter": {"bestNodes": 1}}),
         "with topowise that nominates": Case(service=NOMINATED, together=True),
         "with topowise that has nominated all": Case(service=NOMINATED, beforehand=True),
     }

@@ -20,6 +20,7 @@ from scheduling import NODE_STATUS, counts
 from scheduling import pod as pod_of
 from topowise import nrt
 from topowise.kube.api import APPLY_PATCH, Api
+from topowise_scheduler import refusals
 
 NODES = {"metal-1": ("8", "3"), "metal-2": ("1", "0")}
 
@@ -105,23 +106,32 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
     # Live: a decision comes without a reload.
     await decide(service, server, "giant", "9")
     await page.has("#decisions", "default/giant", "no room")
-    await page.run("document.querySelector('#decisions th button').click()")
-    await page.has("#decisions .detail", "As things are now", "never", "needs cpu 9")
+    await page.run("document.querySelector('#decisions [data-pod=\"default/giant\"]').click()")
+    await page.has("#panel", "default/giant", "As things are now", "never", "needs cpu 9", "no room")
     # A node by keyboard, and away again.
     await page.run("document.querySelector('#map a').focus()")
-    for kind in ("keyDown", "keyUp"):
-        enter = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
-        await page.call("Input.dispatchKeyEvent", type=kind, **(enter if kind == "keyDown" else {"key": "Enter"}))
-    await page.has("#node", "metal-1", "default/trainer", "uncertain")
-    assert await page.run("document.querySelectorAll('#node svg rect').length") > 10
-    assert await page.run("getComputedStyle(document.querySelector('#node svg .canvas')).fill") == "rgb(244, 246, 248)"
-    assert await page.run("document.activeElement.id") == "node"
-    await page.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'}))")
-    assert await page.run("document.querySelector('#node').hidden") is True
-    manifest = json.dumps(pod_of("web", "1"))
+    await page.press("Enter", windowsVirtualKeyCode=13, text="\r")
+    await page.has("#panel", "metal-1", "default/trainer", "uncertain")
+    assert await page.run("document.querySelectorAll('#panel svg rect').length") > 10
+    assert await page.run("getComputedStyle(document.querySelector('#panel svg .canvas')).fill") == "rgb(244, 246, 248)"
+    assert await page.run("document.activeElement.id") == "panel"
+    await page.press("Escape")
+    assert await page.run("document.querySelector('#panel').hidden") is True
+
+    async def is_back() -> bool:
+        return bool(await page.run("document.activeElement.dataset.node") == "metal-1")
+
+    await assert_eventually(is_back)
+    # Nodes are those on which a pod fits, until all are asked for.
+    manifest = json.dumps(pod_of("web", "3"))
+    await page.run("document.querySelector('#fits summary').click()")
     await page.run(f"document.querySelector('#manifest').value = {json.dumps(manifest)}")
     await page.run("document.querySelector('#fits-form button').click()")
-    await page.has("#fits-result", "more of default/web fit on 2 of 2 nodes")
+    await page.has("#fits-result", "more of default/web fit on 1 of 2 nodes")
+    await page.has("#filtered", "1 of 2 nodes match, those on which default/web fits now")
+    assert "metal-2" not in await page.text("#map")
+    await page.run("document.querySelector('#filtered a').click()")
+    await page.has("#map", "metal-1", "metal-2")
     await page.run(
         "document.querySelector('#filter [name=name]').value = 'metal-2';"
         "document.querySelector('#filter').dispatchEvent(new Event('input'))"
@@ -138,12 +148,70 @@ async def test_a_browser_shows_it(service: Service, server: ApiServer, page: Pag
     assert page.conditions == []
 
 
+def condition(status: str, message: str = "") -> list[dict[str, str]]:
+    at = "2026-01-02T03:04:05Z"
+    return [{"type": "PodScheduled", "status": status, "lastTransitionTime": at, "message": message}]
+
+
+def comes(server: ApiServer, name: str, cpu: str, **fields: Any) -> None:
+    """A pod that somebody else has decided about."""
+    document = pod_of(name, cpu, **fields)
+    del document["metadata"]["uid"]
+    server.create("pods", document)
+
+
+async def test_reports_and_pods_come_and_what_one_looks_at_stays_where_it_is(
+    service: Service, server: ApiServer, api: Api, page: Page
+) -> None:
+    await page.open(f"{service.pages}/ui", width=1280)
+    await page.has("#live", "live")
+    await page.has("#map", "metal-2")
+    await page.watch_shifts()
+    said = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
+    for number in range(4):
+        comes(server, f"waits-{number}", "8", conditions=condition("False", said))
+    comes(server, "refused", "2", node="metal-2", phase="Failed", reason="TopologyAffinityError")
+    await publish(api, counts("metal-1", ("6", "6"), included=(), version="2"))
+    await page.has("#map", "6/8")
+    await page.has("#waiting", "default/waits-0", "3 more alike", "2× no room that the kubelet could align")
+    await page.has("#refused", "default/refused", "metal-2", "TopologyAffinityError", "quarantine")
+    assert await page.shifts() == []
+    # What was reported is told in words, and what waits opens to the node that comes nearest, which opens too.
+    await page.run("document.querySelector('#refused [data-node=metal-2]').click()")
+    await page.has("#panel", "metal-2", "quarantine")
+    await page.run("document.querySelector('#map [data-node=metal-1]').click()")
+    await page.has("#panel", "metal-1", "reported", "s ago")
+    assert "<" not in await page.text("#panel .facts")
+    await page.run("document.querySelector('#waiting [data-pod=\"default/waits-0\"]').click()")
+    await page.has("#panel", "default/waits-0", "comes nearest: container c needs cpu 8 together", "not now")
+    await page.run("document.querySelector('#panel .answer [data-node]').click()")
+    await page.has("#panel", "policy single-numa-node")
+    await page.press("Escape")
+    assert await page.run("document.querySelector('#panel').hidden") is True
+    assert page.conditions == []
+
+
+async def test_decisions_survive_a_restart(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
+    first = await started(server, api, tmp_path, start, enabled=True)
+    await decide(first, server, "trainer", "6")
+    comes(server, "waits", "8", conditions=condition("False", f"0/2 nodes are available: 2 {refusals.NOT_NOW}."))
+    second = Service(server, tmp_path)
+    second.config["ui"] = {"enabled": True}
+    await start("topowise_scheduler", "serve", config=second.config)
+    await assert_eventually(second.is_ready)
+    async with aiohttp.ClientSession() as session, session.get(f"{second.pages}/ui/parts") as response:
+        parts = {name: text for name, (_, text) in (await response.json())["parts"].items()}
+    for told in ("default/trainer", "bound", "metal-1", "NUMA 0", "default/waits", "no room", "2026-01-02T03:04:05Z"):
+        assert told in parts["decisions-list"]
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1280, "light")])
 async def test_it_fits_on_the_screen(service: Service, page: Page, width: int, scheme: str) -> None:
     await page.open(f"{service.pages}/ui?node=metal-1", width=width, scheme=scheme)
     await page.has("#live", "live")
-    await page.has("#node", "metal-1")
+    await page.has("#panel", "metal-1")
     assert await page.run("document.documentElement.scrollWidth") <= width
+    assert await page.faint() == []
     ground = await page.run("getComputedStyle(document.body).backgroundColor")
     assert ground == {"dark": "rgb(15, 20, 26)", "light": "rgb(244, 246, 248)"}[scheme]
     assert page.conditions == []
@@ -171,8 +239,32 @@ async def test_many_nodes_are_tiles_and_the_focus_stays_where_it_is(service: Ser
     assert await page.run(focused) == "metal-2"
     assert await page.run("document.querySelector('#tiles-1 .tile') === window.last")
     await page.run("document.activeElement.click()")
-    await page.has("#node", "metal-2")
+    await page.has("#panel", "metal-2")
     assert await page.run("document.querySelector('.tile.chosen').dataset.node") == "metal-2"
+    assert page.conditions == []
+
+
+async def test_very_many_nodes_are_groups_that_open(service: Service, api: Api, page: Page) -> None:
+    for number in range(510):
+        await publish(api, counts(f"node-{number:03}", ("8", "3"), included=()))
+    await page.open(f"{service.pages}/ui", width=1280)
+    await page.has("#map", "metal-1 – node-097", "largest free 8")
+    assert await page.run("document.querySelectorAll('.group').length") == 6
+    assert await page.run("document.querySelectorAll('.tile').length") == 0
+    await page.run("document.querySelector('.group').focus()")
+    await page.press("Enter", windowsVirtualKeyCode=13, text="\r")
+
+    async def is_open() -> bool:
+        return bool(await page.run("document.querySelectorAll('.tile').length") == 100)
+
+    await assert_eventually(is_open)
+    assert await page.run("document.activeElement.getAttribute('aria-expanded')") == "true"
+    assert await page.run("document.querySelector('.tile').tabIndex") == 0
+    assert await page.run("location.search") == "?open=0"
+    # As many as have the room, by a figure that leads there.
+    await page.run("document.querySelector('[data-room=\"8\"]').click()")
+    await page.has("#map", "node-509")
+    assert await page.run("document.querySelector('[name=room]').value") == "8"
     assert page.conditions == []
 
 

@@ -18,6 +18,46 @@ import pytest
 
 from daemons import assert_eventually
 
+# Of each text the ratio by which it stands out from what is behind it (WCAG 2, 1.4.3), of those with less than 4.5.
+_CONTRAST = """
+(() => {
+  const rgba = (text) => [...text.match(/[\\d.]+/g).map(Number), 1].slice(0, 4);
+  const over = (top, below) => top.slice(0, 3).map((one, at) => one * top[3] + below[at] * (1 - top[3]));
+  const behind = (element) => {
+    const layers = [];
+    for (let one = element; one; one = one.parentElement) {
+      const layer = rgba(getComputedStyle(one).backgroundColor.replace("transparent", "rgba(0, 0, 0, 0)"));
+      layers.unshift(layer);
+      if (layer[3] === 1) break;
+    }
+    return layers.reduce((below, layer) => over(layer, below), [255, 255, 255]);
+  };
+  const light = (colour) => colour
+    .map((one) => one / 255).map((one) => one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+  const found = [];
+  for (const element of document.querySelectorAll("body *:not(svg *, option, script)")) {
+    const text = [...element.childNodes].filter((one) => one.nodeType === 3).map((one) => one.data.trim()).join("");
+    if (!text || !element.checkVisibility()) continue;
+    const ground = behind(element);
+    const [a, b] = [light(over(rgba(getComputedStyle(element).color), ground)), light(ground)];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) found.push(`${element.tagName}.${element.className} ${text.slice(0, 30)}: ${ratio.toFixed(2)}`);
+  }
+  return found;
+})()
+"""
+# The sum of what has moved by itself since (layout shift, web.dev/cls).
+_SHIFTS = """
+window.shifts = [];
+new PerformanceObserver((list) => {
+  for (const one of list.getEntries()) {
+    const names = one.sources.map((source) => source.node?.id || source.node?.nodeName);
+    if (!one.hadRecentInput) window.shifts.push([one.value, ...names]);
+  }
+}).observe({ type: "layout-shift" });
+"""
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -67,6 +107,23 @@ class Page:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         await self.call("Emulation.setDeviceMetricsOverride", **size)
         await self.call("Page.navigate", url=url)
+
+    async def faint(self) -> list[str]:
+        """Texts that are hard to read."""
+        return [str(one) for one in await self.run(_CONTRAST)]
+
+    async def watch_shifts(self) -> None:
+        """From now on `shifts` has what moves."""
+        await self.run(_SHIFTS)
+
+    async def shifts(self) -> list[Any]:
+        """What has moved without anybody having done something."""
+        return list(await self.run("window.shifts"))
+
+    async def press(self, key: str, **more: Any) -> None:
+        """A key of the keyboard."""
+        for kind in ("keyDown", "keyUp"):
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **more)
 
     async def picture(self) -> bytes:
         return base64.b64decode((await self.call("Page.captureScreenshot", format="png"))["data"])

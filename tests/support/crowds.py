@@ -16,9 +16,11 @@ from topowise_scheduler import report
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.extender.callers import Callers
+from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.http import Application, Metrics
 from topowise_scheduler.leader.requeue import Requeuer
 from topowise_scheduler.preemption import Budgets
+from topowise_scheduler.ui import Dashboard, Decisions
 
 
 def names(nodes: int) -> list[str]:
@@ -82,6 +84,40 @@ async def requeueing(service: Service) -> asyncio.Task[None]:
         prepare=service.answers.fitting,
     )
     return asyncio.create_task(requeuer.run())
+
+
+async def look(service: Service, *targets: str) -> list[bytes]:
+    """What the dashboard shows at these addresses, each read anew; at /ui/fits for a pod of a CPU."""
+    decisions = Decisions(200, lambda: 1.0)
+    explainer = Explainer(NoApi(), service.view, lambda: None)
+    page = Dashboard(
+        service.ledger,
+        service.answers,
+        service.view,
+        explainer.explanations,
+        lambda: None,
+        decisions,
+        monotonic=service.clock,
+    )
+    found = []
+    for target in targets:
+        service.clock.now += 10
+        found.append(await _fetched(page, target))
+    return found
+
+
+async def _fetched(page: Dashboard, target: str) -> bytes:
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": msgspec.json.encode(pod("fits", "1"))}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    path, _, query = target.partition("?")
+    await page(scope(path, "POST" if path == "/ui/fits" else "GET", query=query.encode()), receive, send)
+    return bytes(sent[1]["body"])
 
 
 def many_containers(count: int, cpu: str = "1") -> dict[str, Any]:

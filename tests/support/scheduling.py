@@ -177,11 +177,18 @@ def scope(path: str, method: str = "POST", query: bytes = b"", **headers: str) -
 class Service:
     """Ledger, engine and answers put together as the daemon does."""
 
-    def __init__(self, strategy: str = "LeastAllocated", *, nominates: Iterable[str] = (), **options: Any) -> None:
+    def __init__(
+        self,
+        strategy: str = "LeastAllocated",
+        *,
+        nominates: Iterable[str] = (),
+        seen: Callable[[pods.Pod], None] | None = None,
+        **options: Any,
+    ) -> None:
         self.clock = Clock()
         self.engine = Engine()
         self.ledger = Ledger(self.engine, self.clock, **options)
-        self.records = Records(tuple(nominates))
+        self.records = Records(tuple(nominates), seen)
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()))
         self.nodes = Nodes()
         self.view = ClusterView(self.ledger, self.answers, self.nodes)

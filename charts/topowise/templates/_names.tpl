@@ -68,9 +68,32 @@ app.kubernetes.io/part-of: topowise
 {{- end -}}
 {{- end -}}
 
-{{/* The cluster's version as an image tag: "v1.31.2" of "v1.31.2-eks-a1b2c3" or "v1.31.2+k3s1". */}}
+{{/* Whether there is a cluster to ask: "true" or "". Helm has none in `helm template`, and none where others render. */}}
+{{- define "topowise.hasCluster" -}}
+{{- if lookup "v1" "Namespace" "" "kube-system" -}}true{{- end -}}
+{{- end -}}
+
+{{/*
+The cluster's version as an image tag: "v1.31.2" of "v1.31.2-eks-a1b2c3" or "v1.31.2+k3s1". Without a cluster Helm has a
+version of its own, which always ends in ".0", and Argo CD one without patch: neither is taken for the cluster's.
+*/}}
 {{- define "topowise.kubeSchedulerTag" -}}
-{{- regexFind "^v?[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version | trimPrefix "v" | printf "v%s" -}}
+{{- $known := .Capabilities.KubeVersion.Version -}}
+{{- $version := regexFind "^v?[0-9]+\\.[0-9]+\\.[0-9]+" $known | trimPrefix "v" -}}
+{{- if or (not $version) (and (hasSuffix ".0" $version) (not (include "topowise.hasCluster" .))) -}}
+{{- fail (printf "scheduler.kubeScheduler.image.tag is empty, and %s may be anybody's version, as no cluster was asked: set it to the version of your API server (kubectl version), or render with --kube-version and a patch that is not 0" $known) -}}
+{{- end -}}
+{{- printf "v%s" $version -}}
+{{- end -}}
+
+{{/* Reference of mode own's kube-scheduler. */}}
+{{- define "topowise.kubeSchedulerImage" -}}
+{{- $image := .Values.scheduler.kubeScheduler.image -}}
+{{- if or $image.tag $image.digest -}}
+{{- include "topowise.image" (list $image "") -}}
+{{- else -}}
+{{- include "topowise.image" (list $image (include "topowise.kubeSchedulerTag" .)) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* ServiceAccount of (list $ component). */}}

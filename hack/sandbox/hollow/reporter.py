@@ -99,6 +99,13 @@ class Reporter:
         self.written = 0
         self.reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         """When the node was looked at and when that was published, monotonic; newest last."""
+        self.marks: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
+        """The same of looks at a kubelet that was not to be believed."""
+
+    @property
+    def slowest(self) -> float:
+        """Seconds from a change to the object, at most, as far as they are drawn."""
+        return self._reporting.wait[1] + self._reporting.lag[1]
 
     @property
     def is_current(self) -> bool:
@@ -135,6 +142,7 @@ class Reporter:
         except SourceError as exc:
             log.info("Nothing to publish", extra=kv(node=self._name, why=exc))
             await self._mark(lag)
+            self.marks.append((now, time.monotonic()))
         else:
             if seen != self._published:
                 await self._publish_seen(seen, lag)

@@ -722,6 +722,11 @@ class Ledger:
         return self._quarantine.nodes(shape)
 
     @property
+    def quarantined_nodes(self) -> Set[str]:
+        """Nodes that are kept from some pods as their kubelet has refused such."""
+        return self._quarantine.all_nodes
+
+    @property
     def quarantines(self) -> int:
         """Pairs of node and shape."""
         return len(self._quarantine)

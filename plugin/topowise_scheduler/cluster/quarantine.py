@@ -5,7 +5,7 @@ Invariant: every pair ends by itself, and neither a shape nor a node without pai
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from typing import Final
 
 # An exporter writes nothing if a refusal has changed nothing, so a quarantine ends by itself too.
@@ -26,6 +26,11 @@ class Quarantine:
 
     def __len__(self) -> int:
         return self._pairs
+
+    @property
+    def all_nodes(self) -> Set[str]:
+        """The nodes that are kept from some pods."""
+        return self._shapes.keys()
 
     def nodes(self, shape: bytes) -> Collection[str]:
         """The nodes that are kept from pods of this shape."""

@@ -10,7 +10,7 @@ what cannot be read is None with a `problem`, and never less than the pod asks f
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
@@ -92,11 +92,13 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class Records:
-    """Makes records, and keeps what they share. `nominates` are the schedulerNames of pods that we nominate. Not
-    thread-safe."""
+    """Makes records, and keeps what they share. `nominates` are the schedulerNames of pods that we nominate; `seen` is
+    told of each pod that is decoded, before all but its record is forgotten. Not thread-safe.
+    """
 
-    def __init__(self, nominates: Collection[str] = ()) -> None:
+    def __init__(self, nominates: Collection[str] = (), seen: Callable[[pods.Pod], None] | None = None) -> None:
         self._nominates = frozenset(nominates)
+        self._seen = seen
         # A shape goes with the last of its pods.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES)
@@ -104,13 +106,11 @@ class Records:
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
-        if memoryview(raw).nbytes > LARGE_BYTES:
-            pod, count = pods.without_containers(raw)
-            if count > MAX_CONTAINERS:
-                return self.record(pod, too_many(count))
-        pod = pods.decode(raw)
-        record = self.record(pod)
-        if record.stage != "pending" or pod.spec.schedulerName not in self._nominates:
+        pod, problem = _decoded(raw)
+        if self._seen is not None:
+            self._seen(pod)
+        record = self.record(pod, problem)
+        if problem or record.stage != "pending" or pod.spec.schedulerName not in self._nominates:
             return record
         found = asks(kube_scheduler.decode(raw).spec)
         return msgspec.structs.replace(record, asks=self._asks.once(found.key, len(found.key), lambda: found))
@@ -208,6 +208,15 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 def _digest(text: bytes) -> bytes:
     """Of fixed length, as it is kept for pods of thousands of bytes too; two texts with the same are not found."""
     return blake2b(text, digest_size=16).digest()
+
+
+def _decoded(raw: bytes | msgspec.Raw) -> tuple[pods.Pod, str]:
+    """A pod, and why it is not judged."""
+    if memoryview(raw).nbytes > LARGE_BYTES:
+        pod, count = pods.without_containers(raw)
+        if count > MAX_CONTAINERS:
+            return pod, too_many(count)
+    return pods.decode(raw), ""
 
 
 def too_many(containers: int) -> str:

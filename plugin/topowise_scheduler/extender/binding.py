@@ -20,8 +20,9 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord, Records
-from topowise_scheduler.extender import prediction, wire
+from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
+from topowise_scheduler.view import prediction
 
 # Together below the 2 s after which kube-scheduler gives a call up, as our documentation configures it.
 _WAIT_S = 0.5

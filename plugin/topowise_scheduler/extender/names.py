@@ -28,6 +28,7 @@ _AFTER: Final = b"}"
 # Between two encoded names. Where no name is escaped, it is nowhere else, from within the first name on.
 _BETWEEN: Final = b'","'
 _HEAD: Final = b'{"Host":"'
+_ANSWER: Final = b'{"Nodes":null,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}'
 
 _MAX_LISTS: Final = 8
 _MAX_ANSWERS: Final = 32
@@ -98,6 +99,11 @@ class Names:
             self._answers.move_to_end(key)
         return found
 
+    def shortened(self, at: NDArray[np.intp]) -> Answered:
+        """The answer to filter that leaves these nodes, and says nothing of the others."""
+        kept = Names(self._engine, [self.names[index] for index in at.tolist()], rows=self.rows[at])
+        return Answered(_ANSWER % (kept.text, b"{}", b"{}"), kept)
+
     def forget(self) -> None:
         """All answers are dropped."""
         while self._answers:
@@ -120,7 +126,7 @@ class Names:
     def _made(self, verdicts: Verdicts) -> Answered:
         fitting = verdicts.outcomes == Outcome.FITS
         kept = self if fitting.all() else self._part(fitting)
-        body = b'{"Nodes":null,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}' % (
+        body = _ANSWER % (
             kept.text,
             self._failed(verdicts, Outcome.UNSCHEDULABLE),
             self._failed(verdicts, Outcome.UNRESOLVABLE),

@@ -27,6 +27,7 @@ from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.names import NameLists, Names
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply, Verb, warn_of_unknown
+from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.preemption import Choice
 
 # kube-scheduler asks for scores within a few milliseconds after the verdicts, or never.
@@ -56,7 +57,7 @@ class Verbs:
     """filter, prioritize and preempt.
 
     `observer` is called for every decision. `scores_ahead` is whether scores are computed before they are asked for,
-    while kube-scheduler runs its own plug-ins.
+    while kube-scheduler runs its own plug-ins. With a `shortlist` it may hear of some nodes only.
     """
 
     def __init__(
@@ -67,12 +68,14 @@ class Verbs:
         *,
         observer: Observer | None = None,
         scores_ahead: bool = True,
+        shortlist: Shortlist | None = None,
     ) -> None:
         self._answers = answers
         self._evictions = evictions
         self._not_ready = not_ready
         self._observer = observer
         self._scores_ahead = scores_ahead
+        self._shortlist = shortlist
         self._scored: _ScoredAhead | None = None
         self._lists = NameLists(answers.engine)
 
@@ -81,7 +84,8 @@ class Verbs:
         self._scored = None
         asked, names, nodes = self._read(body)
         verdicts = self._answers.verdicts(asked, at_once=False)
-        answer, kept = names.answer(verdicts)
+        few = None if self._shortlist is None else self._shortlist.of(asked, verdicts, body)
+        answer, kept = names.answer(verdicts) if few is None else names.shortened(few)
         if nodes is not None:
             answer = wire.encode(
                 msgspec.structs.replace(wire.decode_result(answer), NodeNames=None, Nodes=_of(nodes, verdicts))
@@ -91,13 +95,13 @@ class Verbs:
     def _after_filter(self, asked: Question, verdicts: Verdicts, kept: Names, seconds: float) -> None:
         if self._observer is not None:
             self._observer.filtered(asked, verdicts, seconds)
+        left = msgspec.structs.replace(asked, names=kept.names, rows=kept.rows)
         if asked.is_simulation:
             pass
         elif len(kept.names) == 1:
             # Nothing is left to score, so nobody will ask.
-            self._expect(asked, int((verdicts.outcomes == Outcome.FITS).argmax()), verdicts.judged_at)
+            self._expect(left, 0, verdicts.judged_at)
         elif kept.names and self._scores_ahead:
-            left = msgspec.structs.replace(asked, names=kept.names, rows=kept.rows)
             self._scored = _ScoredAhead(left, verdicts.judged_at, self._answers.scores(left), kept, time.monotonic())
             self._lists.keep(kept)
         self._lists.trim()

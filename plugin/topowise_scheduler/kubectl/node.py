@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from topowise import attributes, nrt, quantity
+from topowise.attributes.places import read as read_places
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
 from topowise_scheduler.cluster.node_state import NodeState
@@ -34,11 +35,11 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, found, pods_of_it, console.now), found.topology)
     named = nrt.attributes_of(found.topology.attributes)
-    where, devices = named.get(attributes.PCI, "[]"), named.get(attributes.DEVICES, "{}")
     apart = ""
     try:
-        drawn = picture.with_places(drawn, where)
-        apart = places.table(where, devices)
+        located = read_places(named.get(attributes.PCI, "[]"))
+        drawn = picture.with_places(drawn, located)
+        apart = places.table(located, named.get(attributes.DEVICES, "{}"))
     except ParseError as exc:
         # An exact report has said so already.
         if not any(attributes.PCI in problem for problem in report.problems):

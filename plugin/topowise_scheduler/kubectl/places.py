@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from topowise.attributes import devices, places
+from topowise.attributes import devices
 from topowise.attributes.places import Located
 from topowise.pci import Place, distance
 from topowise_scheduler.kubectl.columns import columns
@@ -15,10 +15,9 @@ _MOST: Final = 16
 """Places with a column each: with more the lines would be longer than a screen is wide."""
 
 
-def table(located_text: str, devices_text: str) -> str:
+def table(located: Mapping[str, Located], devices_text: str) -> str:
     """The table, "" if no device has a place. Raises ParseError."""
     at: dict[Place, list[str]] = {}
-    located = places.read(located_text)
     for name, found in located.items():
         at.setdefault(found.place, []).append(name)
     if not at:

@@ -9,6 +9,7 @@ from topowise import nrt, quantity
 from topowise.errors import ParseError
 from topowise.pods import HUGEPAGES
 from topowise_scheduler.view.explanation import human
+from topowise_scheduler.view.fragmentation import lost
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BARS: Final = "_.:-=+*#"
@@ -74,16 +75,9 @@ def numbers(zones: Zones, resource: str, *, is_short: bool = False) -> str:
 
 
 def fragmentation(zones: Zones) -> int | None:
-    """Percent of the largest aligned pod that the free CPUs could be room for which they are no room for.
-
-    If what is free lay together, the largest pod on one NUMA node would have as many CPUs as are free, or as the
-    largest zone can give. The fullest zone counts by what it has: 0 says that nothing is lost, 75 that the largest pod
-    that fits has a quarter of the CPUs it could have. None if no CPUs are free or reported.
-    """
+    """What is lost of whole CPUs (view/fragmentation.py); None if no CPUs are free or reported."""
     free = [max(0, zone["cpu"].available or 0) // 1000 for zone in zones if "cpu" in zone]
-    most = max((zone["cpu"].allocatable // 1000 for zone in zones if "cpu" in zone), default=0)
-    ideal = min(sum(free), most)
-    return round(100 * (ideal - max(free)) / ideal) if ideal else None
+    return lost(free, max((zone["cpu"].allocatable // 1000 for zone in zones if "cpu" in zone), default=0))
 
 
 def spell(resource: str, amount: int) -> str:

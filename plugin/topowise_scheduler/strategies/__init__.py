@@ -46,6 +46,15 @@ class Rated(NamedTuple):
             scale.break_tie(found, self.raw, self.ranks, self.in_one_cache, top, low)
         return found
 
+    def best(self, most: int) -> NDArray[np.intp]:
+        """At most so many of `at`, the best first; of equal ones those that come first."""
+        some = np.arange(self.at.size)
+        if some.size > most:
+            some = np.flatnonzero(self.ranks <= np.partition(self.ranks, most - 1)[most - 1])
+        elsewhere = np.zeros(some.size, np.bool_) if self.in_one_cache is None else ~self.in_one_cache[some]
+        found: NDArray[np.intp] = self.at[some[np.lexsort((elsewhere, -self.raw[some], self.ranks[some]))[:most]]]
+        return found
+
     def percents(self) -> scale.Levels:
         """0 to 100, by the height of the scores."""
         return scale.percents(self.raw, self.ranks)

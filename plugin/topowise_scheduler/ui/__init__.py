@@ -1,6 +1,6 @@
 """The dashboard: one page on the extender's port that shows what the service knows and what it said.
 
-    answers, ledger -> decisions, state, node, fits (values) -> page (HTML), JSON -> app (ASGI)
+    answers, ledger, pods -> decisions, state, node, why, fits (values) -> map, lists, panel, page (HTML) -> app (ASGI)
 
 It only reads. Without `ui.enabled` nothing of this is in the path of a request.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -17,21 +17,19 @@ import msgspec
 import xxhash
 
 from topowise import __version__
-from topowise.errors import ParseError, TopowiseError
+from topowise.errors import ParseError
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.ui import fits, node, page
+from topowise_scheduler.ui import fits, node, page, panel
 from topowise_scheduler.ui.decisions import Decisions
-from topowise_scheduler.ui.markup import Query
+from topowise_scheduler.ui.markup import ASKED, Query
 from topowise_scheduler.ui.state import Reader, Sightings, State
+from topowise_scheduler.ui.why import Explain, Whys
 from topowise_scheduler.view.cluster_view import ClusterView
-from topowise_scheduler.view.explanation import NodeExplanation
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Explain = Callable[[str, Sequence[str]], Awaitable[list[NodeExplanation]]]
-"""Why nodes say yes or no to a pod of the cluster ("namespace/name"). Raises TopowiseError."""
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -49,8 +47,6 @@ _JSON: Final = b"application/json"
 _HTML: Final = b"text/html; charset=utf-8"
 _MAX_MANIFEST: Final = 256 << 10
 _MIN_GZIP: Final = 4096
-# Milliseconds since 1970, and some hundred centuries more.
-_SINCE_DIGITS: Final = 15
 # However many pages are open, the state is read once in this time.
 _FRESH_S: Final = 1.0
 _FITS_S: Final = 3.0
@@ -67,7 +63,7 @@ class _Parts(msgspec.Struct, frozen=True):
 
 
 class Dashboard:
-    """The page, and the `decisions` that the verbs tell it. `run` has to run beside it."""
+    """The page; the verbs and the pods tell `decisions`. `run` has to run beside it."""
 
     def __init__(
         self,
@@ -76,20 +72,20 @@ class Dashboard:
         view: ClusterView,
         explain: Explain,
         not_ready: Callable[[], str | None],
-        size: int,
+        decisions: Decisions,
         *,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.decisions = Decisions(size, clock)
-        self._ledger = ledger
-        self._answers = answers
+        self.decisions = decisions
         self._view = view
-        self._explain = explain
         self._clock = clock
         self._monotonic = monotonic
         self._sightings = Sightings(ledger, clock)
-        self._reader = Reader(ledger, self.decisions, self._sightings, not_ready)
+        self._reader = Reader(ledger, answers, decisions, self._sightings, not_ready)
+        self._nodes = node.Nodes(ledger, self._reader, self._sightings, monotonic)
+        self._whys = Whys(ledger, answers, decisions, explain, monotonic)
+        self._counted = fits.Kept(view)
         self._states: dict[str, tuple[float, State]] = {}
         self._reading = asyncio.Lock()
         self._counting = asyncio.Lock()
@@ -119,17 +115,15 @@ class Dashboard:
         elif method not in ("GET", "HEAD"):
             await reply(405, b"expected GET\n")
         elif path == "":
-            query = _query(asked, is_live=False)
-            state = await self._read(query.resource)
-            await reply(200, (await page.page(state, query, self._node(query.node), __version__)).encode(), _HTML)
+            query = _query(asked)
+            state, opened, fitting = await self._all(query)
+            await reply(200, (await page.page(state, query, opened, fitting, __version__)).encode(), _HTML)
         elif path == "/":
             # The links of the page are relative to /ui.
             await reply(308, b"", extra=[(b"location", b"../ui")])
         elif path == "/parts":
             have = set(asked.get("have", "").split("."))
-            await reply(200, await self._parts(_query(asked, is_live=True), have), _JSON)
-        elif path == "/decision":
-            await reply(200, (await self._decision(asked.get("number", ""), asked)).encode(), _HTML)
+            await reply(200, await self._parts(_query(asked), have), _JSON)
         elif path in self._files:
             await reply(200, *self._files[path])
         else:
@@ -137,28 +131,26 @@ class Dashboard:
 
     async def _parts(self, query: Query, have: set[str]) -> bytes:
         """The parts of the page that the browser does not have yet, by their tags; a new map brings all its parts."""
-        state = await self._read(query.resource)
-        found = await page.parts(state, query, self._node(query.node))
+        state, opened, fitting = await self._all(query)
+        found = await page.parts(state, query, opened, fitting)
         tags = {name: xxhash.xxh32_hexdigest(f"{name} {part}".encode()) for name, part in found.items()}
         if tags["map"] not in have:
-            have -= {tag for name, tag in tags.items() if name == "spread" or name.startswith("tiles-")}
+            have -= {tag for name, tag in tags.items() if name.startswith("tiles-")}
         changed = {name: (tags[name], part) for name, part in found.items() if tags[name] not in have}
         return msgspec.json.encode(_Parts(self._clock(), state.problem, state.resource, len(state.nodes), changed))
 
-    async def _decision(self, number: str, asked: dict[str, str]) -> str:
-        """Why its node, and a few nodes of each reason, say yes or no as things are now."""
-        one = self.decisions.get(number)
-        if one is None:
-            return page.problem_part("this decision is not kept any more")
-        names = [name for examples in one.examples.values() for name in examples]
-        names = list(dict.fromkeys(name for name in (one.bound, one.expected, *names) if name))
-        if not names:
-            return page.problem_part("no node was asked about")
-        try:
-            explanations = await self._explain(one.pod, names)
-        except TopowiseError as exc:
-            return page.problem_part(f"cannot be explained now: {exc}")
-        return page.explained_part(one, explanations, _query(asked, is_live=True))
+    async def _all(self, query: Query) -> tuple[State, str, fits.Fitting | None]:
+        """The state, what is opened, and where the pod fits by which the nodes are filtered."""
+        state = await self._read(query.resource)
+        return state, await self._opened(query), await self._counted.fitting(query.fits)
+
+    async def _opened(self, query: Query) -> str:
+        if query.pod:
+            return panel.pod_part(await self._whys.read(query.pod), query)
+        if not query.node:
+            return ""
+        found = await self._nodes.read(query.node)
+        return panel.no_node_part(query.node, query) if found is None else panel.node_part(found, query)
 
     async def _read(self, resource: str) -> State:
         async with self._reading:
@@ -174,22 +166,19 @@ class Dashboard:
                 self._states[resource] = (self._monotonic(), state)
             return state
 
-    def _node(self, name: str) -> node.NodePage | None:
-        return node.read(self._ledger, self._reader, self._sightings, name, self._monotonic()) if name else None
-
     async def _fits(self, receive: Receive, reply: _Reply) -> None:
         body = await _body(receive)
         if body is None:
-            await reply(200, page.problem_part(f"the manifest is larger than {_MAX_MANIFEST} bytes").encode(), _HTML)
+            await reply(200, panel.problem_part(f"the manifest is larger than {_MAX_MANIFEST} bytes").encode(), _HTML)
             return
         try:
             pod = fits.pod_of(body)
             async with self._counting:
                 found = await fits.fits(self._view, pod, within_s=_FITS_S)
         except ParseError as exc:
-            await reply(200, page.problem_part(str(exc)).encode(), _HTML)
+            await reply(200, panel.problem_part(str(exc)).encode(), _HTML)
             return
-        await reply(200, page.fits_part(found, Query()).encode(), _HTML)
+        await reply(200, page.fits_part(found, self._counted.put(pod), Query()).encode(), _HTML)
 
 
 class _Reply:
@@ -230,12 +219,5 @@ async def _body(receive: Receive) -> bytes | None:
             return b"".join(parts) if size <= _MAX_MANIFEST else None
 
 
-def _query(asked: dict[str, str], *, is_live: bool) -> Query:
-    return Query(
-        resource=asked.get("resource", "cpu"),
-        name=asked.get("name", ""),
-        policy=asked.get("policy", ""),
-        node=asked.get("node", ""),
-        is_live=is_live,
-        shows_all=asked.get("decisions") == "all",
-    )
+def _query(asked: dict[str, str]) -> Query:
+    return Query(**{key: asked[key] for key in ASKED if key in asked})

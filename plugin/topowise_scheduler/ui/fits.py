@@ -1,7 +1,8 @@
-"""What fits: how many more pods like one in a manifest each node has room for, now.
+"""What fits: how many more pods like one in a manifest each node has room for, now; and on which nodes at all.
 
-It is worked on in slices, so that kube-scheduler's questions come between, and for no longer than a bound: of nodes
-that were not filled by then it only says that one more fits.
+The count is worked on in slices, so that kube-scheduler's questions come between, and for no longer than a bound: of
+nodes that were not filled by then it only says that one more fits. The pod is kept for a while, so that the nodes of
+the page can be those on which it fits whenever they change.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections import Counter
 from typing import Any, Final
 
 import msgspec
+import xxhash
 
 from topowise import documents
 from topowise.errors import ParseError
+from topowise.runtime.turns import collected
 from topowise_scheduler.kube_scheduler import Pod, unexamined
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.view.fits import Room
@@ -22,6 +25,8 @@ from topowise_scheduler.view.fits import Room
 _SLICE_S: Final = 0.001
 _PAUSE_S: Final = 0.001
 _TEMPLATE_FIELDS: Final = ("jobTemplate", "template")
+# Of a manifest's size each.
+_MOST_KEPT: Final = 8
 
 
 class Fits(msgspec.Struct, frozen=True, rename="camel"):
@@ -34,6 +39,37 @@ class Fits(msgspec.Struct, frozen=True, rename="camel"):
     nodes: tuple[Room, ...]
     reasons: dict[str, int]
     not_looked_at: tuple[str, ...]
+
+
+class Fitting(msgspec.Struct, frozen=True):
+    """The nodes on which a pod fits now."""
+
+    pod: str
+    nodes: frozenset[str]
+
+
+class Kept:
+    """The pods that were counted last, by a digest."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._pods: dict[str, Pod] = {}
+
+    def put(self, pod: Pod) -> str:
+        """Keeps a pod; its digest."""
+        digest = xxhash.xxh64_hexdigest(msgspec.json.encode(pod))
+        self._pods.pop(digest, None)
+        self._pods[digest] = pod
+        if len(self._pods) > _MOST_KEPT:
+            del self._pods[next(iter(self._pods))]
+        return digest
+
+    async def fitting(self, digest: str) -> Fitting | None:
+        """Where it fits, None if it is not kept any more."""
+        pod = self._pods.get(digest)
+        if pod is None:
+            return None
+        return Fitting(_name(pod), frozenset(await collected(self._view.fitting(pod, self._view.names))))
 
 
 def pod_of(body: bytes) -> Pod:
@@ -60,7 +96,9 @@ async def fits(view: ClusterView, pod: Pod, *, within_s: float) -> Fits:
     rooms = []
     begun = slice_begun = time.perf_counter()
     for filling in view.fillings(pod, names):
-        while time.perf_counter() - begun < within_s and filling.add():
+        has_room = True
+        while has_room:
+            has_room = time.perf_counter() - begun < within_s and filling.add()
             if time.perf_counter() - slice_begun > _SLICE_S:
                 await asyncio.sleep(_PAUSE_S)
                 slice_begun = time.perf_counter()
@@ -70,7 +108,7 @@ async def fits(view: ClusterView, pod: Pod, *, within_s: float) -> Fits:
         else:
             reasons[room.limit] += 1
     return Fits(
-        pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
+        pod=_name(pod),
         total=sum(room.count for room in rooms),
         is_least=any(room.is_least for room in rooms),
         asked=len(names),
@@ -78,6 +116,10 @@ async def fits(view: ClusterView, pod: Pod, *, within_s: float) -> Fits:
         reasons=dict(sorted(reasons.items(), key=lambda one: (-one[1], one[0]))),
         not_looked_at=unexamined(pod.spec),
     )
+
+
+def _name(pod: Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
 def _made_by(owner: dict[str, Any], template: Any) -> Any:

@@ -1,9 +1,14 @@
-"""One node: its picture, and the pods on it with what is sure of each."""
+"""One node: its picture, and the pods on it with what is sure of each.
+
+The picture of a large machine takes some ten milliseconds to write. It is a value that nobody changes, so that is done
+in a thread, and only if the node has changed.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 import msgspec
@@ -12,6 +17,7 @@ from topowise_scheduler.cluster.bookings import Booking, BookingState
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.report import Report
 from topowise_scheduler.ui.state import Reader, Sightings
 from topowise_scheduler.view import picture, placed
 from topowise_scheduler.view.picture.model import Zone
@@ -27,6 +33,7 @@ CERTAINTIES: Final[Mapping[Certainty, str]] = {
     "nominated": "kube-scheduler evicts others for it here",
 }
 
+_MOST_DRAWN: Final = 4
 _STYLE: Final = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 
 
@@ -55,25 +62,51 @@ class NodePage(msgspec.Struct, frozen=True):
     svg: str
 
 
-def read(ledger: Ledger, reader: Reader, sightings: Sightings, name: str, monotonic: float) -> NodePage | None:
-    """A node as it is, None if nobody has reported it. `monotonic` is the ledger's time."""
-    node_state = ledger.node_state(name)
-    if node_state is None or node_state.report is None or node_state.kubelet is None:
-        return None
-    settings = node_state.kubelet.settings.topology
-    return NodePage(
-        name=name,
-        policy=node_state.report.policy,
-        scope=settings.scope,
-        precision=node_state.report.precision,
-        kubelet=node_state.report.exact_for,
-        marks=reader.marks(name, node_state, reader.quarantined()),
-        seen=sightings.of(name),
-        version=node_state.report.version,
-        problems=node_state.report.problems,
-        pods=_pods(node_state, node_state.kubelet, monotonic),
-        svg=_svg(name, node_state, node_state.kubelet),
-    )
+class Nodes:
+    """Reads nodes; the last few pictures are kept. `monotonic` is the ledger's time."""
+
+    def __init__(self, ledger: Ledger, reader: Reader, sightings: Sightings, monotonic: Callable[[], float]) -> None:
+        self._ledger = ledger
+        self._reader = reader
+        self._sightings = sightings
+        self._monotonic = monotonic
+        self._drawn: dict[str, tuple[int, str]] = {}
+
+    async def read(self, name: str) -> NodePage | None:
+        """A node as it is, None if nobody has reported it."""
+        node_state = self._ledger.node_state(name)
+        if node_state is None or node_state.report is None or node_state.kubelet is None:
+            return None
+        report, settings = node_state.report, node_state.kubelet.settings.topology
+        return NodePage(
+            name=name,
+            policy=report.policy,
+            scope=settings.scope,
+            precision=report.precision,
+            kubelet=report.exact_for,
+            marks=self._reader.marks([name]).get(name, ""),
+            seen=self._sightings.of(name),
+            version=report.version,
+            problems=report.problems,
+            pods=_pods(node_state, node_state.kubelet, self._monotonic()),
+            svg=await self._svg(name, node_state, node_state.kubelet, report),
+        )
+
+    async def _svg(self, name: str, node_state: NodeState, kubelet: Kubelet, report: Report) -> str:
+        if not kubelet.node_ids:
+            return ""
+        changed_at = self._ledger.changed_at(name)
+        drawn_at, svg = self._drawn.get(name, (-1, ""))
+        if drawn_at == changed_at:
+            return svg
+        names = {uid: "/".join(booking.name) for uid, booking in node_state.bookings.items()}
+        drawn = picture.read(kubelet, names, node=name, precision=report.precision)
+        svg = await asyncio.to_thread(_written, picture.with_places(drawn, report.places))
+        self._drawn.pop(name, None)
+        self._drawn[name] = changed_at, svg
+        if len(self._drawn) > _MOST_DRAWN:
+            del self._drawn[next(iter(self._drawn))]
+        return svg
 
 
 def style() -> str:
@@ -82,12 +115,8 @@ def style() -> str:
     return "" if found is None else found.group().strip().removeprefix("<style>").removesuffix("</style>")
 
 
-def _svg(name: str, node_state: NodeState, kubelet: Kubelet) -> str:
-    if not kubelet.node_ids:
-        return ""
-    names = {uid: "/".join(booking.name) for uid, booking in node_state.bookings.items()}
-    precision = "counts" if node_state.report is None else node_state.report.precision
-    return _STYLE.sub("", picture.svg(picture.read(kubelet, names, node=name, precision=precision)), count=1)
+def _written(drawn: picture.Picture) -> str:
+    return _STYLE.sub("", picture.svg(drawn), count=1)
 
 
 def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float) -> tuple[Pod, ...]:

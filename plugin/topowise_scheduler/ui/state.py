@@ -6,19 +6,24 @@ Reading thousands of nodes takes some milliseconds, which kube-scheduler would h
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
+from topowise import quantity
 from topowise.attributes import POLICIES
 from topowise.pods import HUGEPAGES
+from topowise.runtime.turns import sliced
+from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node_state import NodeState
-from topowise_scheduler.cluster.records import KUBELET_REFUSALS
+from topowise_scheduler.cluster.records import KUBELET_REFUSALS, PodRecord
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.ui.decisions import Decision, Decisions
+from topowise_scheduler.ui.decisions import Decision, Decisions, reasons_of
+from topowise_scheduler.view import fragmentation
 
 UNCERTAIN: Final = "u"
 QUARANTINED: Final = "q"
@@ -29,10 +34,13 @@ MARKS: Final = {
     DAMAGED: "parts of its report cannot be used",
 }
 
+FRAGMENTED: Final = 50
+"""Percent from which on a node counts as fragmented."""
+
 _MIB: Final = 1 << 20
 _SLICE_S: Final = 0.002
 _MAX_NAMES: Final = 20
-_MAX_WAITING: Final = 50
+_MAX_WAITING: Final = 20
 
 
 class Zone(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -46,7 +54,8 @@ class Zone(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A reported node. `policy` is a place in POLICIES, `marks` are letters of MARKS.
 
-    `seen` is when its present report came, in seconds since 1970; 0 for one that was there before the dashboard.
+    `seen` is when its present report came, in seconds since 1970; 0 for one that was there before the dashboard. `lost`
+    is the percent that fragmentation takes (view/fragmentation.py), None where nothing is free, counted or aligned.
     """
 
     name: str
@@ -56,14 +65,27 @@ class Node(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pods: int
     seen: int
     zones: tuple[Zone, ...]
+    lost: int | None = None
+
+    @property
+    def most(self) -> int:
+        """What the NUMA node has that has most of it."""
+        return max([zone.free or 0 for zone in self.zones], default=0)
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """A pending pod that was refused here; `since` is RFC 3339."""
+    """Pending pods that were refused here and ask for the same; `since` is RFC 3339, of the one that waits longest.
+
+    `pod` is the first of `count`. By the nodes as they are now they fit on `fits`, and `reasons` are what is against
+    the others.
+    """
 
     pod: str
+    count: int
     priority: int
     since: str
+    fits: int
+    reasons: dict[str, int]
 
 
 class State(msgspec.Struct, frozen=True, rename="camel"):
@@ -81,6 +103,8 @@ class State(msgspec.Struct, frozen=True, rename="camel"):
     counters: dict[str, int]
     waiting: tuple[Waiting, ...]
     waiting_count: int
+    refused: tuple[Decision, ...]
+    quarantined: frozenset[str]
     decisions: tuple[Decision, ...]
 
 
@@ -117,9 +141,15 @@ class Reader:
     """Reads states of one service."""
 
     def __init__(
-        self, ledger: Ledger, decisions: Decisions, sightings: Sightings, problem: Callable[[], str | None]
+        self,
+        ledger: Ledger,
+        answers: Answers,
+        decisions: Decisions,
+        sightings: Sightings,
+        problem: Callable[[], str | None],
     ) -> None:
         self._ledger = ledger
+        self._answers = answers
         self._decisions = decisions
         self._sightings = sightings
         self._problem = problem
@@ -131,16 +161,15 @@ class Reader:
         resources = await self._resources(names)
         if resource not in resources:
             resource = "cpu"
-        marked = self.quarantined()
+        marks = self.marks(names)
         nodes = []
         begun = time.perf_counter()
         for name in names:
             node_state = ledger.node_state(name)
             if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
-                nodes.append(self._node(name, node_state, node_state.kubelet, resource, marked))
+                nodes.append(self._node(name, node_state, node_state.kubelet, resource, marks.get(name, "")))
             begun = await let_others_go_first(begun)
         unreported = sorted(ledger.known - set(names))
-        waiting = sorted(ledger.waiting.values(), key=lambda one: (-one.priority, one.started, one.uid))
         return State(
             problem=self._problem() or "",
             resource=resource,
@@ -152,23 +181,25 @@ class Reader:
             unreported=tuple(unreported[:_MAX_NAMES]),
             unreported_count=len(unreported),
             counters=counters(ledger),
-            waiting=tuple(
-                [Waiting(f"{one.namespace}/{one.name}", one.priority, one.started) for one in waiting[:_MAX_WAITING]]
-            ),
-            waiting_count=len(waiting),
+            waiting=await self._waiting(names),
+            waiting_count=len(ledger.waiting),
+            refused=self._decisions.refused,
+            quarantined=frozenset(ledger.quarantined_nodes),
             decisions=self._decisions.all(),
         )
 
-    def quarantined(self) -> set[str]:
-        """Nodes whose kubelet has refused a pod like one that waits or was decided lately."""
-        shapes = {*self._decisions.shapes, *(record.shape for record in self._ledger.waiting.values())}
-        return {name for shape in shapes for name in self._ledger.quarantined(shape)}
-
-    def marks(self, name: str, node_state: NodeState, quarantined: Iterable[str]) -> str:
-        """The letters of what is the matter with a node."""
-        found = UNCERTAIN if name in self._ledger.possible else ""
-        found += QUARANTINED if name in quarantined else ""
-        return found + (DAMAGED if node_state.report is not None and node_state.report.problems else "")
+    def marks(self, names: Sequence[str]) -> dict[str, str]:
+        """The letters of what is the matter with nodes, of those with which something is."""
+        uncertain, quarantined = self._ledger.possible, self._ledger.quarantined_nodes
+        found = {}
+        for name in names:
+            node_state = self._ledger.node_state(name)
+            is_damaged = node_state is not None and node_state.report is not None and bool(node_state.report.problems)
+            letters = (UNCERTAIN, name in uncertain), (QUARANTINED, name in quarantined), (DAMAGED, is_damaged)
+            mark = "".join([letter for letter, applies in letters if applies])
+            if mark:
+                found[name] = mark
+        return found
 
     async def _resources(self, names: Sequence[str]) -> tuple[str, ...]:
         found = {"cpu"}
@@ -183,16 +214,51 @@ class Reader:
             begun = await let_others_go_first(begun)
         return tuple(sorted(found, key=_order))
 
-    def _node(self, name: str, node_state: NodeState, kubelet: Kubelet, resource: str, quarantined: set[str]) -> Node:
+    async def _waiting(self, names: Sequence[str]) -> tuple[Waiting, ...]:
+        """By kind, the most important and then the oldest first; what is against them is looked up for these alone."""
+        kinds: dict[tuple[bytes, int, str], list[PodRecord]] = {}
+        for record in self._ledger.waiting.values():
+            kinds.setdefault((record.shape, record.priority, record.namespace), []).append(record)
+        found = []
+        first = heapq.nsmallest(_MAX_WAITING, kinds.values(), key=lambda those: (-those[0].priority, _oldest(those)))
+        for those in first:
+            one = those[0]
+            await sliced(self._answers.fitting(one, names))
+            reasons, _ = reasons_of(names, self._answers.verdicts_of(one, names))
+            found.append(
+                Waiting(
+                    pod=f"{one.namespace}/{one.name}",
+                    count=len(those),
+                    priority=one.priority,
+                    since=_oldest(those),
+                    fits=len(names) - sum(reasons.values()),
+                    reasons=reasons,
+                )
+            )
+            await asyncio.sleep(0)
+        return tuple(found)
+
+    def _node(self, name: str, node_state: NodeState, kubelet: Kubelet, resource: str, marks: str) -> Node:
+        policy = kubelet.settings.topology.policy
+        mine = zones(kubelet, resource)
         return Node(
             name=name,
-            policy=POLICIES.index(kubelet.settings.topology.policy),
+            policy=POLICIES.index(policy),
             is_exact=node_state.report is not None and node_state.report.precision == "exact",
-            marks=self.marks(name, node_state, quarantined),
+            marks=marks,
             pods=len(node_state.bookings),
             seen=self._sightings.of(name),
-            zones=zones(kubelet, resource),
+            zones=mine,
+            lost=None if policy == "none" else _lost(mine),
         )
+
+
+def _lost(mine: Sequence[Zone]) -> int | None:
+    return fragmentation.lost([zone.free or 0 for zone in mine], max([zone.total for zone in mine], default=0))
+
+
+def _oldest(those: Sequence[PodRecord]) -> str:
+    return min(one.started for one in those)
 
 
 def zones(kubelet: Kubelet, resource: str) -> tuple[Zone, ...]:
@@ -224,6 +290,11 @@ def unit_of(resource: str) -> str:
     if resource == "cpu":
         return "CPUs"
     return "MiB" if resource == "memory" or resource.startswith(HUGEPAGES) else "devices"
+
+
+def amount(number: int, unit: str) -> str:
+    """An amount for people."""
+    return quantity.human_bytes(number * _MIB) if unit == "MiB" else str(number)
 
 
 def counters(ledger: Ledger) -> dict[str, int]:

@@ -98,11 +98,20 @@ class ClusterView:
         scores = self._scores(pod, names)
         return max(names, key=scores.__getitem__)
 
+    def fitting(self, pod: Pod, names: Sequence[str]) -> Iterator[str | None]:
+        """Those of these nodes on which the pod would fit now, in steps, None for one that has come to nothing."""
+        yield from self._answers.steps(self._answers.question(pod, names, is_simulation=True))
+        _, verdicts = self._ask(pod, names)
+        left = [name for at, name in enumerate(names) if not verdicts.text(at)]
+        against = self._against(pod, self._answers.question(pod, left, is_simulation=True))
+        for name, refusal in zip(left, against, strict=True):
+            yield name if refusal is None else None
+
     def fillings(self, pod: Pod, names: Sequence[str]) -> Iterator[Filling]:
         """Each of these nodes, to be filled with copies of the pod. Nodes do not depend on each other."""
-        asked, verdicts, against = self._judge(pod, names)
+        asked, verdicts = self._ask(pod, names)
         used = _Used(self._ledger, asked.record)
-        for at, (name, refusal) in enumerate(zip(names, against, strict=True)):
+        for at, (name, refusal) in enumerate(zip(names, self._against(pod, asked), strict=True)):
             node, precision = self._nodes.get(name), self.precision(name)
             words = verdicts.text(at) if refusal is None else refusal.words
             by_sums = None if node is None else kube_scheduler.room(node, asked.requests.needs, used.on(name))
@@ -123,11 +132,6 @@ class ClusterView:
     def _report(self, name: str) -> Report | None:
         node_state = self._ledger.node_state(name)
         return None if node_state is None else node_state.report
-
-    def _judge(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts, list[Refusal | None]]:
-        """What the extender would say of each node, and what kube-scheduler has against it before it asks."""
-        asked, verdicts = self._ask(pod, names)
-        return asked, verdicts, list(self._against(pod, asked))
 
     def _ask(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts]:
         asked = self._answers.question(pod, names, is_simulation=True)

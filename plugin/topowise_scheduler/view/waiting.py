@@ -51,24 +51,32 @@ class Obstacle(msgspec.Struct, frozen=True):
 
 def obstacle(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequence[str]) -> Obstacle | None:
     """What keeps the pod from these nodes, None if it fits on one of them."""
-    verdicts = answers.verdicts_of(record, names)
-    outcomes = verdicts.outcomes
+    return next((found for found in looking(ledger, answers, record, names) if found is not None), None)
+
+
+def looking(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequence[str]) -> Iterator[Obstacle | None]:
+    """The same in steps, None for one that has come to nothing yet."""
+    yield from answers.fitting(record, names)
+    outcomes = answers.verdicts_of(record, names).outcomes
     if (outcomes == Outcome.FITS).any():
-        return None
+        return
     now = np.flatnonzero(outcomes == Outcome.UNSCHEDULABLE)
     counts = Obstacle(len(now), int((outcomes == Outcome.UNRESOLVABLE).sum()))
-    found = [
-        (_shortage(seen, at), name, seen, state, at)
-        for name in (names[index] for index in now[:_LOOKED_AT].tolist())
-        for state in _states(ledger, name)
-        if (seen := _explained(name, state, record)).steps
-        for at in range(len(state.node_ids))
-    ]
+    found = []
+    for name in [names[index] for index in now[:_LOOKED_AT].tolist()]:
+        found += [
+            (_shortage(seen, at), name, seen, state, at)
+            for state in _states(ledger, name)
+            if (seen := _explained(name, state, record)).steps
+            for at in range(len(state.node_ids))
+        ]
+        yield None
     if not found:
-        return counts
+        yield counts
+        return
     _, name, seen, state, at = min(found, key=lambda one: one[:2])
     held = sorted(_holders(ledger, name, state, at), key=lambda one: (one.priority, one.namespace, one.name))
-    return msgspec.structs.replace(
+    yield msgspec.structs.replace(
         counts,
         nearest=name,
         lack=seen.text,

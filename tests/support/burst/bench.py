@@ -47,7 +47,8 @@ class Scenario(msgspec.Struct, frozen=True):
     `backlog`: no more pods are made while so many of them wait. `deleted` is the share of mortal pods that are deleted
     instead of ending by themselves, `urgent` the share of all that may evict the others. `blind_pods` come through a
     second scheduler that knows nothing of NUMA. With `slow_bindings` (seconds) the API server holds some Bindings up
-    for so long, and later ones overtake them. With `nominates` the leader nominates whoever it can.
+    for so long, and later ones overtake them. `best_nodes` is the service's `filter.bestNodes`. With `nominates` the
+    leader nominates whoever it can.
     """
 
     nodes: int = 20
@@ -64,6 +65,7 @@ class Scenario(msgspec.Struct, frozen=True):
     reporting: Reporting = Reporting(wait=(0.2, 0.5), lag=(0.0, 0.05))
     bind_delay: Seconds = (0.0, 0.1)
     slow_bindings: float = 0.0
+    best_nodes: int = 0
     has_extender: bool = True
     nominates: bool = False
 
@@ -262,7 +264,10 @@ class Bench:
         await self._start_nodes()
         election = {"enabled": scenario.replicas > 1, "leaseNamespace": "kube-system"}
         for number in range(scenario.replicas if scenario.has_extender else 0):
-            settings: dict[str, Any] = {"leaderElection": {**election, "identity": f"replica-{number}"}}
+            settings: dict[str, Any] = {
+                "leaderElection": {**election, "identity": f"replica-{number}"},
+                "filter": {"bestNodes": scenario.best_nodes},
+            }
             if scenario.nominates:
                 settings["nominator"] = {"enabled": True, "schedulerNames": [NUMA_SCHEDULER], "when": "always"}
             kubeconfig = await self.service_kubeconfig(self._kubeconfig)

@@ -19,6 +19,8 @@ def assert_no_refusals(bench: Bench) -> None:
     assert all(_asks_for_devices(one) for one in bench.overtaken), "\n".join(bench.evidence)
     few = max(1, bench.scenario.pods // 100)
     assert len(bench.raced) <= few, f"{len(bench.raced)} pods lost races:\n" + "\n".join(bench.evidence)
+    some = bench.scenario.pods // 20
+    assert len(bench.overtaken) <= some, f"{len(bench.overtaken)} pods overtaken:\n" + "\n".join(bench.evidence)
 
 
 def _asks_for_devices(refusal: Refusal) -> bool:

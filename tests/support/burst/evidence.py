@@ -14,15 +14,23 @@ _SHOWN = 30
 _RACE_S = 0.05
 # For so long the service may not have heard of what is in the API.
 _HEARING_S = 0.02
+# The same on a busy machine, with the time from kube-scheduler's question to its decision.
+_DECIDING_S = 0.1
 
 
 class Scene(msgspec.Struct, frozen=True):
     """A refusal with the node's history up to it, and the time its kubelet was looked at for the last report that was
-    there when the pod was decided."""
+    there when the pod was decided.
+
+    `told`: when its exporter looked and when that was written, marks included. `slowest` is the longest that this
+    scenario's exporters may take for it, in seconds.
+    """
 
     refusal: Refusal
     history: Sequence[tuple[float, str]]
     looked_at: float
+    told: Sequence[tuple[float, float]] = ()
+    slowest: float = 0.0
 
     @property
     def pod(self) -> str:
@@ -47,9 +55,16 @@ class Scene(msgspec.Struct, frozen=True):
         return any(mine - _RACE_S <= moment <= mine for moment in theirs)
 
     def is_overtaken(self) -> bool:
-        """Whether the kubelet went down after the pod was decided: its device plugins may not be back in time."""
+        """Whether the kubelet went down after the pod was decided, or before and nobody could have said so yet: its
+        device plugins may not be back in time."""
         decided = self.times().get(self.pod, {}).get("decided", 0.0)
-        return any(moment > decided for moment, what in self.history if what == "kubelet restarts")
+        restarts = [moment for moment, what in self.history if what == "kubelet restarts"]
+        return any(moment > decided or self._is_untold(moment, decided) for moment in restarts)
+
+    def _is_untold(self, restart: float, decided: float) -> bool:
+        """Whether the exporter had not written anything about the kubelet as it is now, and still had time for it."""
+        told = any(looked >= restart and written < decided - _DECIDING_S for looked, written in self.told)
+        return not told and decided < restart + self.slowest + _DECIDING_S
 
     def suspects(self) -> Iterator[str]:
         """Orders of events since that report which a prediction may have taken for another."""
@@ -74,11 +89,13 @@ class Scene(msgspec.Struct, frozen=True):
 
 def scene(refusal: Refusal, node: HollowNode) -> Scene:
     """As things are at the moment of the refusal."""
+    reporter = node.reporter
     name = f"{refusal.pod.metadata.namespace}/{refusal.pod.metadata.name} "
     history = list(node.lifecycle.history)
     decided = next((moment for moment, what in history if what == f"{name}decided"), refusal.at)
-    looks = [looked for looked, written in node.reporter.reports if written < decided]
-    return Scene(refusal, history, looks[-1] if looks else 0.0)
+    looks = [looked for looked, written in reporter.reports if written < decided]
+    told = [*reporter.reports, *reporter.marks]
+    return Scene(refusal, history, looks[-1] if looks else 0.0, told, reporter.slowest)
 
 
 def describe(seen: Scene, tried: Sequence[Attempt], believed: str) -> str:

@@ -117,12 +117,16 @@ def test_an_alert_says_what_to_do(alerts: list[Document]) -> None:
     for alert in alerts:
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
         assert alert["alert"].startswith("Topowise")
-        assert set(alert["annotations"]) == {"summary", "description"}
+        assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert(alerts: list[Document], repository: Path) -> None:
     text = (repository / "docs/how-to/alerts.md").read_text()
-    assert re.findall(r"^## (Topowise\w+)$", text, re.MULTILINE) == [alert["alert"] for alert in alerts]
+    headings = re.findall(r"^## (Topowise\w+)$", text, re.MULTILINE)
+    assert headings == [alert["alert"] for alert in alerts]
+    # A forge makes anchors of headings by small letters; the page's own place is the rest of the address.
+    page = "https://github.com/topowise/topowise/blob/main/docs/how-to/alerts.md"
+    assert [alert["annotations"]["runbook_url"] for alert in alerts] == [f"{page}#{one.lower()}" for one in headings]
 
 
 def test_texts_use_labels_that_the_expression_leaves(alerts: list[Document]) -> None:
@@ -161,6 +165,10 @@ def test_alerts_can_be_left_out_and_get_links(render: Any, alerts: list[Document
     assert {rule["alert"] for rule in rules} == {one["alert"] for one in alerts} - {"TopowiseNodesUnreported"}
     assert rules[0]["annotations"]["runbook_url"] == "https://example.com/alerts.md#topowiseexporterdown"
     assert rules[0]["expr"] == alerts[0]["expr"]
+    (group, *_) = render("", "monitoring.prometheusRule.enabled=true").named("PrometheusRule", "topowise")["spec"][
+        "groups"
+    ]
+    assert group["rules"][0] == alerts[0]
 
 
 @pytest.mark.parametrize(

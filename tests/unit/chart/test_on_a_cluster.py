@@ -40,7 +40,14 @@ pytestmark = pytest.mark.apiserver
 
 NAMESPACE = "topowise-system"
 # Their definitions are not ours to have.
-FOREIGN = {"PodMonitor", "ServiceMonitor", "PrometheusRule", "Issuer", "Certificate"}
+FOREIGN = {
+    "PodMonitor",
+    "ServiceMonitor",
+    "PrometheusRule",
+    "Issuer",
+    "Certificate",
+    "SecurityContextConstraints",
+}
 PLURALS = {
     "Namespace": ("/api/v1", "namespaces"),
     "ServiceAccount": ("/api/v1", "serviceaccounts"),
@@ -53,6 +60,8 @@ PLURALS = {
     ),
 }
 RECIPES = sorted(path.stem for path in (Path(__file__).parents[3] / "charts/topowise/recipes").glob("*.yaml"))
+# What is special in the others is a path, or not this API server's.
+ON = ["on/gke", "on/openshift"]
 
 
 class Cluster:
@@ -132,7 +141,7 @@ def cluster(default: Any) -> Iterator[Cluster]:
         yield made
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [*RECIPES, *ON])
 def test_the_api_server_takes_the_objects(cluster: Cluster, render: Any, recipe: str) -> None:
     more = ("networkPolicy.egress.enabled=true", "monitoring.dashboard.enabled=true", "crds.numatopology=true")
     documents = [one for one in render(recipe, *more) if one["kind"] not in FOREIGN]
@@ -320,6 +329,18 @@ def test_nobody_writes_reports_whom_the_policy_does_not_name(cluster: Cluster, r
     finally:
         for policy in reversed(policies):
             cluster.call("DELETE", path_of(policy))
+
+
+def test_kube_scheduler_is_of_the_version_that_the_cluster_tells(
+    cluster: Cluster, helm: Any, chart: Path, tmp_path: Path
+) -> None:
+    access = f"--kubeconfig={cluster.plane.kubeconfig(tmp_path / 'kubeconfig')}"
+    done = helm("install", "third", str(chart), "--dry-run=server", "--namespace=default", access)
+    assert done.returncode == 0, done.stderr
+    version = cluster.call("GET", "/version")[1]["gitVersion"]
+    image = f"registry.k8s.io/kube-scheduler:{version}"
+    assert f"image: {image}\n" in done.stdout
+    assert f"runs {image}, as the API server is {version};" in done.stdout.partition("NOTES:")[2]
 
 
 def test_an_upgrade_keeps_certificates_and_definitions_and_leaves_those_of_others(

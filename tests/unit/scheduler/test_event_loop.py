@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from crowds import ask, cluster, consumers, many_containers, names, records, relist, reports, requeueing, waiting
+from crowds import ask, cluster, consumers, look, many_containers, names, records, relist, reports, requeueing, waiting
 from scheduling import Service, pod
 from topowise.runtime.turns import SLICE_S, collected, sliced
 from topowise_scheduler.preemption import Budgets, decode_budget
@@ -61,6 +61,22 @@ async def test_two_hundred_kinds_of_waiting_pods_and_then_nothing_to_do(service:
             break
     assert share < 0.1
     task.cancel()
+    assert dog.longest_ms < MOST_MS
+
+
+async def test_a_dashboard_is_read_and_drawn_in_slices(service: Service) -> None:
+    waiting(service, 25)
+    for name in names(NODES):
+        service.put_node(name)
+    (fits,) = await look(service, "/ui/fits")
+    digest = fits.partition(b'data-fits="')[2][:16].decode()
+    pages = ("/ui", "/ui/parts?resource=memory", f"/ui/parts?fits={digest}", "/ui/parts?node=n00000", "/ui/fits")
+    async with watchdog() as dog:
+        page, *_, count = await look(service, *pages)
+    assert page.count(b"data-pod=") == 20
+    assert page.count(b'class="tile"') == NODES
+    assert f"fit on {NODES} of {NODES} nodes" in count.decode()
+    assert dog.turns > 20
     assert dog.longest_ms < MOST_MS
 
 

@@ -23,6 +23,12 @@ from topowise_exporter.kubelet.settings.section import Kubelet
 
 Name = Literal["configz", "file", "flags", "defaults"]
 
+# What can be done about it; docs/how-to/on has each of them by distribution.
+_WAYS_OUT: Final = (
+    "nothing is published: name the kubelet's --config in kubelet.configFile, ask the kubelet itself by "
+    "kubelet.configz.enabled, or give its policies in kubelet.overrides"
+)
+
 # How long the last answer of a source is preferred to the present one of a source after it.
 PATIENCE_S: Final = 300.0
 
@@ -99,7 +105,7 @@ class Source:
 
     def _without_sources(self, version: str | None) -> KubeletConfiguration:
         if self._candidates and not self._overrides.stand_alone:
-            raise SourceError("kubelet configuration", "; ".join(self.problems))
+            raise SourceError("kubelet configuration", "; ".join([*self.problems, _WAYS_OUT]))
         self.name = "flags" if self._overrides else "defaults"
         return self._overrides.over(kubeletconfig.with_defaults(KubeletConfiguration(), version))
 

@@ -5,15 +5,16 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const form = $("filter");
-  const view = { resource: document.body.dataset.resource, name: "", policy: "", node: "" };
-  const opened = new Map(); // rows with the reasons of a decision, by its number
+  const panel = $("panel");
+  // What the address says; the service makes all links from it.
+  const view = Object.fromEntries(document.body.dataset.asked.split(" ").map((key) => [key, ""]));
+  const opener = { key: "", text: "" }; // the link that opened the panel, where the focus goes back to
   let tags = {};
   let ahead = 0; // seconds by which the service's clock is ahead of ours
   let timer = 0;
   let isPaused = false;
   let isPolling = false;
   let isStale = false;
-  let showsAll = false;
 
   // Parts
 
@@ -25,19 +26,24 @@
     return [...parsed(`<select>${text}</select>`)[0].childNodes];
   };
 
+  const KEYS = ["node", "pod", "open", "room", "fits"];
+
+  const keyOf = (element) => KEYS.find((name) => name in element.dataset);
+
+  const same = (root, key, text) => root.querySelector(`[data-${key}="${CSS.escape(text)}"]`);
+
   function swap(id, text) {
     const element = $(id);
     if (!element) return;
     const focused = element.contains(document.activeElement) ? document.activeElement : null;
-    const key = focused && ["node", "number"].find((name) => name in focused.dataset);
+    const key = focused && keyOf(focused);
     const scrolled = element.querySelector(".picture")?.scrollLeft || 0;
     element.replaceChildren(...inContext(element, text));
     if (element.querySelector(".picture")) element.querySelector(".picture").scrollLeft = scrolled;
-    if (id === "decisions-list") reopen();
-    if (id === "node") element.hidden = !text;
-    const again = key && element.querySelector(`[data-${key}="${CSS.escape(focused.dataset[key])}"]`);
+    if (element === panel) showPanel(text);
+    const again = key && same(element, key, focused.dataset[key]);
     if (again) again.focus({ preventScroll: true });
-    else if (focused && focused !== element && id === "node") element.focus({ preventScroll: true });
+    else if (focused && focused !== element && element === panel) element.focus({ preventScroll: true });
   }
 
   function asked() {
@@ -51,7 +57,7 @@
     if (isPolling || isPaused || document.hidden) return;
     isPolling = true;
     let nodes = 0;
-    const query = { ...asked(), have: Object.values(tags).join("."), ...(showsAll ? { decisions: "all" } : {}) };
+    const query = { ...asked(), have: Object.values(tags).join(".") };
     try {
       const answer = await fetch(`ui/parts?${new URLSearchParams(query)}`, { cache: "no-store" });
       if (answer.status !== 200) throw new Error(`status ${answer.status}`);
@@ -64,8 +70,7 @@
         swap(id, text);
       }
       if (document.activeElement !== form.elements.resource) form.elements.resource.value = view.resource;
-      const first = document.querySelector(".tile");
-      if (first) first.tabIndex = 0;
+      rove();
       say(reply.problem ? "not ready" : "live", reply.problem ? "not ready" : "live");
     } catch (problem) {
       say("lost", `not reachable (${problem.message}), trying again`);
@@ -105,26 +110,33 @@
     }
   }
 
-  // Nodes
+  // The panel
 
-  async function showNode(name) {
-    view.node = name;
-    remember();
-    await poll();
-    const section = $("node");
-    if (view.node !== name || section.hidden) return;
-    section.focus();
-    section.scrollIntoView({ block: "nearest" });
+  function showPanel(text) {
+    panel.hidden = !text;
   }
 
-  async function closeNode() {
-    const name = view.node;
-    view.node = "";
-    remember();
-    delete tags.node;
-    swap("node", "");
-    await poll();
-    document.querySelector(`#map [data-node="${CSS.escape(name)}"]`)?.focus();
+  async function open(key, name) {
+    const wasIn = panel.contains(document.activeElement);
+    if (!wasIn) Object.assign(opener, { key, text: name });
+    await change({ node: "", pod: "", [key]: name });
+    if (view[key] !== name || panel.hidden) return;
+    panel.scrollTop = 0;
+    panel.focus({ preventScroll: true });
+  }
+
+  async function close() {
+    delete tags.panel;
+    swap("panel", "");
+    await change({ node: "", pod: "" });
+    if (opener.key) same(document.querySelector("main"), opener.key, opener.text)?.focus();
+  }
+
+  // One tile is in the order of the tab key, arrow keys go on from there.
+  function rove() {
+    const tiles = document.querySelectorAll(".tile");
+    const at = $("map").querySelector(".tile:focus") || tiles[0];
+    for (const tile of tiles) tile.tabIndex = tile === at ? 0 : -1;
   }
 
   function moveInTiles(event) {
@@ -136,47 +148,7 @@
     if (!(event.key in step)) return;
     event.preventDefault();
     tiles[at + step[event.key]]?.focus();
-  }
-
-  // Decisions
-
-  async function fetched(path, given = {}) {
-    try {
-      const answer = await fetch(path, { cache: "no-store", ...given });
-      if (!answer.ok) throw new Error(`status ${answer.status}`);
-      return parsed(await answer.text());
-    } catch (problem) {
-      return [document.createTextNode(`not reachable: ${problem.message}`)];
-    }
-  }
-
-  function reopen() {
-    for (const [number, row] of opened) {
-      const button = $("decisions-list").querySelector(`button[data-number="${number}"]`);
-      if (button) {
-        button.setAttribute("aria-expanded", "true");
-        button.closest("tr").after(row);
-      } else {
-        opened.delete(number);
-      }
-    }
-  }
-
-  async function toggle(number) {
-    if (opened.has(number)) {
-      opened.get(number).remove();
-      opened.delete(number);
-      $("decisions-list").querySelector(`button[data-number="${number}"]`).setAttribute("aria-expanded", "false");
-      return;
-    }
-    const row = document.createElement("tr");
-    row.className = "detail";
-    const cell = row.insertCell();
-    cell.colSpan = 7;
-    cell.append("asking …");
-    opened.set(number, row);
-    reopen();
-    cell.replaceChildren(...await fetched(`ui/decision?${new URLSearchParams({ ...asked(), number })}`));
+    rove();
   }
 
   // What fits
@@ -184,46 +156,66 @@
   async function countFits(event) {
     event.preventDefault();
     const button = $("fits-form").querySelector("button");
+    const result = $("fits-result");
     button.disabled = true;
-    $("fits-result").replaceChildren("counting …");
-    $("fits-result").replaceChildren(...await fetched("ui/fits", {
-      method: "POST", body: $("manifest").value, headers: { "Content-Type": "application/yaml" },
-    }));
+    result.replaceChildren("counting …");
+    try {
+      const answer = await fetch("ui/fits", {
+        method: "POST", cache: "no-store", body: $("manifest").value, headers: { "Content-Type": "application/yaml" },
+      });
+      if (!answer.ok) throw new Error(`status ${answer.status}`);
+      result.replaceChildren(...parsed(await answer.text()));
+    } catch (problem) {
+      result.replaceChildren(`not reachable: ${problem.message}`);
+    }
     button.disabled = false;
+    await change({ fits: result.querySelector("[data-fits]")?.dataset.fits || "" });
   }
 
   // What is shown
 
-  function remember() {
+  function change(what) {
+    Object.assign(view, what);
     const query = new URLSearchParams(asked()).toString();
     history.replaceState(null, "", query ? `ui?${query}` : "ui");
+    return poll();
   }
 
   function filter() {
-    const { resource, name, policy } = form.elements;
-    Object.assign(view, { resource: resource.value, name: name.value.trim(), policy: policy.value });
-    remember();
-    poll();
+    const { resource, name, policy, state, room } = form.elements;
+    change({
+      resource: resource.value, name: name.value.trim(), policy: policy.value, state: state.value, room: room.value, open: "",
+    });
   }
 
   function click(event) {
     if (event.defaultPrevented || event.button || event.metaKey || event.ctrlKey || event.shiftKey) return;
-    const hit = event.target.closest("a[data-node], #node a.close, button[data-number], button.more");
+    const hit = event.target.closest("main a[href^='ui']");
     if (!hit) return;
     event.preventDefault();
-    if (hit.dataset.node) showNode(hit.dataset.node);
-    else if (hit.dataset.number) toggle(hit.dataset.number);
-    else if (hit.classList.contains("more")) {
-      showsAll = true;
-      poll();
-    } else closeNode();
+    const key = keyOf(hit);
+    if (key === "node" || key === "pod") open(key, hit.dataset[key]);
+    else if (hit.classList.contains("close")) close();
+    else follow(hit);
+  }
+
+  function follow(link) {
+    const query = new URL(link.href).searchParams;
+    change(Object.fromEntries(Object.keys(view).map((key) => [key, query.get(key) || (key === "resource" ? "cpu" : "")])));
+    fill();
+  }
+
+  function fill() {
+    for (const key of ["name", "policy", "state", "room"]) form.elements[key].value = view[key];
   }
 
   function start() {
     const query = new URLSearchParams(location.search);
-    Object.assign(view, { name: query.get("name") || "", policy: query.get("policy") || "", node: query.get("node") || "" });
+    for (const key of Object.keys(view)) view[key] = query.get(key) || view[key];
+    view.resource = document.body.dataset.resource;
     document.documentElement.classList.add("js");
-    $("fits-form").hidden = false;
+    $("fits").hidden = false;
+    showPanel(panel.children.length);
     $("fits-form").addEventListener("submit", countFits);
     form.addEventListener("submit", (event) => { event.preventDefault(); filter(); });
     form.addEventListener("input", filter);
@@ -240,7 +232,7 @@
     document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
     document.addEventListener("click", click);
     $("map").addEventListener("keydown", moveInTiles);
-    document.addEventListener("keydown", (event) => { if (event.key === "Escape" && view.node) closeNode(); });
+    document.addEventListener("keydown", (event) => { if (event.key === "Escape" && !panel.hidden) close(); });
     poll();
   }
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from topowise.attributes import places
 from topowise.attributes.places import Located
 from topowise_scheduler.view.picture.model import Branch, Device, Devices, Picture
 
@@ -22,12 +21,8 @@ class _Tree(NamedTuple):
     nodes: Mapping[str, int | None]
 
 
-def with_places(picture: Picture, text: str) -> Picture:
-    """The picture with the tree of its devices; without ids (precision "counts") it stays as it is.
-
-    `text` is the attribute's. Raises ParseError.
-    """
-    located = places.read(text)
+def with_places(picture: Picture, located: Mapping[str, Located]) -> Picture:
+    """The picture with the tree of its devices, by id; without ids (precision "counts") it stays as it is."""
     drawn = [*(group for zone in picture.zones for group in zone.devices), *picture.elsewhere]
     named = [Devices(one.resource, tuple(device for device in one.devices if device.id is not None)) for one in drawn]
     at = _by_path(named, located)

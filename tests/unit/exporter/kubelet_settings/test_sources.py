@@ -141,6 +141,17 @@ async def test_nothing_is_guessed_while_a_source_was_never_readable(serve: Serve
     assert (name, len(problems)) == ("", 2)
 
 
+async def test_who_can_read_nothing_is_told_what_can_be_done(tmp_path: Path) -> None:
+    missing = str(tmp_path / "no.yaml")
+    with pytest.raises(SourceError) as told:
+        await Source(Kubelet(config_file=missing)).read()
+    assert str(told.value) == (
+        f"kubelet configuration: file: {missing}: cannot be read: No such file or directory; nothing is published: "
+        "name the kubelet's --config in kubelet.configFile, ask the kubelet itself by kubelet.configz.enabled, "
+        "or give its policies in kubelet.overrides"
+    )
+
+
 async def test_what_is_told_holds_over_every_source(file: Path) -> None:
     source = Source(Kubelet(config_file=str(file), overrides={"topologyManagerScope": "pod", "maxPods": 9}))
     read = await source.read()

@@ -1,13 +1,13 @@
 """Kubelets of every version decide as recorded, and the records notice every mistake in the table of versions.
 
-A sample of each version's decisions comes with the tests, picked by hack/pick-decisions; all of them are compared where
-they are. 1.37 and 1.38 were not run: their decisions are those of 1.36.2's code with the changes that were read.
+A sample of each version's decisions comes with the tests, picked by hack/pick-decisions; tests/e2e compares all.
+1.37 and 1.38 were not run: their decisions are those of 1.36.2's code with the changes that were read.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,6 @@ from topowise_scheduler.kubelet.behaviour import CHANGES, ROWS
 from topowise_scheduler.kubelet.policy_options import stages
 
 SAMPLE = Path(__file__).parent / "recorded" / "versions.jsonl.xz"
-RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-versions.jsonl.xz"
 MINORS = [row.minor for row in ROWS]
 
 # What cannot be seen in a version without the option or gate that it is about, or where no option lacks its gate.
@@ -59,18 +58,6 @@ def sample() -> dict[int, list[Decision]]:
 def test_a_version_decides_as_recorded(sample: dict[int, list[Decision]], minor: int) -> None:
     assert len(sample[minor]) > 40
     assert [problem for decision in sample[minor] if (problem := recordings.difference(decision))] == []
-
-
-@pytest.mark.skipif(
-    not RECORDED.exists(), reason="a sample is checked; the other decisions are not beside this repository"
-)
-def test_all_recorded_decisions() -> None:
-    """In one test, as a worker takes long to read them."""
-    counts: Counter[int] = Counter()
-    for decision in recordings.read(RECORDED):
-        counts[version_of(decision.version).minor] += 1
-        assert recordings.difference(decision) == ""
-    assert all(counts[minor] > 2000 for minor in MINORS if minor != 36)
 
 
 @pytest.mark.parametrize("minor", MINORS)

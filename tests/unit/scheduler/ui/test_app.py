@@ -14,15 +14,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sandbox.exported import exported
-from scheduling import NoApi, Service, configuration, counts, kubelet, machine, pod, scope
-from topowise import pods
+from scheduling import WAITS, NoApi, Service, configuration, counts, kubelet, machine, pod, scope
+from topowise import nrt, pods
+from topowise.attributes import PCI, places
+from topowise.attributes.places import Located
+from topowise.errors import ApiError
+from topowise.kube import paths
+from topowise.pci import Place
 from topowise_scheduler import kube_scheduler, report
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.explaining import Explainer
-from topowise_scheduler.ui import Dashboard, fits, markup, page
-from topowise_scheduler.ui import map as drawn
+from topowise_scheduler.kubelet import Device as PluginDevice
+from topowise_scheduler.kubelet import DevicePlugin, Kubelet
+from topowise_scheduler.ui import Dashboard, Decisions, fits, markup, panel, spread
 from topowise_scheduler.ui import state as states
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>\u202e\u0007'
@@ -43,21 +49,37 @@ class Reply:
         return json.loads(self.body)
 
 
+class Pods(NoApi):
+    """An API server that has some pods, by their paths."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, bytes] = {}
+        self.asked = 0
+
+    async def request(self, _method: str, path: str, **_: Any) -> bytes:
+        self.asked += 1
+        if path not in self.pods:
+            raise ApiError(404, "NotFound", "there is no such pod", request=f"GET {path}")
+        return self.pods[path]
+
+
 class Site:
     """A service with its dashboard, or without."""
 
     def __init__(self, *, enabled: bool = True) -> None:
-        self.service = Service()
         self.now = 1_700_000_000.0
+        decisions = Decisions(200, lambda: self.now)
+        self.service = Service(seen=decisions.seen)
         self.view = self.service.view
-        explainer = Explainer(NoApi(), self.view, lambda: None)
+        self.api = Pods()
+        explainer = Explainer(self.api, self.view, lambda: None)
         self.dashboard = Dashboard(
             self.service.ledger,
             self.service.answers,
             self.view,
             explainer.explanations,
             lambda: None,
-            200,
+            decisions,
             clock=lambda: self.now,
             monotonic=self.service.clock,
         )
@@ -92,6 +114,12 @@ class Site:
     def fits(self, document: Any) -> fits.Fits:
         """What the answer is made from."""
         return asyncio.run(fits.fits(self.view, fits.pod_of(msgspec.yaml.encode(document)), within_s=3))
+
+    def put(self, document: dict[str, Any]) -> None:
+        """A pod comes, or changes."""
+        meta = document["metadata"]
+        self.api.pods[paths.pod(meta["namespace"], meta["name"])] = json.dumps(document).encode()
+        self.service.put(document)
 
     def exact(self, name: str) -> None:
         topology = exported(machine(), configuration(), kubelet())
@@ -143,11 +171,11 @@ def test_the_page_needs_no_script(site: Site) -> None:
     assert_harmless(reply.text)
     for shown in ("n1", "n2", "restricted", "NUMA node 0: 3 of 3 free", "NUMA node 1: 0 of 8 free", "reported virtual"):
         assert shown in reply.text
-    assert "No pod was asked about" in reply.text
+    assert "Of no pod is it known" in reply.text
 
 
 def test_headers_keep_everything_out(site: Site) -> None:
-    for path in ("/ui", "/ui/parts", "/ui/app.js", "/ui/style.css", "/ui/nothing", "/ui/decision"):
+    for path in ("/ui", "/ui/parts", "/ui/app.js", "/ui/style.css", "/ui/nothing"):
         headers = site.call(path).headers
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -169,8 +197,8 @@ def test_what_the_ledger_knows(site: Site) -> None:
     assert shown["resources"] == ["cpu", "memory"]
     assert (shown["known"], shown["unreported"], shown["unit"]) == (3, ["virtual"], "CPUs")
     assert shown["nodes"] == [
-        ["n1", 3, True, "", 0, 0, [[0, 3, 3], [1, 4, 4]]],
-        ["n2", 2, False, "", 0, 0, [[0, 3, 8], [1, 0, 8]]],
+        ["n1", 3, True, "", 0, 0, [[0, 3, 3], [1, 4, 4]], 0],
+        ["n2", 2, False, "", 0, 0, [[0, 3, 8], [1, 0, 8]], 0],
     ]
     memory = site.state("memory")
     assert [node[6] for node in memory["nodes"]] == [[[0, 15360, 15360], [1, 16384, 16384]], []]
@@ -183,12 +211,17 @@ def test_when_a_report_came_is_remembered(site: Site) -> None:
     site.service.report(counts("n2", ("2", "0"), included=(), policy="restricted", version="8"))
     site.dashboard._sightings.update()
     assert [node[5] for node in site.state()["nodes"]] == [0, 1_700_000_060]
-    assert "22:14:20 UTC" in site.parts(node="n2")["node"][1]
+    # Text and a time that the script makes "3 min ago", not the HTML of one as text.
+    assert 'reported <time datetime="2023-11-14T22:14:20Z"' in site.parts(node="n2")["panel"][1]
+    assert "&lt;time" not in site.parts(node="n2")["panel"][1]
 
 
 def test_only_the_parts_that_have_changed_are_sent(site: Site) -> None:
     first = site.parts()
-    assert {"summary", "resource", "map", "decisions-list", "waiting-list", "node"} == first.keys()
+    assert first.keys() == {
+        *("summary", "resource", "unit", "waiting-list", "refused-list", "decisions-list", "panel"),
+        *("filtered", "spread", "map"),
+    }
     have = ".".join(tag for tag, _ in first.values())
     site.now += 3
     site.service.clock.now += 3
@@ -229,12 +262,11 @@ def test_a_decision_and_why(site: Site) -> None:
     assert (one["pod"], one["fits"], one["asked"], one["outcome"]) == ("default/a", 3, 3, "reserved")
     assert one["filter_ms"] > 0
     assert "reserved" in site.call("/ui").text
-    assert f'data-number="{one["number"]}"' in site.parts()["decisions-list"][1]
-    assert "not kept any more" in site.call("/ui/decision?number=99").text
-    assert "not kept any more" in site.call("/ui/decision").text
+    assert 'data-pod="default/a"' in site.parts()["decisions-list"][1]
+    assert "No decision about it is kept" in site.parts(pod="default/nobody")["panel"][1]
     shown = site.view.explanations(kube_scheduler.decode(json.dumps(pod("a", "9")).encode()), ["n1", "n2"])
-    part = page.explained_part(site.dashboard.decisions.all()[0], shown, markup.Query())
-    assert "a few of the 3 nodes" in part
+    part = panel.explained_part(shown, markup.Query(), is_sample=True)
+    assert "a few nodes of each reason" in part
     assert part.count('<span class="outcome no-room">') == 2
     assert "container c needs cpu 9 together; node 0 has only cpu 3" in part
 
@@ -242,10 +274,10 @@ def test_a_decision_and_why(site: Site) -> None:
 def test_few_decisions_are_sent_until_all_are_asked_for(site: Site) -> None:
     for number in range(20):
         site.call("/filter", json.dumps({"Pod": pod(f"p{number}", "1"), "NodeNames": ["n1"]}).encode())
-    assert site.parts()["decisions-list"][1].count("data-number") == 15
-    assert "Show all 20" in site.parts()["decisions-list"][1]
+    assert site.parts()["decisions-list"][1].count("data-pod") == 15
+    assert '<a href="ui?decisions=all">Show all 20</a>' in site.parts()["decisions-list"][1]
     everything = site.parts(decisions="all")["decisions-list"][1]
-    assert everything.count("data-number") == 20
+    assert everything.count("data-pod") == 20
     assert "Show all" not in everything
 
 
@@ -279,7 +311,9 @@ def test_hostile_text_stays_text(site: Site) -> None:
     site.dashboard.decisions.bound(f"{HOSTILE}/{HOSTILE}", f"uid-{HOSTILE}", HOSTILE, HOSTILE, 0.0)
     service.clock.now += 10
     shown = markup.Query(resource=HOSTILE, name="", policy="", node=HOSTILE)
-    for target in ("ui", shown.link(), shown.link(name=HOSTILE, policy=HOSTILE)):
+    everywhere = dict.fromkeys(markup.ASKED, HOSTILE)
+    opened = f"{HOSTILE}/{HOSTILE}"
+    for target in ("ui", shown.link(), shown.link(node="", pod=opened), shown.link(**everywhere)):
         reply = site.call(f"/{target}")
         assert reply.status == 200
         assert_harmless(reply.text)
@@ -290,29 +324,27 @@ def test_hostile_text_stays_text(site: Site) -> None:
     assert "&lt;script&gt;" in fitting
     assert_harmless(fitting)
     explanations = site.view.explanations(kube_scheduler.decode(json.dumps(wanted).encode()), [HOSTILE])
-    assert_harmless(page.explained_part(site.dashboard.decisions.all()[0], explanations, shown))
+    assert_harmless(panel.explained_part(explanations, shown, is_sample=False))
     assert site.state()["nodes"][0][0] == HOSTILE
 
 
 def test_a_node_with_its_picture(site: Site) -> None:
     site.service.put(pod("a", "2", node="n1"))
-    _, part = site.parts(node="n1")["node"]
+    _, part = site.parts(node="n1")["panel"]
     assert_harmless(part)
     assert '<svg xmlns="http://www.w3.org/2000/svg" class="topowise"' in part
     assert "default/a" in part
     assert "uncertain" in part
     assert ".topowise" in site.call("/ui/style.css").text
     assert "<svg" in site.call("/ui?node=n1").text
-    assert "No exporter has reported a node nobody." in site.parts(node="nobody")["node"][1]
-    assert site.parts()["node"][1] == ""
+    assert "No exporter has reported a node nobody." in site.parts(node="nobody")["panel"][1]
+    assert site.parts()["panel"][1] == ""
     assert "No exporter has reported a node nobody." in site.call("/ui?node=nobody").text
 
 
 def test_quarantine_is_marked(site: Site) -> None:
     site.service.put(pod("a", "2", node="n1"))
     site.service.put(pod("a", "2", node="n1", phase="Failed", reason="TopologyAffinityError"))
-    body = {"Pod": pod("b", "2"), "NodeNames": ["n1", "n2"]}
-    site.call("/filter", json.dumps(body).encode())
     shown = site.state()
     assert "q" in shown["nodes"][0][3]
     assert shown["counters"]["TopologyAffinityError"] == 1
@@ -386,8 +418,8 @@ def test_many_nodes_are_summed_up() -> None:
     reply = site.call("/ui", accept_encoding="gzip, br")
     assert reply.headers["content-encoding"] == "gzip"
     assert "NUMA nodes by free share of cpu" in reply.text
-    assert "and 200 more" in reply.text
-    assert len(reply.body) < 100_000
+    assert reply.text.count("data-node=") == 300
+    assert len(reply.body) < 120_000
     assert int(reply.headers["content-length"]) < 10_000
     found = site.call("/ui?name=NODE-29&policy=single-numa-node").text
     assert found.count("data-node=") == 10
@@ -396,9 +428,9 @@ def test_many_nodes_are_summed_up() -> None:
 
 def test_shares() -> None:
     zones = [states.Zone(0, free, 8) for free in (0, 1, 2, 3, 4, 6, 7, 8)]
-    assert "".join(map(drawn.bin_of, zones)) == "01122344"
-    assert [drawn.tenths(zone) for zone in zones] == [0, 1, 2, 3, 5, 7, 8, 10]
-    assert drawn.bin_of(states.Zone(0, None, 8)) == drawn.bin_of(states.Zone(0, 0, 0)) == "x"
+    assert "".join(map(spread.bin_of, zones)) == "01122344"
+    assert [spread.tenths(zone) for zone in zones] == [0, 1, 2, 3, 5, 7, 8, 10]
+    assert spread.bin_of(states.Zone(0, None, 8)) == spread.bin_of(states.Zone(0, 0, 0)) == "x"
 
 
 def test_a_node_without_managers() -> None:
@@ -411,10 +443,126 @@ def test_a_node_without_managers() -> None:
     site.service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="bare")))
     assert site.state()["nodes"][0][6] == [[0, None, 4], [1, None, 4]]
     assert "nobody counts" in site.call("/ui").text
-    assert "bare" in site.parts(node="bare")["node"][1]
+    assert "bare" in site.parts(node="bare")["panel"][1]
 
 
 def test_needs_of_a_manifest_are_read_as_kube_scheduler_does(site: Site) -> None:
     made = fits.pod_of(json.dumps(pod("a", node="n1", uid="u")).encode())
     assert (made.metadata.uid, made.spec.nodeName) == ("", "")
     assert pods.needs(made).qos == "Guaranteed"
+
+
+WAITS_SINCE = "2023-11-14T22:00:00Z"
+
+
+def test_waiting_pods_say_why_and_open() -> None:
+    site = Site()
+    for name, free in (("n1", ("3", "2")), ("n2", ("1", "0"))):
+        site.service.report(counts(name, free, included=["other"]))
+    site.put(pod("other", "5", node="n1", phase="Running"))
+    for number in range(5):
+        made = pod(f"web-{number}", "4", conditions=WAITS, creationTimestamp=WAITS_SINCE, priority=7)
+        site.put(made)
+    listed = site.parts()["waiting-list"][1]
+    assert listed.count("data-pod=") == 1
+    assert "and 4 more alike" in listed
+    assert "2× no room that the kubelet could align" in listed
+    assert 'datetime="2023-11-14T22:00:00Z"' in listed
+    opened = site.parts(pod="default/web-0")["panel"][1]
+    assert 'data-node="n1"><bdi>n1</bdi></a> comes nearest: container c needs cpu 4 together' in opened
+    assert "priority 7" in opened
+    assert opened.count('<span class="outcome no-room">not now</span>') == 2
+    assert_harmless(opened)
+    # Room comes, and the list says so before kube-scheduler has tried again.
+    site.service.report(counts("n2", ("8", "0"), included=[], version="9"))
+    site.service.clock.now += 2
+    assert "would fit on 1 node" in site.parts()["waiting-list"][1]
+
+
+def test_what_a_kubelet_refused_opens_to_node_pod_and_time(site: Site) -> None:
+    refused = {"phase": "Failed", "reason": "TopologyAffinityError", "startTime": "2023-11-14T22:10:00Z"}
+    site.put(pod("a", "2", node="n1"))
+    site.put(pod("a", "2", node="n1", **refused))
+    listed = site.parts()["refused-list"][1]
+    for shown in ('data-pod="default/a"', 'data-node="n1"', "TopologyAffinityError", 'datetime="2023-11-14T22:10:00Z"'):
+        assert shown in listed
+    assert "quarantine" in listed
+    assert "kubelet refused" in site.parts()["decisions-list"][1]
+    assert "kubelet refused" in site.parts(pod="default/a")["panel"][1]
+    # A new report ends the quarantine, and the refusal is still told.
+    site.exact("n1")
+    site.service.report(counts("n1", ("3", "0"), included=(), version="8"))
+    site.service.clock.now += 2
+    assert "default/a" in site.parts()["refused-list"][1]
+    assert "quarantine" not in site.parts()["refused-list"][1]
+
+
+def test_fragmentation_at_a_glance() -> None:
+    site = Site()
+    for number in range(12):
+        site.service.report(counts(f"n{number:02}", ("2", "2") if number else ("1", "1", "1", "1"), included=()))
+    shown = site.parts()["spread"][1]
+    # 4 CPUs are free on each, in pieces of 2, and of 1 on one of them.
+    assert "<strong>52 %</strong>, most on" in shown
+    assert 'data-node="n00"' in shown
+    assert ">75 %" in site.parts(name="n00")["map"][1]
+    for size, nodes in ((1, 12), (2, 11), (4, 0), (8, 0)):
+        assert f'data-room="{size}">{nodes}</a>' in shown
+    assert site.parts(room="2")["map"][1].count("data-node=") == 11
+    assert site.parts(state="f")["map"][1].count("data-node=") == 12
+    assert site.parts(room="-1", state="odd")["map"][1].count("data-node=") == 12
+    assert site.parts(state="marked")["map"][1] == '<p class="note">No node matches.</p>'
+
+
+def test_very_many_nodes_are_groups_that_open() -> None:
+    site = Site()
+    for number in range(650):
+        site.service.report(counts(f"node-{number:03}", ("3", "8"), included=()))
+    first = site.parts()
+    assert "tile" not in first["tiles-6"][1]
+    assert "<bdi>node-600</bdi> – <bdi>node-649</bdi>" in first["tiles-6"][1]
+    assert "largest free 8" in first["tiles-6"][1]
+    assert '<rect class="b4" x="0" width="50"' in first["tiles-6"][1]
+    assert sum(len(part) for _, part in first.values()) < 16_000
+    opened = site.parts(open="6.x")
+    assert opened["tiles-6"][1].count('class="tile"') == 50
+    assert 'aria-expanded="true"' in opened["tiles-6"][1]
+    assert "tile" not in opened["tiles-5"][1]
+    page = site.call("/ui?open=1").text
+    assert page.count('class="tile"') == 100
+    assert page.count('class="group"') == 7
+
+
+def test_nodes_are_those_on_which_a_pod_fits(site: Site) -> None:
+    for name in ("n1", "n2"):
+        site.service.put_node(name)
+    manifest = json.dumps(pod("a", "4")).encode()
+    digest = _Tags(site.call("/ui/fits", manifest).text).found[0][1]["data-fits"]
+    assert digest
+    shown = site.parts(fits=digest)
+    assert "1 of 2 nodes match, those on which default/a fits now." in shown["filtered"][1]
+    assert shown["map"][1].count("data-node=") == 1
+    # It follows the nodes.
+    site.service.report(counts("n2", ("8", "8"), included=(), policy="restricted", version="2"))
+    site.service.clock.now += 2
+    assert site.parts(fits=digest)["map"][1].count("data-node=") == 2
+    site.service.put_node("n2", {"unschedulable": True})
+    site.service.clock.now += 2
+    assert site.parts(fits=digest)["map"][1].count("data-node=") == 1
+    # Only the last are kept.
+    for number in range(8):
+        site.call("/ui/fits", json.dumps(pod(f"b{number}")).encode())
+    assert "not kept any more" in site.parts(fits=digest)["filtered"][1]
+    assert site.parts(fits=digest)["map"][1].count("data-node=") == 2
+
+
+def test_a_node_shows_its_pci_tree(site: Site) -> None:
+    placed = Located("0000:3b:00.0", Place(("pci0000:3a", "0000:3a:00.0"), 0))
+    plugins = (DevicePlugin("nvidia.com/gpu", (PluginDevice("gpu-0", (0,)),)),)
+    with_gpu = msgspec.structs.replace(machine(), devices=plugins)
+    made = exported(with_gpu, configuration(), Kubelet(with_gpu, configuration()))
+    named = [*(made.attributes or ()), nrt.Attribute(PCI, places.write({"gpu-0": placed}).text)]
+    metadata = msgspec.structs.replace(made.metadata, name="gpus", resourceVersion="1")
+    site.service.report(msgspec.structs.replace(made, metadata=metadata, attributes=named))
+    part = site.parts(node="gpus")["panel"][1]
+    assert "pci0000:3a &gt; 0000:3a:00.0" in part

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from scheduling import NoApi, Service, counts, pod, sent
+from topowise import pods
 from topowise_scheduler import refusals
 from topowise_scheduler.answers import Verdicts
 from topowise_scheduler.engine import Outcome
@@ -17,6 +18,7 @@ from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.replies import Reply
 from topowise_scheduler.ui import Decisions
 from topowise_scheduler.ui.decisions import Decision
+from topowise_scheduler.view.prediction import ANNOTATION
 
 
 class Watched:
@@ -151,3 +153,91 @@ def test_binds_tell_it_too(watched: Watched) -> None:
     sent(reply)
     assert (watched.last.outcome, watched.last.bind_error) == ("bind refused", reply.problem)
     assert len(watched.decisions) == 1
+
+
+def told(name: str, **fields: Any) -> pods.Pod:
+    """A pod as the watch of a new process brings it."""
+    return pods.decode(json.dumps(pod(name, "4", **fields)).encode())
+
+
+def scheduled(status: str, at: str, message: str = "") -> list[dict[str, str]]:
+    return [{"type": "PodScheduled", "status": status, "lastTransitionTime": at, "message": message}]
+
+
+EARLY, LATE = "1970-01-01T00:00:01Z", "1970-01-01T00:00:03Z"
+PREDICTED = {ANNOTATION: '{"c":{"numa":[1]},"d":{"numa":[0,1]}}'}
+BOUND = {"node": "n1", "annotations": PREDICTED, "conditions": scheduled("True", LATE)}
+
+
+def test_what_was_before_the_process_is_what_pods_tell(watched: Watched) -> None:
+    refusal = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
+    watched.decisions.seen(told("bound", **BOUND))
+    watched.decisions.seen(told("waits", conditions=scheduled("False", EARLY, refusal)))
+    watched.decisions.seen(told("other", conditions=scheduled("False", LATE, "0/2 nodes are available.")))
+    watched.decisions.seen(told("foreign", node="n1", conditions=scheduled("True", LATE)))
+    newest, oldest = watched.decisions.all()
+    assert (newest.pod, newest.outcome, newest.bound, newest.numa, newest.at) == (
+        "default/bound",
+        "bound",
+        "n1",
+        "0-1",
+        3,
+    )
+    assert (oldest.pod, oldest.outcome, oldest.problem, oldest.at) == ("default/waits", "no room", refusal, 1)
+    assert newest.is_told
+    # It comes again, changed, and is the same; and from then on the verbs tell.
+    watched.decisions.seen(told("waits", **BOUND))
+    assert [(one.pod, one.outcome) for one in watched.decisions.all()] == [
+        ("default/bound", "bound"),
+        ("default/waits", "bound"),
+    ]
+    watched.ask("filter", pod("late", "9"))
+    watched.decisions.seen(told("late", conditions=scheduled("False", EARLY, refusal)))
+    assert [one.pod for one in watched.decisions.all()] == ["default/late", "default/bound", "default/waits"]
+    assert not watched.last.is_told
+
+
+def test_a_bound_pod_tells_where_it_was_predicted(watched: Watched) -> None:
+    watched.ask("filter", pod("a", "4"))
+    watched.bind("a", "n1")
+    watched.decisions.seen(told("a", **BOUND))
+    assert (watched.last.numa, watched.last.bind_ms, watched.last.is_told) == ("0-1", 4.0, False)
+    assert len(watched.decisions) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{}", "x", "[]", '{"c":{}}', '{"c":{"numa":["0"]}}', "[" * 9_000, "0" * 20_000])
+def test_an_annotation_that_nobody_of_us_has_written_tells_nothing(watched: Watched, text: str) -> None:
+    watched.decisions.seen(told("a", **{**BOUND, "annotations": {ANNOTATION: text}}))
+    assert len(watched.decisions) == 0
+
+
+def test_what_a_kubelet_refused_is_kept_apart_and_once(watched: Watched) -> None:
+    failed = {"node": "n1", "phase": "Failed", "reason": "TopologyAffinityError"}
+    watched.ask("filter", pod("a", "4"))
+    watched.bind("a", "n1")
+    for _ in range(2):
+        watched.decisions.seen(told("a", **failed, startTime=LATE))
+    assert (watched.last.outcome, watched.last.problem, watched.last.at) == (
+        "kubelet refused",
+        "TopologyAffinityError",
+        5.0,
+    )
+    for number in range(5):
+        watched.ask("filter", pod(f"p{number}", "1"))
+    # Decisions have gone on, refusals are still known.
+    assert [one.pod for one in watched.decisions.refused] == ["default/a"]
+    found = watched.decisions.get(str(watched.decisions.refused[0].number))
+    assert found is watched.decisions.refused[0]
+    for number in range(9):
+        watched.decisions.seen(told(f"r{number}", **failed, startTime=f"1970-01-01T00:00:0{number % 3}Z"))
+        watched.decisions.seen(told("odd", **failed, startTime="yesterday"))
+    assert [one.pod for one in watched.decisions.refused] == ["default/odd", "default/a", "default/r8"]
+    assert len(watched.decisions) == 3
+
+
+def test_of_many_pods_the_latest_are_kept(watched: Watched) -> None:
+    for number in (3, 1, 4, 1, 5, 2, 0):
+        at = f"1970-01-01T00:00:0{number}Z"
+        watched.decisions.seen(told(f"p{number}", **{**BOUND, "conditions": scheduled("True", at)}))
+    assert [one.pod for one in watched.decisions.all()] == ["default/p5", "default/p4", "default/p3"]
+    assert len(watched.decisions._of) == 3

@@ -193,7 +193,7 @@ def switched() -> Picture:
         "GPU-2f1c3a7e": Located("0000:9b:00.0", Place(("pci0000:9a", "0000:9a:00.0"), 1)),
         **{one: Located(one, Place(("pci0000:97", "0000:97:00.0"), 1)) for one in functions["rdma/mlx5_vf"]},
     }
-    return with_places(drawn(kubelet, machine, "switched", age="1s old"), places.write(found).text)
+    return with_places(drawn(kubelet, machine, "switched", age="1s old"), places.read(places.write(found).text))
 
 
 def group() -> Picture:

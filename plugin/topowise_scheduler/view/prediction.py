@@ -9,11 +9,12 @@ the node is known by their ids:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from topowise import cpuset
+from topowise import cpuset, documents
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.located import located
 from topowise_scheduler.kubelet.masks import members
@@ -31,6 +32,9 @@ class Expected(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: dict[str, tuple[str, ...]] = {}
 
 
+_decode = msgspec.json.Decoder(dict[str, Expected]).decode
+
+
 def for_binding(node: Kubelet, uid: str, *, has_ids: bool) -> dict[str, str]:
     """The annotations for a pod that is placed on the node; none if it holds nothing of its own, or far too much."""
     placements = node.placements(uid)
@@ -45,3 +49,13 @@ def for_binding(node: Kubelet, uid: str, *, has_ids: bool) -> dict[str, str]:
     }
     text = msgspec.json.encode(expected).decode()
     return {ANNOTATION: text} if expected and len(text) <= _LONGEST else {}
+
+
+def numa_nodes(annotations: Mapping[str, str] | None) -> tuple[int, ...] | None:
+    """The NUMA nodes of all that a pod was expected to get, None if it does not tell; anybody may write annotations."""
+    text = (annotations or {}).get(ANNOTATION, "")
+    try:
+        expected = _decode(text) if 0 < len(text) <= _LONGEST else {}
+    except documents.UNREADABLE:
+        return None
+    return tuple(sorted({node for one in expected.values() for node in one.numa})) if expected else None

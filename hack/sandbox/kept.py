@@ -1,7 +1,7 @@
-"""A demo that keeps running: found again by a link in the checkout, so that a later command can stop it.
+"""Processes that outlive the command which started them: found again by a link, so that a later one can stop them.
 
-Of its processes the ids are written down. An id may have gone to somebody else since, so a process is only touched if
-its arguments name the demo's directory, as those of all its processes do.
+Of the processes the ids are written down. An id may have gone to somebody else since, so a process is only touched if
+its arguments name the directory that the link leads to, as those of all of them have to.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ from typing import Final
 
 import msgspec
 
-LINK: Final = Path(__file__).resolve().parents[2] / ".demo"
-
 _IDS: Final = "processes.json"
 _PATIENCE_S: Final = 10.0
 
 
-def keep(directory: Path, ids: dict[str, int], link: Path = LINK) -> None:
+def keep(directory: Path, ids: dict[str, int], link: Path) -> None:
     """From now on `link` leads to the directory."""
     (directory / _IDS).write_bytes(msgspec.json.encode(ids))
     link.unlink(missing_ok=True)
     link.symlink_to(directory)
 
 
-def running(link: Path = LINK) -> dict[str, int]:
-    """The processes of the demo that is kept, by name; empty if there is none, or it has ended by itself."""
+def running(link: Path) -> dict[str, int]:
+    """Those that still run, by name; empty if there are none, or they have ended by themselves."""
     try:
         directory = link.resolve()
         ids = msgspec.json.decode((directory / _IDS).read_bytes(), type=dict[str, int])
@@ -40,10 +38,10 @@ def running(link: Path = LINK) -> dict[str, int]:
     return {name: number for name, number in ids.items() if _is_of(number, directory)}
 
 
-def stop(link: Path = LINK) -> int:
+def stop(link: Path) -> int:
     """Ends the processes and removes what they have left; how many there were."""
     directory, there = link.resolve(), running(link)
-    # The API server is the first that was started: without it the others would complain.
+    # The API server is among the first that were started: without it the others would complain.
     for number in reversed(there.values()):
         _tell(number, signal.SIGTERM)
     if not _are_gone(there.values(), directory):

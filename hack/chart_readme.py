@@ -1,0 +1,94 @@
+"""charts/topowise/README.md: hack/chart-readme.md with tables of what is in the chart.
+
+Descriptions are the comments above the keys of values.yaml, as helm-docs has them, so that there is one place to write
+them. A map is a row of its own if it has a comment.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+CHART: Final = REPOSITORY / "charts/topowise"
+TEMPLATE: Final = REPOSITORY / "hack/chart-readme.md"
+FORGE: Final = "https://github.com/topowise/topowise/blob/main"
+MADE: Final = (
+    "<!-- Made from Chart.yaml, values.yaml, recipes and hack/chart-readme.md by hack/gen-chart. Do not edit. -->\n"
+)
+
+# What an upgrade to a version asks for, newest first; "nothing" is worth a line too. A test wants one for each release.
+UPGRADES: Final = {
+    "0.1.0": "the first. From a checkout before it: where Helm only renders (`helm template`, Argo CD) and in a "
+    "kustomization, kube-scheduler's version has to be given (`scheduler.kubeScheduler.image.tag`).",
+}
+
+
+def readme() -> str:
+    """The whole file."""
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    given = {
+        "description": about["description"],
+        "version": about["version"],
+        "kubernetes": about["kubeVersion"].removeprefix(">=").removesuffix(".0-0") + " and later",
+        "recipes": "\n".join(_recipes()),
+        "values": "\n".join(_values()),
+        "upgrades": "\n".join(f"| {version} | {text} |" for version, text in UPGRADES.items()),
+        "forge": FORGE,
+    }
+    return MADE + re.sub(r"\{\{(\w+)\}\}", lambda found: given[found[1]], TEMPLATE.read_text())
+
+
+def _recipes() -> Iterator[str]:
+    for path in sorted((CHART / "recipes").glob("*.yaml")) + sorted((CHART / "recipes/on").glob("*.yaml")):
+        name = path.relative_to(CHART)
+        first = " ".join(_comment(path.read_text().splitlines(), -1, downwards=True).split())
+        yield f"| [{name}]({name}) | {_cell(re.split(r'(?<=[.:]) ', first)[0].rstrip(':.'))} |"
+
+
+def _values() -> Iterator[str]:
+    text = (CHART / "values.yaml").read_text()
+    root = yaml.compose(text)
+    assert isinstance(root, yaml.MappingNode)
+    yield "| key | default | what it is |"
+    yield "|---|---|---|"
+    yield from _rows(root, "", text.splitlines())
+
+
+def _rows(node: yaml.MappingNode, above: str, lines: list[str]) -> Iterator[str]:
+    for key, value in node.value:
+        path = f"{above}{key.value}"
+        told = _cell(_comment(lines, key.start_mark.line))
+        # A map in one line is a value; one over several is a place for values.
+        is_place = isinstance(value, yaml.MappingNode) and value.value and not value.flow_style
+        if is_place:
+            if told:
+                yield f"| `{path}` | | {told} |"
+            yield from _rows(value, f"{path}.", lines)
+        else:
+            yield f"| `{path}` | `{_default(value)}` | {told} |"
+
+
+def _default(node: yaml.Node) -> str:
+    def plain(one: yaml.Node) -> Any:
+        return yaml.safe_load(yaml.serialize(one))
+
+    return json.dumps(plain(node)).replace("|", "\\|")
+
+
+def _comment(lines: list[str], line: int, *, downwards: bool = False) -> str:
+    """The text of the comment that ends above a line, or of the one that begins below it."""
+    found: list[str] = []
+    step = 1 if downwards else -1
+    at = line + step
+    while 0 <= at < len(lines) and lines[at].lstrip().startswith("#"):
+        found.append(lines[at].lstrip().removeprefix("#").strip())
+        at += step
+    return " ".join(found if downwards else reversed(found))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,111 @@
+"""`make lab`: real kubelets on emulated NUMA machines, up and down again, and what they prove."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import time
+from typing import Final
+
+from images.application import REPOSITORY, ImageError
+from lab import pages, results, running, starting, testing
+from lab.cluster import Lab
+from lab.errors import LabError
+from sandbox import kept
+
+_LAST: Final = REPOSITORY / "dist/lab.json"
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="lab", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb, what in (
+        ("up", "start it and leave it running"),
+        ("test", "all parts, on the lab that runs or a new one"),
+    ):
+        each = verbs.add_parser(verb, help=what)
+        each.add_argument("machines", nargs="*", default=["dual"], help="of hack/lab/machines, or files")
+    test = verbs.choices["test"]
+    test.add_argument("--pods", type=int, default=300, help="of each series")
+    test.add_argument("--minutes", type=float, default=60.0, help="after which no series is begun or goes on")
+    test.add_argument("--parts", default=",".join(testing.NAMES), help="of them only these, with commas")
+    test.add_argument("--record", action="store_true", help="write docs/lab.md of it too")
+    verbs.add_parser("down", help="end it")
+    verbs.add_parser("status", help="what runs")
+    verbs.add_parser("page", help="write docs/lab.md of the recorded run again")
+    args = parser.parse_args(arguments)
+    # `kill` is to end it as ^C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _do(args)
+    except (LabError, ImageError, subprocess.SubprocessError) as exc:
+        print(f"lab: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("lab: interrupted", file=sys.stderr)
+        return 130
+
+
+def _do(args: argparse.Namespace) -> int:
+    if args.verb == "up":
+        _up(args.machines)
+    elif args.verb == "test":
+        return _test(args)
+    elif args.verb == "down":
+        print(f"lab: {running.end()} processes ended")
+    elif args.verb == "page":
+        pages.write(results.read(REPOSITORY / pages.RECORDED))
+    else:
+        _status()
+    return 0
+
+
+def _up(machines: list[str]) -> Lab:
+    """Whatever goes wrong, nothing is left running."""
+    if kept.running(running.LINK):
+        raise LabError("a lab is running already; make lab ARGS=down ends it")
+    try:
+        return starting.up(machines)
+    except BaseException:
+        running.end()
+        raise
+
+
+def _test(args: argparse.Namespace) -> int:
+    """A lab that is started for it ends with it."""
+    chosen = args.parts.split(",")
+    if unknown := set(chosen) - set(testing.NAMES):
+        raise LabError(f"no such parts: {', '.join(sorted(unknown))}; expected some of {', '.join(testing.NAMES)}")
+    is_own = not kept.running(running.LINK)
+    start = time.monotonic()
+    try:
+        lab = _up(args.machines) if is_own else starting.again()
+        test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, _save)
+        found = test.run()
+    finally:
+        if is_own:
+            running.end()
+    print(f"lab: {'passed' if found.passed else 'FAILED'}; {_LAST}")
+    if args.record:
+        pages.record(found)
+    return 0 if found.passed else 1
+
+
+def _save(found: results.Results) -> None:
+    _LAST.parent.mkdir(exist_ok=True)
+    _LAST.write_bytes(results.as_json(found))
+
+
+def _status() -> None:
+    directory, plan = running.plan()
+    print(f"KUBECONFIG={directory / 'kubeconfig'}")
+    for name, pid in kept.running(running.LINK).items():
+        print(f"{name:28} {pid}")
+    for name, ports in plan.guests.items():
+        print(f"guest {name}: ssh -p {ports.ssh} root@127.0.0.1, agent http://127.0.0.1:{ports.agent}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

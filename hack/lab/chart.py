@@ -1,0 +1,74 @@
+"""The chart, installed as anybody would: by Helm, with its defaults, and the image of `make images`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from images.application import REPOSITORY
+from lab.api import Api, Json, wait
+from lab.errors import LabError
+
+NAMESPACE: Final = "topowise-system"
+RELEASE: Final = "topowise"
+DAEMON_SETS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+PODS: Final = f"/api/v1/namespaces/{NAMESPACE}/pods"
+# topowise-scheduler runs on this machine, with the rights that the chart gives to kube-scheduler's user.
+_VALUES: Final = {"scheduler.mode": "static"}
+_SECONDS: Final = 180
+
+
+def helm(kubeconfig: Path, *arguments: str) -> str:
+    """What it prints. Raises LabError."""
+    command = [str(REPOSITORY / "hack/helm"), *arguments, f"--kubeconfig={kubeconfig}", f"--namespace={NAMESPACE}"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_SECONDS, env=os.environ)
+    if done.returncode:
+        raise LabError(f"helm {' '.join(arguments)[:120]} ended with {done.returncode}: {done.stderr[-800:]}")
+    return done.stdout
+
+
+def install(kubeconfig: Path, values: Mapping[str, str] | None = None) -> None:
+    """A new revision of the release, the first if there is none."""
+    spelt = [f"--set-string={key}={value}" for key, value in {**_VALUES, **(values or {})}.items()]
+    # Not every API server that people run answers for its schema.
+    helm(
+        kubeconfig,
+        "upgrade",
+        "--install",
+        RELEASE,
+        str(REPOSITORY / "charts/topowise"),
+        "--create-namespace",
+        "--disable-openapi-validation",
+        *spelt,
+    )
+
+
+def roll_back(kubeconfig: Path) -> None:
+    """To the revision before."""
+    helm(kubeconfig, "rollback", RELEASE)
+
+
+def until_rolled_out(api: Api, seconds: float = 600.0) -> None:
+    """Until every node runs the exporter that is wanted now, ready. Raises LabError."""
+
+    def done() -> bool:
+        found = api.find(f"{DAEMON_SETS}/topowise-exporter") or {}
+        status: Json = found.get("status") or {}
+        wanted = status.get("desiredNumberScheduled", 0)
+        is_seen = status.get("observedGeneration") == found.get("metadata", {}).get("generation")
+        ready = (status.get("updatedNumberScheduled"), status.get("numberReady"))
+        return bool(wanted) and is_seen and ready == (wanted, wanted)
+
+    wait(done, seconds, "every node runs the exporter", 0.5)
+
+
+def exporter_pod(api: Api, node: str) -> Json:
+    """The running one of a node. Raises LabError."""
+    for pod in api.items(PODS):
+        is_ready = any(one.get("ready") for one in pod["status"].get("containerStatuses", ()))
+        if pod["spec"].get("nodeName") == node and is_ready and not pod["metadata"].get("deletionTimestamp"):
+            return pod
+    raise LabError(f"no exporter is ready on {node}")

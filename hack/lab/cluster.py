@@ -1,0 +1,230 @@
+"""A lab that runs: its API server, its guests, and what tests ask of both."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from lab import base, controlplane, kubelet, machine, qemu, truth
+from lab.api import NODES, PODS, Json, Watch, wait
+from lab.errors import LabError
+from lab.guest import Guest
+from lab.qemu import Disks
+from lab.running import Plan, Processes
+from lab.series import LABEL
+from sandbox.controlplane import token_of
+from topowise import nrt
+from topowise.errors import ParseError
+
+_READY_S: Final = 300.0
+_SETTLED_S: Final = 90.0
+_OUTCOME_S: Final = 60.0
+STATE_FILES: Final = ("cpu_manager_state", "memory_manager_state")
+
+
+class Lab:
+    """`changed` are the fields of KubeletConfiguration that a test has set, by guest."""
+
+    def __init__(self, directory: Path, plan: Plan) -> None:
+        self.directory, self.plan = directory, plan
+        self.processes = Processes(directory)
+        self.api = controlplane.client(plan.api)
+        self.kubeconfig = directory / "kubeconfig"
+        self.base = base.made()
+        self.machines = {Path(name).stem: machine.read(name) for name in plan.guests}
+        self.guests = {
+            Path(name).stem: Guest(Path(name).stem, directory, ports, self.base.key)
+            for name, ports in plan.guests.items()
+        }
+        self.changed: dict[str, Json] = {name: {} for name in self.guests}
+        self.hardware: dict[str, dict[int, truth.Node]] = {}
+
+    def watch(self) -> None:
+        """From now on objects and pods are followed."""
+        self.reports, self.pods = Watch(self.api, nrt.PATH), Watch(self.api, PODS)
+
+    def power_on(self, name: str) -> None:
+        """Starts its QEMU, with the disk that it has, or a new one."""
+        guest, disk = self.guests[name], self.directory / f"{name}.qcow2"
+        if not disk.exists():
+            backing = ["-F", "raw", "-b", str(self.base.disk)]
+            subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", *backing, str(disk)], check=True)
+        disks = Disks(disk, self.directory / "shared")
+        command = qemu.command(
+            self.machines[name], self.base, disks, guest.ports, self.directory, self.plan.accelerator
+        )
+        self.processes.start(f"guest-{name}", command)
+
+    def join(self, name: str) -> None:
+        """Tells the kubelet of a booted guest all that it needs, and starts it."""
+        user = controlplane.node_user(name)
+        config = kubelet.kubeconfig(self.plan.api, controlplane.certificate(self.directory), token_of(user))
+        self.configure(name)
+        self.guests[name].write(
+            {
+                kubelet.KUBECONFIG: json.dumps(config),
+                kubelet.ENVIRONMENT: f"KUBELET_ARGS=--hostname-override={name} --v=2\n",
+            }
+        )
+        self.guests[name].run(f"lab-service {self.plan.api} && systemctl start kubelet")
+
+    def configure(self, name: str) -> None:
+        """Writes the configuration of its kubelet."""
+        made = kubelet.configuration(self.machines[name], self.changed[name])
+        self.guests[name].write({kubelet.CONFIG: json.dumps(made, indent=1)})
+
+    def restart_kubelet(self, name: str, *, forget: bool = False) -> None:
+        """`forget` removes its state files, as whoever changes its policies must."""
+        files = " ".join(f"/var/lib/kubelet/{file}" for file in STATE_FILES)
+        removed = f"rm -f {files};" if forget else ""
+        since = self.now(name)
+        self.guests[name].run(f"systemctl stop kubelet; {removed} systemctl start kubelet")
+        self.until_ready(name, since)
+
+    def now(self, name: str) -> str:
+        """By the guest's clock, in the spelling of heartbeats. Those have whole seconds, so it is the next one's."""
+        seconds = int(self.guests[name].run("date +%s")) + 1
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+    def until_ready(self, name: str, since: str = "") -> None:
+        """Until the node is Ready by a heartbeat that is not older. Raises LabError."""
+
+        def ready() -> bool:
+            self.processes.check()
+            found = self.api.find(f"{NODES}/{name}") or {}
+            conditions = found.get("status", {}).get("conditions", ())
+            return any(
+                one["type"] == "Ready" and one["status"] == "True" and one["lastHeartbeatTime"] >= since
+                for one in conditions
+            )
+
+        wait(ready, _READY_S, f"node {name} is Ready", 0.5)
+
+    def until_devices(self, name: str) -> None:
+        """Until every device plug-in of its machine has registered. Raises LabError."""
+        wanted = {one.resource for one in self.machines[name].devices}
+
+        def there() -> bool:
+            node = self.api.find(f"{NODES}/{name}") or {}
+            allocatable = node.get("status", {}).get("allocatable", {})
+            return all(int(allocatable.get(resource, 0)) > 0 for resource in wanted)
+
+        wait(there, _READY_S, f"{', '.join(sorted(wanted))} on {name}", 0.5)
+
+    def holding(self, name: str) -> truth.Truth:
+        """What its kubelet says, as soon as it says anything. Raises LabError."""
+
+        def told() -> truth.Truth | None:
+            try:
+                return truth.read(self.guests[name].seen().told)
+            except (LabError, KeyError, ParseError):
+                return None
+
+        return wait(told, _READY_S, f"the agent of {name} has read the kubelet's state", 0.5)
+
+    def nodes(self, name: str) -> dict[int, truth.Node]:
+        """Its NUMA nodes by its own kernel, read once after each boot."""
+        if name not in self.hardware:
+            told = wait(lambda: self._sys(name), _READY_S, f"the agent of {name} answers", 0.5)
+            self.hardware[name] = truth.nodes(told)
+        return self.hardware[name]
+
+    def _sys(self, name: str) -> dict[str, str] | None:
+        try:
+            sys: dict[str, str] = self.guests[name].seen("/machine").told["sys"]
+        except LabError:
+            return None
+        return sys
+
+    def differences(self, name: str) -> list[str]:
+        """Between its object and itself, now."""
+        raw = self.reports.objects.get(name)
+        if raw is None:
+            return ["there is no object"]
+        if unconfirmed := attribute(raw, "topowise.io/unconfirmed"):
+            return [f"the object is unconfirmed: {unconfirmed}"]
+        return truth.differences(raw, self.nodes(name), self.holding(name))
+
+    def settle(self, seconds: float = _SETTLED_S) -> list[str]:
+        """Until every object is as its guest; what is different still, after that time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = [f"{name}: {one}" for name in self.guests for one in self.differences(name)]
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
+
+    def explain(self, pod: Json) -> dict[str, Json]:
+        """What the service says of each node."""
+        url = f"http://127.0.0.1:{self.plan.explaining}/explain"
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, json.dumps(pod).encode(), headers, method="POST")
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            said = json.load(answer)
+        if isinstance(said, dict):
+            raise LabError(f"the service does not explain: {said}")
+        return {one["node"]: one for one in said}
+
+    def outcome(self, name: str, seconds: float = _OUTCOME_S) -> Json | None:
+        """The pod, once a kubelet has admitted or refused it, or kube-scheduler has found no node for it."""
+
+        def decided(pods: Mapping[str, Json]) -> Json | None:
+            pod = pods.get(name)
+            return pod if pod is not None and is_decided(pod) else None
+
+        return self.pods.until(decided, seconds)
+
+    def live(self, node: str = "") -> list[str]:
+        """Pods of a series that are on the node, or anywhere."""
+        return [
+            name
+            for name, pod in list(self.pods.objects.items())
+            if LABEL in pod["metadata"].get("labels", {})
+            and not pod["metadata"].get("deletionTimestamp")
+            and (not node or pod["spec"].get("nodeName") == node)
+        ]
+
+    def delete(self, names: list[str]) -> None:
+        """And waits until they are gone."""
+        for name in names:
+            self.api.delete(f"{PODS}/{name}", grace=1)
+        self.pods.until(lambda pods: not pods.keys() & set(names), _OUTCOME_S)
+
+    def clear(self) -> None:
+        """Without any pod of a series."""
+        self.delete(
+            [name for name, pod in list(self.pods.objects.items()) if LABEL in pod["metadata"].get("labels", {})]
+        )
+
+    def metrics(self, name: str, address: str) -> dict[str, float]:
+        """Of a pod of the guest, by name with labels."""
+        lines = self.guests[name].relayed(f"http://{address}:9153/metrics").splitlines()
+        pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        return {key: float(value) for key, _, value in pairs}
+
+    def kubectl(self, *arguments: str) -> str:
+        """What it prints. Raises LabError."""
+        command = [str(controlplane.binaries() / "kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise LabError(f"kubectl {' '.join(arguments)[:160]} ended with {done.returncode}: {done.stderr[-600:]}")
+        return done.stdout
+
+
+def is_decided(pod: Json) -> bool:
+    """Whether somebody has said yes or no to it: a kubelet by its status, kube-scheduler by a condition."""
+    status: dict[str, Any] = pod.get("status", {})
+    if status.get("phase") in ("Failed", "Running", "Succeeded"):
+        return True
+    conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
+    return "Initialized" in conditions or conditions.get("PodScheduled") == "False"
+
+
+def attribute(raw: Json, name: str) -> str:
+    """Of an object, "" if it has none of this name."""
+    return next((str(one["value"]) for one in raw.get("attributes", ()) if one["name"] == name), "")

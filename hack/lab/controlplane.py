@@ -1,0 +1,117 @@
+"""etcd, kube-apiserver, kube-controller-manager, kube-scheduler and topowise-scheduler, on loopback of this machine.
+
+The binaries are those of $KUBEBUILDER_ASSETS. Everybody has the rights that they have in a cluster: nodes by the Node
+authorizer, kube-scheduler and topowise-scheduler as system:kube-scheduler with the chart's rights for mode static.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from lab.api import Api, wait
+from lab.errors import LabError
+from lab.running import Plan, Processes
+from sandbox import stock_scheduler
+from sandbox.apiserver import kubeconfig as kubeconfigs
+from sandbox.controlplane import ADMIN, USERS, apiserver_arguments, assets, etcd_arguments, token_of
+from sandbox.processes import free_ports
+
+BINARIES: Final = ("kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+_READY_S: Final = 90.0
+
+
+def binaries() -> Path:
+    """Where they are. Raises LabError."""
+    folder = assets(*BINARIES)
+    if folder is None:
+        raise LabError(
+            f"etcd, kube-apiserver, {', '.join(BINARIES)} are wanted in $KUBEBUILDER_ASSETS, not all are there"
+        )
+    return folder
+
+
+def node_user(guest: str) -> str:
+    return f"system:node:{guest}"
+
+
+def kubeconfig(directory: Path, port: int, user: str = ADMIN) -> Path:
+    """Of a user on this machine."""
+    path = directory / ("kubeconfig" if user == ADMIN else f"kubeconfig-{user.replace(':', '-')}")
+    return kubeconfigs.write(path, _url(port), token=token_of(user), insecure=True)
+
+
+def certificate(directory: Path) -> bytes:
+    """What clients verify the API server by."""
+    return (directory / "certs/apiserver.crt").read_bytes()
+
+
+def client(port: int) -> Api:
+    return Api(_url(port), token_of(ADMIN))
+
+
+def start(processes: Processes, plan: Plan) -> None:
+    """All but the schedulers, which want definitions that come with the chart. Raises LabError."""
+    folder, work = binaries(), processes.directory
+    (etcd_port, manager_port) = free_ports(2)
+    etcd = f"http://127.0.0.1:{etcd_port}"
+    processes.start("etcd", etcd_arguments(folder, work, etcd))
+    users = USERS | {node_user(guest): "system:nodes" for guest in plan.guests}
+    arguments = apiserver_arguments(folder, work, etcd, plan.api, users)
+    own = ["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"]
+    processes.start("kube-apiserver", [*arguments, *own])
+    _until_ready(processes, client(plan.api), "kube-apiserver")
+    processes.start("kube-controller-manager", _manager(folder, work, plan.api, manager_port))
+
+
+def start_schedulers(processes: Processes, plan: Plan) -> None:
+    """The service, and the stock kube-scheduler that asks it."""
+    folder, work = binaries(), processes.directory
+    kubeconfig_path = kubeconfig(work, plan.api, stock_scheduler.USER)
+    service = {
+        "apiVersion": "topowise.io/v1alpha1",
+        "kind": "SchedulerConfiguration",
+        "client": {"kubeconfig": str(kubeconfig_path)},
+        "extender": {"port": plan.extender},
+        "readOnly": {"port": plan.explaining},
+        "serving": {"address": "127.0.0.1", "port": plan.metrics},
+    }
+    config = work / "topowise.yaml"
+    config.write_text(yaml.safe_dump(service))
+    processes.start("topowise-scheduler", [sys.executable, "-m", "topowise_scheduler", "serve", f"--config={config}"])
+    _until_ready(processes, Api(f"http://127.0.0.1:{plan.metrics}", ""), "topowise-scheduler")
+    (port,) = free_ports(1)
+    asked = {"extenders": [stock_scheduler.extender(f"http://127.0.0.1:{plan.extender}")]}
+    processes.start("kube-scheduler", stock_scheduler.arguments(folder, work, kubeconfig_path, asked, port))
+
+
+def _manager(folder: Path, work: Path, port: int, own_port: int) -> list[str]:
+    return [
+        str(folder / "kube-controller-manager"),
+        f"--kubeconfig={kubeconfig(work, port)}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={own_port}",
+        f"--cert-dir={work / 'manager'}",
+        "--leader-elect=false",
+        f"--service-account-private-key-file={work / 'service-account.key'}",
+        f"--root-ca-file={work / 'certs/apiserver.crt'}",
+    ]
+
+
+def _url(port: int) -> str:
+    return f"https://127.0.0.1:{port}"
+
+
+def _until_ready(processes: Processes, api: Api, name: str) -> None:
+    def ready() -> bool:
+        processes.check()
+        try:
+            with api.stream("GET", "/readyz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    wait(ready, _READY_S, f"{name} is ready")

@@ -1,0 +1,104 @@
+"""One guest: commands in it by ssh, and what it tells of itself by its agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from lab import api
+from lab.errors import LabError
+from lab.qemu import Ports
+
+_OPTIONS: Final = {
+    "StrictHostKeyChecking": "no",
+    "UserKnownHostsFile": "/dev/null",
+    "LogLevel": "ERROR",
+    "ConnectTimeout": "5",
+    "BatchMode": "yes",
+    "ServerAliveInterval": "15",
+    "ControlMaster": "auto",
+    "ControlPersist": "60",
+}
+_BOOT_S: Final = 400.0
+_COMMAND_S: Final = 300.0
+
+
+class Seen(NamedTuple):
+    """What the agent tells, and by how many seconds the guest's clock is ahead of this machine's."""
+
+    told: dict[str, Any]
+    ahead: float
+
+
+class Guest:
+    """`work` is the lab's directory."""
+
+    def __init__(self, name: str, work: Path, ports: Ports, key: Path) -> None:
+        self.name, self.ports = name, ports
+        options = {**_OPTIONS, "ControlPath": str(work / f"{name}.ssh")}
+        spelt = [word for option, value in options.items() for word in ("-o", f"{option}={value}")]
+        self._ssh = ["ssh", "-i", str(key), *spelt, "-p", str(ports.ssh), "root@127.0.0.1"]
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def run(self, command: str, given: str = "", seconds: float = _COMMAND_S) -> str:
+        """What a shell in it prints. Raises LabError."""
+        done = self.attempt(command, given, seconds)
+        if done.returncode:
+            raise LabError(f"guest {self.name}: {command:.200} ended with {done.returncode}: {done.stderr[-600:]}")
+        return done.stdout
+
+    def attempt(self, command: str, given: str = "", seconds: float = _COMMAND_S) -> subprocess.CompletedProcess[str]:
+        """The same, whatever it ends with."""
+        try:
+            return subprocess.run(
+                [*self._ssh, command], check=False, input=given, capture_output=True, text=True, timeout=seconds
+            )
+        except subprocess.TimeoutExpired:
+            raise LabError(f"guest {self.name}: {command:.200} has not ended in {seconds:.0f} s") from None
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Files by path, with their folders."""
+        for path, text in files.items():
+            self.run(f"mkdir -p {shlex.quote(str(Path(path).parent))} && cat > {shlex.quote(path)}", text)
+
+    def until_booted(self) -> None:
+        """Until it lets one in."""
+        api.wait(lambda: self._answers() or None, _BOOT_S, f"guest {self.name} boots", 0.5)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(LabError):
+            return self.attempt("true", seconds=20).returncode == 0
+        return False
+
+    def forget_connection(self) -> None:
+        """The next command makes a new one; this one's other end is gone."""
+        subprocess.run([*self._ssh[:-1], "-O", "exit", self._ssh[-1]], check=False, capture_output=True)
+
+    def seen(self, path: str = "/") -> Seen:
+        """Raises LabError; the agent is a container, and may be starting."""
+        before = time.time()
+        try:
+            with self._open(f"http://127.0.0.1:{self.ports.agent}{path}", timeout=20) as answer:
+                told = json.load(answer)
+        except (OSError, ValueError) as exc:
+            raise LabError(f"agent of guest {self.name}: {exc}") from exc
+        return Seen(told, told["now"] - (before + time.time()) / 2)
+
+    def relayed(self, url: str) -> str:
+        """What an address of the guest's pods serves."""
+        query = urllib.parse.urlencode({"url": url})
+        try:
+            with self._open(f"http://127.0.0.1:{self.ports.agent}/relay?{query}", timeout=20) as answer:
+                text: str = answer.read().decode()
+        except OSError as exc:
+            raise LabError(f"{url} in guest {self.name}: {exc}") from exc
+        return text

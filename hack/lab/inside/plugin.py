@@ -1,0 +1,177 @@
+"""In a guest: a device plug-in (deviceplugin/v1beta1) for functions of a PCI class, or for devices that are made up.
+
+plugin.py RESOURCE --pci-class 0200           every function of that class which the kernel names a NUMA node for
+plugin.py RESOURCE --near 0=3 --near 0,1=1    three devices near node 0, one near both; --near =1 has no node at all
+
+It registers again whenever the kubelet has made its socket anew. The messages are few, so they are described here
+instead of by generated code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(1, "/opt/topowise/lib")
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
+PCI: Final = Path("/host/sys/bus/pci/devices")
+PACKAGE: Final = "v1beta1"
+# Fields by number; * repeats, and what is no scalar is another message. As k8s.io/kubelet's deviceplugin/v1beta1.
+MESSAGES: Final = {
+    "Empty": {},
+    "DevicePluginOptions": {1: "pre_start_required bool", 2: "get_preferred_allocation_available bool"},
+    "RegisterRequest": {
+        1: "version string",
+        2: "endpoint string",
+        3: "resource_name string",
+        4: "options DevicePluginOptions",
+    },
+    "NUMANode": {1: "ID int64"},
+    "TopologyInfo": {1: "nodes *NUMANode"},
+    "Device": {1: "ID string", 2: "health string", 3: "topology TopologyInfo"},
+    "ListAndWatchResponse": {1: "devices *Device"},
+    "ContainerAllocateRequest": {1: "devices_ids *string"},
+    "AllocateRequest": {1: "container_requests *ContainerAllocateRequest"},
+    "ContainerAllocateResponse": {},
+    "AllocateResponse": {1: "container_responses *ContainerAllocateResponse"},
+}
+MESSAGE: Final[Any] = 11
+SCALARS: Final[dict[str, Any]] = {"bool": 8, "string": 9, "int64": 3}
+
+
+def messages() -> dict[str, Any]:
+    """A class for each."""
+    file = descriptor_pb2.FileDescriptorProto(name="deviceplugin.proto", package=PACKAGE, syntax="proto3")
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, spelt in fields.items():
+            field, kind = spelt.split()
+            added = message.field.add(name=field, number=number, label=3 if kind.startswith("*") else 1)
+            kind = kind.removeprefix("*")
+            added.type = SCALARS.get(kind, MESSAGE)
+            if kind not in SCALARS:
+                added.type_name = f".{PACKAGE}.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
+    return {name: message_factory.GetMessageClass(one) for name, one in found.items()}
+
+
+KINDS: Final = messages()
+
+
+class Plugin:
+    """The service of one resource; `devices` are the NUMA nodes by id."""
+
+    def __init__(self, devices: dict[str, list[int]]) -> None:
+        self._list = KINDS["ListAndWatchResponse"]()
+        for name, nodes in devices.items():
+            one = self._list.devices.add(ID=name, health="Healthy")
+            for node in nodes:
+                one.topology.nodes.add(ID=node)
+
+    def options(self, request: Any, context: grpc.ServicerContext) -> Any:
+        return KINDS["DevicePluginOptions"]()
+
+    def watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        """They never change; the stream stays open for as long as the kubelet wants it."""
+        yield self._list
+        over = threading.Event()
+        context.add_callback(over.set)
+        over.wait()
+
+    def allocate(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """Nothing has to be done to a container: nobody uses the devices."""
+        answer = KINDS["AllocateResponse"]()
+        for _ in request.container_requests:
+            answer.container_responses.add()
+        return answer
+
+    def handler(self) -> Any:
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        methods = {
+            "GetDevicePluginOptions": (unary, self.options, "Empty"),
+            "ListAndWatch": (stream, self.watch, "Empty"),
+            "Allocate": (unary, self.allocate, "AllocateRequest"),
+        }
+        made: dict[str, Any] = {
+            name: kind(method, KINDS[request].FromString, lambda reply: reply.SerializeToString())
+            for name, (kind, method, request) in methods.items()
+        }
+        return grpc.method_handlers_generic_handler(f"{PACKAGE}.DevicePlugin", made)
+
+
+def of_class(wanted: str) -> dict[str, list[int]]:
+    """Functions whose class begins with these digits. The guest's own network device is near no node, and left out."""
+    nodes = {
+        path.name: int((path / "numa_node").read_text())
+        for path in sorted(PCI.iterdir())
+        if (path / "class").read_text().removeprefix("0x").startswith(wanted)
+    }
+    return {name: [node] for name, node in nodes.items() if node >= 0}
+
+
+def made_up(resource: str, near: list[str]) -> dict[str, list[int]]:
+    short, devices = resource.partition("/")[2], {}
+    for one in near:
+        nodes, _, count = one.partition("=")
+        ids = [int(node) for node in nodes.split(",") if node]
+        place = "-".join(map(str, ids)) or "none"
+        devices.update({f"{short}-{place}-{number}": ids for number in range(int(count))})
+    return devices
+
+
+def register(resource: str, endpoint: str) -> None:
+    request = KINDS["RegisterRequest"](version=PACKAGE, endpoint=endpoint, resource_name=resource)
+    # The authority must be one that the kubelet's gRPC takes; of a unix socket it would be the path.
+    with grpc.insecure_channel(f"unix://{FOLDER}/kubelet.sock", [("grpc.default_authority", "localhost")]) as channel:
+        call: Any = channel.unary_unary(
+            f"/{PACKAGE}.Registration/Register",
+            request_serializer=lambda sent: sent.SerializeToString(),
+            response_deserializer=KINDS["Empty"].FromString,
+        )
+        call(request, timeout=5)
+
+
+def serve(resource: str, plugin: Plugin) -> None:
+    """A server for each kubelet that comes: a new one empties the folder first."""
+    endpoint = resource.replace("/", "_") + ".sock"
+    known, server = None, None
+    while True:
+        try:
+            stat = (FOLDER / "kubelet.sock").stat()
+            current = (stat.st_ino, stat.st_ctime_ns)
+            if current != known or not (FOLDER / endpoint).exists():
+                if server is not None:
+                    server.stop(0)
+                (FOLDER / endpoint).unlink(missing_ok=True)
+                server = grpc.server(ThreadPoolExecutor(8))
+                server.add_generic_rpc_handlers((plugin.handler(),))
+                server.add_insecure_port(f"unix://{FOLDER}/{endpoint}")
+                server.start()
+                register(resource, endpoint)
+                known = current
+                print("registered", resource, flush=True)
+        except (OSError, grpc.RpcError) as exc:
+            print("not registered yet:", repr(exc)[:200], flush=True)
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("resource")
+    parser.add_argument("--pci-class", default="")
+    parser.add_argument("--near", action="append", default=[])
+    args = parser.parse_args()
+    found = of_class(args.pci_class) if args.pci_class else made_up(args.resource, args.near)
+    print("devices", found, flush=True)
+    serve(args.resource, Plugin(found))

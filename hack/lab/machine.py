@@ -1,0 +1,116 @@
+"""What a machine file says: the hardware of a guest, and what its kubelet and device plug-ins are told.
+
+Invariant: a machine that was read can be built. Everything that QEMU or the kubelet would refuse only after minutes is
+refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from lab.errors import LabError
+
+MACHINES: Final = Path(__file__).with_name("machines")
+# More the Topology Manager refuses, unless it is told to try.
+MOST_NODES: Final = 8
+# Root ports on one expander bus.
+_MOST_FUNCTIONS: Final = 8
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class NumaNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """`memory` in MiB; without a `socket` it is memory alone. `pci` are the functions behind its own root complex."""
+
+    memory: Positive
+    socket: int | None = None
+    die: int = 0
+    hugepages_2mi: int = msgspec.field(default=0, name="hugepages2Mi")
+    hugepages_1gi: int = msgspec.field(default=0, name="hugepages1Gi")
+    pci: tuple[str, ...] = ()
+
+
+class Devices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """What one device plug-in offers: the functions of a PCI class, or made-up devices by the nodes they are near.
+
+    A key of `near` is a list of NUMA nodes ("0", "0,1", or "" for a device that has none), its value how many.
+    """
+
+    resource: str
+    pci_class: str = ""
+    near: dict[str, int] = {}
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """`kubelet` are fields of KubeletConfiguration; what they leave out is in `lab.kubelet`."""
+
+    nodes: Annotated[tuple[NumaNode, ...], msgspec.Meta(min_length=1, max_length=MOST_NODES)]
+    sockets: Positive = 1
+    dies: Positive = 1
+    cores: Positive = 1
+    threads: Positive = 1
+    distances: tuple[tuple[int, ...], ...] = ()
+    devices: tuple[Devices, ...] = ()
+    kubelet: dict[str, Any] = {}
+    name: str = ""
+
+    @property
+    def cpus(self) -> int:
+        """Of all sockets."""
+        return self.sockets * self.dies * self.cores * self.threads
+
+    @property
+    def distance(self) -> tuple[tuple[int, ...], ...]:
+        """From node to node; 20 between any two where nothing is said."""
+        everyone = range(len(self.nodes))
+        return self.distances or tuple(tuple(10 if one == other else 20 for other in everyone) for one in everyone)
+
+
+FUNCTIONS: Final = ("network", "display")
+
+
+def read(name: str) -> Machine:
+    """The machine of this name in hack/lab/machines, or of a file. Raises LabError."""
+    path = Path(name) if name.endswith(".yaml") else MACHINES / f"{name}.yaml"
+    try:
+        machine = msgspec.yaml.decode(path.read_bytes(), type=Machine)
+    except FileNotFoundError:
+        there = ", ".join(sorted(one.stem for one in MACHINES.glob("*.yaml")))
+        raise LabError(f"{path} is not there, expected a machine file or one of {there}") from None
+    except (msgspec.DecodeError, msgspec.ValidationError) as exc:
+        raise LabError(f"{path} cannot be read: {exc}") from exc
+    for problem in problems(machine):
+        raise LabError(f"{path}: {problem}")
+    return msgspec.structs.replace(machine, name=path.stem)
+
+
+def problems(machine: Machine) -> Iterable[str]:
+    """Why it cannot be built."""
+    count = len(machine.nodes)
+    homes = [(node.socket, node.die) for node in machine.nodes if node.socket is not None]
+    dies = {(socket, die) for socket in range(machine.sockets) for die in range(machine.dies)}
+    if set(homes) - dies:
+        yield f"nodes are on {sorted(set(homes) - dies)}, expected sockets and dies of {sorted(dies)}"
+    if dies - set(homes):
+        yield f"CPUs of {sorted(dies - set(homes))} are on no node, expected every socket and die on one"
+    if len(homes) != len(set(homes)):
+        yield "two nodes are on one die, expected a die for each; more dies make smaller nodes"
+    if machine.distances and [len(row) for row in machine.distances] != [count] * count:
+        yield f"distances are {[len(row) for row in machine.distances]} wide, expected {count} rows of {count}"
+    elif any(machine.distances[node][node] != 10 for node in range(count) if machine.distances):
+        yield "a node has another distance than 10 to itself"
+    for place, node in enumerate(machine.nodes):
+        yield from (
+            f"node {place} has {one!r}, expected one of {FUNCTIONS}" for one in node.pci if one not in FUNCTIONS
+        )
+        if len(node.pci) > _MOST_FUNCTIONS:
+            yield f"node {place} has {len(node.pci)} PCI functions, expected {_MOST_FUNCTIONS} at most"
+        if node.hugepages_2mi * 2 + node.hugepages_1gi * 1024 >= node.memory:
+            yield f"node {place} has more huge pages than memory"
+    for one in machine.devices:
+        if bool(one.pci_class) == bool(one.near):
+            yield f"devices {one.resource!r} have pciClass {one.pci_class!r} and near {one.near}, expected one of them"

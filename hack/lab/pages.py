@@ -1,0 +1,88 @@
+"""docs/lab.md, made of a recorded run: no figure on the page is written by hand, and what was not run is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from string import Template
+from typing import Final
+
+from images.application import REPOSITORY
+from lab import results
+from lab.results import Part, Results
+
+RECORDED: Final = Path("hack/lab/recorded.json")
+PAGE: Final = Path("docs/lab.md")
+_WORDS: Final = Path(__file__).with_name("page.md")
+_SERIES: Final = "Series: "
+# What no run of the lab shows, whatever is chosen.
+NEVER_RUN: Final = (
+    "real hardware: caches, distances and devices are those that QEMU makes up, and nothing is fast",
+    "KVM, unless the line above says so",
+    "hosts and images of arm64",
+    "other container runtimes than the one above, and another kubelet than the one above",
+    "devices of resource claims (DRA), SR-IOV, hot-plugged memory and CPUs",
+    "topowise-scheduler as a pod: it runs on the host, with the rights that the chart gives to a static pod",
+    "an upgrade between two releases: the image of `helm upgrade` is the same one under another tag",
+)
+
+
+def record(found: Results) -> None:
+    """Keeps a run as the one that the page shows."""
+    (REPOSITORY / RECORDED).write_bytes(results.as_json(found))
+    write(found)
+
+
+def write(found: Results) -> None:
+    (REPOSITORY / PAGE).write_text(page(found))
+
+
+def page(found: Results) -> str:
+    series = [part for part in found.parts if part.name.startswith(_SERIES)]
+    others = [part for part in found.parts if part not in series]
+    return Template(_WORDS.read_text()).substitute(
+        day=found.day,
+        commit=found.commit,
+        host=found.host,
+        versions=_table(("what", "version"), found.versions.items()),
+        machines=_table(("guest", "machine"), found.machines.items()),
+        parts=_table(("part", "", "figures"), ((part.name, _verdict(part), _figures(part)) for part in others)),
+        series=_series(series),
+        problems=_problems(found.parts),
+        not_run="\n".join(f"- {one}" for one in (*map(_unrun, found.not_run), *NEVER_RUN)),
+    )
+
+
+def _unrun(name: str) -> str:
+    return f"{name}: left out of this run, for want of time"
+
+
+def _verdict(part: Part) -> str:
+    return "passed" if part.passed else "**failed**"
+
+
+def _figures(part: Part) -> str:
+    return "; ".join(f"{name}: {value}" for name, value in part.figures.items())
+
+
+def _series(series: Iterable[Part]) -> str:
+    """A column for each series that was run."""
+    parts = list(series)
+    if not parts:
+        return "No series was run."
+    names = list(dict.fromkeys(name for part in parts for name in part.figures))
+    heads = ("", *(part.name.removeprefix(_SERIES) for part in parts))
+    rows = [(name, *(str(part.figures.get(name, 0)) for part in parts)) for name in names]
+    verdicts = ("", *map(_verdict, parts))
+    return _table(heads, [*rows, verdicts])
+
+
+def _problems(parts: Iterable[Part]) -> str:
+    lines = [f"- {part.name}: {problem}" for part in parts for problem in part.problems]
+    return "\n".join(lines).replace("|", "\\|") or "Nothing."
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    listed = [list(heads), *map(list, rows)]
+    rule = ["---"] * len(listed[0])
+    return "\n".join(f"| {' | '.join(row)} |" for row in [listed[0], rule, *listed[1:]])

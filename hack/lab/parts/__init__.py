@@ -1,0 +1,30 @@
+"""The parts of the test, each a function from a lab to what it has found, in the order in which they run.
+
+The series are between those that only look on and those that disturb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from lab.cluster import Lab
+from lab.parts import disturbing, observing
+from lab.results import Part
+
+Run = Callable[[Lab], Part]
+
+BEFORE: Final[dict[str, Run]] = {
+    "object": observing.object_equals_truth,
+    "latency": observing.latency,
+    "idle": observing.idle,
+    "memory": observing.memory,
+}
+AFTER: Final[dict[str, Run]] = {
+    "restart": disturbing.kubelet_restart,
+    "policy": disturbing.policy_change,
+    "reboot": disturbing.reboot,
+    "upgrade": disturbing.exporter_upgrade,
+    "drain": disturbing.drain,
+    "rejoin": disturbing.rejoin,
+}

@@ -1,0 +1,204 @@
+"""What happens to a node in its life: restarts, other policies, an upgrade, a drain, the end of its Node.
+
+Each leaves the lab as it has found it: no pods of a series, kubelets as the machine files say, nodes schedulable.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+
+from lab import chart, instruments
+from lab.api import NODES, Json, wait
+from lab.cluster import Lab, attribute
+from lab.errors import LabError
+from lab.placing import REFUSED, SENT, Placing, until_placed
+from lab.results import Part
+from lab.series import Series, small
+from topowise import nrt
+
+_LOADED: Final = 60
+_SETTLED_S: Final = 300.0
+_NEXT: Final = "ghcr.io/topowise/topowise:next"
+
+
+def kubelet_restart(lab: Lab) -> Part:
+    """With pods on the node: the object never lacks one of them, and no pod is refused right after."""
+    problems: list[str] = []
+    seconds: dict[str, Any] = {}
+    for name in lab.guests:
+        kept = _occupy(lab, name)
+        lab.settle()
+        since, start = time.time(), time.monotonic()
+        lab.restart_kubelet(name)
+        seconds[f"s until {name} is Ready"] = round(time.monotonic() - start, 1)
+        placing = Placing(lab, 3, 0.0)
+        for pod in Series(lab.machines[name], 3, f"restart-{name}").pods(4):
+            placing.place(pod)
+        problems += [one for one in placing.tally.problems if one.startswith(REFUSED)]
+        problems += lab.settle(_SETTLED_S)
+        lacking = _lacking(lab, name, since, kept)
+        seconds[f"objects of {name} that lacked a pod"] = lacking
+        if lacking:
+            problems.append(f"{lacking} objects of {name} lacked a pod that its kubelet held all along")
+        lab.clear()
+    return Part("A kubelet restarts", not problems, seconds, tuple(problems))
+
+
+def _occupy(lab: Lab, node: str) -> list[str]:
+    """Some pods there that hold CPUs and memory; their names."""
+    names = [f"held-{node}-{number}" for number in range(2)]
+    for name in names:
+        until_placed(lab, small(name, node), 60)
+    return names
+
+
+def _lacking(lab: Lab, node: str, since: float, names: list[str]) -> int:
+    texts = [attribute(raw, "topowise.io/holdings") for _, of_node, raw in lab.reports.since(since) if of_node == node]
+    return sum(any(f'["default","{name}",[["' not in text for name in names) for text in texts)
+
+
+def policy_change(lab: Lab) -> Part:
+    """Another policy, scope and option: state files removed, kubelet restarted, as its documentation says."""
+    problems: list[str] = []
+    figures: dict[str, Any] = {}
+    wanted = {"topologyManagerPolicy": "best-effort", "topologyManagerScope": "pod"}
+    for name in lab.guests:
+        start = time.monotonic()
+        reconfigure(lab, name, wanted)
+        problems += lab.settle(_SETTLED_S)
+        figures[f"s until the object of {name} has it"] = round(time.monotonic() - start, 1)
+        raw = lab.reports.objects[name]
+        problems += [
+            f"{key} of {name} is {attribute(raw, key)!r}, expected {value!r}"
+            for key, value in wanted.items()
+            if attribute(raw, key) != value
+        ]
+        reconfigure(lab, name, {})
+    problems += lab.settle(_SETTLED_S)
+    return Part("Policies change", not problems, figures, tuple(problems))
+
+
+def reconfigure(lab: Lab, name: str, changed: Json) -> None:
+    """A kubelet with these fields beside those of its machine, and without any pod of a series."""
+    lab.clear()
+    lab.changed[name] = changed
+    lab.configure(name)
+    lab.restart_kubelet(name, forget=True)
+    lab.until_devices(name)
+
+
+def reboot(lab: Lab) -> Part:
+    """The machine goes off and on again with pods on it; what the kubelet has afterwards is in the object."""
+    problems: list[str] = []
+    figures: dict[str, Any] = {}
+    for name in lab.guests:
+        _occupy(lab, name)
+        lab.settle()
+        before = attribute(lab.reports.objects[name], "topowise.io/boot-id")
+        start = time.monotonic()
+        restart(lab, name)
+        problems += lab.settle(_SETTLED_S)
+        figures[f"s from power off to a true object of {name}"] = round(time.monotonic() - start, 1)
+        if attribute(lab.reports.objects[name], "topowise.io/boot-id") == before:
+            problems.append(f"the object of {name} is still of the boot before")
+        lab.clear()
+    return Part("A machine reboots", not problems, figures, tuple(problems))
+
+
+def restart(lab: Lab, name: str) -> None:
+    """QEMU ends when a guest reboots, so that it is started again with the disk that it had."""
+    guest = lab.guests[name]
+    guest.attempt("sync; systemctl reboot --force", seconds=60)
+    wait(lambda: lab.processes.has_ended(f"guest-{name}"), 120, f"guest {name} goes off", 0.5)
+    guest.forget_connection()
+    lab.hardware.pop(name, None)
+    lab.power_on(name)
+    guest.until_booted()
+    lab.join(name)
+    lab.until_ready(name, lab.now(name))
+    lab.until_devices(name)
+
+
+def exporter_upgrade(lab: Lab) -> Part:
+    """`helm upgrade` to another tag and `helm rollback`, while pods come and go. Both tags are one image here."""
+    for guest in lab.guests.values():
+        guest.run(f"ctr -n k8s.io images tag --force {instruments.IMAGE} {_NEXT}")
+    done: list[str] = []
+
+    def roll() -> None:
+        try:
+            chart.install(lab.kubeconfig, {"image.tag": _NEXT.rpartition(":")[2]})
+            chart.until_rolled_out(lab.api)
+            chart.roll_back(lab.kubeconfig)
+            chart.until_rolled_out(lab.api)
+            done.append("")
+        except LabError as exc:
+            done.append(str(exc))
+
+    rolling = threading.Thread(target=roll)
+    rolling.start()
+    start = time.monotonic()
+    first = next(iter(lab.machines.values()))
+    placing = Placing(lab, 5, 0.0)
+    # A sync may wait for the exporter that starts; that it is late is not wrong here, and told by the count.
+    for pod in Series(first, 5, "upgrade").pods(_LOADED):
+        if not rolling.is_alive():
+            break
+        placing.place(pod)
+    rolling.join()
+    problems = [one for one in done if one]
+    problems += [one for one in placing.tally.problems if one.startswith(REFUSED)]
+    lab.clear()
+    problems += lab.settle(_SETTLED_S)
+    figures = {
+        "s for upgrade and rollback": round(time.monotonic() - start, 1),
+        "pods meanwhile": placing.tally.counts[SENT],
+        "refused after fits": placing.tally.counts[REFUSED],
+    }
+    return Part("The exporter is upgraded and rolled back under load", not problems, dict(figures), tuple(problems))
+
+
+def drain(lab: Lab) -> Part:
+    """`kubectl drain`: the object gets empty, the node is excluded; and after `uncordon` it takes pods again."""
+    name = next(iter(lab.guests))
+    _occupy(lab, name)
+    lab.settle()
+    start = time.monotonic()
+    lab.kubectl("drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s")
+    problems = lab.settle()
+    seconds = round(time.monotonic() - start, 1)
+    if attribute(lab.reports.objects[name], "topowise.io/holdings") not in ("", "[]"):
+        problems.append("the object still has pods")
+    verdict = lab.explain(small("after-drain", name))[name]["verdict"]
+    if verdict != "excluded":
+        problems.append(f"the drained node is {verdict!r}, expected 'excluded'")
+    lab.kubectl("uncordon", name)
+    until_placed(lab, small("after-drain", name), 60)
+    lab.clear()
+    return Part("A node is drained", not problems, {"s until the object is empty": seconds}, tuple(problems))
+
+
+def rejoin(lab: Lab) -> Part:
+    """The Node object is deleted, and the kubelet registers again: the object comes back and is the new node's."""
+    name = next(iter(lab.guests))
+    lab.settle()
+    before = lab.api.call("GET", f"{NODES}/{name}")["metadata"]["uid"]
+    start = time.monotonic()
+    lab.kubectl("delete", "node", name)
+    is_gone = lab.reports.until(lambda reports: name not in reports, 60)
+    gone = round(time.monotonic() - start, 1)
+    lab.restart_kubelet(name, forget=True)
+    chart.until_rolled_out(lab.api)
+    problems = lab.settle(_SETTLED_S)
+    figures: dict[str, Any] = {"s until it is back, with a true object": round(time.monotonic() - start, 1)}
+    if is_gone:
+        figures["s until its object was gone"] = gone
+    after = lab.api.call("GET", f"{NODES}/{name}")["metadata"]["uid"]
+    owners = [one["uid"] for one in lab.api.call("GET", f"{nrt.PATH}/{name}")["metadata"].get("ownerReferences", ())]
+    if after == before or owners not in ([], [after]):
+        problems.append(f"the object is owned by {owners}, expected the new node, {after}")
+    until_placed(lab, small("after-rejoin", name), 120)
+    lab.clear()
+    return Part("A node is deleted and joins again", not problems, figures, tuple(problems))

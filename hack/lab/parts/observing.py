@@ -1,0 +1,125 @@
+"""What the exporter says, how soon, and what it costs; nothing is disturbed for that."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from lab import chart, truth
+from lab.cluster import Lab, attribute
+from lab.placing import Placing, Tally, until_placed
+from lab.results import Part, percentile
+from lab.series import Series, small
+
+_LATENCIES: Final = 20
+_IDLE_S: Final = 60
+_PATIENCE_S: Final = 30
+
+
+def object_equals_truth(lab: Lab) -> Part:
+    """On the empty node, and with pods of all kinds."""
+    problems = [f"empty: {one}" for one in lab.settle()]
+    tally = Tally()
+    for name in lab.guests:
+        placing = Placing(lab, 1, 0.0)
+        for pod in Series(lab.machines[name], 1, f"object-{name}").pods(8):
+            placing.place(pod)
+        tally.counts += placing.tally.counts
+    problems += [f"with {len(lab.live())} pods: {one}" for one in lab.settle()]
+    zones = {name: len(lab.nodes(name)) for name in lab.guests}
+    figures: dict[str, Any] = {"pods on the nodes": len(lab.live())}
+    figures |= {f"NUMA nodes of {name}": count for name, count in zones.items()}
+    lab.clear()
+    return Part("The object equals the guest", not problems, figures, tuple(problems))
+
+
+def latency(lab: Lab) -> Part:
+    """From the kubelet's last state file of an admission to the object with the pod, as a watcher sees it."""
+    found: list[float] = []
+    from_creation: list[float] = []
+    problems = []
+    for number in range(_LATENCIES):
+        lab.settle()
+        name = f"latency-{number}"
+        created = time.time()
+        placed = until_placed(lab, small(name), 60)
+        where = placed["spec"]["nodeName"]
+        changed = _changed(lab, where, ("default", name))
+        seen = _first_seen(lab, where, name, created)
+        if seen is None or changed is None:
+            problems.append(f"{name} did not come into the object of {where}")
+        else:
+            found.append(seen - changed)
+            from_creation.append(seen - created)
+        lab.delete([name])
+    figures: dict[str, Any] = {
+        "pods": len(found),
+        "state file to object, p50 s": percentile(found, 0.5),
+        "state file to object, p90 s": percentile(found, 0.9),
+        "creation to object, p50 s": percentile(from_creation, 0.5),
+    }
+    return Part("From admission to the object", not problems, figures, tuple(problems))
+
+
+def _changed(lab: Lab, node: str, pod: tuple[str, str]) -> float | None:
+    """When the kubelet last wrote one of its files, by this machine's clock, once it lists the pod."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        seen = lab.guests[node].seen()
+        told = truth.read(seen.told)
+        if any(map(any, told.listed.get(pod, {}).values())):
+            return told.changed - seen.ahead
+        time.sleep(0.2)
+    return None
+
+
+def _first_seen(lab: Lab, node: str, name: str, since: float) -> float | None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        for when, of_node, raw in lab.reports.since(since):
+            if of_node == node and f'["default","{name}",[["' in attribute(raw, "topowise.io/holdings"):
+                return when
+        time.sleep(0.2)
+    return None
+
+
+def idle(lab: Lab) -> Part:
+    """No pods come or go for a minute: nothing is written."""
+    lab.settle()
+    # What made the objects settle may be followed by a last change, of a condition of a pod say.
+    time.sleep(5)
+    before = {name: lab.reports.objects[name]["metadata"]["resourceVersion"] for name in lab.guests}
+    cpu = {name: _exporter(lab, name).get("process_cpu_seconds_total", 0.0) for name in lab.guests}
+    start = time.time()
+    time.sleep(_IDLE_S)
+    writes = len(lab.reports.since(start))
+    seconds = time.time() - start
+    problems = [] if writes == 0 else [f"{writes} writes of objects, expected none"]
+    figures: dict[str, Any] = {"seconds": round(seconds), "writes": writes}
+    for name in lab.guests:
+        used = _exporter(lab, name).get("process_cpu_seconds_total", 0.0) - cpu[name]
+        figures[f"CPU of the exporter on {name}, % of a core under {lab.plan.accelerator}"] = round(
+            100 * used / seconds, 1
+        )
+        if lab.reports.objects[name]["metadata"]["resourceVersion"] != before[name]:
+            problems.append(f"the object of {name} has another resourceVersion")
+    return Part("Nothing is written while nothing happens", not problems, figures, tuple(problems))
+
+
+def memory(lab: Lab) -> Part:
+    """Resident memory of the exporters."""
+    figures: dict[str, Any] = {}
+    problems = []
+    for name in lab.guests:
+        resident = _exporter(lab, name).get("process_resident_memory_bytes", 0.0) / (1 << 20)
+        figures[f"MiB resident on {name}"] = round(resident, 1)
+        pod = chart.exporter_pod(lab.api, name)
+        restarts = sum(one.get("restartCount", 0) for one in pod["status"]["containerStatuses"])
+        figures[f"restarts on {name}"] = restarts
+        if not 0 < resident < 192:
+            problems.append(f"{resident:.0f} MiB on {name}, expected less than the chart's limit of 192")
+    return Part("Memory of the exporter", not problems, figures, tuple(problems))
+
+
+def _exporter(lab: Lab, node: str) -> dict[str, float]:
+    return lab.metrics(node, chart.exporter_pod(lab.api, node)["status"]["podIP"])

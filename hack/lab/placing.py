@@ -1,0 +1,168 @@
+"""A series: pod after pod through kube-scheduler, and what came of each against what was said before.
+
+Of every node that was refused a copy of the pod is bound there by hand, and its kubelet must refuse it as well.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from lab import truth
+from lab.api import PODS, Json, wait
+from lab.cluster import Lab
+from lab.errors import LabError
+from lab.results import Part
+from lab.series import Series, bound_by_hand
+
+# Pods that stay on a node: enough that most places are taken, not so many that nothing fits any more.
+_STAY: Final = (2, 4, 6)
+# Verdicts that are about the kubelet, which alone a kubelet can contradict.
+_JUDGED: Final = ("not now", "never")
+_MOST_PROBLEMS: Final = 40
+
+
+class Tally(msgspec.Struct):
+    """Counts of a series, and what was otherwise than it should be, in words."""
+
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    problems: list[str] = msgspec.field(default_factory=list)
+
+    def wrong(self, kind: str, text: str) -> None:
+        self.counts[kind] += 1
+        self.problems.append(f"{kind}: {text}")
+
+    def part(self, name: str) -> Part:
+        """Passed if no kubelet refused a pod after "fits", and none took one after a refusal."""
+        figures = {kind: self.counts[kind] for kind in (*ORDER, *sorted(self.counts.keys() - set(ORDER)))}
+        failed = self.counts[REFUSED] + self.counts[TAKEN] + self.counts[UNSETTLED] + self.counts[UNDECIDED]
+        return Part(name, failed == 0, dict(figures), tuple(self.problems[:_MOST_PROBLEMS]))
+
+
+SENT: Final = "pods"
+ADMITTED: Final = "admitted"
+NOWHERE: Final = "fit nowhere"
+REFUSED: Final = "refused after fits"
+EXACT: Final = "all ids as predicted"
+EQUAL: Final = "other ones of equal devices"
+OTHERWISE: Final = "placed otherwise"
+UNPREDICTED: Final = "hold nothing of a node"
+BY_HAND: Final = "refused pairs bound by hand"
+SAME: Final = "refused by the kubelet for the same reason"
+OTHER: Final = "refused for another reason"
+TAKEN: Final = "taken by the kubelet"
+UNSETTLED: Final = "objects that did not follow"
+UNDECIDED: Final = "not decided in time"
+ORDER: Final = (SENT, ADMITTED, NOWHERE, REFUSED, EXACT, EQUAL, OTHERWISE, UNPREDICTED, BY_HAND, SAME, OTHER, TAKEN)
+
+
+class Placing:
+    """A series on a lab; `by_hand` is the share of refused pairs that are tried."""
+
+    def __init__(self, lab: Lab, seed: int, by_hand: float = 1.0) -> None:
+        self._lab, self._random, self._by_hand = lab, random.Random(seed), by_hand
+        self.tally = Tally()
+
+    def run(self, series: Series, count: int) -> Tally:
+        for pod in series.pods(count):
+            self.place(pod)
+        self._lab.clear()
+        return self.tally
+
+    def place(self, pod: Json) -> None:
+        """One pod, and room for the next."""
+        name = pod["metadata"]["name"]
+        if different := self._lab.settle():
+            self.tally.wrong(UNSETTLED, f"before {name}: {'; '.join(different)[:400]}")
+        said = self._lab.explain(pod)
+        self._lab.api.create(PODS, pod)
+        self.tally.counts[SENT] += 1
+        decided = self._lab.outcome(name)
+        node = "" if decided is None else decided["spec"].get("nodeName", "")
+        self._judge(pod, decided, said)
+        if not node or (decided or {})["status"].get("phase") == "Failed":
+            self._lab.delete([name])
+        for other, verdict in said.items():
+            if other != node and verdict["verdict"] in _JUDGED and self._random.random() < self._by_hand:
+                self._bind(pod, other, verdict)
+        self._make_room()
+
+    def _judge(self, pod: Json, decided: Json | None, said: dict[str, Json]) -> None:
+        name, sizes = pod["metadata"]["name"], _sizes(pod)
+        if decided is None:
+            self.tally.wrong(UNDECIDED, f"{name} {sizes}")
+        elif not decided["spec"].get("nodeName"):
+            self.tally.counts[NOWHERE] += 1
+        elif decided["status"].get("phase") == "Failed":
+            node, status = decided["spec"]["nodeName"], decided["status"]
+            verdict = said.get(node, {}).get("verdict")
+            self.tally.wrong(
+                REFUSED, f"{name} on {node}, said {verdict!r}: {status.get('reason')}: {status.get('message')} {sizes}"
+            )
+        else:
+            self.tally.counts[ADMITTED] += 1
+            self._compare(decided)
+
+    def _compare(self, pod: Json) -> None:
+        """What was predicted with the Binding against what the kubelet has given."""
+        node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
+        identity = (pod["metadata"]["namespace"], pod["metadata"]["name"])
+        predicted = truth.predicted(pod)
+        found = truth.agreement(predicted, uid, identity, self._lab.holding(node), self._lab.nodes(node))
+        if found.exact:
+            self.tally.counts[EXACT if predicted else UNPREDICTED] += 1
+        elif found.equal:
+            self.tally.counts[EQUAL] += 1
+        else:
+            self.tally.wrong(OTHERWISE, f"{identity[1]} on {node}: {'; '.join(found.why)[:400]} {_sizes(pod)}")
+
+    def _bind(self, pod: Json, node: str, verdict: Json) -> None:
+        copy = bound_by_hand(pod, node)
+        name = copy["metadata"]["name"]
+        self._lab.api.create(PODS, copy)
+        self.tally.counts[BY_HAND] += 1
+        decided = self._lab.outcome(name)
+        status = {} if decided is None else decided["status"]
+        if decided is None:
+            self.tally.wrong(UNDECIDED, name)
+        elif status.get("phase") != "Failed":
+            self.tally.wrong(TAKEN, f"{name}, said {verdict['text'][:200]!r} {_sizes(pod)}")
+        elif status.get("reason") == verdict["reason"]:
+            self.tally.counts[SAME] += 1
+        else:
+            self.tally.wrong(OTHER, f"{name}: {status.get('reason')!r} and not {verdict['reason']!r} {_sizes(pod)}")
+        self._lab.delete([name])
+
+    def _make_room(self) -> None:
+        for node in self._lab.guests:
+            there = self._lab.live(node)
+            if len(there) > self._random.choice(_STAY):
+                self._lab.delete(self._random.sample(there, self._random.randint(1, max(1, len(there) // 2))))
+
+
+def _sizes(pod: Json) -> str:
+    """What the containers ask for, in short."""
+    spec = pod["spec"]
+    listed = [*spec.get("initContainers", ()), *spec["containers"]]
+    return "; ".join(
+        ",".join(f"{name}={size}" for name, size in one["resources"].get("limits", {}).items()) for one in listed
+    )
+
+
+def until_placed(lab: Lab, pod: Json, seconds: float) -> Json:
+    """Creates it, and waits until a kubelet has admitted it. Raises LabError."""
+    name = pod["metadata"]["name"]
+    lab.api.create(PODS, pod)
+
+    def admitted() -> Json | None:
+        found = lab.outcome(name, 1.0)
+        if found is None or not found["spec"].get("nodeName"):
+            return None
+        if found["status"].get("phase") == "Failed":
+            raise LabError(f"{name} was refused by {found['spec']['nodeName']}: {found['status'].get('reason')}")
+        return found
+
+    return wait(admitted, seconds, f"{name} is placed")

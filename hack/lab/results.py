@@ -1,0 +1,50 @@
+"""What a run of the test has found, as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+Figure: TypeAlias = int | float | str
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One part: whether all was as it should be, its figures by name, and what was not, in words."""
+
+    name: str
+    passed: bool
+    figures: dict[str, Figure] = {}
+    problems: tuple[str, ...] = ()
+
+
+class Results(msgspec.Struct, frozen=True):
+    """`versions` of what ran, by name; `machines` in words, by guest; `not_run` is what this run has left out."""
+
+    day: str
+    commit: str
+    host: str
+    versions: dict[str, str]
+    machines: dict[str, str]
+    parts: tuple[Part, ...] = ()
+    not_run: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return bool(self.parts) and all(part.passed for part in self.parts)
+
+
+def as_json(found: Results) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The smallest value that so large a share of them does not exceed, 0 of none."""
+    ordered = sorted(values)
+    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3) if ordered else 0.0
+
+
+def read(path: Path) -> Results:
+    """A recorded run."""
+    return msgspec.json.decode(path.read_bytes(), type=Results)

@@ -1,0 +1,102 @@
+"""The processes of a lab: detached, found again by a link in the checkout, ended by their ids whatever happens.
+
+Each is written down as soon as it is started, so that a command that fails or is interrupted half-way leaves nothing
+behind that `down` does not find.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from images.application import REPOSITORY
+from lab import base
+from lab.errors import LabError
+from lab.qemu import Ports
+from sandbox import kept
+
+LINK: Final = REPOSITORY / ".lab"
+LOGS: Final = REPOSITORY / "dist/lab-logs"
+_PLAN: Final = "lab.json"
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Where everything is: ports of loopback, and the guests' by the name of their machine (or the machine's file)."""
+
+    api: int
+    extender: int
+    explaining: int
+    metrics: int
+    accelerator: str
+    guests: dict[str, Ports]
+
+
+class Processes:
+    """`directory` holds all that they write, and is in the arguments of each."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._ids = kept.running(LINK)
+
+    def start(self, name: str, arguments: Sequence[str]) -> None:
+        """In a session of its own, so that ^C in a terminal reaches only the command."""
+        with (self.directory / f"{name}.log").open("ab") as log:
+            child = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self._ids[name] = child.pid
+        kept.keep(self.directory, self._ids, LINK)
+
+    def check(self) -> None:
+        """Raises LabError with the end of the log of what has ended."""
+        there = kept.running(LINK)
+        for name in self._ids:
+            if name not in there:
+                raise LabError(f"{name} has ended: {self.tail(name)}")
+
+    def has_ended(self, name: str) -> bool:
+        """By itself; it may be started again then."""
+        return name not in kept.running(LINK)
+
+    def tail(self, name: str) -> str:
+        """The end of its log."""
+        log = self.directory / f"{name}.log"
+        return log.read_text(errors="replace")[-1200:] if log.exists() else ""
+
+
+def new() -> Path:
+    """The directory of a lab that is about to start. Raises LabError if there is one already."""
+    if there := kept.running(LINK):
+        raise LabError(f"a lab is running already ({', '.join(there)}); make lab ARGS=down ends it")
+    base.cache().mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="run-", dir=base.cache()))
+    kept.keep(directory, {}, LINK)
+    return directory
+
+
+def write(directory: Path, plan: Plan) -> None:
+    (directory / _PLAN).write_bytes(msgspec.json.encode(plan))
+
+
+def plan() -> tuple[Path, Plan]:
+    """Of the lab that runs. Raises LabError."""
+    directory = LINK.resolve()
+    try:
+        return directory, msgspec.json.decode((directory / _PLAN).read_bytes(), type=Plan)
+    except (OSError, msgspec.DecodeError):
+        raise LabError("no lab is running; make lab ARGS=up starts one") from None
+
+
+def end() -> int:
+    """Ends all of it; how many processes there were. Their logs stay in dist/lab-logs, until the next end."""
+    shutil.rmtree(LOGS, ignore_errors=True)
+    LOGS.mkdir(parents=True)
+    for log in LINK.resolve().glob("*.log"):
+        shutil.copy(log, LOGS)
+    return kept.stop(LINK)

@@ -1,0 +1,160 @@
+"""Pods of a series: made from a number, so that a series can be run again; of all kinds that a kubelet treats apart.
+
+Nearly all of them name a runtime that no node has: the kubelet admits such a pod, gives it what it asks for, and never
+starts it, because a container costs seconds under emulation. Sizes follow the machine, so that some fit nowhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from lab.instruments import IMAGE
+from lab.machine import Machine
+
+Json = dict[str, Any]
+
+NEVER_STARTS: Final = "lab-never-starts"
+LABEL: Final = "lab-series"
+_STARTED: Final = 0.05
+
+
+def runtime_class() -> Json:
+    """That of pods which are admitted alone."""
+    return {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": NEVER_STARTS},
+        "handler": NEVER_STARTS,
+    }
+
+
+class Series:
+    """Pods for one machine, always the same for one number; `name` is the beginning of theirs."""
+
+    def __init__(self, machine: Machine, seed: int, name: str) -> None:
+        self._random = random.Random(seed)
+        self._name = name
+        self._resources = [one.resource for one in machine.devices]
+        self._most_cpus = max(2, machine.cpus * 2 // 3)
+        self._most_memory = max(node.memory for node in machine.nodes) * 3 // 4
+        self._most_pages = max(node.hugepages_2mi for node in machine.nodes) * 3 // 2
+
+    def pods(self, count: int) -> Iterator[Json]:
+        """The first so many of them."""
+        weights = [weight for weight, _ in _KINDS.values()]
+        for number in range(count):
+            (kind,) = self._random.choices(list(_KINDS), weights)
+            spec = _KINDS[kind][1](self)
+            yield pod(f"{self._name}-{number}", kind, spec, starts=self._random.random() < _STARTED)
+
+    def one(self) -> Json:
+        """Whole CPUs."""
+        return {"containers": [container("main", self._large())]}
+
+    def shared(self) -> Json:
+        """Guaranteed, and CPUs that are not its own."""
+        return {"containers": [container("main", {**self._large(), "cpu": self._any(["250m", "500m", "1500m"])})]}
+
+    def several(self) -> Json:
+        count = self._random.choice([2, 2, 3, 4])
+        return {"containers": [container(f"main-{number}", self._small()) for number in range(count)]}
+
+    def after_init(self) -> Json:
+        """Containers that get what init containers had."""
+        count = self._random.choice([1, 1, 2])
+        first = [container(f"init-{number}", self._small(), ["true"]) for number in range(count)]
+        return {"initContainers": first, **self.several()}
+
+    def with_sidecar(self) -> Json:
+        sidecar = {**container("sidecar", self._small()), "restartPolicy": "Always"}
+        return {"initContainers": [sidecar], "containers": [container("main", self._small())]}
+
+    def burstable(self) -> Json:
+        """Devices alone, of a pod that has no CPUs of its own."""
+        limits = self._devices(0.9)
+        resources = {"limits": limits, "requests": {"cpu": "100m", "memory": "64Mi", **limits}}
+        return {"containers": [{**container("main", {}), "resources": resources}]}
+
+    def best_effort(self) -> Json:
+        return {"containers": [{**container("main", {}), "resources": {}}]}
+
+    def _large(self) -> Json:
+        cpus = self._random.choice([1, 1, 2, 2, 3, 4, *range(2, self._most_cpus + 1)])
+        memory = int(self._random.triangular(64, self._most_memory, 256))
+        return self._sizes(cpus, memory, self._random.choice([0, 0, 0, self._most_pages]), 0.35)
+
+    def _small(self) -> Json:
+        return self._sizes(
+            self._any([1, 1, 1, 2, 2, 3]), self._any([64, 100, 128, 256, 400]), min(self._most_pages, 32), 0.2
+        )
+
+    def _sizes(self, cpus: int, memory: int, pages: int, devices: float) -> Json:
+        huge = self._random.randint(0, pages) if pages and self._random.random() < 0.3 else 0
+        return {
+            "cpu": str(cpus),
+            "memory": f"{memory}Mi",
+            **({"hugepages-2Mi": f"{2 * huge}Mi"} if huge else {}),
+            **self._devices(devices),
+        }
+
+    def _devices(self, likely: float) -> Json:
+        return {
+            resource: str(self._any([1, 1, 1, 2, 3])) for resource in self._resources if self._random.random() < likely
+        }
+
+    def _any(self, some: Sequence[Any]) -> Any:
+        return self._random.choice(some)
+
+
+def pod(name: str, kind: str, spec: Json, *, starts: bool = False) -> Json:
+    """Of these containers; `starts` says that it is run as well, and not admitted alone."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": {LABEL: kind}},
+        "spec": {
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 0,
+            "hostNetwork": True,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            **({} if starts else {"runtimeClassName": NEVER_STARTS}),
+            **spec,
+        },
+    }
+
+
+def small(name: str, node: str = "") -> Json:
+    """A pod that holds a CPU and some memory, wherever there is room, or on one node."""
+    selector = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
+    return pod(name, "one", {"containers": [container("main", {"cpu": "1", "memory": "64Mi"})], **selector})
+
+
+def container(name: str, sizes: Json, command: Sequence[str] = ("sleep", "infinity")) -> Json:
+    """Guaranteed, if it has CPUs and memory."""
+    return {
+        "name": name,
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": list(command),
+        "resources": {"limits": sizes, "requests": sizes},
+    }
+
+
+_KINDS: Final[dict[str, tuple[int, Callable[[Series], Json]]]] = {
+    "one": (36, Series.one),
+    "shared": (8, Series.shared),
+    "several": (20, Series.several),
+    "after-init": (10, Series.after_init),
+    "with-sidecar": (12, Series.with_sidecar),
+    "burstable": (8, Series.burstable),
+    "best-effort": (3, Series.best_effort),
+}
+
+
+def bound_by_hand(original: Json, node: str) -> Json:
+    """A copy that no scheduler is asked about."""
+    metadata = {**original["metadata"], "name": f"{original['metadata']['name']}-on-{node}"}
+    return {**original, "metadata": metadata, "spec": {**original["spec"], "nodeName": node}}

@@ -1,0 +1,153 @@
+"""The whole test on a lab that runs, part after part; what it had no time for is named, not left out in silence."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+import traceback
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+import topowise
+from images.application import REPOSITORY
+from lab import controlplane, parts
+from lab.cluster import Lab
+from lab.machine import Machine
+from lab.parts.disturbing import reconfigure
+from lab.placing import Placing
+from lab.results import Part, Results
+from lab.series import Series
+from lab.settings import SETTINGS
+from lab.starting import Progress
+
+SERIES: Final = "series"
+NAMES: Final = (*parts.BEFORE, SERIES, *parts.AFTER)
+Save = Callable[[Results], None]
+
+
+class Test:
+    """`deadline` is by the monotonic clock: no series is begun after it, and one that runs ends early."""
+
+    def __init__(self, lab: Lab, chosen: Collection[str], pods: int, deadline: float, save: Save) -> None:
+        self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
+        self._chosen = chosen
+        self._progress = Progress(len(chosen) - (SERIES in chosen) + (len(SETTINGS) if SERIES in chosen else 0))
+        self.results = Results(
+            day=datetime.now(UTC).date().isoformat(),
+            commit=_git("describe", "--always", "--dirty"),
+            host=_host(lab),
+            versions=_versions(lab),
+            machines={name: described(one) for name, one in lab.machines.items()},
+            not_run=tuple(name for name in NAMES if name not in chosen),
+        )
+
+    def run(self) -> Results:
+        for name, part in parts.BEFORE.items():
+            self._run(name, part)
+        if SERIES in self._chosen:
+            for number, setting in enumerate(SETTINGS):
+                self._series(number, setting)
+            for name in self._lab.guests:
+                reconfigure(self._lab, name, {})
+        for name, part in parts.AFTER.items():
+            self._run(name, part)
+        return self.results
+
+    def _run(self, name: str, part: Callable[[Lab], Part]) -> None:
+        if name in self._chosen:
+            self._progress.part(name)
+            self._add(_guarded(name, lambda: part(self._lab)))
+
+    def _series(self, number: int, setting: str) -> None:
+        self._progress.part(f"series {setting}")
+        if time.monotonic() > self._deadline:
+            self._skip(f"series {setting}")
+            return
+
+        def run() -> Part:
+            for name in self._lab.guests:
+                reconfigure(self._lab, name, SETTINGS[setting])
+            placing = Placing(self._lab, number)
+            made = Series(next(iter(self._lab.machines.values())), number, f"s{number}")
+            for pod in made.pods(self._pods):
+                if time.monotonic() > self._deadline:
+                    break
+                placing.place(pod)
+            self._lab.clear()
+            return placing.tally.part(f"Series: {setting}")
+
+        self._add(_guarded(setting, run))
+
+    def _add(self, part: Part) -> None:
+        print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
+        for problem in part.problems:
+            print(f"lab:         {problem}", flush=True)
+        self.results = msgspec.structs.replace(self.results, parts=(*self.results.parts, part))
+        # A later part may end all of it.
+        self._save(self.results)
+
+    def _skip(self, name: str) -> None:
+        self.results = msgspec.structs.replace(self.results, not_run=(*self.results.not_run, name))
+        self._save(self.results)
+
+
+def _guarded(name: str, run: Callable[[], Part]) -> Part:
+    """A part that cannot be done has failed; the others may still tell something."""
+    try:
+        return run()
+    except Exception as exc:
+        traceback.print_exc()
+        return Part(name, passed=False, problems=(f"{type(exc).__name__}: {exc}",))
+
+
+def described(machine: Machine) -> str:
+    """In words, for the page."""
+    with_cpus = sum(node.socket is not None for node in machine.nodes)
+    more = len(machine.nodes) - with_cpus
+    devices = sum(len(node.pci) for node in machine.nodes)
+    pages = sum(node.hugepages_2mi for node in machine.nodes)
+    memory = sum(node.memory for node in machine.nodes)
+    words = [
+        f"{machine.cpus} CPUs in {machine.sockets * machine.dies * machine.cores} cores, {machine.sockets} sockets",
+        f"{len(machine.nodes)} NUMA nodes" + (f", {more} of memory alone" if more else ""),
+        f"{memory} MiB, {pages} huge pages of 2 MiB",
+        f"{devices} PCI functions",
+    ]
+    return "; ".join((*words, *(f"{one.resource} by a device plug-in" for one in machine.devices)))
+
+
+def _versions(lab: Lab) -> dict[str, str]:
+    name, guest = next(iter(lab.guests.items()))
+    info = lab.api.call("GET", f"/api/v1/nodes/{name}")["status"]["nodeInfo"]
+    server = lab.api.call("GET", "/version")["gitVersion"]
+    return {
+        "topowise": topowise.__version__,
+        "kube-apiserver and kube-scheduler": server,
+        "kubelet": info["kubeletVersion"],
+        "container runtime": info["containerRuntimeVersion"],
+        "runc": guest.run("runc --version").split("\n", 1)[0].removeprefix("runc version "),
+        "kernel of the guests": info["kernelVersion"],
+        "etcd": _first_line(str(controlplane.binaries() / "etcd"), "--version").removeprefix("etcd Version: "),
+        "QEMU": _first_line("qemu-system-x86_64", "--version").partition("version ")[2],
+        "Helm": _first_line(str(REPOSITORY / "hack/helm"), "version", "--short"),
+    }
+
+
+def _host(lab: Lab) -> str:
+    count = len(lab.guests)
+    cpus = _first_line("nproc")
+    return (
+        f"{cpus} CPUs for {count} guest{'s' if count > 1 else ''} and the control plane, {lab.plan.accelerator.upper()}"
+    )
+
+
+def _first_line(*command: str) -> str:
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return done.stdout.partition("\n")[0].strip()
+
+
+def _git(*arguments: str) -> str:
+    return _first_line("git", "-C", str(REPOSITORY), *arguments)

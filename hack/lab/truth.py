@@ -1,0 +1,277 @@
+"""What an agent told, read; and how far an object and a prediction agree with it.
+
+Pure. Invariant: what counts as truth is the kernel's and the kubelet's own text, read with what both daemons share for
+that at most, never something that one of them computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from topowise import attributes, checkpoints, cpuset, nrt, quantity
+from topowise.attributes import devices as device_attributes
+from topowise.attributes import holdings
+
+Json = dict[str, Any]
+Devices = dict[str, frozenset[str]]
+
+_KIB: Final = 1024
+
+
+class Node(NamedTuple):
+    """A NUMA node by /sys; `hugepages` are counts by page size in KiB."""
+
+    cpus: frozenset[int]
+    distances: tuple[int, ...]
+    memory: int
+    hugepages: dict[int, int]
+
+
+class Held(NamedTuple):
+    """What a container holds; `memory` as (type, NUMA nodes, bytes)."""
+
+    cpus: frozenset[int] = frozenset()
+    memory: frozenset[tuple[str, tuple[int, ...], int]] = frozenset()
+    devices: Mapping[str, frozenset[str]] = {}
+
+
+class Truth(NamedTuple):
+    """Of one guest: containers by pod uid from state files, by namespace and name from podresources; `near` are the
+    NUMA nodes of each device, by resource and id."""
+
+    by_uid: dict[str, dict[str, Held]]
+    listed: dict[tuple[str, str], dict[str, Held]]
+    near: dict[str, dict[str, frozenset[int]]]
+    allocatable_cpus: frozenset[int]
+    changed: float
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """A container in the annotation of a bound pod."""
+
+    numa: tuple[int, ...]
+    cpus: str = ""
+    devices: dict[str, tuple[str, ...]] = {}
+
+
+def nodes(sys: Mapping[str, str]) -> dict[int, Node]:
+    """The NUMA nodes of the agent's /machine."""
+    return {
+        int(path.split("/")[3].removeprefix("node")): _node(sys, path.removesuffix("/cpulist"))
+        for path in sys
+        if path.startswith("devices/system/node/node") and path.endswith("/cpulist")
+    }
+
+
+def _node(sys: Mapping[str, str], folder: str) -> Node:
+    (total,) = (line.split()[3] for line in sys[f"{folder}/meminfo"].splitlines() if " MemTotal:" in line)
+    pages = f"{folder}/hugepages/hugepages-"
+    return Node(
+        cpuset.parse(sys[f"{folder}/cpulist"]),
+        tuple(map(int, sys[f"{folder}/distance"].split())),
+        int(total) * _KIB,
+        {int(path.removeprefix(pages).partition("kB")[0]): int(sys[path]) for path in sys if path.startswith(pages)},
+    )
+
+
+def read(told: Json) -> Truth:
+    """The agent's answer. Raises ParseError, KeyError while the kubelet has not written its files."""
+    files = told["files"]
+    cpus = checkpoints.cpu_state(files["cpu_manager_state"]["text"].encode())
+    memory = checkpoints.memory_state(files["memory_manager_state"]["text"].encode())
+    uids = cpus.held.keys() | memory.held.keys()
+    return Truth(
+        by_uid={uid: _in_files(cpus.held.get(uid, {}), memory.held.get(uid, {})) for uid in uids},
+        listed={
+            (pod.get("namespace", ""), pod.get("name", "")): {
+                one["name"]: _listed(one) for one in pod.get("containers", ())
+            }
+            for pod in told["list"].get("pod_resources", ())
+        },
+        near=_near(told["allocatable"].get("devices", ())),
+        allocatable_cpus=frozenset(map(int, told["allocatable"].get("cpu_ids", ()))),
+        changed=max(file["changed"] for file in files.values()),
+    )
+
+
+def _in_files(cpus: Mapping[str, frozenset[int]], memory: Mapping[str, checkpoints.Blocks]) -> dict[str, Held]:
+    return {
+        name: Held(
+            cpus.get(name, frozenset()),
+            frozenset(
+                (block.type, tuple(sorted(block.numaAffinity or ())), block.size)
+                for block in memory.get(name, ())
+                if block.size
+            ),
+        )
+        for name in cpus.keys() | memory.keys()
+    }
+
+
+def _listed(container: Json) -> Held:
+    given: dict[str, set[str]] = {}
+    for entry in container.get("devices", ()):
+        given.setdefault(entry["resource_name"], set()).update(entry["device_ids"])
+    memory = (
+        (block["memory_type"], tuple(sorted(_ids(block))), int(block["size"])) for block in container.get("memory", ())
+    )
+    return Held(
+        frozenset(map(int, container.get("cpu_ids", ()))),
+        frozenset(one for one in memory if one[2]),
+        {resource: frozenset(ids) for resource, ids in given.items()},
+    )
+
+
+def _ids(entry: Json) -> Iterable[int]:
+    """NUMA nodes of an entry. On the wire node 0 is an empty message."""
+    return (int(node.get("ID", 0)) for node in entry.get("topology", {}).get("nodes", ()))
+
+
+def _near(entries: Iterable[Json]) -> dict[str, dict[str, frozenset[int]]]:
+    """A device of two NUMA nodes comes twice, once with each."""
+    found: dict[str, dict[str, frozenset[int]]] = {}
+    for entry in entries:
+        by_id = found.setdefault(entry["resource_name"], {})
+        for name in entry["device_ids"]:
+            by_id[name] = by_id.get(name, frozenset()) | frozenset(_ids(entry))
+    return found
+
+
+def exclusive(truth: Truth) -> dict[tuple[str, str], dict[str, Held]]:
+    """Pods that podresources lists with something, without containers that have nothing."""
+    kept = {
+        pod: {name: held for name, held in containers.items() if any(held)} for pod, containers in truth.listed.items()
+    }
+    return {pod: containers for pod, containers in kept.items() if containers}
+
+
+def differences(raw: Json, machine: Mapping[int, Node], truth: Truth) -> list[str]:
+    """What an object says otherwise than the guest."""
+    topology = msgspec.convert(raw, nrt.NodeResourceTopology)
+    found = list(_of_zones(topology, machine))
+    named = {one.name: one.value for one in topology.attributes or ()}
+    published = {
+        (pod.namespace, pod.name): {one.name: _published(one) for one in pod.containers}
+        for pod in holdings.read(named.get(attributes.HOLDINGS, "[]"))
+        if pod.namespace
+    }
+    kubelet = exclusive(truth)
+    found += [f"{'/'.join(pod)} is in the object alone" for pod in published.keys() - kubelet.keys()]
+    found += [f"{'/'.join(pod)} is in the kubelet alone" for pod in kubelet.keys() - published.keys()]
+    found += [
+        f"{'/'.join(pod)}: {published[pod]} and not {kubelet[pod]}"
+        for pod in published.keys() & kubelet.keys()
+        if published[pod] != kubelet[pod]
+    ]
+    devices: dict[str, dict[str, frozenset[int]]] = {}
+    for device in device_attributes.read(named.get(attributes.DEVICES, "{}")):
+        devices.setdefault(device.resource, {})[device.id] = frozenset(device.nodes)
+    if devices != truth.near:
+        found.append(f"devices are {devices} and not {truth.near}")
+    return found
+
+
+def _published(container: holdings.Container) -> Held:
+    return Held(
+        container.cpu_ids(),
+        frozenset((one.type, tuple(sorted(cpuset.parse(one.nodes))), one.size) for one in container.memory),
+        {resource: frozenset(ids) for resource, ids in container.devices.items()},
+    )
+
+
+def _of_zones(topology: nrt.NodeResourceTopology, machine: Mapping[int, Node]) -> Iterable[str]:
+    zones = {zone.name: zone for zone in topology.zones or ()}
+    names = {nrt.zone_name(node) for node in machine}
+    if zones.keys() != names:
+        yield f"zones are {sorted(zones)} and not {sorted(names)}"
+        return
+    for number, node in machine.items():
+        zone = zones[nrt.zone_name(number)]
+        costs = tuple(cost.value for cost in zone.costs or ())
+        cpus = next((one.value for one in zone.attributes or () if one.name == attributes.ZONE_CPUS), "")
+        amounts = {one.name: quantity.value(one.capacity) for one in zone.resources or ()}
+        pages = {f"hugepages-{size // _KIB}Mi": count * size * _KIB for size, count in node.hugepages.items() if count}
+        shown = {name: amount for name, amount in amounts.items() if name in pages}
+        for what, said, true in (
+            ("distances", costs, node.distances),
+            ("CPUs", cpuset.parse(cpus), node.cpus),
+            ("memory", amounts.get("memory"), node.memory),
+            ("huge pages", shown, {_spelt(name): amount for name, amount in pages.items()}),
+        ):
+            if said != true:
+                yield f"{zone.name}: {what} {said} and not {true}"
+
+
+def _spelt(pages: str) -> str:
+    return pages.replace("1024Mi", "1Gi")
+
+
+class Agreement(NamedTuple):
+    """Of one pod: `exact` in all ids; else `equal` devices were chosen otherwise, and nothing else; else `why`."""
+
+    exact: bool
+    equal: bool
+    why: tuple[str, ...] = ()
+
+
+def agreement(
+    predicted: Mapping[str, Expected], uid: str, pod: tuple[str, str], truth: Truth, machine: Mapping[int, Node]
+) -> Agreement:
+    """How a prediction came true. Containers that podresources does not list (init containers that have ended) are
+    judged by the state files alone."""
+    why: list[str] = []
+    chosen_otherwise = False
+    files, listed = truth.by_uid.get(uid, {}), truth.listed.get(pod, {})
+    for name, expected in predicted.items():
+        cpus = files.get(name, Held()).cpus
+        if cpuset.parse(expected.cpus) != cpus:
+            why.append(f"{name}: CPUs {expected.cpus or 'none'} predicted, {cpuset.spell(cpus) or 'none'} given")
+        if name not in listed:
+            continue
+        given = listed[name].devices
+        wanted = {resource: frozenset(ids) for resource, ids in expected.devices.items()}
+        if _places(wanted, truth) != _places(given, truth):
+            why.append(f"{name}: devices {_spell(wanted)} predicted, {_spell(given)} given")
+        elif wanted != given:
+            chosen_otherwise = True
+        numa = _numa(cpus, files.get(name, Held()).memory, given, truth, machine)
+        if frozenset(expected.numa) != numa:
+            why.append(f"{name}: NUMA nodes {sorted(expected.numa)} predicted, {sorted(numa)} given")
+    holds = {name for name, held in listed.items() if any(held)}
+    why += [f"{name}: nothing predicted, {listed[name]} given" for name in sorted(holds - predicted.keys())]
+    return Agreement(not why and not chosen_otherwise, not why and chosen_otherwise, tuple(why))
+
+
+def _places(devices: Mapping[str, frozenset[str]], truth: Truth) -> dict[str, list[list[int]]]:
+    """The NUMA nodes of each device, in some order that does not depend on which of equal ones it is."""
+    return {
+        resource: sorted(sorted(truth.near.get(resource, {}).get(one, ())) for one in ids)
+        for resource, ids in devices.items()
+    }
+
+
+def _numa(
+    cpus: frozenset[int],
+    memory: Iterable[tuple[str, tuple[int, ...], int]],
+    devices: Mapping[str, frozenset[str]],
+    truth: Truth,
+    machine: Mapping[int, Node],
+) -> frozenset[int]:
+    """All nodes of what is held; a device that is near several is at none."""
+    of_cpus = {number for number, node in machine.items() if node.cpus & cpus}
+    of_memory = {number for _, where, _ in memory for number in where}
+    places = (truth.near.get(resource, {}).get(one, frozenset()) for resource, ids in devices.items() for one in ids)
+    return frozenset(of_cpus | of_memory | {number for near in places if len(near) == 1 for number in near})
+
+
+def _spell(devices: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
+    return {resource: sorted(ids) for resource, ids in devices.items()}
+
+
+def predicted(pod: Json) -> dict[str, Expected]:
+    """By container; empty where nothing was."""
+    text = pod["metadata"].get("annotations", {}).get("topowise.io/predicted", "{}")
+    return msgspec.json.decode(text, type=dict[str, Expected])

@@ -1,0 +1,52 @@
+"""Every alert fires when it should and says what it should, by Prometheus' own rule tests (the folder alerts/)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+HERE = Path(__file__).parent / "alerts"
+FILES = sorted(HERE.glob("*.test.yaml"))
+PROMTOOL = Path(__file__).parents[3] / "hack/promtool"
+
+
+@pytest.fixture(scope="module")
+def promtool() -> Path:
+    if subprocess.run([PROMTOOL, "--find"], check=False, capture_output=True).returncode:
+        pytest.skip("no promtool: set $PROMTOOL, or run hack/promtool --fetch")
+    return PROMTOOL
+
+
+def test_every_alert_has_a_firing_and_a_silent_example(chart: Path) -> None:
+    rules = yaml.safe_load((chart / "alerts/topowise.yaml").read_text())["groups"]
+    names = {rule["alert"] for group in rules for rule in group["rules"]}
+    examples: dict[str, set[bool]] = {name: set() for name in names}
+    for file in FILES:
+        for scene in yaml.safe_load(file.read_text())["tests"]:
+            for example in scene["alert_rule_test"]:
+                examples[example["alertname"]].add(bool(example.get("exp_alerts")))
+    assert {name for name, seen in examples.items() if seen != {True, False}} == set()
+
+
+def run(promtool: Path, folder: Path, rules: Path, file: Path) -> subprocess.CompletedProcess[str]:
+    tests = {"rule_files": [str(rules)], **yaml.safe_load(file.read_text())}
+    written = folder / file.name
+    written.write_text(yaml.safe_dump(tests, width=10_000))
+    return subprocess.run([promtool, "test", "rules", written], check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_alerts_fire_as_the_examples_say(promtool: Path, chart: Path, tmp_path: Path, file: Path) -> None:
+    done = run(promtool, tmp_path, chart / "alerts/topowise.yaml", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_example_fails_with_another_rule(promtool: Path, chart: Path, tmp_path: Path) -> None:
+    text = (chart / "alerts/topowise.yaml").read_text()
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(text.replace("for: 5m", "for: 50m"))
+    done = run(promtool, tmp_path, rules, FILES[0])
+    assert done.returncode != 0 and "TopowiseExporterDown" in done.stdout + done.stderr

@@ -1,0 +1,74 @@
+"""Grafana would import the dashboard and lose nothing of it, by the schema that Grafana makes its own types from.
+
+The types (grafana-foundation-sdk) read a document leniently: what the schema does not know is left out. So what is read
+is written again, and has to be all that was given.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Document = dict[str, Any]
+
+dashboards = pytest.importorskip("grafana_foundation_sdk.models.dashboard", reason="no grafana-foundation-sdk")
+
+
+@pytest.fixture(scope="module")
+def imported() -> Callable[[Document], Document]:
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+
+    register_default_plugins()
+    return lambda given: json.loads(json.dumps(dashboards.Dashboard.from_json(given), cls=JSONEncoder))
+
+
+def lost(given: Any, kept: Any, path: str = "$") -> Iterator[str]:
+    if isinstance(given, dict) and isinstance(kept, dict):
+        for name, one in given.items():
+            if name in kept:
+                yield from lost(one, kept[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name}"
+    elif isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
+        for number, (one, other) in enumerate(zip(given, kept, strict=True)):
+            yield from lost(one, other, f"{path}[{number}]")
+    elif given != kept:
+        yield path
+
+
+@pytest.fixture
+def dashboard(chart: Path) -> Document:
+    return json.loads((chart / "dashboards/topowise.json").read_text())
+
+
+def test_the_dashboard_is_imported_whole(imported: Callable[[Document], Document], dashboard: Document) -> None:
+    assert list(lost(dashboard, imported(dashboard))) == []
+    # What an import asks for beside that: an id of its own here, and none of the instance it was drawn in.
+    assert dashboard["uid"] == "topowise" and "id" not in dashboard
+    assert all(target["datasource"]["uid"] == "${datasource}" for target in targets(dashboard))
+
+
+def targets(dashboard: Document) -> Iterator[Document]:
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            yield {"datasource": panel["datasource"], **target}
+
+
+@pytest.mark.parametrize(
+    "path", [("titel",), ("gridPos", "z"), ("fieldConfig", "defaults", "unti"), ("targets", 0, "exprr")], ids=str
+)
+def test_a_misspelt_field_would_be_noticed(
+    imported: Callable[[Document], Document], dashboard: Document, path: tuple[Any, ...]
+) -> None:
+    damaged = copy.deepcopy(dashboard)
+    here: Any = next(panel for panel in damaged["panels"] if panel["type"] == "timeseries")
+    for part in path[:-1]:
+        here = here[part]
+    here[path[-1]] = "x"
+    assert len(list(lost(damaged, imported(damaged)))) == 1

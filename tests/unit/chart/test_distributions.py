@@ -1,0 +1,165 @@
+"""The values for each distribution render to what its page says, and the recipes for GitOps to what Helm would make."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from topowise.runtime import config
+from topowise_exporter.configuration import ExporterConfiguration
+
+Document = dict[str, Any]
+
+KUBELET = "/var/lib/kubelet"
+SNAP = "/var/snap/microk8s/common/var/lib/kubelet"
+FOLDER = Path(__file__).parents[3] / "charts/topowise/recipes/on"
+# Name: is configz asked, the main file, the drop-ins, the kubelet's root, what is mounted beside root and /sys.
+DISTRIBUTIONS: dict[str, tuple[bool, str, str, str, set[str]]] = {
+    "kubeadm": (False, f"{KUBELET}/config.yaml", "", KUBELET, set()),
+    "kind": (False, f"{KUBELET}/config.yaml", "", KUBELET, set()),
+    "k3s": (
+        True,
+        "",
+        "/var/lib/rancher/k3s/agent/etc/kubelet.conf.d",
+        KUBELET,
+        {"/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"},
+    ),
+    "rke2": (
+        True,
+        "",
+        "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d",
+        KUBELET,
+        {"/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"},
+    ),
+    "microk8s": (True, "", "", SNAP, set()),
+    "talos": (False, "/etc/kubernetes/kubelet.yaml", "", KUBELET, {"/etc/kubernetes"}),
+    "openshift": (
+        False,
+        "/etc/kubernetes/kubelet.conf",
+        "/etc/openshift/kubelet.conf.d",
+        KUBELET,
+        {"/etc/kubernetes", "/etc/openshift/kubelet.conf.d"},
+    ),
+    "eks": (
+        True,
+        "/etc/kubernetes/kubelet/config.json",
+        "/etc/kubernetes/kubelet/config.json.d",
+        KUBELET,
+        {"/etc/kubernetes/kubelet"},
+    ),
+    "gke": (False, "/home/kubernetes/kubelet-config.yaml", "", KUBELET, {"/home/kubernetes"}),
+    "aks": (True, "/etc/default/kubeletconfig.json", "", KUBELET, {"/etc/default"}),
+}
+PAGE_OF = {"rke2": "k3s"}
+
+each = pytest.mark.parametrize("name", DISTRIBUTIONS)
+
+
+def test_every_file_of_values_is_known_here() -> None:
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(DISTRIBUTIONS)
+
+
+@each
+def test_what_is_read_is_mounted_where_the_kubelet_has_it(render: Any, name: str) -> None:
+    has_configz, file, drop_ins, root, beside = DISTRIBUTIONS[name]
+    made = render(f"on/{name}")
+    text = made.named("ConfigMap", "topowise-exporter")["data"]["exporter.yaml"]
+    settings = config.parse(ExporterConfiguration, text.encode())
+    assert (settings.kubelet.configz.enabled, settings.kubelet.config_file) == (has_configz, file)
+    assert (settings.kubelet.config_dir, settings.kubelet_root) == (drop_ins, root)
+    assert settings.podresources_socket == f"{root}/pod-resources/kubelet.sock"
+    pod = made.pod("DaemonSet", "topowise-exporter")
+    places = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+    mounted = {one["hostPath"]["path"]: places[one["name"]] for one in pod["volumes"] if "hostPath" in one}
+    assert mounted.pop("/sys") == "/host/sys"
+    assert mounted == {path: path for path in {root, *beside}}
+
+
+@each
+def test_configz_is_asked_with_the_small_right_or_not_at_all(render: Any, name: str) -> None:
+    (role,) = [one for one in render(f"on/{name}").kinds("ClusterRole") if one["metadata"]["name"].endswith("exporter")]
+    rights = {resource for rule in role["rules"] for resource in rule["resources"]}
+    assert ("nodes/configz" in rights) is DISTRIBUTIONS[name][0]
+    assert "nodes/proxy" not in rights
+    if DISTRIBUTIONS[name][0]:
+        with pytest.raises(ValueError, match="needs nodes/configz, which Kubernetes"):
+            render(f"on/{name}", kube_version="1.32.1")
+        assert render(f"on/{name}", "exporter.config.kubelet.configz.enabled=false", kube_version="1.32.1")
+
+
+@each
+def test_the_page_names_every_path(repository: Path, name: str) -> None:
+    page = (repository / f"docs/how-to/on/{PAGE_OF.get(name, name)}.md").read_text()
+    overview = (repository / "docs/how-to/on/README.md").read_text()
+    _, file, drop_ins, root, _ = DISTRIBUTIONS[name]
+    for path in filter(None, (file, drop_ins, root)):
+        assert f"`{path}`" in page, path
+        assert path.startswith("/etc/kubernetes/kubelet/config.json.") or f"`{path}`" in overview, path
+    assert f"recipes/on/{name}.yaml" in page
+    assert "**Which scheduler.**" in page and "Pod Security" in page
+    assert f"docs/how-to/on/{PAGE_OF.get(name, name)}.md" in (FOLDER / f"{name}.yaml").read_text()
+
+
+def test_openshift_lets_the_exporter_read_the_host_and_do_nothing_else(render: Any) -> None:
+    made = render("on/openshift")
+    scc = made.named("SecurityContextConstraints", "topowise-exporter")
+    allowed = {name for name, value in scc.items() if name.startswith("allow") and value}
+    assert allowed == {"allowHostDirVolumePlugin"}
+    assert scc["requiredDropCapabilities"] == ["ALL"] and scc["readOnlyRootFilesystem"]
+    pod = made.pod("DaemonSet", "topowise-exporter")
+    assert {next(iter(one.keys() - {"name"})) for one in pod["volumes"]} <= set(scc["volumes"])
+    assert pod["containers"][0]["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert scc["seccompProfiles"] == ["runtime/default"]
+    used = {}
+    for binding in made.kinds("RoleBinding"):
+        if binding["roleRef"]["name"].endswith("-scc"):
+            role = made.named("Role", binding["roleRef"]["name"])
+            assert role["rules"][0]["verbs"] == ["use"]
+            used[binding["subjects"][0]["name"]] = role["rules"][0]["resourceNames"]
+    accounts = [
+        made.pod(kind, f"topowise-{name}")["serviceAccountName"]
+        for kind, name in (("DaemonSet", "exporter"), ("Deployment", "scheduler"))
+    ]
+    assert used == dict(zip(accounts, (["topowise-exporter"], ["nonroot-v2"]), strict=True))
+    assert not render().kinds("SecurityContextConstraints")
+
+
+def test_gke_admits_the_priority_classes_that_the_pods_have(render: Any) -> None:
+    def classes(made: Any) -> list[str]:
+        (quota,) = made.kinds("ResourceQuota")
+        (term,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+        assert (term["scopeName"], term["operator"]) == ("PriorityClass", "In")
+        return list(term["values"])
+
+    made = render("on/gke")
+    pods = [one["spec"]["template"]["spec"] for one in (*made.kinds("DaemonSet"), *made.kinds("Deployment"))]
+    assert set(classes(made)) == {pod["priorityClassName"] for pod in pods}
+    assert classes(render("on/gke", "scheduler.enabled=false")) == ["system-node-critical"]
+    assert not render().kinds("ResourceQuota")
+
+
+@pytest.mark.parametrize("name", ["argo-cd", "flux"])
+def test_gitops_gives_what_helm_takes(chart: Path, values: Document, render: Any, name: str) -> None:
+    documents = list(yaml.safe_load_all((chart / f"recipes/gitops/{name}.yaml").read_text()))
+    text = yaml.safe_dump_all(documents)
+    for file in re.findall(r"(?:charts/topowise/)?((?:recipes/on/|values)[\w/-]*\.yaml)", text):
+        assert (chart / file).exists(), file
+    assert "pod-security.kubernetes.io/enforce: privileged" in text
+    if name == "argo-cd":
+        (application,) = documents
+        given = application["spec"]["source"]["helm"]["valuesObject"]
+        tag = given["scheduler"]["kubeScheduler"]["image"]["tag"]
+        # What Argo CD tells Helm is without a patch.
+        made = render("on/kubeadm", f"scheduler.kubeScheduler.image.tag={tag}", kube_version="1.35")
+        (container,) = made.pod("Deployment", "topowise-scheduler")["containers"]
+        assert container["image"].endswith(f":{tag}")
+        assert not made.kinds("Secret") or all(one["type"].endswith("token") for one in made.kinds("Secret"))
+    else:
+        release = documents[-1]
+        assert release["metadata"]["namespace"] == documents[0]["metadata"]["name"]
+        assert release["spec"]["chart"]["spec"]["sourceRef"]["name"] == documents[1]["metadata"]["name"]

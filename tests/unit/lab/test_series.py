@@ -1,0 +1,131 @@
+"""Series of pods, what kubelets are told, and the page that is made of a run."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+
+import pytest
+
+from lab import instruments, kubelet, machine, pages, results
+from lab.cluster import is_decided
+from lab.placing import ADMITTED, REFUSED, SENT, Tally
+from lab.results import Part, Results
+from lab.series import LABEL, Series, bound_by_hand
+from lab.settings import SETTINGS
+from topowise import kubeletconfig, quantity
+
+
+def test_a_series_is_the_same_again_for_the_same_number() -> None:
+    dual = machine.read("dual")
+    assert list(Series(dual, 7, "s").pods(40)) == list(Series(dual, 7, "s").pods(40))
+    assert list(Series(dual, 7, "s").pods(40)) != list(Series(dual, 8, "s").pods(40))
+
+
+def test_a_series_has_all_kinds_and_some_pods_that_are_run() -> None:
+    pods = list(Series(machine.read("dual"), 1, "s").pods(300))
+    kinds = Counter(pod["metadata"]["labels"][LABEL] for pod in pods)
+    assert set(kinds) == {"one", "shared", "several", "after-init", "with-sidecar", "burstable", "best-effort"}
+    started = sum("runtimeClassName" not in pod["spec"] for pod in pods)
+    assert 3 < started < 40
+
+
+def test_some_pods_fit_nowhere_and_most_somewhere() -> None:
+    dual = machine.read("dual")
+    node = dual.cpus // len(dual.nodes)
+    whole = [
+        quantity.milli_value(pod["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+        for pod in Series(dual, 1, "s").pods(300)
+        if pod["metadata"]["labels"][LABEL] == "one"
+    ]
+    above = sum(cpus > 1000 * node for cpus in whole)
+    assert 0 < above < len(whole) // 2
+
+
+def test_a_copy_that_is_bound_by_hand_is_another_pod() -> None:
+    (pod,) = Series(machine.read("dual"), 1, "s").pods(1)
+    copy = bound_by_hand(pod, "dual")
+    assert copy["spec"]["nodeName"] == "dual"
+    assert copy["metadata"]["name"] == "s-0-on-dual"
+    assert "nodeName" not in pod["spec"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_is_a_configuration_that_we_read(setting: str) -> None:
+    made = kubelet.configuration(machine.read("dual"), SETTINGS[setting])
+    read = kubeletconfig.convert(made, source="lab")
+    assert (read.topologyManagerPolicy, read.topologyManagerScope) == tuple(setting.split(", ")[:2])
+
+
+def test_reserved_memory_is_what_the_kubelet_wants_it_to_be() -> None:
+    made = kubelet.configuration(machine.read("memory"))
+    reserved = sum(quantity.value(one["limits"]["memory"]) for one in made["reservedMemory"])
+    evicted = quantity.value(made["evictionHard"]["memory.available"])
+    assert reserved == quantity.value(made["systemReserved"]["memory"]) + evicted
+    assert [one["numaNode"] for one in made["reservedMemory"]] == [0, 1, 2]
+
+
+def test_plug_ins_are_told_what_the_machine_file_says() -> None:
+    nic, gpu = machine.read("dual").devices
+    assert instruments.plugin(nic) == ["plugin.py", "example.com/nic", "--pci-class", "0200"]
+    assert instruments.plugin(gpu)[2:] == ["--near", "0=3", "--near", "1=2", "--near", "0,1=1"]
+
+
+def test_the_programs_of_a_guest_are_python_of_its_image() -> None:
+    for name, text in instruments.config_map()["data"].items():
+        ast.parse(text, name, feature_version=(3, 11))
+
+
+@pytest.mark.parametrize(
+    "status, expected",
+    [
+        ({}, False),
+        ({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}, False),
+        ({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}, True),
+        ({"phase": "Pending", "conditions": [{"type": "Initialized", "status": "False"}]}, True),
+        ({"phase": "Failed"}, True),
+    ],
+)
+def test_a_pod_is_decided_once_somebody_has_said_yes_or_no(status: dict[str, object], expected: bool) -> None:
+    assert is_decided({"status": status}) is expected
+
+
+def test_a_refusal_after_fits_fails_a_series_and_a_miss_of_ids_does_not() -> None:
+    tally = Tally()
+    tally.counts.update({SENT: 2, ADMITTED: 2})
+    tally.wrong("placed otherwise", "a: CPUs")
+    assert tally.part("Series: x").passed
+    tally.wrong(REFUSED, "b")
+    part = tally.part("Series: x")
+    assert not part.passed
+    assert part.problems == ("placed otherwise: a: CPUs", "refused after fits: b")
+
+
+def found(*parts: Part) -> Results:
+    return Results("2030-01-02", "abc", "2 CPUs, TCG", {"kubelet": "v1.36.2"}, {"dual": "12 CPUs"}, parts, ("reboot",))
+
+
+def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
+    page = pages.page(
+        found(
+            Part("A part", True, {"pods": 20}),
+            Part("Series: restricted", False, {"pods": 3}, ("refused | after fits",)),
+        )
+    )
+    for text in (
+        "2030-01-02",
+        "| A part | passed | pods: 20 |",
+        "| pods | 3 |",
+        "refused \\| after fits",
+        "- reboot: left out",
+    ):
+        assert text in page
+
+
+def test_percentiles() -> None:
+    values = [float(value) for value in range(1, 21)]
+    assert (results.percentile(values, 0.5), results.percentile(values, 0.9), results.percentile([], 0.5)) == (
+        11,
+        19,
+        0,
+    )

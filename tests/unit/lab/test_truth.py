@@ -1,0 +1,181 @@
+"""What an agent told, read; and how an object and a prediction are held against it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lab import truth
+from lab.truth import Agreement, Expected
+
+MIB = 1 << 20
+SYS = {
+    "devices/system/node/node0/cpulist": "0-3\n",
+    "devices/system/node/node0/distance": "10 21\n",
+    "devices/system/node/node0/meminfo": "Node 0 MemTotal:  2048000 kB\nNode 0 MemFree: 1 kB\n",
+    "devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages": "8\n",
+    "devices/system/node/node1/cpulist": "4-7\n",
+    "devices/system/node/node1/distance": "21 10\n",
+    "devices/system/node/node1/meminfo": "Node 1 MemTotal:  1024000 kB\n",
+    "devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages": "0\n",
+    "bus/pci/devices/0000:11:00.0/numa_node": "0\n",
+}
+POD = ("default", "a")
+
+
+def told() -> dict[str, Any]:
+    """A pod of two containers: whole CPUs and a device, and one that had ended (init)."""
+    cpus = {
+        "policyName": "static",
+        "defaultCpuSet": "0,3-7",
+        "entries": {"uid-a": {"main": "1-2", "first": "1"}},
+        "checksum": 1,
+    }
+    blocks = [{"numaAffinity": [0], "type": "memory", "size": 64 * MIB}]
+    memory = {"policyName": "Static", "machineState": {}, "entries": {"uid-a": {"main": blocks}}, "checksum": 1}
+    device = {"resource_name": "example.com/nic", "device_ids": ["nic-0"], "topology": {"nodes": [{}]}}
+    other = {"resource_name": "example.com/nic", "device_ids": ["nic-1"], "topology": {"nodes": [{}]}}
+    far = {"resource_name": "example.com/nic", "device_ids": ["nic-2"], "topology": {"nodes": [{"ID": "1"}]}}
+    both = [
+        {"resource_name": "example.com/gpu", "device_ids": ["gpu-0"], "topology": {"nodes": nodes}}
+        for nodes in ([{}], [{"ID": "1"}])
+    ]
+    main = {
+        "name": "main",
+        "cpu_ids": ["2", "1"],
+        "memory": [{"memory_type": "memory", "size": str(64 * MIB), "topology": {"nodes": [{}]}}],
+        "devices": [device],
+    }
+    return {
+        "now": 100.0,
+        "files": {
+            "cpu_manager_state": {"text": json.dumps(cpus), "changed": 90.0},
+            "memory_manager_state": {"text": json.dumps(memory), "changed": 95.0},
+        },
+        "list": {
+            "pod_resources": [
+                {"name": "a", "namespace": "default", "containers": [main]},
+                {"name": "idle", "namespace": "default", "containers": [{"name": "x"}]},
+            ]
+        },
+        "allocatable": {"cpu_ids": ["1", "2"], "devices": [device, other, far, *both]},
+    }
+
+
+def predicted(**changed: Any) -> dict[str, Expected]:
+    whole: dict[str, Any] = {"numa": (0,), "cpus": "1-2", "devices": {"example.com/nic": ("nic-0",)}}
+    return {"main": Expected(**{**whole, **changed}), "first": Expected((0,), "1")}
+
+
+def agreement(expected: dict[str, Expected]) -> Agreement:
+    return truth.agreement(expected, "uid-a", POD, truth.read(told()), truth.nodes(SYS))
+
+
+def test_nodes_are_read_from_sys() -> None:
+    nodes = truth.nodes(SYS)
+    assert nodes[0].cpus == {0, 1, 2, 3}
+    assert nodes[1].distances == (21, 10)
+    assert nodes[0].memory == 2048000 * 1024
+    assert nodes[0].hugepages == {2048: 8}
+
+
+def test_a_device_of_two_nodes_is_one_and_node_0_needs_no_id() -> None:
+    found = truth.read(told())
+    assert found.near == {
+        "example.com/nic": {"nic-0": {0}, "nic-1": {0}, "nic-2": {1}},
+        "example.com/gpu": {"gpu-0": {0, 1}},
+    }
+    assert found.changed == 95.0
+    assert found.listed[POD]["main"].cpus == {1, 2}
+
+
+def test_containers_with_nothing_are_nobody_s() -> None:
+    assert set(truth.exclusive(truth.read(told()))) == {POD}
+
+
+def test_a_prediction_that_came_true_is_exact() -> None:
+    assert agreement(predicted()) == Agreement(True, False)
+
+
+def test_another_one_of_equal_devices_is_told_apart() -> None:
+    assert agreement(predicted(devices={"example.com/nic": ("nic-1",)})) == Agreement(False, True)
+
+
+@pytest.mark.parametrize(
+    "changed, why",
+    [
+        ({"cpus": "1,3"}, "CPUs 1,3 predicted, 1-2 given"),
+        ({"cpus": ""}, "CPUs none predicted, 1-2 given"),
+        ({"devices": {"example.com/nic": ("nic-2",)}}, "devices"),
+        ({"devices": {}}, "devices"),
+        ({"numa": (1,)}, r"NUMA nodes [1] predicted, [0] given"),
+    ],
+)
+def test_what_came_otherwise_is_said(changed: dict[str, Any], why: str) -> None:
+    found = agreement(predicted(**changed))
+    assert (found.exact, found.equal) == (False, False)
+    assert why in found.why[0]
+
+
+def test_who_holds_something_and_was_not_predicted_is_said() -> None:
+    assert "main: nothing predicted" in agreement({})[2][0]
+
+
+def report(**changed: str) -> dict[str, Any]:
+    holdings = [["default", "a", [["main", "1-2", [["memory", "0", 64 * MIB]], {"example.com/nic": ["nic-0"]}]]]]
+    devices = {"example.com/nic": {"0": ["nic-0", "nic-1"], "1": ["nic-2"]}, "example.com/gpu": {"0-1": ["gpu-0"]}}
+    named = {"topowise.io/holdings": json.dumps(holdings), "topowise.io/devices": json.dumps(devices), **changed}
+    return {
+        "metadata": {"name": "n"},
+        "zones": [
+            _zone(0, "0-3", [10, 21], 2048000, {"hugepages-2Mi": "16Mi"}),
+            _zone(1, "4-7", [21, 10], 1024000, {"hugepages-2Mi": "0"}),
+        ],
+        "attributes": [{"name": name, "value": value} for name, value in named.items()],
+    }
+
+
+def _zone(number: int, cpus: str, distances: list[int], kib: int, more: dict[str, str]) -> dict[str, Any]:
+    amounts = {"memory": f"{kib}Ki", **more}
+    return {
+        "name": f"node-{number}",
+        "type": "Node",
+        "costs": [{"name": f"node-{other}", "value": value} for other, value in enumerate(distances)],
+        "attributes": [{"name": "topowise.io/cpus", "value": cpus}],
+        "resources": [
+            {"name": name, "capacity": amount, "allocatable": amount, "available": amount}
+            for name, amount in amounts.items()
+        ],
+    }
+
+
+def differences(raw: dict[str, Any]) -> list[str]:
+    return truth.differences(raw, truth.nodes(SYS), truth.read(told()))
+
+
+def test_an_object_that_is_true_differs_in_nothing() -> None:
+    assert differences(report()) == []
+
+
+@pytest.mark.parametrize(
+    "attribute, value, expected",
+    [
+        ("topowise.io/holdings", "[]", "default/a is in the kubelet alone"),
+        ("topowise.io/holdings", '[["default","b",[["x","1",[],{}]]]]', "default/b is in the object alone"),
+        ("topowise.io/devices", "{}", "devices are {}"),
+    ],
+)
+def test_what_an_object_says_otherwise_is_found(attribute: str, value: str, expected: str) -> None:
+    assert any(expected in one for one in differences(report(**{attribute: value})))
+
+
+def test_zones_are_held_against_sys() -> None:
+    raw = report()
+    raw["zones"][1]["costs"][0]["value"] = 20
+    raw["zones"][1]["attributes"][0]["value"] = "4-6"
+    raw["zones"][0]["resources"][0]["capacity"] = "1Gi"
+    found = " ".join(differences(raw))
+    for what in ("node-1: distances", "node-1: CPUs", "node-0: memory"):
+        assert what in found
