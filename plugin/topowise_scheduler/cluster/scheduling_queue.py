@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from topowise_scheduler.cluster.records import PodRecord
 
-
 _Entry = tuple[int, str, int, str]
 
 _SPARE: Final = 64
