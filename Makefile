@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help venv demo demo-stop test check bench e2e lab fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
+.PHONY: help venv demo demo-stop test check bench e2e soak plugin lab fuzz mutants coverage audit sbom images base load push chart docs-site sign release-check release-notes changelog gen-proto gen-reference fix clean
 
 help: ## What there is to type.
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target what; do \
@@ -36,6 +36,9 @@ e2e: venv ## Slow proofs on real processes, some minutes; not part of the tests.
 lab: venv ## Real kubelets on emulated NUMA machines: ARGS="up dual", ARGS="test dual --pods 300", ARGS=status, ARGS=down.
 	@$(BIN)/python -m lab $(ARGS)
 
+soak: venv ## Random clusters in which everything goes wrong: does every refusal have a reason? SECONDS=600, SEED.
+	@$(BIN)/python hack/soak $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 fuzz: venv ## Every parser with damaged input, guided where atheris is installed; SECONDS for each of them.
 	@$(BIN)/python hack/fuzz $(or $(SECONDS),20) $(NAME)
 
@@ -59,6 +62,9 @@ base: venv ## Names the image's base by the digest that its tag has today, in ha
 
 load: venv ## That image into a cluster without a registry: INTO=kind|k3s|containerd, CLUSTER= for kind's name.
 	@$(BIN)/python -m images load $(if $(INTO),--into $(INTO)) $(if $(CLUSTER),--cluster $(CLUSTER))
+
+plugin: venv ## kubectl-topowise as one file for this machine, and krew's manifest; PLATFORM=all for all, NUMPY=1 with numpy.
+	@$(BIN)/python -m laptop $(addprefix --platform ,$(PLATFORM)) $(if $(NUMPY),--with-numpy) $(if $(ADDRESS),--address $(ADDRESS))
 
 push: venv ## All built architectures to the registry of IMAGE, as one; dist/topowise.digest is what to sign.
 	@$(BIN)/python -m images push $(if $(IMAGE),--repository $(IMAGE))

@@ -290,14 +290,15 @@ class Observer:
         if self._matched is None or self._matched.state is not state or self._matched.pods is not pods:
             listed = holders.listed_uids(state, pods)
             self._matched = _Matched(state, pods, listed, holders.unlisted_cpus(state, pods, listed))
-        # A pod that was listed with CPUs once and is not any more is dead, even if its directory lingers.
+        # A pod that was listed once and is not any more is dead, even if its directory lingers.
         seen = (self._seen_listed | self._matched.listed | found.listed) & state.holders.keys()
         self._seen_listed = frozenset(seen)
         if len(self._matched.listed) == len(state.holders):
             return self._matched.unlisted
-        # Nothing of the others' is listed: their directories show whether they exist, and change by themselves.
+        # Nothing of the others' is listed: their directories show whether they exist, and change by themselves. Of one
+        # that is listed with memory or devices alone, what init containers have left is not.
         existing = directories - self._seen_listed
-        return holders.unlisted_cpus(state, pods, self._matched.listed | existing)
+        return holders.unlisted_cpus(state, pods, self._matched.listed | found.whole | existing)
 
     def _existing_pods(self) -> frozenset[str] | None:
         """Uids of pods that have a directory, None if nobody can tell; a dead pod's stays for a moment."""

@@ -38,11 +38,11 @@ def exported(
     state_files: bool = True,
 ) -> nrt.NodeResourceTopology:
     """The object for the kubelet's present state; `name_of` gives a pod's namespace and name by uid."""
-    seen = Observation(_hardware(machine), config, _allocations(kubelet, name_of, state_files=state_files))
+    seen = Observation(hardware_of(machine), config, _allocations(kubelet, name_of, state_files=state_files))
     return build("n1", seen, Publishing(), Exclusions()).topology
 
 
-def _hardware(machine: Machine) -> hardware.Machine:
+def hardware_of(machine: Machine) -> hardware.Machine:
     nodes = machine.nodes()
     cpus = tuple(
         hardware.Cpu(
@@ -113,8 +113,26 @@ def _allocations(kubelet: Kubelet, name_of: NameOf, *, state_files: bool) -> All
         devices=tuple(Device(resource, one, nodes_of[resource, one]) for resource, one in healthy),
     )
     pods = {uid: _pod(kubelet, uid, name_of(uid), nodes_of) for uid in kubelet.active}
-    free_memory = _free_memory(kubelet) if state_files else None
-    return Allocations(allocatable, tuple(pods.values()), _left_over(kubelet, pods) if state_files else {}, free_memory)
+    free_memory = _free_memory(kubelet)
+    if not state_files:
+        return Allocations(allocatable, tuple(pods.values()))
+    left = {uid: _left_devices(kubelet, uid, pod, nodes_of) for uid, pod in pods.items()}
+    unlisted = {uid: devices for uid, devices in left.items() if devices}
+    return Allocations(allocatable, tuple(pods.values()), _left_over(kubelet, pods), free_memory, unlisted)
+
+
+def _left_devices(
+    kubelet: Kubelet, uid: str, pod: PodAllocation, nodes_of: Mapping[tuple[str, str], tuple[int, ...]]
+) -> tuple[Device, ...]:
+    """What only the device manager's checkpoint shows."""
+    shown = {(device.resource, device.id) for container in pod.containers for device in container.devices}
+    held = {
+        (name, one)
+        for placed in kubelet.placements(uid).values()
+        for name, ids in placed.devices.items()
+        for one in ids
+    }
+    return tuple(Device(*one, nodes_of.get(one, ())) for one in sorted(held - shown))
 
 
 def _pod(

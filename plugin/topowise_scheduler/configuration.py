@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from datetime import time
+from itertools import combinations
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -16,7 +18,9 @@ from topowise.runtime.config import (
     Serving,
     ServingTls,
 )
-from topowise_scheduler import device_affinity, strategy_names
+from topowise_scheduler import declared_shapes, device_affinity, strategy_names
+
+_ANYWHERE: Final = frozenset(("", "0.0.0.0", "::"))
 
 
 class Extender(Section, frozen=True):
@@ -102,7 +106,7 @@ class Reservations(Section, frozen=True):
 
     enabled: bool = True
     """Off: two pods decided within one bind may be sent to the same room; then let kube-scheduler bind through us."""
-    ttl: Duration = Duration(30)
+    ttl: PositiveDuration = PositiveDuration(30)
     """For how long a pod is expected that nobody binds."""
 
 
@@ -224,6 +228,39 @@ class Preemptor(Section, frozen=True):
     """For so long a pod has to wait before others are evicted for it."""
 
 
+class Defragmenter(Section, frozen=True):
+    """Keeps room in one piece for declared shapes of pods by moving others; docs/how-to/defrag.md."""
+
+    enabled: bool = False
+    """On: the leader evicts pods, within PodDisruptionBudgets, so that their owners' new ones are placed elsewhere.
+    Needs the rights to create pods/eviction and events."""
+    dry_run: bool = False
+    """Only events tell who would be moved. Needs the right to create events."""
+    shapes: tuple[dict[str, str | int], ...] = ()
+    """What pods of one container ask for, and `count`, for how many of them at once there should be room:
+    `{cpu: 16, memory: 64Gi, nvidia.com/gpu: 4, count: 2}`."""
+    quiet_hours: tuple[str, ...] = ()
+    """Pods are moved only then, in UTC, such as "22:00-06:00"; empty: at any time."""
+    per_hour: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 10
+    """At most so many pods are evicted in an hour."""
+    max_moves: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3
+    """Room that takes more moves than this is not worth them."""
+    priority: int = 0
+    """Pods of a higher one are not moved."""
+
+    def __post_init__(self) -> None:
+        names = [str(declared_shapes.shape(one)) for one in self.shapes]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"shapes has {twice[0]!r:.80} more than once, expected one count for each")
+        for text in self.quiet_hours:
+            declared_shapes.window(text)
+
+    def is_quiet(self, moment: time) -> bool:
+        """Whether pods may be moved at this time of day in UTC."""
+        windows = [declared_shapes.window(text) for text in self.quiet_hours]
+        return not windows or any(moment in one for one in windows)
+
+
 class Volcano(Section, frozen=True):
     """Volcano's extender plug-in as a caller, `/volcano` on the extender's port; docs/how-to/volcano.md."""
 
@@ -276,8 +313,23 @@ class SchedulerConfiguration(Configuration, frozen=True, tag="SchedulerConfigura
     refused_pods: RefusedPods = msgspec.field(default_factory=RefusedPods)
     nominator: Nominator = msgspec.field(default_factory=Nominator)
     preemptor: Preemptor = msgspec.field(default_factory=Preemptor)
+    defragmenter: Defragmenter = msgspec.field(default_factory=Defragmenter)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     volcano: Volcano = msgspec.field(default_factory=Volcano)
     ui: Ui = msgspec.field(default_factory=Ui)
     serving: Serving = msgspec.field(default_factory=Serving)
     """Metrics and health."""
+
+    def __post_init__(self) -> None:
+        if self.ui.enabled and not self.read_only.port:
+            raise ValueError("ui.enabled is true and readOnly.port 0, expected a port for the dashboard")
+        listening = {
+            "extender": (self.extender.address, self.extender.port),
+            "readOnly": (self.read_only.address, self.read_only.port),
+            "grpc": (self.grpc.address, self.grpc.port),
+            "serving": (self.serving.address, self.serving.port),
+        }
+        for (one, (address, port)), (other, (its_address, its_port)) in combinations(listening.items(), 2):
+            meet = address == its_address or not _ANYWHERE.isdisjoint((address, its_address))
+            if port and port == its_port and meet:
+                raise ValueError(f"{one}.port and {other}.port are both {port}, expected one for each")

@@ -17,7 +17,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from topowise import pods
+from topowise import files, pods
 from topowise.errors import ParseError, SourceError
 from topowise.runtime.config import ServingTls
 from topowise.runtime.listening import cannot
@@ -191,7 +191,7 @@ def _listen(server: grpc.aio.Server, address: str, tls: ServingTls | None) -> No
 
 def _credentials(tls: ServingTls) -> grpc.ServerCredentials:
     """Certificates that are read anew for new connections when their files have changed."""
-    stamp, current = _stamp(tls), _read(tls)
+    stamp, current = _stamp(tls), read_certificate(tls)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal stamp
@@ -200,7 +200,7 @@ def _credentials(tls: ServingTls) -> grpc.ServerCredentials:
             return None
         stamp = now
         try:
-            return _read(tls)
+            return read_certificate(tls)
         except SourceError as exc:
             log.warning("Renewed certificate cannot be used, keeping the old one", extra=kv(why=exc))
             return None
@@ -213,10 +213,11 @@ def _credentials(tls: ServingTls) -> grpc.ServerCredentials:
     )
 
 
-def _read(tls: ServingTls) -> grpc.ServerCertificateConfiguration:
+def read_certificate(tls: ServingTls) -> grpc.ServerCertificateConfiguration:
+    """As gRPC wants it. Raises SourceError."""
     try:
-        key, certificate = Path(tls.key_file).read_bytes(), Path(tls.cert_file).read_bytes()
-        ca = Path(tls.client_ca_file).read_bytes() if tls.client_ca_file else None
+        key, certificate = files.read_regular(tls.key_file), files.read_regular(tls.cert_file)
+        ca = files.read_regular(tls.client_ca_file) if tls.client_ca_file else None
     except OSError as exc:
         raise SourceError(exc.filename or tls.cert_file, f"cannot be read: {exc.strerror}") from exc
     return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)

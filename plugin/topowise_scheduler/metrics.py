@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Gauge, PlatformCollector, ProcessCollector
+from prometheus_client import CollectorRegistry, Gauge, Histogram, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -13,10 +13,12 @@ from topowise import __version__
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import KUBELET_REFUSALS
+from topowise_scheduler.shortage import CAUSES, Holes, Shortage, Waits
 
 PREFIX = "topowise_scheduler"
 _NAME = f"{PREFIX}_"
 _NOMINATIONS = ("written", "honoured", "elsewhere", "late", "moved", "withdrawn", "conflict", "failed")
+_WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 14400, 86400)
 
 
 class Counts(Collector):
@@ -111,6 +113,12 @@ class Counts(Collector):
             {"": events["evicted_for_alignment"]},
         )
         yield _counter(
+            "defragmentation_evictions",
+            "Pods that were evicted so that there is room in one piece for a declared shape.",
+            "",
+            {"": events["evicted_for_room"]},
+        )
+        yield _counter(
             "model_runs",
             "Verdicts that the arrays could not give and the one-node model gave, by cause.",
             "cause",
@@ -139,6 +147,62 @@ def _kubelets(ledger: Ledger) -> Metric:
     for labels, count in sorted(found.items()):
         family.add_metric(labels, count)
     return family
+
+
+class _Shortages(Collector):
+    """What `Shortage` has found at its last sync."""
+
+    def __init__(self, holes: Holes, waits: Waits) -> None:
+        self._holes = holes
+        self._waits = waits
+
+    def collect(self) -> Iterator[Metric]:
+        """Called at every scrape."""
+        family = GaugeMetricFamily(
+            _NAME + "largest_free_shape",
+            "The most of a resource that is free on one NUMA node: CPUs, bytes or devices.",
+            labels=["resource"],
+        )
+        for resource, amount in sorted(self._holes.largest().items()):
+            family.add_metric([resource], amount)
+        yield family
+        family = GaugeMetricFamily(
+            _NAME + "free_shapes",
+            "How many pieces of a size are free, each on one NUMA node: CPUs, bytes or devices.",
+            labels=["resource", "size"],
+        )
+        for resource, pieces in sorted(self._holes.pieces().items()):
+            for size, count in pieces.items():
+                family.add_metric([resource, str(size)], count)
+        yield family
+        causes = "; ".join(f'"{cause}": {words}' for cause, words in CAUSES.items())
+        family = GaugeMetricFamily(
+            _NAME + "waiting_pods_by_cause", f"Pending pods that were refused here. {causes}.", labels=["cause"]
+        )
+        for cause, count in self._waits.counts().items():
+            family.add_metric([cause], count)
+        yield family
+        family = GaugeMetricFamily(
+            _NAME + "longest_wait_seconds",
+            "For how long the pod has waited that has waited longest since it was refused here.",
+            labels=["cause"],
+        )
+        for cause, seconds in self._waits.longest().items():
+            family.add_metric([cause], seconds)
+        yield family
+
+
+def watch_shortage(made: CollectorRegistry, ledger: Ledger, answers: Answers) -> Shortage:
+    """Families of what `Shortage` finds; it is to be run."""
+    waited = Histogram(
+        _NAME + "waited_seconds",
+        "How long pods that were refused here have waited until they were bound.",
+        buckets=_WAIT_BUCKETS,
+        registry=made,
+    )
+    shortage = Shortage(ledger, answers, waited.observe)
+    made.register(_Shortages(shortage.holes, shortage.waits))
+    return shortage
 
 
 def registry(ledger: Ledger, answers: Answers) -> CollectorRegistry:

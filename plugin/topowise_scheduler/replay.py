@@ -8,9 +8,10 @@ was nothing that could be read, the command fails.
 from __future__ import annotations
 
 import gzip
+import os
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -21,6 +22,7 @@ import msgspec
 from topowise import cpuset
 from topowise.errors import TopowiseError
 from topowise.pods import Pod
+from topowise.runtime.progress import Progress
 from topowise_scheduler.kubelet import (
     Device,
     Kubelet,
@@ -156,15 +158,16 @@ def apply(kubelet: Kubelet, event: Event) -> dict[str, Any]:
     return result
 
 
-def main_replay(path: str) -> int:
+def main_replay(path: str, progress: Callable[[str], None] | None = None) -> int:
     """`topowise-scheduler replay FILE[.gz]`: one result a line on stdout. The exit status, 1 if there was no result."""
-    count = 0
+    count, progress = 0, progress or Progress()
     try:
-        with _open(path) as lines:
+        with _open(path) as (lines, share):
             write = sys.stdout.buffer.write
             for result in replay(lines):
                 write(_encode(result) + b"\n")
                 count += 1
+                progress(f"{count} scenarios done{share()}")
             sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise
@@ -179,14 +182,19 @@ def main_replay(path: str) -> int:
 
 
 @contextmanager
-def _open(path: str) -> Iterator[BinaryIO]:
-    """The lines of a file, or of stdin for "-", unpacked if they are packed."""
+def _open(path: str) -> Iterator[tuple[BinaryIO, Callable[[], str]]]:
+    """The lines of a file, or of stdin for "-", unpacked if they are packed; and how much of a file was read so far."""
     with cast("BufferedReader", sys.stdin.buffer) if path == "-" else Path(path).open("rb") as file:
+        size = os.fstat(file.fileno()).st_size if file.seekable() else 0
+
+        def share() -> str:
+            return f", {100 * file.tell() // size} % of {path}" if size else ""
+
         if file.peek(2)[:2] == _GZIP_MAGIC:
             with gzip.open(file, "rb") as unpacked:
-                yield cast("BinaryIO", unpacked)
+                yield cast("BinaryIO", unpacked), share
         else:
-            yield file
+            yield file, share
 
 
 def _admit(kubelet: Kubelet, event: Event) -> dict[str, Any]:

@@ -22,6 +22,8 @@ Amounts = tuple[tuple[str, int], ...]
 _NOBODY = "\0"
 # What no device plugin can be registered for.
 _NATIVE = frozenset(("cpu", "memory", "ephemeral-storage"))
+_CONTAINER_BYTES = 512
+_AMOUNT_BYTES = 200
 # What every node allocatable has.
 _ALWAYS_KNOWN = frozenset(("cpu", "memory"))
 
@@ -105,15 +107,16 @@ class PodRequests:
     """What pods with these needs ask for; pods that ask for the same share it.
 
     `ungated` is what such a pod needs where the gate PodLevelResources is off, None if that is the same. `shape` is
-    equal for equal needs (PodRecord).
+    equal for equal needs (PodRecord). `size` is bytes, about.
     """
 
-    __slots__ = ("__weakref__", "_forms", "_one", "_ways", "needs", "shape", "ungated")
+    __slots__ = ("__weakref__", "_forms", "_one", "_ways", "needs", "shape", "size", "ungated")
 
     def __init__(self, needs: Needs, ungated: Needs | None = None, shape: bytes = b"") -> None:
         self.needs = needs
         self.ungated = ungated
         self.shape = shape
+        self.size = _size(needs)
         self._ways: _Ways | None = None
         self._one: PodForm | None = None
         self._forms: dict[_Way, PodForm] = {}
@@ -215,6 +218,12 @@ def _way(gates: Gates, ways: _Ways) -> _Way:
         # Without pod-level resources, or with managers of them, nobody is left alone.
         managers or not pod_level or not ways.pod_level or how.pod_level_pods_are_not_aligned,
     )
+
+
+def _size(needs: Needs) -> int:
+    """Names and amounts are kept several times over, by who looks at them."""
+    amounts = [name for one in needs.containers for name in (*one.requests, *one.limits)]
+    return _CONTAINER_BYTES * len(needs.containers) + sum([_AMOUNT_BYTES + len(name) for name in amounts])
 
 
 def _sorted(amounts: dict[str, int] | None) -> Amounts | None:

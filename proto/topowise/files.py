@@ -1,15 +1,22 @@
 """Files that others can replace: by a FIFO that nobody writes, a device without an end, or something enormous.
 
 Opening a FIFO waits for a writer and /dev/zero never ends, so what is read from the host goes through here: it is not
-waited for, must be a regular file, and has a size.
+waited for, must be a regular file, and has a size. So does what a
+configuration names, and a configuration itself: they lie in folders that others may write.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import ssl
 import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Final
+
+MOST_BYTES: Final = 1 << 20
+"""More than any configuration, token or bundle of certificates has."""
 
 _CHUNK: Final = 1 << 16
 
@@ -31,7 +38,7 @@ def open_regular(path: str | os.PathLike[str], most: int) -> tuple[int, os.stat_
     return descriptor, status
 
 
-def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+def read_regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
     """All of a file. Raises OSError, also for one that turns out to have more than `most` bytes."""
     descriptor, _ = open_regular(path, most)
     try:
@@ -47,3 +54,27 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
         return content
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[str]:
+    """A name by which a library that takes names only reads the file that was looked at, whatever is put into its place
+    meanwhile. Raises OSError."""
+    descriptor, _ = open_regular(path, most)
+    try:
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
+
+
+def trusting(path: str | os.PathLike[str]) -> ssl.SSLContext:
+    """For clients: a context that trusts a bundle of CA certificates only. Raises OSError or ssl.SSLError."""
+    with regular(path) as name:
+        return ssl.create_default_context(cafile=name)
+
+
+def load_chain(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    """Gives a context its own certificate; without a file for the key it is in the same one. Raises OSError or
+    ssl.SSLError."""
+    with ExitStack() as stack:
+        context.load_cert_chain(*[stack.enter_context(regular(path)) for path in (certificate, key) if path])

@@ -25,7 +25,7 @@ _MAX_TEXT = 100
 INT64_MAX = (1 << 63) - 1
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _ratio(text: str) -> tuple[int, int]:
     """(numerator, denominator), the denominator a positive power of ten."""
     match = _GRAMMAR.fullmatch(text) if len(text) <= _MAX_TEXT else None

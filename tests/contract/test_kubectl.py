@@ -17,6 +17,18 @@ async def test_get_prints_the_columns_of_the_definition(api: Client, kubectl: An
     assert row.split()[:3] == [name, "restricted", "5"]
 
 
+async def test_get_wide_has_devices(api: Client, kubectl: Any) -> None:
+    name = api.name()
+    made = nrt(name, "5")
+    amounts = {"capacity": "2", "allocatable": "2", "available": "1"}
+    made["zones"][0]["resources"].append({"name": "nvidia.com/gpu", **amounts})
+    await api.ok("POST", NRT, made)
+    head, row = (await kubectl("get", "noderesourcetopologies", name, "-o", "wide")).splitlines()
+    at = head.index("GPU-0")
+    assert row[at : head.index("GPU-1")].strip() == "1"
+    assert "GPU-1" in head
+
+
 async def test_get_knows_the_short_name_and_prints_yaml(api: Client, kubectl: Any) -> None:
     name = api.name()
     await api.ok("POST", NRT, nrt(name))

@@ -2,5 +2,6 @@
 
 from daemons import api, server, start
 from exporter_setup import config, kubelet
+from kept_demo import environment
 
-__all__ = ["api", "config", "kubelet", "server", "start"]
+__all__ = ["api", "config", "environment", "kubelet", "server", "start"]

@@ -8,17 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from demo import playing
 from demo.__main__ import LINK
+from kept_demo import REPOSITORY, commands_of, run, typed
 from sandbox import kept
 
-REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs/quick-start.md"
 # What a command shows, at the latest after a while: who types is slower than a scheduler.
 SHOWS = {
@@ -33,65 +31,25 @@ SHOWS = {
 
 
 def tour() -> list[str]:
-    text = PAGE.read_text().partition("## Without a cluster")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """kubectl finds the plug-in of this tree, and the demo's directory is in one of the test's."""
-    binaries, temporary = tmp_path / "bin", Path("/tmp") / f"tour-{os.getpid()}"
-    binaries.mkdir()
-    temporary.mkdir()
-    plugin = binaries / "kubectl-topowise"
-    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m topowise_scheduler.kubectl "$@"\n')
-    plugin.chmod(0o755)
-    own = {"PATH": f"{binaries}:{os.environ['PATH']}", "TMPDIR": str(temporary), "HOME": str(tmp_path)}
-    yield {**os.environ, **own}
-    kept.stop(LINK)
-    shutil.rmtree(temporary)
-
-
-def run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
-
-
-def typed(command: str, environment: dict[str, str]) -> str:
-    """The output, once it is what the page promises. `export` is kept for the commands after it."""
-    if command.startswith("export "):
-        script = f'{command} && printf \'%s\\n\' "$KUBECONFIG" "$PATH"'
-        said = run(["bash", "-c", script], environment)
-        config, path = said.stdout.splitlines()
-        # The plug-in of this tree stays the first.
-        environment |= {"KUBECONFIG": config, "PATH": f"{environment['PATH'].partition(':')[0]}:{path}"}
-        return said.stdout
-    reads = command.startswith(("kubectl get", "kubectl topowise"))
-    deadline = time.monotonic() + (60 if reads else 0)
-    while True:
-        ran = run(command.split(), environment)
-        if SHOWS.get(command, "") in ran.stdout and (ran.returncode == 0 or "explain" in command):
-            return ran.stdout
-        assert time.monotonic() < deadline, f"{command}: {ran.stdout}{ran.stderr}"
-        time.sleep(0.2)
+    return commands_of(PAGE.read_text().partition("## Without a cluster")[2].partition("\n## ")[0])
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
 @pytest.mark.skipif(bool(kept.running(LINK)), reason="a demo is kept running in this checkout")
 def test_the_tour_works_as_printed(environment: dict[str, str]) -> None:
     commands = tour()
-    printed = typed(commands[0], environment)
+    printed = typed(commands[0], environment, SHOWS)
     assert playing.REACH in printed
     address = re.search(r"dashboard +(http://\S+/ui)", printed)
     assert address is not None
     for command in commands[1:-1]:
-        typed(command, environment)
+        typed(command, environment, SHOWS)
     page = subprocess.run(["curl", "-sf", address[1]], capture_output=True, text=True, check=True)
     assert "<title>" in page.stdout
     again = run(["make", "demo", "KEEP=1"], environment)
     assert "a demo is running already; make demo-stop ends it" in again.stderr
-    assert "topology.node.k8s.io" in typed("kubectl explain noderesourcetopologies.zones", environment)
-    typed(commands[-1], environment)
+    assert "topology.node.k8s.io" in typed("kubectl explain noderesourcetopologies.zones", environment, SHOWS)
+    typed(commands[-1], environment, SHOWS)
     assert not list(Path(environment["TMPDIR"]).iterdir())
     assert not LINK.is_symlink()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +13,19 @@ import pytest
 from daemons import Start, assert_eventually
 from exporter_setup import FakeKubelet
 from faults import assert_said_once
+from faults.clock import Clock
 from faults.site import pod, site
 from sandbox.apiserver import ApiServer
 
-_LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketime*MT.so.1"))
 DAY_S = 86400.0
 
 
-class Clock:
-    """The wall clock of processes that are started from now on."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self.jump("+0")
-
-    def jump(self, to: str) -> None:
-        """Moves it against the true time: "+1d"."""
-        self._file.write_text(f"{to}\n")
-
-
 @pytest.fixture
-def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    if not _LIBRARIES:
-        pytest.skip("no libfaketime in /usr/lib/*/faketime (Debian: apt install faketime)")
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock(tmp_path / "clock")
-    monkeypatch.setenv("LD_PRELOAD", str(_LIBRARIES[0]))
-    monkeypatch.setenv("FAKETIME_TIMESTAMP_FILE", str(tmp_path / "clock"))
-    monkeypatch.setenv("FAKETIME_NO_CACHE", "1")
-    # As the kernel has it: settimeofday and NTP move one clock, and not the other.
-    monkeypatch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
-    yield made
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
 
 
 async def metric(session: aiohttp.ClientSession, port: int, name: str) -> float:

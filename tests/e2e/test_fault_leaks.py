@@ -18,12 +18,12 @@ import aiohttp
 import msgspec
 import pytest
 
+import hostile
 from daemons import Start, assert_eventually
 from exporter_setup import FakeKubelet
 from faults import Usage, syncs, usage
 from sandbox.apiserver import ApiServer
-from scheduler_process import NRT, Service
-from scheduling import NODE_STATUS
+from scheduler_process import Service
 
 REPETITIONS = round(10_000 * float(os.environ.get("TOPOWISE_REPETITIONS", "1")))
 _AT_ONCE = 8
@@ -53,13 +53,13 @@ async def metrics(session: aiohttp.ClientSession, port: int) -> dict[str, float]
 class Lives:
     """Pods that are decided, bound by the service, and deleted."""
 
-    def __init__(self, server: ApiServer, service: Service, session: aiohttp.ClientSession) -> None:
+    def __init__(self, server: ApiServer, service: Service, session: aiohttp.ClientSession, names: list[str]) -> None:
         self._server = server
         self._service = service
         self._session = session
         self._number = 0
         self.failed = 0
-        self.names = [f"n{node:02d}" for node in range(_NODES)]
+        self.names = names
 
     async def one(self) -> None:
         """filter, prioritize, bind, delete; every fourth is given up before its bind."""
@@ -99,16 +99,11 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
 ) -> None:
     service = Service(server, tmp_path)
     service.config["reservations"] = {"ttl": "5s"}
-    for number in range(_NODES):
-        server.create("nodes", {"metadata": {"name": f"n{number:02d}"}, "status": NODE_STATUS})
-        cpu = {"name": "cpu", "capacity": "64", "allocatable": "64", "available": "64"}
-        zones = [{"name": f"node-{zone}", "type": "Node", "resources": [cpu]} for zone in range(2)]
-        attributes = [{"name": "topologyManagerPolicy", "value": "single-numa-node"}]
-        server.create(NRT, {"metadata": {"name": f"n{number:02d}"}, "attributes": attributes, "zones": zones})
+    names = hostile.nodes(server, _NODES)
     process = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready, within=60)
     async with aiohttp.ClientSession() as session:
-        lives = Lives(server, service, session)
+        lives = Lives(server, service, session, names)
 
         async def empty() -> bool:
             now = await metrics(session, service.health_port)
@@ -136,6 +131,16 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
         assert lives.failed < REPETITIONS / 20
         assert not process.lines("Traceback")
         assert len(process.log.splitlines()) < 20, process.log[-3000:]
+
+
+async def test_hostile_pods_leave_nothing_in_the_service(
+    server: ApiServer, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is warmed up but by one pod of each kind, as they would be the first to fill caches."""
+    began = time.monotonic()
+    before, after = await hostile.usage_around(server, start, tmp_path, REPETITIONS // 5)
+    tell(capsys, f"{REPETITIONS // 5} hostile pods in {time.monotonic() - began:.0f}s", before, after)
+    assert_same(before, after, before.rss // 10)
 
 
 async def test_ten_thousand_syncs_leave_nothing_in_the_exporter(

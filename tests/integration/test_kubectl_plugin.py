@@ -119,10 +119,9 @@ async def test_kubectl_finds_it_and_nodes_lists_them(run: Run, cluster: None) ->
     # The reported pod has the three CPUs of zone 0 that are not the system's.
     assert "0+4 of 7" in first
     assert "3+4 of 7" in second
-    assert (await run("nodes", "-o", "name")).out == "n1\nn2\n"
+    assert (await run("nodes", "-o", "name")).out == "node/n1\nnode/n2\n"
     listed = json.loads((await run("nodes", "-o", "json")).out)
-    assert [one["metadata"]["name"] for one in listed["items"]] == ["n1", "n2"]
-    assert listed["items"][0]["metadata"]["managedFields"][0]["manager"] == "topowise-exporter"
+    assert [(one["node"], one["free"]["cpu"]) for one in listed] == [("n1", "4"), ("n2", "7")]
 
 
 async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster: None) -> None:
@@ -135,7 +134,7 @@ async def test_node_draws_what_is_reported_and_what_came_since(run: Run, cluster
     assert (await run("node", "n1", "-o", "svg")).out.startswith("<svg ")
     answer = await run("node", "n3")
     assert (answer.status, answer.out) == (2, "")
-    assert answer.err == "error: node n3: expected the name of a reported node: n1, n2\n"
+    assert answer.err == "error: node n3: no such node is reported, expected the name of a reported node: n1, n2\n"
 
 
 async def test_explain_counts_pods_that_no_report_tells_of(
@@ -191,7 +190,7 @@ async def test_fits_simulate_and_defrag(run: Run, cluster: None, tmp_path: Path)
     assert (result["already"], result["moves"]) == (4, 0)
     assert (await run("defrag", "-f", file)).status == 1
     # Nothing was written.
-    assert (await run("nodes", "-o", "name")).out == "n1\nn2\n"
+    assert (await run("nodes", "-o", "name")).out == "node/n1\nnode/n2\n"
 
 
 async def test_doctor(run: Run, cluster: None, server: ApiServer, api: Api) -> None:
@@ -239,6 +238,8 @@ async def test_kubectl_completes_it(run: Run, cluster: None, tmp_path: Path) -> 
         (["node", "n"], ["n1", "n2"]),
         (["explain", ""], ["held", "late"]),
         (["explain", "-n", "kube-s"], ["kube-system"]),
+        (["fits", "po/"], ["po/held", "po/late"]),
+        (["nodes", "n1", "n2"], ["n2"]),
         (["nodes", "--context", ""], ["topowise-sandbox"]),
     ):
         answer = await run("topowise", *words, plugin="__complete")

@@ -39,13 +39,13 @@ class Node(NamedTuple):
 def node(rng: Random, policy: str | None = None, *, load: int | None = None) -> Node:
     """A node with up to `load` pods."""
     while True:
-        machine = _machine(rng)
-        config = _configuration(rng, machine, policy or rng.choice(POLICIES))
+        made = machine(rng)
+        config = configuration(rng, made, policy or rng.choice(POLICIES))
         checked = rng.random() < 0.7
         integers = rng.random() < 0.9
         version = version_of(rng.choice(VERSIONS))
         try:
-            kubelet = Kubelet(machine, config, version=version, predicates=checked, integer_scores=integers)
+            kubelet = Kubelet(made, config, version=version, predicates=checked, integer_scores=integers)
         except (KubeletStartError, ConfigError):
             continue
         empty = kubelet.fork()
@@ -79,7 +79,7 @@ def pod(rng: Random, uid: str = "new") -> pods.Pod:
     )
 
 
-def _machine(rng: Random) -> Machine:
+def machine(rng: Random) -> Machine:
     zones = rng.choice((1, 2, 2, 2, 3, 4, 4, 5, 8, 8))
     ids = sorted(rng.sample(range(zones + 3), zones)) if rng.random() < 0.2 else list(range(zones))
     threads = rng.choice((1, 2, 2, 2))
@@ -137,7 +137,7 @@ def _devices(rng: Random, ids: list[int]) -> list[DevicePlugin]:
     return plugins
 
 
-def _configuration(rng: Random, machine: Machine, policy: str) -> KubeletConfiguration:
+def configuration(rng: Random, machine: Machine, policy: str) -> KubeletConfiguration:
     fields: dict[str, Any] = {
         "topologyManagerPolicy": policy,
         "topologyManagerScope": rng.choice(("container", "container", "pod")),

@@ -22,7 +22,7 @@ from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
-from topowise_scheduler.extender.replies import Observer, Reply, Verb
+from topowise_scheduler.extender.replies import NotReady, Observer, Reply, Verb
 from topowise_scheduler.extender.verbs import Verbs, table
 from topowise_scheduler.fit_together import Fitting
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
@@ -183,9 +183,10 @@ class Service:
         *,
         nominates: Iterable[str] = (),
         seen: Callable[[pods.Pod], None] | None = None,
+        clock: Clock | None = None,
         **options: Any,
     ) -> None:
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self.engine = Engine()
         self.ledger = Ledger(self.engine, self.clock, **options)
         self.records = Records(tuple(nominates), seen)
@@ -198,14 +199,16 @@ class Service:
         not_ready = options.pop("not_ready", lambda: None)
         return Verbs(self.answers, Evictions(self.ledger, self.answers, Budgets()), not_ready, **options)
 
-    def served(self, api: Api | None = None, observer: Observer | None = None) -> dict[str, Verb]:
+    def served(
+        self, api: Api | None = None, observer: Observer | None = None, not_ready: NotReady = lambda: None
+    ) -> dict[str, Verb]:
         """All verbs of kube-scheduler's protocol."""
         api = api or NoApi()
         return table(
-            self.verbs(observer=observer),
-            Binder(api, self.ledger, self.records, lambda: None, observer=observer),
-            Explainer(api, self.view, lambda: None),
-            FittingVerb(self.fitting(), lambda: None),
+            self.verbs(observer=observer, not_ready=not_ready),
+            Binder(api, self.ledger, self.records, not_ready, observer=observer),
+            Explainer(api, self.view, not_ready),
+            FittingVerb(self.fitting(), not_ready),
         )
 
     def fitting(self, most_reserved: int = 0) -> Fitting:

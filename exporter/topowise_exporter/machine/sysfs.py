@@ -17,8 +17,6 @@ from topowise import cpuset, files
 # -1 is the only negative number the kernel prints in what we read ("unknown"); 18 digits fit into 64 bits.
 _INTEGER = re.compile(r"-1|[0-9]{1,18}")
 _SUFFIX = re.compile(r"[0-9]{1,9}")
-# Attributes have a page at most, and lists of CPUs and /proc/meminfo some of them.
-_MOST_BYTES = 1 << 20
 
 
 class Tree:
@@ -35,7 +33,7 @@ class Tree:
     def text(self, path: str, instead: str | None = None) -> str | None:
         """The content without surrounding white space and NULs (some kernels end a file with one)."""
         try:
-            content = files.read_regular(f"{self.root}/{path}", _MOST_BYTES)
+            content = files.read_regular(f"{self.root}/{path}")
         except OSError as exc:
             is_missing = isinstance(exc, FileNotFoundError | NotADirectoryError)
             if instead is not None or not is_missing:

@@ -25,7 +25,7 @@ from sandbox.apiserver.registry import Registry, WriteOptions
 from sandbox.apiserver.routing import Target
 from sandbox.apiserver.sending import Sender
 from sandbox.apiserver.strategy import Site
-from sandbox.apiserver.watches import OpenStreams, WatchOptions
+from sandbox.apiserver.watches import OpenStreams, Stream, WatchOptions
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,15 @@ class Front:
             assert target.site is not None, "only a resource is watched"
             return await self._sender.stream(request, asked, self._registry.store, target.site, answer, rate)
         return await self._sender.send(request, asked, answer, rate)
+
+    def open_watch(self, request: web.Request) -> Stream:
+        """The stream that a watch would be answered with. Raises StatusError."""
+        target = routing.locate(self._registry.catalog, request.path)
+        if target.site is None:
+            raise routing.missing(self._registry.catalog, target)
+        return Stream(
+            self._registry.store, target.site, self._watch_options(request, target.site), _asked(request, target)
+        )
 
     async def _controlled(self, request: web.Request) -> web.Response:
         try:

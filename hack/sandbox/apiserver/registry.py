@@ -6,13 +6,14 @@ interleaves and an answer's resourceVersion is the one its event carries. A writ
 
 from __future__ import annotations
 
-import datetime
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from sandbox import simulated_time
 from sandbox.apiserver import crds, ownership, paging, patches, pods, selectors, strategy
 from sandbox.apiserver.deletion import CRDS, Remover
 from sandbox.apiserver.errors import (
@@ -56,16 +57,27 @@ class Written(NamedTuple):
 
 
 def utc_now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return simulated_time.utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def new_uid() -> str:
+    return str(uuid.uuid4())
 
 
 class Registry:
-    """The API's behaviour. `now` gives timestamps as the API spells them."""
+    """The API's behaviour. `now` gives timestamps as the API spells them, `new_uid` the uid of an object."""
 
-    def __init__(self, catalog: Catalog, store: Store, now: Callable[[], str] = utc_now) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        store: Store,
+        now: Callable[[], str] = utc_now,
+        new_uid: Callable[[], str] = new_uid,
+    ) -> None:
         self.catalog = catalog
         self.store = store
         self._now = now
+        self._new_uid = new_uid
         self._remover = Remover(catalog, store, now)
 
     # Reading
@@ -86,7 +98,7 @@ class Registry:
         if obj["metadata"].get("resourceVersion"):
             raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         obj, warnings = self._pruned(site, obj, options)
-        prepared = strategy.prepare_create(site, obj, self._now())
+        prepared = strategy.prepare_create(site, obj, self._now(), self._new_uid())
         recorded = ownership.record_update(None, prepared, self._writer(site, options), strategy.rules_of(site))
         return self._insert(site, recorded, options, warnings)
 
@@ -148,7 +160,8 @@ class Registry:
                 raise not_found(site.resource.key, site.name)
             empty: Json = {"metadata": {}}
             applied = ownership.apply(empty, config, writer, rules, force=True)
-            return self._insert(site, strategy.prepare_create(site, applied, self._now()), options, warnings)
+            prepared = strategy.prepare_create(site, applied, self._now(), self._new_uid())
+            return self._insert(site, prepared, options, warnings)
         old = revision.object
         applied = ownership.apply(strategy.in_version(site, old), config, writer, rules, force=options.force)
         # An apply need not name a resourceVersion, whatever the kind asks of other updates.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -14,7 +15,7 @@ from sandbox.apiserver.errors import Json
 from sandbox.apiserver.http import MAX_BODY, Front
 from sandbox.apiserver.journal import Entry, Journal
 from sandbox.apiserver.levers import Levers
-from sandbox.apiserver.registry import Registry, WriteOptions
+from sandbox.apiserver.registry import Registry, WriteOptions, new_uid
 from sandbox.apiserver.store import Store
 from sandbox.apiserver.strategy import Site
 from sandbox.apiserver.watches import OpenStreams
@@ -27,7 +28,7 @@ class ApiServer:
 
     `port` 0 picks a free one. `token` asks every request for that bearer token. `window` bounds the watch events kept
     for each resource, `bookmark_every` is the seconds between bookmarks (a real server takes about 60), `log` bounds
-    the requests remembered.
+    the requests remembered. `new_uid` gives the uids of objects.
     """
 
     def __init__(
@@ -38,11 +39,12 @@ class ApiServer:
         window: int = 4096,
         bookmark_every: float = 60.0,
         log: int = 1000,
+        new_uid: Callable[[], str] = new_uid,
     ) -> None:
         self.token = token
         self.store = Store(window)
         self.catalog = builtin.catalog()
-        self.registry = Registry(self.catalog, self.store)
+        self.registry = Registry(self.catalog, self.store, new_uid=new_uid)
         self.journal = Journal(log)
         self.streams = OpenStreams()
         self.levers = Levers(self.streams, self.store)
@@ -84,6 +86,11 @@ class ApiServer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+    @property
+    def front(self) -> Front:
+        """What answers requests, with or without a socket."""
+        return self._front
 
     def kubeconfig(self, path: Path) -> Path:
         """Writes a kubeconfig for kubectl and client libraries."""

@@ -77,7 +77,8 @@ class Collection:
         # Number of the newest event no longer in the window: resuming from before it is not possible.
         self.floor = 0
         self.appended = 0
-        self.watches: set[Watch] = set()
+        # In the order in which they were opened.
+        self.watches: dict[Watch, None] = {}
         self._sorted: list[Revision] | None = None
 
     def append(self, event: Event) -> None:
@@ -108,7 +109,7 @@ class Watch:
         self._position = position
         self._changed = asyncio.Event()
         self.closed = False
-        collection.watches.add(self)
+        collection.watches[self] = None
 
     def take(self) -> list[Event]:
         """Events since the last call. Closes the watch instead when some of them are gone from the window."""
@@ -130,7 +131,7 @@ class Watch:
 
     def close(self) -> None:
         self.closed = True
-        self._collection.watches.discard(self)
+        self._collection.watches.pop(self, None)
         self._changed.set()
 
 

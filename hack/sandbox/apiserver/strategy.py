@@ -105,7 +105,7 @@ def check_identity(site: Site, obj: Json) -> Json:
     return {**obj, "kind": resource.kind, "apiVersion": site.api_version, "metadata": {**metadata, **place}}
 
 
-def prepare_create(site: Site, obj: Json, now: str) -> Json:
+def prepare_create(site: Site, obj: Json, now: str, uid: str) -> Json:
     """A new object as it will be stored (without resourceVersion). Raises StatusError 422."""
     resource = site.resource
     metadata = {name: value for name, value in obj["metadata"].items() if name not in _SERVER_FIELDS}
@@ -122,7 +122,7 @@ def prepare_create(site: Site, obj: Json, now: str) -> Json:
             "",
             [cause("FieldValueRequired", "Required value: name or generateName is required", "metadata.name")],
         )
-    metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": now}
+    metadata |= {"uid": uid, "creationTimestamp": now}
     if resource.has_generation:
         metadata["generation"] = 1
     prepared = {**obj, "metadata": metadata}

@@ -180,13 +180,13 @@ class OpenStreams:
     """The watches being served."""
 
     def __init__(self) -> None:
-        self._open: set[Stream] = set()
+        self._open: dict[Stream, None] = {}
 
     def add(self, stream: Stream) -> None:
-        self._open.add(stream)
+        self._open[stream] = None
 
     def discard(self, stream: Stream) -> None:
-        self._open.discard(stream)
+        self._open.pop(stream, None)
 
     def __len__(self) -> int:
         return len(self._open)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -22,14 +21,15 @@ from topowise import pods
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise_scheduler.kubelet import Admission
+from topowise_exporter.machine import Machine
+from topowise_scheduler.kubelet import Admission, DevicePlugin
 
 # State files are written at every admission; in memory that costs next to nothing.
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A pod that a kubelet would not have; `at` is monotonic."""
+    """A pod that a kubelet would not have; `at` is the event loop's time."""
 
     node: str
     pod: pods.Pod
@@ -61,19 +61,29 @@ class Fleet:
         self.nodes: dict[str, HollowNode] = {}
         self.refusals: list[Refusal] = []
 
-    def add(self, name: str, machine: machines.Machine, config: KubeletConfiguration) -> HollowNode:
-        """A node more. Raises KubeletStartError if a kubelet would not start like this."""
+    def add(
+        self,
+        name: str,
+        machine: machines.Machine | Machine,
+        config: KubeletConfiguration,
+        *,
+        devices: Sequence[DevicePlugin] | None = None,
+        reporting: Reporting | None = None,
+    ) -> HollowNode:
+        """A node more, of a machine as described or as scanned; `devices` None: those of its PCI functions. Raises
+        KubeletStartError if a kubelet would not start like this."""
         directory = Path(self._directory.name) / name
         directory.mkdir()
         node = self.nodes[name] = HollowNode(
             self._api,
             name,
-            scanned(machine),
+            scanned(machine) if isinstance(machine, machines.Machine) else machine,
             config,
             directory,
             pace=self._pace,
-            reporting=self._reporting,
-            refused=lambda pod, decision: self._note(Refusal(name, pod, decision, time.monotonic())),
+            reporting=reporting or self._reporting,
+            devices=devices,
+            refused=lambda pod, decision: self._note(Refusal(name, pod, decision, _now())),
             seed=self._seed,
         )
         return node
@@ -120,7 +130,7 @@ class Fleet:
 
     @property
     def held(self) -> list[tuple[float, EventType, pods.Pod]]:
-        """What is kept, with the monotonic time at which it came."""
+        """What is kept, with the event loop's time at which it came."""
         return self._held or []
 
     def release(self) -> None:
@@ -134,7 +144,7 @@ class Fleet:
     def replace(self, items: list[pods.Pod]) -> None:
         """Everything there is."""
         if self._held is not None:
-            self._held += [(time.monotonic(), "ADDED", item) for item in items]
+            self._held += [(_now(), "ADDED", item) for item in items]
             return
         by_node: dict[str, list[pods.Pod]] = {}
         for item in items:
@@ -145,7 +155,7 @@ class Fleet:
     def apply(self, event: EventType, item: pods.Pod) -> None:
         """One change, told to the node it is about."""
         if self._held is not None:
-            self._held.append((time.monotonic(), event, item))
+            self._held.append((_now(), event, item))
             return
         node = self.nodes.get(item.spec.nodeName)
         if node is not None:
@@ -162,3 +172,7 @@ class Fleet:
             tasks.create_task(Reflector(self._api, "/api/v1/pods", pods.decode, self).run(), name="fleet watch")
             for node in self.nodes.values():
                 tasks.create_task(node.run(), name=node.name)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

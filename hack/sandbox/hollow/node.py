@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -15,6 +16,7 @@ from sandbox.kubelet.root import Root
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration, with_defaults
 from topowise_exporter.machine import Machine
+from topowise_scheduler.kubelet import DevicePlugin
 
 
 class HollowNode:
@@ -30,6 +32,7 @@ class HollowNode:
         *,
         pace: Pace,
         reporting: Reporting,
+        devices: Sequence[DevicePlugin] | None = None,
         refused: Refused | None = None,
         seed: int = 0,
     ) -> None:
@@ -37,7 +40,7 @@ class HollowNode:
         self.name = name
         self.root = directory
         self.config = with_defaults(config)
-        self.kubelet = EmulatedNode(machine, self.config)
+        self.kubelet = EmulatedNode(machine, self.config, devices)
         random = Random(f"{name} {seed}")
         self.reporter = Reporter(
             api, name, machine, self.config, self.kubelet, directory, reporting=reporting, random=random

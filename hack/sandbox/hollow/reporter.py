@@ -22,6 +22,7 @@ from sandbox.kubelet.pace import Seconds
 from sandbox.kubelet.podresources import PodResourcesServicer
 from topowise import nrt, numatopology
 from topowise.errors import ApiError, SourceError
+from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.backoff import Backoff
@@ -40,7 +41,7 @@ from topowise_exporter.observe import Observer
 from topowise_exporter.publish import numatopology as volcano
 from topowise_exporter.publish import topology
 from topowise_exporter.publish.topology import Observation, Publishing
-from topowise_exporter.publish.writer import Writer, topology_writer
+from topowise_exporter.publish.writer import Writer, same_topology
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +89,9 @@ class Reporter:
             self._looker = _Exporter(machine, config, podresources, root)
         else:
             self._looker = _Halves(machine, config, podresources, root)
-        self._writers: list[Writer[Any]] = [topology_writer(api, name)]
+        self._writers: list[Writer[Any]] = [
+            Writer(api, paths.path(nrt.PATH, name), same_topology, nrt.decode, nrt.KIND, _now, random.uniform)
+        ]
         if reporting.numatopology:
             path = f"{numatopology.PATH}/{name}"
             self._writers.append(Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND))
@@ -98,7 +101,7 @@ class Reporter:
         self._true: nrt.NodeResourceTopology | None = None
         self.written = 0
         self.reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
-        """When the node was looked at and when that was published, monotonic; newest last."""
+        """When the node was looked at and when that was published, by the event loop's clock; newest last."""
         self.marks: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         """The same of looks at a kubelet that was not to be believed."""
 
@@ -133,20 +136,27 @@ class Reporter:
         """What an exporter would see now. Raises SourceError if it would not believe it."""
         return await self._looker.observe()
 
+    async def check(self) -> None:
+        """As the daemon does when its object has changed: what somebody else did to it is undone."""
+        if await self._writers[0].check() is not None:
+            self._published = None
+            self._stale.set()
+
     async def _publish(self, *, lag: float) -> None:
         self._is_writing = True
         self._stale.clear()
-        now = time.monotonic()
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         try:
             seen = await self.observe()
         except SourceError as exc:
             log.info("Nothing to publish", extra=kv(node=self._name, why=exc))
             await self._mark(lag)
-            self.marks.append((now, time.monotonic()))
+            self.marks.append((now, loop.time()))
         else:
             if seen != self._published:
                 await self._publish_seen(seen, lag)
-            self.reports.append((now, time.monotonic()))
+            self.reports.append((now, loop.time()))
         self._is_writing = False
 
     async def _mark(self, lag: float) -> None:
@@ -188,7 +198,7 @@ class _Exporter(Observer):
     def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
         socket = str(root / "pod-resources/kubelet.sock")
         settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root), podresources_socket=socket)
-        super().__init__(settings, podresources, _Known(config))
+        super().__init__(settings, podresources, _Known(config), _now)
         self._known = machine
 
     async def observe(self) -> Observation:
@@ -249,3 +259,7 @@ class _Directly(PodResources):
         answer = await getattr(servicer, method)(None, None)
         encoded: bytes = answer.SerializeToString(deterministic=True)
         return encoded
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

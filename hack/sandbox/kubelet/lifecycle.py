@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
 import msgspec
 
+from sandbox import simulated_time
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Pace, Startup
 from sandbox.kubelet.registration import register
@@ -81,7 +80,7 @@ class Lifecycle:
         self._tasks: set[asyncio.Task[None]] = set()
         self._moving = 0
         self.history: deque[tuple[float, str]] = deque(maxlen=_HISTORY)
-        """What happened on the node, newest last, with the monotonic time; for people."""
+        """What happened on the node, newest last, with the event loop's time; for people."""
 
     @property
     def is_busy(self) -> bool:
@@ -131,7 +130,7 @@ class Lifecycle:
     async def restart(self, startup: Startup) -> None:
         """The kubelet goes down between two pods, and the next process starts; containers run on meanwhile."""
         async with self._loop:
-            self.history.append((time.monotonic(), "kubelet restarts"))
+            self.history.append((asyncio.get_running_loop().time(), "kubelet restarts"))
             active = [pod for uid, pod in self._known.items() if self.node.runs(uid)]
             self.node.is_blind = True
             self._root.make_socket_file()
@@ -141,7 +140,8 @@ class Lifecycle:
                 if not decision.admitted:
                     # It ran, so no scheduler is to be told.
                     self._note(pod, f"not admitted again: {decision.reason}")
-                    self._lives.pop(pod.metadata.uid).cancel()
+                    if (life := self._lives.pop(pod.metadata.uid, None)) is not None:
+                        life.cancel()
                     self._spawn(self._report(pod, _failed(decision)), f"{pod.metadata.name} fails")
             self.node.forget_restored()
 
@@ -329,7 +329,8 @@ class Lifecycle:
         return task
 
     def _note(self, pod: pods.Pod, what: str) -> None:
-        self.history.append((time.monotonic(), f"{pod.metadata.namespace}/{pod.metadata.name} {what}"))
+        moment = asyncio.get_running_loop().time()
+        self.history.append((moment, f"{pod.metadata.namespace}/{pod.metadata.name} {what}"))
 
 
 def _by_age(some: Iterable[pods.Pod]) -> list[pods.Pod]:
@@ -377,4 +378,4 @@ def _path(pod: pods.Pod) -> str:
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return simulated_time.utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")

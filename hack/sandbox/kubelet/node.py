@@ -8,7 +8,7 @@ knows nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -23,18 +23,33 @@ from sandbox.kubelet.restore import restored
 from sandbox.kubelet.state_files import StateFiles
 from topowise import pods, quantity
 from topowise_exporter import machine as hardware
-from topowise_scheduler.kubelet import Admission, Core, Device, Kubelet, KubeletConfiguration, Machine, NumaNode
+from topowise_scheduler.kubelet import (
+    Admission,
+    Core,
+    Device,
+    DevicePlugin,
+    Kubelet,
+    KubeletConfiguration,
+    Machine,
+    NumaNode,
+)
 from topowise_scheduler.kubelet.masks import members
 
 _UNKNOWN = NodeHoldings(frozenset(), (), frozenset(), {})
 
 
 class EmulatedNode:
-    """Raises KubeletStartError if a real kubelet would not start like this."""
+    """Raises KubeletStartError if a real kubelet would not start like this. `devices` None: the usual plugins' for the
+    machine's PCI functions."""
 
-    def __init__(self, scanned: hardware.Machine, config: KubeletConfiguration) -> None:
+    def __init__(
+        self,
+        scanned: hardware.Machine,
+        config: KubeletConfiguration,
+        devices: Sequence[DevicePlugin] | None = None,
+    ) -> None:
         self._config = config
-        self._machine = _machine(scanned)
+        self._machine = _machine(scanned, plugins(scanned) if devices is None else tuple(devices))
         self._capacity_cpus = len(scanned.online)
         self._begin()
 
@@ -53,6 +68,11 @@ class EmulatedNode:
         """The machine of a tree as the exporter reads it, the configuration as it is written."""
         config = msgspec.yaml.decode(config_file.read_bytes(), type=KubeletConfiguration)
         return cls(hardware.scan(str(sysfs_root), str(procfs_root)), config)
+
+    @property
+    def model(self) -> Kubelet:
+        """What decides; to be looked at."""
+        return self._kubelet
 
     @property
     def cpu_policy(self) -> str:
@@ -160,9 +180,25 @@ class EmulatedNode:
             self._managers = self._managers.without_memory_of(uid, done)
         return started
 
-    def would_admit(self, pod: pods.Pod) -> Admission:
-        """What would become of a pod, which is left no trace of."""
-        return self._kubelet.fork().admit(pod)
+    def would_admit(self, pod: pods.Pod, after: Iterable[pods.Pod] = ()) -> Admission:
+        """What would become of a pod that comes after some others; no trace is left."""
+        kubelet = self._kubelet.fork()
+        for other in after:
+            kubelet.admit(other)
+        return kubelet.admit(pod)
+
+    def would_admit_as_told(self, pod: pods.Pod, after: Iterable[pods.Pod] = ()) -> bool:
+        """The same if all were as podresources tells, which has no devices but healthy ones."""
+        kubelet = self._kubelet.fork()
+        for plugin in self._machine.devices:
+            healthy = [device for device in plugin.devices if device.healthy]
+            if healthy:
+                kubelet.report_devices(plugin.resource, healthy)
+            else:
+                del kubelet.devices.tables[plugin.resource]
+        for other in after:
+            kubelet.admit(other)
+        return kubelet.admit(pod).admitted
 
     def would_admit_of(self, some: Iterable[pods.Pod]) -> int:
         """How many pods would be admitted, one after the other, until the first that is not; no trace is left."""
@@ -291,7 +327,7 @@ def _unhealthy(device: Device) -> Device:
     return msgspec.structs.replace(device, healthy=False)
 
 
-def _machine(scanned: hardware.Machine) -> Machine:
+def _machine(scanned: hardware.Machine, devices: tuple[DevicePlugin, ...]) -> Machine:
     """The scanned machine as cadvisor tells it to the kubelet."""
     cores: dict[int, list[Core]] = {}
     for cpu in scanned.cpus:
@@ -310,5 +346,5 @@ def _machine(scanned: hardware.Machine) -> Machine:
             )
             for node in scanned.nodes
         ),
-        devices=plugins(scanned),
+        devices=devices,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from sandbox import simulated_time
 from sandbox.kubelet.state_files import StateFiles
 
 
@@ -33,4 +35,6 @@ class Root:
         self.socket.parent.mkdir(exist_ok=True)
         scratch = self.socket.with_name(".kubelet.sock")
         scratch.touch()
+        now = simulated_time.utc_now().timestamp()
+        os.utime(scratch, (now, now))
         scratch.replace(self.socket)

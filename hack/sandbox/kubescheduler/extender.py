@@ -155,9 +155,7 @@ class Extender:
         self.calls[verb] += 1
         url = f"{self.prefix}/{verb}"
         try:
-            async with self._session.post(url, data=body, headers=_HEADERS, timeout=self._timeout) as response:
-                answer = await response.read()
-                status = response.status
+            status, answer = await self._post(url, body)
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             self.calls[f"{verb} error"] += 1
             raise ExtenderError(f'Post "{url}": {" ".join(str(exc).split()) or type(exc).__name__}') from exc
@@ -165,6 +163,11 @@ class Extender:
             self.calls[f"{verb} error"] += 1
             raise ExtenderError(f'failed {verb} with extender at URL "{url}", code {status}')
         return answer
+
+    async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body of an answer."""
+        async with self._session.post(url, data=body, headers=_HEADERS, timeout=self._timeout) as response:
+            return response.status, await response.read()
 
 
 def _arguments(info: PodInfo, names: Sequence[str]) -> bytes:

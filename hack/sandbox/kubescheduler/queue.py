@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, Literal
 
@@ -68,7 +67,7 @@ class QueuedPod:
 class SchedulingQueue:
     """Pods by uid, each in one place. `clock` gives seconds, monotonic."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()) -> None:
         self._clock = clock
         self._numbers = itertools.count()
         self._active: dict[str, QueuedPod] = {}

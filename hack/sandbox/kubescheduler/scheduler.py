@@ -81,6 +81,11 @@ class KubeScheduler:
         """Whether no pod is tried or bound, or waits for a back-off."""
         return self.queue.is_quiet and not self._binding
 
+    def pods_on(self, node: str) -> list[PodInfo]:
+        """Those that are on a node or on their way there, in the order in which they were sent."""
+        found = self._cache.get(node)
+        return [] if found is None else list(found.pods.values())
+
     @property
     def pending(self) -> list[PodInfo]:
         """The pods that are not assigned, those assumed included."""

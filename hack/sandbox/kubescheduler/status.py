@@ -6,11 +6,11 @@ Source: pkg/scheduler/schedule_one.go (updatePod, handleSchedulingFailure).
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 
+from sandbox import simulated_time
 from sandbox.kubescheduler.pod import PodInfo
 from topowise.errors import ApiError
 from topowise.kube.api import Api
@@ -33,7 +33,7 @@ class StatusWriter:
         if held is None or (held.status, held.reason, held.message) != wanted:
             condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
             if held is None or held.status != "False":
-                condition["lastTransitionTime"] = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+                condition["lastTransitionTime"] = simulated_time.utc_now().strftime("%Y-%m-%dT%H:%M:%SZ")
             status["conditions"] = [condition]
         if nominated is not None and nominated != info.nominated:
             status["nominatedNodeName"] = nominated or None

@@ -66,7 +66,9 @@ def confirms(report: Report, booking: Booking, ended: Mapping[PodName, Ended], r
     (a kubelet whose managers were switched on later), as a report may be on its way for long.
     """
     held = report.held.get(booking.name)
-    if held is None or is_old(booking.name, held, ended) or not shows(report, booking):
+    if held is None:
+        return _is_told_by_uid(report, booking)
+    if is_old(booking.name, held, ended) or not shows(report, booking):
         return False
     if booking.whole:
         return True
@@ -74,6 +76,18 @@ def confirms(report: Report, booking: Booking, ended: Mapping[PodName, Ended], r
     if done is not None and (booking.was_there or done < reported_at - ENDED_KEPT_S):
         return True
     return is_whole(report, booking)
+
+
+def _is_told_by_uid(report: Report, booking: Booking) -> bool:
+    """Whether an exact report tells what init containers left a pod whose others are given nothing, so that no List has
+    it by its name. Which devices that are is the choice of a kubelet or a plug-in, and may be another than predicted.
+    """
+    left = report.held.get(("", booking.uid), {}).get("")
+    pod, node = booking.record.view(report.empty), report.empty
+    if left is None or pod.by_pod_level or any(one.kind != "init" and _wants(one, node) for one in pod.containers):
+        return False
+    # Memory is given back when they are done, and the free amounts of the report tell of it.
+    return all(_has_all(left, one, node, with_memory=False) for one in pod.containers)
 
 
 def is_old(name: PodName, listed: Placements, ended: Mapping[PodName, Ended]) -> bool:
@@ -108,10 +122,10 @@ def _wants(container: ContainerView, node: Kubelet) -> bool:
     )
 
 
-def _has_all(held: Placement, container: ContainerView, node: Kubelet) -> bool:
+def _has_all(held: Placement, container: ContainerView, node: Kubelet, *, with_memory: bool = True) -> bool:
     if node.cpu is not None and (held.cpus or 0).bit_count() < container.cpus:
         return False
-    if node.memory is not None:
+    if with_memory and node.memory is not None:
         listed = {block.type for block in held.memory}
         if any(amount and name not in listed for name, amount in (container.memory or {}).items()):
             return False

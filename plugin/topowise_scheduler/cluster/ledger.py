@@ -124,6 +124,7 @@ class Ledger:
         """Those that we have nominated."""
         self._apart = ApartRows(engine, self.states)
         self._improved: set[str] = set()
+        self._reshaped: set[str] = set()
         self._events: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -179,6 +180,11 @@ class Ledger:
     def take_improved(self) -> set[str]:
         """The nodes that may have more room than when this was asked last."""
         taken, self._improved = self._improved, set()
+        return taken
+
+    def take_reshaped(self) -> set[str]:
+        """The nodes of which something has changed, or the report gone, since this was asked last."""
+        taken, self._reshaped = self._reshaped, set()
         return taken
 
     def pod_states(self) -> Iterator[tuple[str, PodState]]:
@@ -281,6 +287,7 @@ class Ledger:
             self._apart.drop(name)
             self.engine.drop(name)
             self._improved.discard(name)
+            self._reshaped.add(name)
             self._forget_if_empty(name, node_state)
 
     def is_confirmed(self, name: str) -> bool:
@@ -554,6 +561,7 @@ class Ledger:
         for name in self._quarantine.expire(now):
             self._changes.note(name)
             self._improved.add(name)
+        self.engine.cache.forget_gone()
         for name in list(self._with_past):
             node_state = self._nodes.get(name)
             if node_state is None:
@@ -846,6 +854,7 @@ class Ledger:
         if node_state.kubelet is None:
             return
         self._changes.note(name)
+        self._reshaped.add(name)
         self.engine.put(name, node_state.kubelet)
         now = self._clock()
         uncertain = node_state.uncertain(now)
@@ -883,5 +892,5 @@ class Ledger:
 
 def _size(record: PodRecord) -> int:
     """Bytes that a record keeps from being forgotten, about."""
-    containers = 0 if record.needs is None else len(record.needs.containers)
-    return 1024 * (1 + containers) + len(record.name) + len(record.problem)
+    asked = 0 if record.requests is None else record.requests.size
+    return 1024 + asked + len(record.name) + len(record.problem)

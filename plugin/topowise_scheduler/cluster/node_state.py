@@ -442,7 +442,10 @@ class NodeState:
             # A pod that its kubelet has not started yet is in the report by its uid alone.
             names = (booking.name, ("", booking.uid))
             if booking.reported:
-                known.update(dict.fromkeys(names, (booking.uid, booking.needs.requests)))
+                # A kubelet may go by the containers alone (gate PodLevelResources).
+                by_pod = booking.needs.pod_level is not None
+                requests = booking.record.view(report.empty).requests if by_pod else booking.needs.requests
+                known.update(dict.fromkeys(names, (booking.uid, requests)))
                 gone.difference_update(names)
             else:
                 gone.update(names)

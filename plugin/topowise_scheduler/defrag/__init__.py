@@ -7,7 +7,7 @@ copies.
 """
 
 from topowise_scheduler.defrag.movable import Movable, sort
-from topowise_scheduler.defrag.planning import Plan, plan
-from topowise_scheduler.defrag.scene import Step
+from topowise_scheduler.defrag.planning import Plan, finished, one_more, plan
+from topowise_scheduler.defrag.scene import Change, Step
 
-__all__ = ["Movable", "Plan", "Step", "plan", "sort"]
+__all__ = ["Change", "Movable", "Plan", "Step", "finished", "one_more", "plan", "sort"]

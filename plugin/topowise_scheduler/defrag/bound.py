@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from topowise.pods import Amounts
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Kubelet, room
 from topowise_scheduler.kubelet.masks import Mask
 from topowise_scheduler.kubelet.pod import PodView, device_requests
 
@@ -25,7 +25,7 @@ class Bound:
         is_single = node.settings.topology.policy == "single-numa-node"
         masks = [1 << position for position in range(len(node.node_ids))] if is_single else [everywhere]
         self._relief = {uid: {mask: _held(node, uid, mask) for mask in masks} for uid in uids}
-        free = {mask: _free(node, mask) for mask in masks}
+        free = {mask: room.free(node, mask) for mask in masks}
         # What has to lie together, and for each place where it may, what is missing there.
         self._wishes = [
             [(mask, _missing(wish, free[mask])) for mask in masks] for wish in _wishes(node, pod, is_single=is_single)
@@ -85,19 +85,6 @@ def _known(node: Kubelet, amounts: Amounts) -> Amounts:
     }
 
 
-def _free(node: Kubelet, mask: Mask) -> Amounts:
-    found: Amounts = {}
-    positions = [position for position in range(len(node.node_ids)) if mask >> position & 1]
-    if node.cpu is not None:
-        found["cpu"] = sum((node.cpu.available & node.topology.numa_cpus[at]).bit_count() for at in positions)
-    if node.memory is not None:
-        for name, amounts in node.memory.tables.free.items():
-            found[name] = sum(max(0, amounts[at]) for at in positions)
-    for resource in node.devices.tables:
-        found[resource] = _near(node, resource, node.devices.free(resource), mask)
-    return found
-
-
 def _held(node: Kubelet, uid: str, mask: Mask) -> Amounts:
     """What would be free in this place without the pod, at the most."""
     found: Amounts = {}
@@ -114,15 +101,8 @@ def _held(node: Kubelet, uid: str, mask: Mask) -> Amounts:
                     found[block.type] = found.get(block.type, 0) + block.size
     for holding in node.devices.held.get(uid, {}).values():
         for resource, devices in holding.items():
-            found[resource] = found.get(resource, 0) + _near(node, resource, devices, mask)
+            found[resource] = found.get(resource, 0) + room.near(node, resource, devices, mask)
     return {name: amount for name, amount in found.items() if amount}
-
-
-def _near(node: Kubelet, resource: str, devices: int, mask: Mask) -> int:
-    """Of these devices those of this place; ids that the plugin does not report may be anywhere."""
-    table = node.devices.tables[resource]
-    elsewhere = table.touching(table.nodes) & ~table.touching(mask)
-    return (devices & ~elsewhere).bit_count()
 
 
 def _left(node: Kubelet) -> Amounts:

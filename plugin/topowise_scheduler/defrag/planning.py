@@ -7,17 +7,20 @@ small every shorter plan is tried as well, and only then, or where one pod is as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.defrag.exhaustive import Exhaustive
 from topowise_scheduler.defrag.movable import Movable
-from topowise_scheduler.defrag.scene import Cluster, Scene, Step
+from topowise_scheduler.defrag.scene import Change, Cluster, Scene, Step
 from topowise_scheduler.defrag.search import Progress, Search
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.view.cluster_view import ClusterView
+
+_Found = TypeVar("_Found")
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -30,6 +33,7 @@ class Plan(msgspec.Struct, frozen=True):
     already: int
     is_least: bool
     why: str = ""
+    changes: Sequence[Change] = ()
 
     @property
     def moves(self) -> int:
@@ -54,27 +58,66 @@ def plan(
     scene = start.fill(count)
     already = scene.arrived
     if already >= count:
-        return Plan(scene.steps, already, is_least=True)
+        return _planned(scene, already, is_least=True)
     by_node = _by_node(movers)
     search = Search(by_node, progress)
-    found, reached = _opened(scene, search, count, most, progress)
+    found, reached = finished(_opened(scene, search, count, most, progress))
     moves = most + 1 if found is None else len(found.moved)
     if found is not None and _is_least(search, moves, missing=count - already):
-        return Plan(found.steps, already, is_least=True)
+        return _planned(found, already, is_least=True)
     exhaustive = Exhaustive(by_node, count)
     shorter = exhaustive.find(start, moves - 1)
     if shorter is not None:
-        return Plan(shorter.steps, already, is_least=True)
+        return _planned(shorter, already, is_least=True)
     if found is not None:
-        return Plan(found.steps, already, is_least=exhaustive.shortest >= moves)
+        return _planned(found, already, is_least=exhaustive.shortest >= moves)
     tried_all = exhaustive.shortest > most
     return Plan((), already, is_least=tried_all, why=_why(cluster, search, reached, count, most, tried_all=tried_all))
 
 
-def _opened(scene: Scene, search: Search, count: int, most: int, progress: Progress) -> tuple[Scene | None, int]:
+def one_more(
+    answers: Answers,
+    view: ClusterView,
+    wanted: Pod,
+    count: int,
+    movers: Sequence[Movable],
+    most: int,
+    names: Sequence[str],
+) -> Generator[None, None, Plan]:
+    """A plan for one more than fit on these nodes as it is, none if `count` do; in steps of some milliseconds."""
+    cluster = Cluster(answers, view, wanted, names)
+    scene = Scene(cluster).fill(count)
+    if scene.arrived >= count:
+        return Plan((), scene.arrived, is_least=True)
+    yield
+    search = Search(_by_node(movers), lambda _: None)
+    found = yield from search.open(scene, most)
+    if found is None:
+        why = _why(cluster, search, scene.arrived, count, most, tried_all=False)
+        return Plan((), scene.arrived, is_least=False, why=why)
+    return Plan(found.steps, scene.arrived, is_least=_is_least(search, len(found.moved), missing=1))
+
+
+def finished(steps: Generator[None, None, _Found]) -> _Found:
+    """What the steps come to, all done at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: _Found = end.value
+            return found
+
+
+def _planned(scene: Scene, already: int, *, is_least: bool) -> Plan:
+    return Plan(scene.steps, already, is_least, changes=tuple(scene.changes()))
+
+
+def _opened(
+    scene: Scene, search: Search, count: int, most: int, progress: Progress
+) -> Generator[None, None, tuple[Scene | None, int]]:
     """The scene with all wanted pods, None if some find no room; and how many do."""
     while scene.arrived < count:
-        opened = search.open(scene, most - len(scene.moved))
+        opened = yield from search.open(scene, most - len(scene.moved))
         if opened is None:
             return None, scene.arrived
         # What was moved may have made room for more than one.

@@ -18,7 +18,7 @@ from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.defrag.movable import Movable
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Kubelet, room
 from topowise_scheduler.view import placed
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.view.placed import Placed
@@ -37,6 +37,17 @@ class Step(msgspec.Struct, frozen=True):
     containers: Mapping[str, Placed]
     origin: str = ""
     """The node that it leaves."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One NUMA node of a node that the steps change: what it can give out in all, before the steps and after them. CPUs
+    are whole ones."""
+
+    node: str
+    numa: int
+    whole: Amounts
+    before: Amounts
+    after: Amounts
 
 
 class Homes(msgspec.Struct, frozen=True):
@@ -155,6 +166,17 @@ class Scene:
         homes = self.cluster.homes(self.cluster.wanted, self.cluster.asked.record)
         is_open = set(homes.open)
         return [*homes.open, *(name for name in homes.thinkable if name in self.changed and name not in is_open)]
+
+    def changes(self) -> Iterator[Change]:
+        """What the steps have changed, as it is predicted."""
+        for name, states in sorted(self.changed.items()):
+            before, after = self.cluster.states(name)[0], states[0]
+            empty = before.fork()
+            for uid in list(empty.active):
+                empty.remove(uid)
+            for position, numa in enumerate(before.node_ids):
+                free = [room.free(state, 1 << position) for state in (empty, before, after)]
+                yield Change(name, numa, *free)
 
     def has_sums(self, pod: Pod, name: str, leaving: Sequence[Amounts] = ()) -> bool:
         """Whether what pods request leaves room for this one on a node, as kube-scheduler counts, once some left."""

@@ -7,7 +7,7 @@ is asked about the most promising nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -24,6 +24,8 @@ _MAX_SEARCHED_NODES: Final = 16
 _MAX_PLACEMENTS: Final = 64
 _NOBODY: Final = -1
 Progress = Callable[[str], None]
+Steps = Generator[None, None, Scene | None]
+"""A search in steps of some milliseconds, and what it comes to."""
 
 
 class _Node:
@@ -58,18 +60,22 @@ class Search:
         """Whether no set was left out."""
         return self._sets > 0 and self._trials > 0
 
-    def open(self, scene: Scene, most: int) -> Scene | None:
+    def open(self, scene: Scene, most: int) -> Steps:
         """The scene with one more of the wanted pods, and the fewest pods moved for it; None if there is no way."""
         self.fewest_leaving = None
-        nodes = [node for name in self._movers if (node := self._node(scene, name)) is not None]
+        nodes = []
+        for name in self._movers:
+            if (node := self._node(scene, name)) is not None:
+                nodes.append(node)
+            yield
         for size in range(1, most + 1):
             able = [node for node in nodes if max(1, node.least or 0) <= size <= len(node.movers)]
             for node in sorted(able, key=lambda one: (one.least or 0, one.name)):
-                found = self._with_leaving(scene, node, size)
+                found = yield from self._with_leaving(scene, node, size)
                 if found is not None:
                     return found
             if not self.tried_all:
-                return self._searched(scene, nodes, most)
+                return (yield from self._searched(scene, nodes, most))
             self._progress(f"no {size} pods to move found, trying {size + 1}")
         return None
 
@@ -85,16 +91,18 @@ class Search:
             node = self._nodes[name] = _Node(name, states, scene, movers)
         return None if node.least is None else node
 
-    def _with_leaving(self, scene: Scene, node: _Node, size: int) -> Scene | None:
+    def _with_leaving(self, scene: Scene, node: _Node, size: int) -> Steps:
         for leaving in combinations(node.movers, size):
             self._sets -= 1
             if not self.tried_all:
                 return None
             if node.bound.may_do([one.uid for one in leaving]) and self._fits_without(scene, node, leaving):
                 self.fewest_leaving = min(size, self.fewest_leaving or size)
+                yield
                 found = self._moved(scene, node, leaving)
                 if found is not None:
                     return found
+            yield
         return None
 
     def _fits_without(self, scene: Scene, node: _Node, leaving: Sequence[Movable]) -> bool:
@@ -120,7 +128,7 @@ class Search:
                 return found
         return None
 
-    def _searched(self, scene: Scene, nodes: Sequence[_Node], most: int) -> Scene | None:
+    def _searched(self, scene: Scene, nodes: Sequence[_Node], most: int) -> Steps:
         """The best of what the preemption search finds on the most promising nodes."""
         promising = sorted(nodes, key=lambda one: (one.least or 0, one.name))[:_MAX_SEARCHED_NODES]
         best: Scene | None = None
@@ -130,6 +138,7 @@ class Search:
             by_uid = {mover.uid: mover for mover in node.movers if self._has_home(scene, mover, node.name)}
             # All alike: then the fewest are the least harm.
             running = [Running(uid, _NOBODY, one.record.started) for uid, one in by_uid.items()]
+            yield
             choice = preemption.choose(node.states[0], pod, 0, running, (), {})
             if choice is None or not 0 < len(choice.victims) <= most:
                 continue

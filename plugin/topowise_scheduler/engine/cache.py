@@ -6,6 +6,7 @@ Invariant: a verdict is used only as long as the version of its row is the one i
 from __future__ import annotations
 
 from collections import OrderedDict
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,6 @@ from topowise_scheduler.shape import PodRequests, Shape
 NOT_LOOKED_FOR, BY_CPUS, ANY_DEVICES, EXACT = range(4)
 
 _MAX_SHAPES = 1024
-# Of what a container asks for, about.
-_SHAPE_BYTES = 512
 _MAX_BYTES = 32 << 20
 
 
@@ -31,11 +30,12 @@ class CachedVerdicts:
     `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
     `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
     `prepared` is the engine's version when it was judged in steps, `counted` what the cache has counted of its size.
+    `asked_by` is who asked last.
     `raw`, `ranks` and `in_cache` (rows,) are what a strategy has said where `rated` (rows,); of one strategy, as a
     service has one.
     """
 
-    def __init__(self, shapes: tuple[Shape, ...], rows: int) -> None:
+    def __init__(self, pod: PodRequests, shapes: tuple[Shape, ...], rows: int) -> None:
         self.resources = tuple(dict.fromkeys([name for shape in shapes for name in checked(shape)]))
         self.versions: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.outcome: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
@@ -48,7 +48,8 @@ class CachedVerdicts:
         self.kinds: dict[int, tuple[NDArray[np.int64], NDArray[np.int8]]] = {}
         self.prepared = -1 << 31
         self.counted = 0
-        self._shapes = sum([_SHAPE_BYTES * len(shape.containers) for shape in shapes])
+        self.asked_by = ref(pod)
+        self._shapes = pod.size * len(shapes)
         self.raw: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.ranks: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.in_cache: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
@@ -100,7 +101,7 @@ class CachedVerdicts:
 
 
 class VerdictCache:
-    """The shapes asked for last, at most 1,024 of them and 32 MiB."""
+    """The shapes asked for last, at most 1,024 of them and 32 MiB; those of which there is a pod, or was lately."""
 
     def __init__(self) -> None:
         self._shapes: OrderedDict[tuple[Shape, ...], CachedVerdicts] = OrderedDict()
@@ -114,9 +115,10 @@ class VerdictCache:
         shapes = tuple([form.shape for form in pod.forms])
         found = self._shapes.get(shapes)
         if found is None:
-            found = self._shapes[shapes] = CachedVerdicts(shapes, rows)
+            found = self._shapes[shapes] = CachedVerdicts(pod, shapes, rows)
         else:
             self._shapes.move_to_end(shapes)
+            found.asked_by = ref(pod)
             if len(found.versions) < rows:
                 found.widen(rows)
         # What is known of kinds of hardware grows too.
@@ -125,3 +127,8 @@ class VerdictCache:
         while len(self._shapes) > 1 and (len(self._shapes) > _MAX_SHAPES or self._bytes > _MAX_BYTES):
             self._bytes -= self._shapes.popitem(last=False)[1].counted
         return found
+
+    def forget_gone(self) -> None:
+        """Drop what is known of pods that are gone: a tenant's thousand shapes are not to stay when the tenant goes."""
+        for shapes in [shapes for shapes, known in self._shapes.items() if known.asked_by() is None]:
+            self._bytes -= self._shapes.pop(shapes).counted

@@ -119,7 +119,7 @@ class Engine:
         self._versions: NDArray[np.int64] = np.zeros(16, dtype=np.int64)
         # (2, rows): the group of each row, and its column there.
         self._where: NDArray[np.int32] = np.zeros((2, 16), dtype=np.int32)
-        self._cache = VerdictCache()
+        self.cache = VerdictCache()
         self._all: NDArray[np.int32] | None = None
         # Of the node written last: its other possible states, which come after it, have the same.
         self._last: tuple[tuple[object, ...], Hardware, Traits] | None = None
@@ -213,7 +213,7 @@ class Engine:
 
     def _current(self, pod: PodRequests, rows: NDArray[np.int32]) -> CachedVerdicts:
         """What is known of a pod, true for these rows."""
-        cached = self._cache.of(pod, len(self._versions))
+        cached = self.cache.of(pod, len(self._versions))
         stale = rows[cached.versions[rows] != self._versions[rows]]
         self.cache_misses += len(stale)
         self.cache_hits += len(rows) - len(stale)
@@ -223,7 +223,7 @@ class Engine:
 
     def _judge(self, pod: PodRequests, rows: NDArray[np.int32] | None, asked: int) -> Judgement:
         """`asked`: of how many nodes the model may be asked where the pod lies; 0 also looks for that nowhere."""
-        cached = self._cache.of(pod, len(self._versions))
+        cached = self.cache.of(pod, len(self._versions))
         at: slice | NDArray[np.intp]
         if rows is None:
             rows = self._all_rows()
@@ -256,7 +256,7 @@ class Engine:
         """
         if len(pod.needs.containers) <= _AT_ONCE:
             return
-        cached = self._cache.of(pod, len(self._versions))
+        cached = self.cache.of(pod, len(self._versions))
         known = rows[rows >= 0]
         stale = known[cached.versions[known] != self._versions[known]]
         if not len(stale) or self._version - cached.prepared < _FEW_CHANGES:
@@ -276,7 +276,7 @@ class Engine:
         """
         judgement = self._judge(pod, rows, _MOST_LOCATED)
         fits = np.flatnonzero(judgement.outcome == Outcome.FITS)
-        cached = self._cache.of(pod, len(self._versions))
+        cached = self.cache.of(pod, len(self._versions))
         for indices, found in self._candidates(cached, pod, judgement.rows[fits]):
             yield fits[indices], found
 

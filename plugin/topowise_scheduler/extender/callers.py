@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from topowise import files
 from topowise.kube.credentials import SERVICE_ACCOUNT
 
 _OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
@@ -89,7 +90,7 @@ def names(configured: Collection[str], namespace_file: Path = _OWN_NAMESPACE) ->
     of its namespace."""
     own = {"localhost", "ip6-localhost", socket.gethostname()}
     try:
-        namespace = namespace_file.read_text("utf-8").strip()
+        namespace = files.read_regular(namespace_file).decode().strip()
     except (OSError, UnicodeDecodeError):
         namespace = ""
     services = {f"*.{namespace}.svc", f"*.{namespace}.svc.cluster.local"} if namespace else set()

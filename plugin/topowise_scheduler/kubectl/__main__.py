@@ -23,11 +23,19 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; its exit status."""
     given = sys.argv[1:] if argv is None else argv
     try:
-        answer = _answer(given)
+        answer = _answer(given or ["help"])
         sys.stdout.write(answer.text)
         sys.stdout.flush()
     except TopowiseError as exc:
         sys.stderr.write(f"error: {exc}\n")
+        return _TROUBLE
+    except ModuleNotFoundError as exc:
+        if exc.name != "numpy":
+            raise
+        # The file for laptops is without it.
+        sys.stderr.write(
+            f"error: {given[0]}: needs numpy, expected it in {sys.executable}: python3 -m pip install numpy\n"
+        )
         return _TROUBLE
     except BrokenPipeError:
         # `| head` has seen enough; the interpreter would complain once more while it flushes.
@@ -47,10 +55,19 @@ def _answer(given: list[str]) -> Answer:
         from topowise_scheduler.kubectl import completion
 
         return completion.complete(given[1:], arguments.parser(__version__))
-    options: argparse.Namespace = arguments.parser(__version__).parse_args(given)
+    parser = arguments.parser(__version__)
+    options: argparse.Namespace = parser.parse_args(given)
+    if options.command == "help":
+        # It prints, and ends the program.
+        parser.parse_args([*([options.about] if options.about else []), "--help"])
     command = importlib.import_module(f"topowise_scheduler.kubectl.{options.command}")
     run: Callable[[argparse.Namespace, console.Console], Answer] = command.run
-    return run(options, console.of_this_process())
+    terminal = console.of_this_process()
+    if getattr(options, "watch", False):
+        from topowise_scheduler.kubectl import watching
+
+        watching.watch(lambda: run(options, console.of_this_process()), options, terminal)
+    return run(options, terminal)
 
 
 if __name__ == "__main__":

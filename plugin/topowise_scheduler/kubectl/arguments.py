@@ -9,6 +9,8 @@ from topowise_scheduler import strategy_names
 
 _MOST: Final = 1000
 _DIGITS: Final = len(str(_MOST))
+_LEAST_S: Final = 0.5
+_MOST_S: Final = 3600.0
 
 SHELLS: Final = ("bash", "zsh", "fish", "kubectl")
 
@@ -36,6 +38,8 @@ def parser(version: str) -> argparse.ArgumentParser:
     _doctor(_command(commands, "doctor", "what is set up in a way that will hurt, and how to mend it"))
     completion = commands.add_parser("completion", help="a script for a shell, or the hook for kubectl")
     completion.add_argument("shell", choices=SHELLS)
+    told = commands.add_parser("help", help="this, or what there is to know of a command")
+    told.add_argument("about", metavar="COMMAND", nargs="?", choices=[*commands.choices])
     return made
 
 
@@ -51,45 +55,45 @@ _Parser = argparse.ArgumentParser
 
 def _nodes(made: _Parser) -> None:
     made.add_argument("names", metavar="NAME", nargs="*", help="these nodes only")
-    made.add_argument(
-        "-l", "--selector", default="", metavar="LABELS", help="nodes with these labels, as for kubectl get"
-    )
+    _selector(made)
     made.add_argument("--sort-by", choices=SORTS, default="name", help="most free, most fragmented, longest unchanged")
     made.add_argument("--no-headers", action="store_true", help="rows alone")
-    _file(made, "saved objects instead of the cluster's; - is stdin")
+    _file(made, "saved objects instead of the cluster's")
     _output(made, "table", "wide", "json", "yaml", "name")
+    _watch(made)
 
 
 def _node(made: _Parser) -> None:
     made.add_argument("name", metavar="NAME", help="the node")
-    _file(made, "saved objects instead of the cluster's; - is stdin")
+    _file(made, "saved objects instead of the cluster's")
     made.add_argument("--pods", action="store_true", help="with the pods assigned since the report, as they will lie")
     _output(made, "text", "svg", "wide", "json", "yaml")
+    _watch(made)
 
 
 def _explain(made: _Parser) -> None:
-    made.add_argument("pod", metavar="POD", nargs="?", help="a pod, deploy/NAME or the like; or manifests with -f")
-    _file(made, "manifests of pods, or of what makes pods")
-    _namespace(made)
+    _pod(made, "manifests of pods, or of what makes pods")
     made.add_argument("--node", action="append", default=[], metavar="NAME", help="of this node only; may be repeated")
+    _selector(made)
     made.add_argument("--all", action="store_true", help="a row for each node, however many there are")
     made.add_argument("--hints", action="store_true", help="every hint of each manager, and what they merge to")
     made.add_argument("--service", default="", metavar="URL", help="ask a running topowise-scheduler at this address")
     _cluster(made)
-    _output(made, "table", "wide", "json")
+    _output(made, "table", "wide", "json", "yaml", "name")
+    _watch(made)
 
 
 def _fits(made: _Parser) -> None:
-    made.add_argument("pod", metavar="POD", nargs="?", help="one like this pod, deploy/NAME or the like")
-    _file(made, "manifests of pods, or of what makes pods")
-    _namespace(made)
+    _pod(made, "manifests of pods, or of what makes pods")
+    _selector(made)
+    made.add_argument("--all", action="store_true", help="a row for each node, however many there are")
     _cluster(made)
-    _output(made, "table", "json")
+    _output(made, "table", "wide", "json", "yaml", "name")
+    _watch(made)
 
 
 def _simulate(made: _Parser) -> None:
-    _file(made, "manifests: pods, and deployments, stateful sets, jobs with all their replicas", required=True)
-    _namespace(made)
+    _pod(made, "manifests: pods, and deployments, stateful sets, jobs with all their replicas")
     _cluster(made)
     made.add_argument(
         "--strategy",
@@ -97,12 +101,11 @@ def _simulate(made: _Parser) -> None:
         default="TightFit",
         help="scoring.strategy of the service (%(default)s)",
     )
-    _output(made, "table", "json")
+    _output(made, "table", "wide", "json", "yaml")
 
 
 def _defrag(made: _Parser) -> None:
-    _file(made, "the manifest of one pod, or of what makes pods", required=True)
-    _namespace(made)
+    _pod(made, "the manifest of one pod, or of what makes pods")
     _cluster(made)
     made.add_argument("--count", type=_number, metavar="N", help="so many more; as many as the manifest if not given")
     made.add_argument("--max-moves", type=_number, default=10, metavar="K", help="move no more pods (%(default)s)")
@@ -126,17 +129,39 @@ def _doctor(made: _Parser) -> None:
         metavar="SECONDS",
         help="until a report that does not match its node is looked at again (%(default)s)",
     )
-    _output(made, "table", "json")
+    _output(made, "table", "json", "yaml")
 
 
-def _file(made: _Parser, what: str, *, required: bool = False) -> None:
-    made.add_argument(
-        "-f", "--file", action="append", default=[], required=required, metavar="FILE", help=f"{what}; may be repeated"
-    )
-
-
-def _namespace(made: _Parser) -> None:
+def _pod(made: _Parser, what: str) -> None:
+    made.add_argument("pod", metavar="POD", nargs="?", help="a pod, deploy/NAME or the like, instead of -f")
+    _file(made, what)
     made.add_argument("-n", "--namespace", default="", metavar="NAME", help="of pods that name none")
+
+
+def _file(made: _Parser, what: str) -> None:
+    told = f"{what}; a file, a directory, a URL, or - for stdin; may be repeated"
+    made.add_argument("-f", "--file", action="append", default=[], metavar="FILE", help=told)
+
+
+def _selector(made: _Parser) -> None:
+    told = "nodes with these labels, as for kubectl get"
+    made.add_argument("-l", "--selector", default="", metavar="LABELS", help=told)
+
+
+def _watch(made: _Parser) -> None:
+    made.add_argument("-w", "--watch", action="store_true", help="ask again and again, and show what is new")
+    made.add_argument("--interval", type=_seconds, default=5.0, metavar="SECONDS", help="of --watch (%(default)s)")
+
+
+def _seconds(text: str) -> float:
+    """A time between two questions: a whole cluster is read each time."""
+    try:
+        given = float(text)
+    except ValueError:
+        given = 0.0
+    if not _LEAST_S <= given <= _MOST_S:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number from {_LEAST_S:g} to {_MOST_S:g}")
+    return given
 
 
 def _cluster(made: _Parser) -> None:

@@ -51,13 +51,14 @@ class Cluster:
 
     def __init__(self, there: objects.Objects, now: float, strategy: str = "TightFit", *, top_score: int = 10) -> None:
         # What the ledger would log is in `notes`.
-        logging.getLogger("topowise_scheduler").addHandler(logging.NullHandler())
+        logging.getLogger("topowise_scheduler").handlers = [logging.NullHandler()]
         self._time = 0.0
         self.records = Records()
         self.ledger = Ledger(Engine(), lambda: self._time)
         self.answers = Answers(self.ledger, self.records, strategies.make(strategy, {}, Scoring()), top_score=top_score)
         self.pods = there.pods or ()
         self.budgets = Budgets(there.budgets)
+        self.nodes = there.nodes
         self.notes: list[str] = []
         for record in sorted(map(self.records.record, self.pods), key=lambda one: one.started):
             if record.stage == "assigned" and record.needs is None:
@@ -123,7 +124,8 @@ def open_with_manifests(
 
 def asked_for(options: argparse.Namespace) -> tuple[list[Wanted], list[str]]:
     """What manifests ask for, or the object of the cluster that is named instead, with notes. Raises SourceError."""
-    given = getattr(options, "pod", None)
+    given = options.pod
+    manifests.check_given(options)
     if not given:
         return manifests.read(options.file, options.namespace or "default")
     if options.nodes_file:

@@ -18,6 +18,8 @@ from topowise_scheduler.kubectl.console import Answer, Console
 _FILES: Final = 0
 _NO_FILES: Final = 4
 _MOST: Final = 500
+_NODE: Final = "node"
+_NAMED: Final = (_NODE, "namespace", "context")
 
 _SCRIPTS: Final = {
     "bash": """\
@@ -78,16 +80,14 @@ def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> Answer:
             helps = {one.dest: one.help or "" for one in commands._choices_actions}
             found = _options(parser) if last.startswith("-") else helps
         elif before[0] in commands.choices:
-            directive, found = _argument(commands.choices[before[0]], before[0], before[1:], last)
+            directive, found = _argument(commands.choices[before[0]], before[1:], last)
     except TopowiseError:
         pass
     lines = [f"{name}\t{what}" if what else name for name, what in found.items() if name.startswith(last)]
     return Answer("".join(f"{line}\n" for line in [*lines, f":{directive}"]))
 
 
-def _argument(
-    parser: argparse.ArgumentParser, command: str, before: Sequence[str], last: str
-) -> tuple[int, Mapping[str, str]]:
+def _argument(parser: argparse.ArgumentParser, before: Sequence[str], last: str) -> tuple[int, Mapping[str, str]]:
     """Of a command: an option, the value of one, or what the command is about."""
     option = parser._option_string_actions.get(before[-1]) if before else None
     if option is not None and option.nargs != 0:
@@ -95,13 +95,17 @@ def _argument(
             return _FILES, {}
         if option.choices is not None:
             return _NO_FILES, dict.fromkeys(map(str, option.choices), "")
-        return _NO_FILES, dict.fromkeys(_named(option.dest, parser, before), "")
+        return _NO_FILES, dict.fromkeys(_named(option.dest, parser, before) if option.dest in _NAMED else (), "")
     if last.startswith("-"):
         return _NO_FILES, _options(parser)
-    if command == "completion":
-        return _NO_FILES, dict.fromkeys(_SCRIPTS, "")
-    about = {"node": "node", "explain": "pod"}.get(command, "")
-    return _NO_FILES, dict.fromkeys(_named(about, parser, before), "")
+    about = next((one for one in parser._actions if not one.option_strings), None)
+    if about is None:
+        return _NO_FILES, {}
+    if about.choices is not None:
+        return _NO_FILES, dict.fromkeys(map(str, about.choices), "")
+    kind, slash, _ = last.rpartition("/")
+    known = _NODE if about.dest in ("name", "names") else kind or "pod"
+    return _NO_FILES, {f"{kind}{slash}{name}": "" for name in _named(known, parser, before)}
 
 
 def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
@@ -114,33 +118,32 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def _named(what: str, parser: argparse.ArgumentParser, before: Sequence[str]) -> Iterator[str]:
-    """Names of nodes, pods, namespaces or contexts, of the files or of the cluster that the words so far name."""
+    """Names of nodes, namespaces, contexts, pods or what makes pods, of the files or of the cluster that the words so
+    far name. Raises SourceError."""
     from topowise import nrt
     from topowise.errors import SourceError
     from topowise.kube import paths
-    from topowise_scheduler.kubectl import objects
+    from topowise_scheduler.kubectl import names, objects
     from topowise_scheduler.kubectl.source import Kubectl, decoded
 
     given = _given(parser, before)
-    files = given.get("nodes_file", []) or (given.get("file", []) if what == "node" and "pod" not in given else [])
+    # Where both can be given, -f are manifests.
+    files = given.get("nodes_file" if "--nodes-file" in parser._option_string_actions else "file", [])
     kubectl = Kubectl(*(given.get(name, [""])[-1] for name in ("context", "kubeconfig")))
     namespace = given.get("namespace", [""])[-1]
-    if what == "node" and files:
+    if what == _NODE and files:
         yield from (one.topology.metadata.name for one in objects.from_files(files).reports)
         return
     if what == "context":
         yield from kubectl.contexts()
         return
-    if what == "pod":
-        path = paths.path(paths.NAMESPACES, namespace or kubectl.namespace(), "pods")
-    else:
-        path = {"node": nrt.PATH, "namespace": paths.NAMESPACES}.get(what, "")
-    if path:
-        versions = [path, nrt.OLD_PATH] if path == nrt.PATH else [path]
-        answer = kubectl.served(*[f"{one}?limit={_MOST}" for one in versions])
-        if isinstance(answer, SourceError):
-            raise answer
-        yield from (item["metadata"]["name"] for item in decoded(answer, path).get("items") or ())
+    path = {_NODE: nrt.PATH, "namespace": paths.NAMESPACES}.get(what, "")
+    path = path or names.listing(what, namespace or kubectl.namespace())
+    versions = [path, nrt.OLD_PATH] if path == nrt.PATH else [path]
+    answer = kubectl.served(*[f"{one}?limit={_MOST}" for one in versions])
+    if isinstance(answer, SourceError):
+        raise answer
+    yield from (item["metadata"]["name"] for item in decoded(answer, path).get("items") or ())
 
 
 def _given(parser: argparse.ArgumentParser, before: Sequence[str]) -> dict[str, list[str]]:

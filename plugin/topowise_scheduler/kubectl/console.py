@@ -11,9 +11,6 @@ from typing import NamedTuple
 
 _PICTURE_COLUMNS = 100
 
-_QUIET_S = 2.0
-_BETWEEN_S = 1.0
-
 GOOD, BAD, WARN, DIM, BOLD = "32", "31", "33", "2", "1"
 """SGR codes of the terminal's own colours, which suit light and dark."""
 
@@ -36,23 +33,15 @@ class Console(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What goes to stdout as it is, the exit status, and lines for stderr."""
+    """What goes to stdout as it is, the exit status, and lines for stderr.
+
+    `key` is what is new if it changes, the text itself if it is "".
+    """
 
     text: str
     status: int = 0
     notes: Sequence[str] = ()
-
-
-class Progress:
-    """What is being done, a line on stderr each second, once it has taken longer than people wait."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + _QUIET_S
-
-    def __call__(self, text: str) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _BETWEEN_S
-            sys.stderr.write(f"{text} ...\n")
+    key: str = ""
 
 
 def of_this_process() -> Console:

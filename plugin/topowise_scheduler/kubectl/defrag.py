@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
+from topowise import pods
 from topowise.errors import SourceError
+from topowise.runtime.progress import Progress
 from topowise_scheduler import defrag
-from topowise_scheduler.defrag import Plan, Step
-from topowise_scheduler.kubectl import cluster
+from topowise_scheduler.defrag import Change, Plan, Step
+from topowise_scheduler.kubectl import cluster, shown, zones
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.columns import columns
-from topowise_scheduler.kubectl.console import Answer, Console, Progress
+from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.manifests import Wanted, not_looked_at
 from topowise_scheduler.view import placed
 from topowise_scheduler.view.picture.words import counted
 
 _NEW: Final = "(new)"
+# A NUMA node: what is taken of it, and what is free.
+_CELLS: Final = 10
+_TAKEN_AND_FREE: Final = ("█", "░")
+_IN_ASCII: Final = ("#", ".")
 
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
@@ -30,14 +35,14 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     wanted = all_wanted[0]
     notes += not_looked_at(all_wanted)
     pod = wanted.numbered(0)
-    pods = [(one, record) for one in known.pods if (record := known.records.record(one)).stage == "assigned"]
-    movable, others = defrag.sort(pods, known.budgets, pod.spec.priority or 0)
+    running = [(one, record) for one in known.pods if (record := known.records.record(one)).stage == "assigned"]
+    movable, others = defrag.sort(running, known.budgets, pod.spec.priority or 0)
     count = wanted.count if options.count is None else options.count
     plan = defrag.plan(known.answers, known.view, pod, count, movable, options.max_moves, progress=Progress())
-    notes += [f"note: {len(movable)} of {counted(len(pods), 'pod')} may be moved{_not(others)}"]
+    notes += [f"note: {len(movable)} of {counted(len(running), 'pod')} may be moved{_not(others)}"]
     status = 1 if plan.why else 0
     if options.output != "table":
-        return Answer(_spell(_document(wanted, count, plan, others), options.output), status, notes)
+        return Answer(shown.spell(_document(wanted, count, plan, others), options.output), status, notes)
     return Answer(_text(wanted, count, plan, console), status, notes)
 
 
@@ -58,6 +63,7 @@ def _document(wanted: Wanted, count: int, plan: Plan, others: Counter[str]) -> d
         "fewest": plan.is_least,
         "why": plan.why,
         "steps": [_step(step) for step in plan.steps],
+        "free": [_free(change) for change in plan.changes],
         "notMovable": dict(sorted(others.items())),
     }
 
@@ -68,10 +74,8 @@ def _step(step: Step) -> dict[str, Any]:
     return {"action": step.kind, "pod": step.pod, **origin, "to": step.node, "containers": containers}
 
 
-def _spell(document: dict[str, Any], form: str) -> str:
-    if form == "yaml":
-        return msgspec.yaml.encode(document).decode()
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+def _free(change: Change) -> dict[str, Any]:
+    return {"node": change.node, "numa": change.numa, "before": change.before, "after": change.after}
 
 
 def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> str:
@@ -90,8 +94,39 @@ def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> str:
     table = columns(["STEP", "POD", "FROM", "TO", "ON NUMA"], rows, width=console.width)
     text = f"{console.paint(title, colours.BOLD)}\n\n{table}\n"
     if plan.moves:
+        text += f"\n{_picture(wanted, plan.changes, console)}\n"
         text += (
             "\nOne step after the other: evict the pod, see to it that the one made for it goes to the node under TO,\n"
             "and wait until it is Ready. Budgets were looked at as they are now.\n"
         )
     return text
+
+
+def _picture(wanted: Wanted, changes: Sequence[Change], console: Console) -> str:
+    """The NUMA nodes of all nodes that the steps change: a bar for what the wanted pods ask for, before and after."""
+    asked = [name for name in pods.needs(wanted.numbered(0)).requests if any(name in one.whole for one in changes)]
+    rows = [
+        [one.node, str(one.numa), *(_bars(one, name, is_ascii=console.is_ascii) for name in asked)] for one in changes
+    ]
+    heads = ["NODE", "NUMA", *(f"{zones.short(name).upper()} FREE, BEFORE AND AFTER" for name in asked)]
+    return columns(heads, rows, width=console.width)
+
+
+def _bars(change: Change, resource: str, *, is_ascii: bool) -> str:
+    if resource not in change.whole:
+        return "-"
+    whole, before, after = (amounts[resource] for amounts in (change.whole, change.before, change.after))
+    then, now = (f"{_bar(free, whole, is_ascii=is_ascii)} {_amount(resource, free)}" for free in (before, after))
+    return f"{then} -> {now} of {_amount(resource, whole)}"
+
+
+def _bar(free: int, whole: int, *, is_ascii: bool) -> str:
+    """Free cells are rounded down: what is shown is there."""
+    taken, empty = _IN_ASCII if is_ascii else _TAKEN_AND_FREE
+    cells = _CELLS * free // whole if whole else 0
+    return taken * (_CELLS - cells) + empty * cells
+
+
+def _amount(resource: str, amount: int) -> str:
+    # Whole CPUs.
+    return str(amount) if resource == "cpu" else zones.spell(resource, amount)

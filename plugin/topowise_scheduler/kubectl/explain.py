@@ -12,7 +12,7 @@ from topowise.errors import SourceError
 from topowise.kube import paths
 from topowise_scheduler.kube_scheduler import Metadata, Pod, Spec, unbound
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl import hints, manifests, names, objects, reasons
+from topowise_scheduler.kubectl import hints, manifests, names, objects, reasons, selection, shown
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.source import Kubectl, decoded
@@ -54,8 +54,7 @@ class Explained(msgspec.Struct, frozen=True):
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    if bool(options.pod) == bool(options.file):
-        raise SourceError("explain", "expected the name of a pod or -f FILE, and not both")
+    manifests.check_given(options)
     if options.pod:
         is_pod = names.is_pod(options.pod)
         if options.service and not is_pod:
@@ -64,13 +63,16 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     options.node = [names.node(one) for one in options.node]
     if options.service and options.hints:
         raise SourceError("explain --hints", "is worked out here, expected no --service with it")
+    if options.service and options.selector:
+        raise SourceError("explain -l", "is worked out here, expected no --service with it")
     explained, notes = _ask_service(options) if options.service else _ask_ourselves(options)
     notes += [manifests.note_on(f"Pod {one.name}", asked) for one in explained if (asked := one.not_looked_at)]
     status = 0 if all(one.fits for one in explained) else 1
-    if options.output == "json":
-        explanations = [one.nodes for one in explained]
-        encoded = msgspec.json.encode(explanations[0] if len(explanations) == 1 else explanations)
-        return Answer(msgspec.json.format(encoded, indent=2).decode() + "\n", status, notes)
+    if options.output in ("json", "yaml"):
+        return Answer(shown.one_or_all([one.nodes for one in explained], options.output), status, notes)
+    if options.output == "name":
+        fitting = [node.node for one in explained for node in ordered(one.nodes) if node.verdict == "fits"]
+        return Answer(shown.names("node", dict.fromkeys(fitting)), status, notes)
     texts = [_text(one, console, options) for one in explained]
     return Answer("\n".join(texts), status, notes)
 
@@ -123,7 +125,8 @@ def _ask_ourselves(options: argparse.Namespace) -> tuple[list[Explained], list[s
     there_are = known.view.names
     if not there_are:
         raise objects.no_nodes(options.nodes_file)
-    nodes = names.existing_nodes(options.node, there_are, "--node") or there_are
+    named = names.existing_nodes(options.node, there_are, "--node") or there_are
+    nodes = selection.labelled(named, options.selector, known.nodes)
     return [
         Explained(pod, known.view.explanations(pod, nodes, with_hints=options.hints), note) for pod, note in asked
     ], notes
@@ -172,7 +175,7 @@ def _text(one: Explained, console: Console, options: argparse.Namespace) -> str:
 
     lines.append(columns(header, rows, width=console.width, paint=paint))
     if is_summed_up:
-        lines += ["", "--all has a row for each node, --node NAME those of one."]
+        lines += ["", f"{reasons.ALL} --node NAME has that of one."]
     if is_wide:
         lines += [f"\n{_matrix(node, step, console)}" for node in nodes for step in node.steps if step.resources]
     if with_hints:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from topowise.errors import SourceError
-from topowise_scheduler.kubectl import cluster
+from topowise_scheduler.kubectl import cluster, reasons, selection, shown
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
@@ -21,28 +20,29 @@ from topowise_scheduler.view.picture.words import counted
 
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
-    if bool(options.pod) == bool(options.file):
-        raise SourceError("fits", "expected a pod, what makes pods, or -f FILE, and only one of them")
     known, wanted, notes = cluster.open_with_manifests(options)
     notes += not_looked_at(wanted)
+    nodes = selection.labelled(known.view.names, options.selector, known.nodes)
     texts, documents, status = [], [], 0
     for one in wanted:
-        rooms = sorted(_rooms(known.view, one), key=lambda room: (-room.count, room.node))
+        rooms = sorted(_rooms(known.view, one, nodes), key=lambda room: (-room.count, room.node))
         total = sum(room.count for room in rooms)
         status = status if total else 1
         documents.append(_document(one, rooms, total))
-        texts.append(_text(one, rooms, total, console))
-    if options.output == "json":
-        document: Any = documents[0] if len(documents) == 1 else documents
-        return Answer(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n", status, notes)
+        texts.append(_text(one, rooms, total, console, options))
+    if options.output in ("json", "yaml"):
+        return Answer(shown.one_or_all(documents, options.output), status, notes)
+    if options.output == "name":
+        roomy = [room.node for document in documents for room in document["nodes"] if room.count]
+        return Answer(shown.names("node", dict.fromkeys(roomy)), status, notes)
     return Answer("\n".join(texts), status, notes)
 
 
-def _rooms(view: ClusterView, one: Wanted) -> Iterator[Room]:
+def _rooms(view: ClusterView, one: Wanted, nodes: Sequence[str]) -> Iterator[Room]:
     """What each node has room for; of those that have none, what `explain` says."""
     pod = one.numbered(0)
     rooms = []
-    for filling in view.fillings(pod, view.names):
+    for filling in view.fillings(pod, nodes):
         while filling.add():
             pass
         rooms.append(filling.room())
@@ -55,12 +55,29 @@ def _document(one: Wanted, rooms: list[Room], total: int) -> dict[str, Any]:
     return {"pod": one.name, "from": one.origin, "fits": total, "nodes": rooms}
 
 
-def _text(one: Wanted, rooms: list[Room], total: int, console: Console) -> str:
+def _text(one: Wanted, rooms: list[Room], total: int, console: Console, options: argparse.Namespace) -> str:
     title = f"{one.name}: {total} more {'fits' if total == 1 else 'fit'} on {counted(len(rooms), 'node')}"
     header = ["NODE", "FITS", "FIRST ON NUMA", "THEN"]
-    rows = [[room.node, str(room.count), room.first, room.limit] for room in rooms]
+    is_summed_up = len(rooms) > reasons.MOST_ROWS and not (options.all or options.output == "wide")
+    if is_summed_up:
+        rows = [*_most(rooms), *reasons.without_room(rooms)]
+    else:
+        rows = [_row(room) for room in rooms]
 
     def paint(column: int, cell: str) -> str:
         return console.paint(cell, colours.BAD if cell == "0" else colours.GOOD) if column == 1 else cell
 
-    return f"{console.paint(title, colours.BOLD)}\n\n{columns(header, rows, width=console.width, paint=paint)}\n"
+    table = columns(header, rows, width=console.width, paint=paint)
+    more = f"\n{reasons.ALL}\n" if is_summed_up else ""
+    return f"{console.paint(title, colours.BOLD)}\n\n{table}\n{more}"
+
+
+def _row(room: Room) -> list[str]:
+    return [room.node, str(room.count), room.first, room.limit]
+
+
+def _most(rooms: Sequence[Room]) -> list[list[str]]:
+    """The nodes with room, so many as are read."""
+    roomy = [room for room in rooms if room.count]
+    rows, more = [_row(room) for room in roomy[: reasons.MOST_ROWS]], roomy[reasons.MOST_ROWS :]
+    return [*rows, [f"({len(more)} more)", str(sum(room.count for room in more)), "", ""]] if more else rows

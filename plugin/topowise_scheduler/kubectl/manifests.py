@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -55,6 +56,13 @@ class Wanted(msgspec.Struct, frozen=True):
         priority = {**classes, **_SYSTEM_CLASSES}.get(self.priority_class, 0)
         spec = msgspec.structs.replace(self.pod.spec, priority=priority)
         return msgspec.structs.replace(self, pod=msgspec.structs.replace(self.pod, spec=spec))
+
+
+def check_given(options: argparse.Namespace) -> None:
+    """Raises SourceError unless a pod, or what makes pods, is either named or in files."""
+    if bool(options.pod) == bool(options.file):
+        expected = "expected a pod, what makes pods (deploy/NAME), or -f FILE, and only one of them"
+        raise SourceError(options.command, expected)
 
 
 def read(files: Sequence[str], namespace: str) -> tuple[list[Wanted], list[str]]:

@@ -61,6 +61,12 @@ def of_cluster(given: str, namespace: str, kubectl: Kubectl) -> Json:
     return {"kind": kind, **decoded(answer, path)}
 
 
+def listing(kind: str, namespace: str) -> str:
+    """The path of all objects of a kind in a namespace. Raises SourceError for a kind that makes no pods."""
+    _, group, plural, _ = _kind(f"{kind}/")
+    return paths.path(f"{group}/namespaces", namespace, plural)
+
+
 def existing_nodes(given: Iterable[str], known: Sequence[str], where: str) -> list[str]:
     """The names of nodes, each of which there is. Raises SourceError for the first that there is not."""
     wanted = list(dict.fromkeys(node(one) for one in given))

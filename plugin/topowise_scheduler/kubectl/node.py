@@ -14,7 +14,7 @@ from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import names, nodes, objects, places
+from topowise_scheduler.kubectl import names, nodes, objects, places, shown
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.durations import age
@@ -29,8 +29,6 @@ from topowise_scheduler.view.picture import Picture, words
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     found, pods_of_it = _find(options)
-    if options.output in ("json", "yaml"):
-        return Answer(_document(found.raw, options.output))
     report = read(found.topology)
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, found, pods_of_it, console.now), found.topology)
@@ -44,13 +42,16 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         # An exact report has said so already.
         if not any(attributes.PCI in problem for problem in report.problems):
             notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
+    if options.output in ("json", "yaml"):
+        return Answer(shown.spell(shown.machine(drawn, found.changed), options.output), notes=notes)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
+    key = shown.spell(shown.machine(drawn, found.changed), "json") if options.watch else ""
     if options.output == "wide":
         tables = [nodes.wide_table([found.topology])[0], *([apart] if apart else []), _holdings(drawn)]
-        return Answer("\n\n".join(tables) + "\n", notes=notes)
+        return Answer("\n\n".join(tables) + "\n", notes=notes, key=key)
     text = picture.terminal(drawn, width=console.columns, ascii_only=console.is_ascii, colour=console.is_colour)
-    return Answer(text, notes=notes)
+    return Answer(text, notes=notes, key=key)
 
 
 def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[Pod], now: float) -> Picture:
@@ -105,7 +106,8 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...
     except MissingError:
         answer = kubectl.served(paths.path(nrt.OLD_PATH, name))
         if isinstance(answer, MissingError):
-            raise SourceError(f"node {name}", _instead(objects.from_cluster(kubectl))) from answer
+            there = objects.from_cluster(kubectl)
+            raise SourceError(f"node {name}", f"no such node is reported, {_instead(there)}") from answer
         if isinstance(answer, SourceError):
             raise answer from None
         found, rest = answer, kubectl.get(pods_path) if options.pods else []
@@ -115,12 +117,6 @@ def _find(options: argparse.Namespace) -> tuple[objects.Reported, tuple[Pod, ...
 
 def _instead(there: objects.Objects) -> str:
     return names.instead([one.topology.metadata.name for one in there.reports])
-
-
-def _document(raw: objects.Json, form: str) -> str:
-    if form == "yaml":
-        return msgspec.yaml.encode(raw).decode()
-    return msgspec.json.format(msgspec.json.encode(raw), indent=2).decode() + "\n"
 
 
 def _machine(topology: nrt.NodeResourceTopology) -> Machine | None:

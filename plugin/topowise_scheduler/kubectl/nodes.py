@@ -6,10 +6,8 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from topowise import nrt
-from topowise_scheduler.kubectl import objects, reasons, selection, zones
+from topowise_scheduler.kubectl import objects, reasons, selection, shown, zones
 from topowise_scheduler.kubectl.columns import columns, width_of
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.durations import age
@@ -36,12 +34,22 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         else objects.from_cluster(Kubectl(options.context, options.kubeconfig), nodes=bool(options.selector))
     )
     found = selection.selected(options, there)
-    if options.output in ("json", "yaml"):
-        return Answer(document([one.raw for one in found], options.output))
     if options.output == "name":
-        return Answer("".join(f"{one.topology.metadata.name}\n" for one in found))
+        return Answer(shown.names("node", [one.topology.metadata.name for one in found]))
+    if options.output in ("json", "yaml"):
+        return Answer(_document(found, options.output))
     if not found:
         return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
+    text, notes = _shown(found, options, console)
+    return Answer(text, notes=tuple(notes), key=_document(found, "json") if options.watch else "")
+
+
+def _document(found: Sequence[objects.Reported], form: str) -> str:
+    return shown.spell([shown.node(one, read(one.topology)) for one in found], form)
+
+
+def _shown(found: Sequence[objects.Reported], options: argparse.Namespace, console: Console) -> tuple[str, list[str]]:
+    """The table for the console, and what has to be said of it."""
     topologies = [one.topology for one in found]
     if options.output == "wide":
         text, problems = wide_table(topologies)
@@ -58,7 +66,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes = reasons.notes(problems)
     if left_out:
         notes.append(f"note: {console.width} columns are too few for {', '.join(left_out)}; -o wide has a row a zone")
-    return Answer(text + "\n", notes=tuple(notes))
+    return text + "\n", notes
 
 
 def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, Problems]:
@@ -80,14 +88,6 @@ def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, Pro
     return columns(_WIDE_HEADER, rows), problems
 
 
-def document(items: Sequence[objects.Json], form: str) -> str:
-    """A List of objects, just as they are."""
-    listed = {"apiVersion": "v1", "kind": "List", "items": items}
-    if form == "yaml":
-        return msgspec.yaml.encode(listed).decode()
-    return msgspec.json.format(msgspec.json.encode(listed), indent=2).decode() + "\n"
-
-
 def _rows(
     topologies: Iterable[nrt.NodeResourceTopology],
     changed: Mapping[str, str],
@@ -101,7 +101,7 @@ def _rows(
         report = read(topology)
         problems += [(report.name, problem) for problem in report.problems]
         mine = [amounts for _, amounts in zones.zones_of(topology)]
-        lost = None if report.empty.settings.topology.policy == "none" else zones.fragmentation(mine)
+        lost = zones.lost(report, mine)
         rows.append(
             [
                 *_node(report),

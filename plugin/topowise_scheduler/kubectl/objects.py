@@ -12,7 +12,7 @@ from topowise.errors import SourceError
 from topowise.kube import paths
 from topowise_scheduler.kube_scheduler import NodeObject, Pod
 from topowise_scheduler.kubectl.durations import seconds_since
-from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded, documents
+from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl, MissingError, decoded, documents
 from topowise_scheduler.preemption import Budget
 
 # What has ended holds nothing, and is most of what some clusters keep.
@@ -94,19 +94,35 @@ def from_files(files: Sequence[str]) -> Objects:
     )
 
 
-def from_cluster(kubectl: Kubectl, *, pods_path: str = "", nodes: bool = False, budgets: bool = False) -> Objects:
+def from_cluster(
+    kubectl: Kubectl,
+    *,
+    pods_path: str = "",
+    nodes: bool = False,
+    budgets: bool = False,
+    denied: dict[str, ForbiddenError] | None = None,
+) -> Objects:
     """The NRTs of the cluster, with its pods, nodes and PodDisruptionBudgets if wanted. A cluster without the CRD has
-    no NRTs."""
+    no NRTs.
+
+    What the user may not read is left out and put into `denied` by its path. Raises SourceError for all of it together,
+    for anything else, and where there is no `denied`.
+    """
     also = {pods_path: bool(pods_path), paths.NODES: nodes, _BUDGETS_PATH: budgets}
     wanted = [nrt.PATH, *(path for path, is_wanted in also.items() if is_wanted)]
     answers = dict(zip(wanted, kubectl.attempt(*wanted), strict=True))
+    refused = {path: answer for path, answer in answers.items() if isinstance(answer, ForbiddenError)}
+    if denied is not None and len(refused) < len(answers):
+        denied |= refused
     for path, answer in answers.items():
-        if isinstance(answer, SourceError) and not (path == nrt.PATH and isinstance(answer, MissingError)):
+        is_known = path in (denied or ()) or (path == nrt.PATH and isinstance(answer, MissingError))
+        if isinstance(answer, SourceError) and not is_known:
             raise answer
+    readable = {path for path in answers if path not in (denied or ())}
     return Objects(
-        reports=reports(_topologies(kubectl, answers[nrt.PATH]), nrt.PATH),
-        pods=_listed(answers[pods_path], _Pods, pods_path).items if pods_path else None,
-        nodes=_listed(answers[paths.NODES], _Nodes, paths.NODES).items if nodes else None,
+        reports=reports(_topologies(kubectl, answers[nrt.PATH]), nrt.PATH) if nrt.PATH in readable else (),
+        pods=_listed(answers[pods_path], _Pods, pods_path).items if pods_path in readable else None,
+        nodes=_listed(answers[paths.NODES], _Nodes, paths.NODES).items if paths.NODES in readable else None,
         budgets=_listed(answers[_BUDGETS_PATH], _Budgets, _BUDGETS_PATH).items if budgets else (),
     )
 

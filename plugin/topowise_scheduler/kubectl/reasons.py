@@ -10,9 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from topowise_scheduler.view.explanation import NodeExplanation
+from topowise_scheduler.view.fits import Room
 
 MOST_ROWS: Final = 20
 """With more nodes a table of them is no answer."""
+
+ALL: Final = "--all has a row for each node, -o wide too."
 
 _MOST_NAMES: Final = 3
 # What a NUMA node lacks differs among nodes that lack room for the same reason.
@@ -26,6 +29,17 @@ def rows(nodes: Sequence[NodeExplanation]) -> list[list[str]]:
     for one in nodes:
         groups.setdefault((one.verdict, _reason(one)), []).append(one)
     return [[verdict, str(len(same)), _why(same)] for (verdict, _), same in groups.items()]
+
+
+def without_room(rooms: Sequence[Room]) -> list[list[str]]:
+    """NODE, FITS, FIRST ON NUMA and THEN of `fits`: a row for each reason for which nodes have no room at all."""
+    groups: dict[str, list[Room]] = {}
+    for room in rooms:
+        if not room.count:
+            groups.setdefault(_bare(room.limit), []).append(room)
+    return [
+        [_number(same), "0", "-", _of_first([room.node for room in same], same[0].limit)] for same in groups.values()
+    ]
 
 
 def names(given: Iterable[str], most: int = _MOST_NAMES) -> str:
@@ -46,7 +60,11 @@ def notes(problems: Iterable[tuple[str, str]]) -> list[str]:
 def _reason(one: NodeExplanation) -> str:
     if one.verdict == "fits":
         return "not aligned" if " is not aligned" in one.text else ""
-    return _AMOUNT.sub("", _OF_ONE_NODE.sub("", one.text))
+    return _bare(one.text)
+
+
+def _bare(text: str) -> str:
+    return _AMOUNT.sub("", _OF_ONE_NODE.sub("", text))
 
 
 def _why(same: Sequence[NodeExplanation]) -> str:
@@ -56,4 +74,12 @@ def _why(same: Sequence[NodeExplanation]) -> str:
         return f"{scored}; {'not aligned; ' if _reason(first) else ''}on {first.node} {first.text}"
     if len(same) == 1:
         return f"{first.node}: {first.text}"
-    return f"{names(one.node for one in same)}; on {first.node} {first.text}"
+    return _of_first([one.node for one in same], first.text)
+
+
+def _number(same: Sequence[Room]) -> str:
+    return same[0].node if len(same) == 1 else f"({len(same)} nodes)"
+
+
+def _of_first(nodes: Sequence[str], text: str) -> str:
+    return text if len(nodes) == 1 else f"{names(nodes)}; on {nodes[0]} {text}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from topowise.errors import SourceError
+from topowise_scheduler.kube_scheduler import NodeObject
 from topowise_scheduler.kubectl import names, zones
 from topowise_scheduler.kubectl.objects import Objects, Reported
+from topowise_scheduler.report import read
 
 Labels = Mapping[str, str]
 
@@ -26,13 +28,19 @@ def selected(options: argparse.Namespace, there: Objects) -> list[Reported]:
         known = [one.topology.metadata.name for one in found]
         wanted = names.existing_nodes(options.names, known, ", ".join(options.file) or "the cluster")
         found = [one for one in found if one.topology.metadata.name in wanted]
-    if options.selector:
-        if there.nodes is None:
-            raise SourceError("-l", "labels are those of Nodes, which the saved objects lack")
-        matches = selector(options.selector)
-        labels = {node.metadata.name: node.metadata.labels or {} for node in there.nodes}
-        found = [one for one in found if matches(labels.get(one.topology.metadata.name, {}))]
-    return sorted(found, key=KEYS[options.sort_by])
+    among = set(labelled([one.topology.metadata.name for one in found], options.selector, there.nodes))
+    return sorted((one for one in found if one.topology.metadata.name in among), key=KEYS[options.sort_by])
+
+
+def labelled(found: Sequence[str], text: str, nodes: Sequence[NodeObject] | None) -> Sequence[str]:
+    """Those names whose Nodes have the labels; all without a selector. Raises SourceError."""
+    if not text:
+        return found
+    if nodes is None:
+        raise SourceError("-l", "labels are those of Nodes, which the saved objects lack")
+    matches = selector(text)
+    labels = {node.metadata.name: node.metadata.labels or {} for node in nodes}
+    return [name for name in found if matches(labels.get(name, {}))]
 
 
 def selector(text: str) -> Callable[[Labels], bool]:
@@ -78,7 +86,8 @@ def _free(resource: str) -> Callable[[Reported], tuple[int, str]]:
 
 def _fragmentation(one: Reported) -> tuple[int, str]:
     """The worst first."""
-    return -(zones.fragmentation([zone for _, zone in zones.zones_of(one.topology)]) or 0), one.topology.metadata.name
+    lost = zones.lost(read(one.topology), [zone for _, zone in zones.zones_of(one.topology)])
+    return -(lost or 0), one.topology.metadata.name
 
 
 KEYS: Final[dict[str, Callable[[Reported], tuple[int, str] | tuple[str, ...]]]] = {

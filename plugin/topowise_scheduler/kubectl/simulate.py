@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from topowise.runtime.progress import Progress
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import cluster
+from topowise_scheduler.kubectl import cluster, shown
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
@@ -62,25 +63,23 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     known, wanted, notes = cluster.open_with_manifests(options, options.strategy)
     notes += not_looked_at(wanted)
-    placed = Simulation(known).place(wanted)
+    placed = Simulation(known).place(wanted, Progress())
     refused = [one for one in placed if not one.node]
     status = 1 if refused else 0
-    if options.output == "json":
+    if options.output in ("json", "yaml"):
         document = {
             "strategy": options.strategy,
             "placed": len(placed) - len(refused),
             "refused": len(refused),
             "pods": [one.as_json() for one in placed],
         }
-        return Answer(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n", status, notes)
-    rows = [
-        [one.pod, one.node or _NOWHERE, placing.in_words(one.containers) if one.node else one.summary] for one in placed
-    ]
+        return Answer(shown.spell(document, options.output), status, notes)
+    header, rows = _rows(placed, is_wide=options.output == "wide")
 
     def paint(column: int, cell: str) -> str:
-        return console.paint(cell, colours.BAD) if column == 1 and cell == _NOWHERE else cell
+        return console.paint(cell, colours.BAD) if cell == _NOWHERE else cell
 
-    lines = [columns(["POD", "NODE", "NUMA NODES"], rows, width=console.width, paint=paint), ""]
+    lines = [columns(header, rows, width=console.width, paint=paint), ""]
     used = len({one.node for one in placed if one.node})
     lines.append(
         f"{len(placed) - len(refused)} of {len(placed)} pods placed on {used} of "
@@ -90,6 +89,20 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         if one.reasons:
             lines += ["", f"{one.pod} fits nowhere then:", _refused(one, console)]
     return Answer("\n".join(lines) + "\n", status, notes)
+
+
+def _rows(placed: Sequence[SimulatedPod], *, is_wide: bool) -> tuple[list[str], list[list[str]]]:
+    """With `is_wide` what asked for the pod and how urgently, too."""
+    header = ["POD", *(["FROM", "PRIORITY"] if is_wide else []), "NODE", "NUMA NODES"]
+    return header, [
+        [
+            one.pod,
+            *([one.origin, str(one.priority)] if is_wide else []),
+            one.node or _NOWHERE,
+            placing.in_words(one.containers) if one.node else one.summary,
+        ]
+        for one in placed
+    ]
 
 
 class Simulation:
@@ -103,13 +116,15 @@ class Simulation:
         self._serial = -1
         self._changed: list[str] = []
 
-    def place(self, wanted: Sequence[Wanted]) -> list[SimulatedPod]:
+    def place(self, wanted: Sequence[Wanted], progress: Callable[[str], None] = lambda _: None) -> list[SimulatedPod]:
         """All wanted pods, by priority and then in order."""
+        total = sum(one.count for one in wanted)
         # A pod that found no room leaves none to the next one of its kind.
         nowhere: dict[int, SimulatedPod] = {}
-        placed = []
+        placed: list[SimulatedPod] = []
         for one in sorted(wanted, key=lambda wanted: -(wanted.pod.spec.priority or 0)):
             for pod in map(one.numbered, range(one.count)):
+                progress(f"pod {len(placed) + 1} of {total}")
                 before = nowhere.get(one.serial)
                 if before is not None:
                     placed.append(msgspec.structs.replace(before, pod=_name(pod), reasons={}))

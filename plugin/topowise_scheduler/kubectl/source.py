@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from topowise import documents as yaml_or_json
 from topowise.errors import SourceError
+from topowise_scheduler.kubectl import inputs
 
 _TIMEOUT_S: Final = 60
 
 
 class MissingError(SourceError):
     """The server knows no such object, or no such kind."""
+
+
+class ForbiddenError(SourceError):
+    """The user may not read that."""
 
 
 class Kubectl:
@@ -98,6 +101,8 @@ class Kubectl:
         why = said[-1].strip() if said else "failed without a word"
         if "(NotFound)" in why:
             return MissingError(command, why)
+        if "(Forbidden)" in why:
+            return ForbiddenError(command, why)
         return SourceError(command, why)
 
 
@@ -110,21 +115,17 @@ def decoded(answer: bytes, what: str) -> Any:
 
 
 def documents(files: Sequence[str]) -> list[Any]:
-    """The documents of some files ("-" is stdin), YAML or JSON; lists of any kind are opened. Raises SourceError."""
+    """The documents of what `-f` names, YAML or JSON; lists of any kind are opened. Raises SourceError."""
     found = []
-    for file in files:
-        for document in _read(file):
+    for name, text in (one for file in files for one in inputs.texts(file)):
+        for document in _read(name, text):
             if not isinstance(document, dict):
-                raise SourceError(file, f"has a {type(document).__name__} at its top, expected Kubernetes objects")
+                raise SourceError(name, f"has a {type(document).__name__} at its top, expected Kubernetes objects")
             found += _opened(document)
     return found
 
 
-def _read(file: str) -> list[Any]:
-    try:
-        text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-    except OSError as exc:
-        raise SourceError(file, f"cannot be read: {exc.strerror}") from exc
+def _read(file: str, text: bytes) -> list[Any]:
     try:
         return [document for document in yaml_or_json.load_all(text) if document is not None]
     except yaml_or_json.DocumentError as exc:

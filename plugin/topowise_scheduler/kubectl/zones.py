@@ -8,8 +8,9 @@ from typing import Final, NamedTuple
 from topowise import nrt, quantity
 from topowise.errors import ParseError
 from topowise.pods import HUGEPAGES
+from topowise_scheduler.report import Report
 from topowise_scheduler.view.explanation import human
-from topowise_scheduler.view.fragmentation import lost
+from topowise_scheduler.view.fragmentation import lost as measured
 
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _ASCII_BARS: Final = "_.:-=+*#"
@@ -77,7 +78,12 @@ def numbers(zones: Zones, resource: str, *, is_short: bool = False) -> str:
 def fragmentation(zones: Zones) -> int | None:
     """What is lost of whole CPUs (view/fragmentation.py); None if no CPUs are free or reported."""
     free = [max(0, zone["cpu"].available or 0) // 1000 for zone in zones if "cpu" in zone]
-    return lost(free, max((zone["cpu"].allocatable // 1000 for zone in zones if "cpu" in zone), default=0))
+    return measured(free, max((zone["cpu"].allocatable // 1000 for zone in zones if "cpu" in zone), default=0))
+
+
+def lost(report: Report, zones: Zones) -> int | None:
+    """The fragmentation of a node on which anything is aligned at all."""
+    return None if report.empty.settings.topology.policy == "none" else fragmentation(zones)
 
 
 def spell(resource: str, amount: int) -> str:

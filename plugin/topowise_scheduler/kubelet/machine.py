@@ -16,7 +16,7 @@ Id = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Amount = Annotated[int, msgspec.Meta(ge=0)]
 
 # As many NUMA nodes as a kubelet accepts without max-allowable-numa-nodes; all their masks cost next to nothing.
-_WIDE: Final = 8
+WIDE: Final = 8
 
 
 class Core(msgspec.Struct, frozen=True, gc=False):
@@ -96,10 +96,10 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
         GPUs bring their memory as NUMA nodes, 32 of them on some machines, and masks double with every node. A bare one
         (no CPUs, no devices, and where memory is managed none of that) makes no mask fit that does not fit without it,
-        so of those beyond `_WIDE` nodes one is enough: the mask of all nodes has to differ from that of all others.
+        so of those beyond `WIDE` nodes one is enough: the mask of all nodes has to differ from that of all others.
         """
         nodes = self.nodes()
-        if len(nodes) <= _WIDE:
+        if len(nodes) <= WIDE:
             return self
         near = {node for plugin in self.devices for device in plugin.devices for node in device.numa or ()}
         bare = [
@@ -109,7 +109,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
             and node.id not in near
             and not (with_memory and (node.memory or any(node.hugepages.values())))
         ]
-        kept = max(1, _WIDE - (len(nodes) - len(bare)))
+        kept = max(1, WIDE - (len(nodes) - len(bare)))
         dropped = frozenset(bare[kept:])
         if not dropped:
             return self

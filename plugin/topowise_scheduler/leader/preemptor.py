@@ -23,7 +23,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.kube_scheduler import MIRROR, Pod
-from topowise_scheduler.leader import chore, events
+from topowise_scheduler.leader import chore, events, evictions
 from topowise_scheduler.leader.alignment import AlignmentPreemption, Victims
 from topowise_scheduler.leader.nomination import nominate
 
@@ -147,7 +147,7 @@ class Preemptor:
                 # It is looked who else would do.
                 self._not_before.pop(record.uid, None)
                 return
-            if not await self._evict_one(victim, is_dry=True):
+            if not await evictions.evict(self._api, victim, is_dry=True):
                 return
         if not await nominate(self._api, record, found.node, version=pod.metadata.resourceVersion):
             # It has changed in between, so it is looked at again.
@@ -159,7 +159,7 @@ class Preemptor:
         for at, victim in enumerate(found.pods):
             rest = [one.uid for one in found.pods[at:]]
             is_needed = await self._get(record) is not None and self._alignment.still_needs(pod, found.node, gone, rest)
-            if not is_needed or not await self._evict_one(victim):
+            if not is_needed or not await evictions.evict(self._api, victim):
                 break
             gone.add(victim.uid)
             self._going[record.uid] = _Going(found.node, frozenset(gone), self._clock() + _LONGEST_END_S)
@@ -201,29 +201,6 @@ class Preemptor:
         pod = await self._get(record)
         if pod is not None and pod.status is not None and pod.status.nominatedNodeName == node:
             await nominate(self._api, record, "", version=pod.metadata.resourceVersion)
-
-    async def _evict_one(self, victim: PodRecord, *, is_dry: bool = False) -> bool:
-        """False if it is not the pod that we know, or a budget is against it."""
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": victim.name, "namespace": victim.namespace},
-            "deleteOptions": {"preconditions": {"uid": victim.uid}},
-        }
-        path = paths.pod(victim.namespace, victim.name, "eviction")
-        try:
-            await self._api.request(
-                "POST",
-                path,
-                query={"dryRun": "All"} if is_dry else {},
-                body=msgspec.json.encode(body),
-                timeout=chore.REQUEST_TIMEOUT_S,
-            )
-        except ApiError as exc:
-            if exc.status not in (404, 409, 429):
-                raise
-            return False
-        return True
 
     async def _tell_victim(self, record: PodRecord, victim: PodRecord, reason: str, what: str) -> None:
         note = (

@@ -17,7 +17,8 @@ from topowise.attributes import cores, devices
 from topowise.errors import TopowiseError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pods import HUGEPAGES, MAX_AMOUNT
-from topowise_scheduler.kubelet import Core, Device, Kubelet, KubeletStartError, Machine, NumaNode
+from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletStartError, Machine, NumaNode
+from topowise_scheduler.kubelet.machine import WIDE
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report.costs import distances, speed
 from topowise_scheduler.report.hugepages import page_kib
@@ -126,28 +127,37 @@ def _shared(facts: Facts) -> Facts:
 
 @lru_cache(maxsize=16384)
 def _empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
-    made = (_without_devices if _is_memorable(facts) else _without_devices.__wrapped__)(facts, version)
-    if made.kubelet is None or not listed_devices:
-        return made
     try:
-        by_resource: dict[str, list[Device]] = {resource: [] for resource in devices.names(listed_devices)}
-        for one in devices.read(listed_devices):
-            by_resource[one.resource].append(Device(one.id, one.nodes or None))
+        plugins = _plugins(listed_devices) if listed_devices else ()
+        # Which NUMA nodes of many are modelled goes by the devices near them (Machine.modelled).
+        near = plugins if len(facts.zones) > WIDE else ()
+        made = (_bare if _is_memorable(facts) else _bare.__wrapped__)(facts, near, version)
+        if made.kubelet is None or not plugins:
+            return made
         kubelet = made.kubelet.fork()
-        for resource, reported in by_resource.items():
-            kubelet.report_devices(resource, reported)
+        for plugin in plugins:
+            kubelet.report_devices(plugin.resource, plugin.devices)
     except (TopowiseError, ValueError) as exc:
         return Empty(None, (str(exc),))
     return Empty(kubelet, made.problems)
 
 
+def _plugins(listed_devices: str) -> tuple[DevicePlugin, ...]:
+    """Raises ParseError."""
+    by_resource: dict[str, list[Device]] = {resource: [] for resource in devices.names(listed_devices)}
+    for one in devices.read(listed_devices):
+        by_resource[one.resource].append(Device(one.id, one.nodes or None))
+    return tuple(DevicePlugin(resource, tuple(reported)) for resource, reported in by_resource.items())
+
+
 # No two servers have exactly as much memory, so this is one for each node.
 @lru_cache(maxsize=16384)
-def _without_devices(facts: Facts, version: KubeletVersion) -> Empty:
+def _bare(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion) -> Empty:
+    """The node without devices, which may be near some of its NUMA nodes."""
     try:
         config = kubeletconfig.decode(facts.configuration)
         amounts = [_amounts(zone) for zone in facts.zones]
-        machine = _machine(facts, config, amounts)
+        machine = msgspec.structs.replace(_machine(facts, config, amounts), devices=near)
         kubelet = Kubelet(machine, _resolved(config, facts), version=version)
     except KubeletStartError as exc:
         return Empty(None, (f"attribute {attributes.KUBELET_CONFIGURATION}: no kubelet would start with it: {exc}",))

@@ -140,24 +140,15 @@ def explain(
     `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now, `report` that report.
     `with_hints` also tells all hints, and what they merge to.
     """
-    steps: list[Step] = []
     takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
-
-    def watch(
-        kubelet: Kubelet, container: ContainerView | None, groups: Sequence[tuple[str, Hints]], merged: Hint
-    ) -> None:
-        rooms = tuple(_room(kubelet, pod, container, resource, hints) for resource, hints in groups)
-        chosen = None if merged.mask is None else kubelet.ids(merged.mask)
-        table = merge_table(kubelet, groups) if with_hints else None
-        steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms, table))
-
-    admission = node.admit_view(pod, watch)
+    admission, steps = _admitted(node, pod, with_hints=with_hints)
     settings = node.settings.topology
     verdict: Verdict = "fits"
     text = refusal
     if not admission.admitted:
         verdict = "never" if never else "not now"
-        text = _refused(steps, admission) + (_never(steps, settings.policy) if never else "")
+        text = _refused(steps, admission)
+        text += _never(text, steps, pod, settings.policy, report) if never else ""
     elif refusal:
         verdict = "never" if never else "not now"
     else:
@@ -183,6 +174,21 @@ def explain(
         text=text,
         kubelet="" if report is None else report.exact_for,
     )
+
+
+def _admitted(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Admission, list[Step]]:
+    """What the kubelet says, which is changed by it, and what it has looked at on its way there."""
+    steps: list[Step] = []
+
+    def watch(
+        kubelet: Kubelet, container: ContainerView | None, groups: Sequence[tuple[str, Hints]], merged: Hint
+    ) -> None:
+        rooms = tuple(_room(kubelet, pod, container, resource, hints) for resource, hints in groups)
+        chosen = None if merged.mask is None else kubelet.ids(merged.mask)
+        table = merge_table(kubelet, groups) if with_hints else None
+        steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms, table))
+
+    return node.admit_view(pod, watch), steps
 
 
 def _damage(report: Report) -> str:
@@ -318,12 +324,25 @@ def _refused(steps: Sequence[Step], admission: Admission) -> str:
     return f"{_who(step)} needs {asked} together; {'; '.join(lacks)}{rest}"
 
 
-def _never(steps: Sequence[Step], policy: str) -> str:
-    """With what the node has, where that is the reason: what is free now is not."""
+def _never(now: str, steps: Sequence[Step], pod: PodView, policy: str, report: Report | None) -> str:
+    """What the kubelet would say if the node was empty: it may be stopped by one thing now and by another then.
+
+    A manager that has too little in all proposes nothing, so of it nothing was seen now.
+    """
+    admission = None
+    if report is not None:
+        admission, steps = _admitted(report.empty.fork(), pod)
     rooms = _ordered(steps[-1]) if steps and policy == "single-numa-node" else ()
     most = [(room, max(zone.allocatable for zone in room.zones)) for room in rooms]
-    has = ", ".join(f"{room.resource} {human(room.resource, amount)}" for room, amount in most if amount < room.asked)
-    return f"; not even the empty node would do{f', whose largest NUMA node has {has}' if has else ''}"
+    short = [(room, amount) for room, amount in most if amount < room.asked]
+    text = "; not even the empty node would do"
+    if short:
+        has = [f"{one.resource} {human(one.resource, it)}, not {human(one.resource, one.asked)}" for one, it in short]
+        return f"{text}, whose largest NUMA node has {' and '.join(has)}"
+    if admission is None or admission.admitted or admission.reason == "TopologyAffinityError":
+        return text
+    refused = _refused(steps, admission)
+    return text if refused == now else f"{text}: {refused}"
 
 
 def _lack(step: Step, at: int) -> str:

@@ -25,7 +25,6 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 # The kubelet rotates a projected token at 80 % of its life (an hour by default); client-go re-reads it each minute.
 _TOKEN_MAX_AGE_S = 60.0
-_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:
     token = TokenFile(directory / "token")
     token.read()
     try:
-        tls = ssl.create_default_context(cafile=str(directory / "ca.crt"))
+        tls = files.trusting(directory / "ca.crt")
     except (OSError, ssl.SSLError) as exc:
         raise SourceError(str(directory / "ca.crt"), f"is not a usable CA bundle: {exc}") from exc
 
@@ -91,7 +90,7 @@ class TokenFile:
         if self._token and not renew and self._clock() - self._read_at < _TOKEN_MAX_AGE_S:
             return self._token
         try:
-            self._token = files.read_regular(self._path, _MOST_BYTES).decode().strip() or self._token
+            self._token = files.read_regular(self._path).decode().strip() or self._token
         except (OSError, UnicodeDecodeError) as exc:
             if not self._token:
                 raise SourceError(str(self._path), f"cannot be read: {exc}") from exc

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from topowise import documents
+from topowise import documents, files
 from topowise.errors import ConfigError
 
 
@@ -57,17 +57,18 @@ class Static(msgspec.Struct, frozen=True):
             return None
         cluster, user = self.cluster, self.user
         try:
-            context = ssl.create_default_context(
-                cafile=self._path(cluster.certificate_authority),
-                cadata=_text(cluster.certificate_authority_data) or None,
-            )
+            authority = self._path(cluster.certificate_authority)
+            data = _text(cluster.certificate_authority_data) or None
+            context = files.trusting(authority) if authority else ssl.create_default_context(cadata=data)
+            if authority and data:
+                context.load_verify_locations(cadata=data)
             if cluster.insecure_skip_tls_verify:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             if user.client_certificate_data:
                 _load_chain(context, user)
             elif user.client_certificate:
-                context.load_cert_chain(self._path(user.client_certificate) or "", self._path(user.client_key))
+                files.load_chain(context, self._path(user.client_certificate) or "", self._path(user.client_key))
         except (OSError, ssl.SSLError, ValueError) as exc:
             raise ConfigError("kubeconfig", f"certificates of {self.server} cannot be used: {exc}") from exc
         return context
@@ -123,7 +124,7 @@ def read(path: str, context: str = "") -> Static | None:
     if ":" in path:
         return None
     try:
-        config = msgspec.convert(documents.load(Path(path).read_bytes()) or {}, _Kubeconfig)
+        config = msgspec.convert(documents.load(files.read_regular(path)) or {}, _Kubeconfig)
     except OSError as exc:
         raise ConfigError(f"kubeconfig {path}", f"cannot be read: {exc.strerror}") from exc
     except (msgspec.ValidationError, documents.DocumentError) as exc:

@@ -15,6 +15,7 @@ from topowise.errors import ApiError
 
 NAMESPACES: Final = "/api/v1/namespaces"
 NODES: Final = "/api/v1/nodes"
+PODS: Final = "/api/v1/pods"
 
 _NO_NAMES: Final = ("", ".", "..")
 _NEVER_IN_NAMES: Final = frozenset("/%")

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import re
 from decimal import Decimal
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
-from topowise import documents
+from topowise import documents, files
 from topowise.errors import ConfigError
 from topowise.runtime import config_errors
 
@@ -125,7 +124,7 @@ Kind = TypeVar("Kind", bound=Configuration)
 def load(kind: type[Kind], path: str) -> Kind:
     """The configuration in a YAML (or JSON) file. Raises ConfigError naming the file and the path inside it."""
     try:
-        text = Path(path).read_bytes()
+        text = files.read_regular(path)
     except OSError as exc:
         raise ConfigError(path, f"cannot be read: {exc.strerror}") from exc
     return parse(kind, text, source=path)

@@ -12,6 +12,7 @@ import logging
 import ssl
 from pathlib import Path
 
+from topowise import files
 from topowise.errors import SourceError
 from topowise.runtime.config import ServingTls
 from topowise.runtime.log import kv
@@ -65,12 +66,13 @@ def _context(settings: ServingTls) -> ssl.SSLContext:
     # Go takes HTTP/2 wherever it is offered, and it is the slower one here.
     context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
+        files.load_chain(context, settings.cert_file, settings.key_file)
     except (OSError, ssl.SSLError) as exc:
         raise SourceError(settings.cert_file, f"is not a usable certificate with {settings.key_file}: {exc}") from exc
     if settings.client_ca_file:
         try:
-            context.load_verify_locations(settings.client_ca_file)
+            with files.regular(settings.client_ca_file) as name:
+                context.load_verify_locations(name)
         except (OSError, ssl.SSLError) as exc:
             raise SourceError(settings.client_ca_file, f"is not a usable CA bundle: {exc}") from exc
         context.verify_mode = ssl.CERT_REQUIRED

@@ -20,7 +20,8 @@ from burst import evidence
 from burst.nodes import nodes
 from burst.service import Process, Service
 from burst.workload import BLIND_SCHEDULER, NUMA_SCHEDULER, Workload
-from sandbox.hollow import RESTART, Fleet, Pace, Refusal, Reporting
+from faults.clock import Clock
+from sandbox.hollow import RESTART, Fleet, HollowNode, Pace, Refusal, Reporting
 from sandbox.kubescheduler import Attempt, Extender, KubeScheduler
 from sandbox.kubescheduler.attempt import said
 from sandbox.kubescheduler.pod import PodInfo
@@ -71,10 +72,11 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 class Bench:
-    """A running cluster. `evidence` has a text for each of our pods that a kubelet refused."""
+    """A running cluster. `evidence` has a text for each of our pods that a kubelet refused. `clock` is theirs."""
 
-    def __init__(self, scenario: Scenario, directory: Path) -> None:
+    def __init__(self, scenario: Scenario, directory: Path, *, clock: Clock | None = None) -> None:
         self.scenario = scenario
+        self._environment = None if clock is None else clock.environment
         self._directory = directory
         self.stack = AsyncExitStack()
         self._random = Random(scenario.seed)
@@ -127,7 +129,34 @@ class Bench:
     async def fail_over(self) -> None:
         """kube-scheduler's calls go to the other replica from now on."""
         assert self.extender is not None
-        self.extender.prefix = self.services[1].prefix
+        (self.extender.prefix,) = {one.prefix for one in self.services} - {self.extender.prefix}
+
+    async def kill_the_one_that_is_asked(self) -> None:
+        """Its calls go to the other replica, as a Service in front of both would have it; it comes back."""
+        assert self.extender is not None
+        await self.keep_metrics()
+        victim = next(one for one in self.services if one.prefix == self.extender.prefix)
+        await victim.kill()
+        await self.fail_over()
+        await victim.start()
+
+    async def delete_reports(self) -> None:
+        """Every second node's; their exporters notice after a while."""
+        for name, node in list(self.fleet.nodes.items())[::2]:
+            await self.api.request("DELETE", f"{nrt.PATH}/{name}")
+            self._later(self._again(node))
+
+    async def delete_nodes(self) -> None:
+        """Every third Node is deleted by mistake, and comes back with its kubelet's next start."""
+        some = list(self.fleet.nodes.items())[::3]
+        for name, _ in some:
+            await self.api.request("DELETE", f"/api/v1/nodes/{name}")
+        await asyncio.sleep(1.0)
+        await asyncio.gather(*(node.restart(RESTART) for _, node in some))
+
+    async def _again(self, node: HollowNode) -> None:
+        await asyncio.sleep(self._random.uniform(0, 1))
+        await node.reporter.check()
 
     # The run
 
@@ -271,7 +300,9 @@ class Bench:
             if scenario.nominates:
                 settings["nominator"] = {"enabled": True, "schedulerNames": [NUMA_SCHEDULER], "when": "always"}
             kubeconfig = await self.service_kubeconfig(self._kubeconfig)
-            service = Service(f"service-{number}", kubeconfig, self._directory, **settings)
+            service = Service(
+                f"service-{number}", kubeconfig, self._directory, environment=self._environment, **settings
+            )
             self.services.append(service)
             await service.start()
         self.extender: Extender | None = None
@@ -361,7 +392,7 @@ class Bench:
             self._note(attempt.chosen, f"{attempt.namespace}/{attempt.name} decided")
 
     def _note(self, node: str, what: str) -> None:
-        self.fleet.nodes[node].lifecycle.history.append((time.monotonic(), what))
+        self.fleet.nodes[node].lifecycle.history.append((asyncio.get_running_loop().time(), what))
 
     def _note_refusal(self, refusal: Refusal) -> None:
         if refusal.pod.spec.schedulerName == BLIND_SCHEDULER:

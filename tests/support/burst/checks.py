@@ -16,14 +16,15 @@ def assert_no_refusals(bench: Bench) -> None:
     """No kubelet has refused a pod of ours, but where another scheduler was faster by the blink of an eye."""
     assert not bench.refusals, f"{len(bench.refusals)} of our pods were refused:\n" + "\n".join(bench.evidence)
     # What a kubelet's restart takes away for a while are devices; CPUs and memory are those of its files.
-    assert all(_asks_for_devices(one) for one in bench.overtaken), "\n".join(bench.evidence)
+    assert all(asks_for_devices(one) for one in bench.overtaken), "\n".join(bench.evidence)
     few = max(1, bench.scenario.pods // 100)
     assert len(bench.raced) <= few, f"{len(bench.raced)} pods lost races:\n" + "\n".join(bench.evidence)
     some = bench.scenario.pods // 20
     assert len(bench.overtaken) <= some, f"{len(bench.overtaken)} pods overtaken:\n" + "\n".join(bench.evidence)
 
 
-def _asks_for_devices(refusal: Refusal) -> bool:
+def asks_for_devices(refusal: Refusal) -> bool:
+    """Whether the pod that was refused needs a device."""
     return any("/" in name for name in pods.needs(refusal.pod).requests)
 
 

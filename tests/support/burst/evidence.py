@@ -45,21 +45,22 @@ class Scene(msgspec.Struct, frozen=True):
             times.setdefault(name, {})[rest.partition(":")[0]] = moment
         return times
 
-    def is_race(self, others_prefix: str) -> bool:
-        """Whether a pod of another scheduler, by its name's beginning, came to the node just before this one."""
+    def is_race(self, others_prefix: str, lag: float = 0.0) -> bool:
+        """Whether a pod of another scheduler, by its name's beginning, came to the node just before this one, where
+        the service hears of what happens up to `lag` seconds later."""
         times = self.times()
         mine = times.get(self.pod, {}).get("assigned", 0.0)
         theirs = [
             its["assigned"] for name, its in times.items() if name.startswith(others_prefix) and "assigned" in its
         ]
-        return any(mine - _RACE_S <= moment <= mine for moment in theirs)
+        return any(mine - _RACE_S - lag <= moment <= mine for moment in theirs)
 
-    def is_overtaken(self) -> bool:
+    def is_overtaken(self, lag: float = 0.0) -> bool:
         """Whether the kubelet went down after the pod was decided, or before and nobody could have said so yet: its
-        device plugins may not be back in time."""
+        device plugins may not be back in time. The service hears of objects up to `lag` seconds later."""
         decided = self.times().get(self.pod, {}).get("decided", 0.0)
         restarts = [moment for moment, what in self.history if what == "kubelet restarts"]
-        return any(moment > decided or self._is_untold(moment, decided) for moment in restarts)
+        return any(moment > decided or self._is_untold(moment, decided - lag) for moment in restarts)
 
     def _is_untold(self, restart: float, decided: float) -> bool:
         """Whether the exporter had not written anything about the kubelet as it is now, and still had time for it."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,23 @@ from scheduler_process import Listener
 
 
 class Process:
-    """`python -m module`, with a log file."""
+    """`python -m module`, with a log file, and variables beside ours."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, environment: Mapping[str, str] | None = None) -> None:
         self.log = log
+        self._environment = environment or {}
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, module: str, *arguments: str) -> None:
         with self.log.open("ab") as out:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, *arguments, stdout=out, stderr=out
+                sys.executable,
+                "-m",
+                module,
+                *arguments,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **self._environment},
             )
 
     @property
@@ -50,9 +59,17 @@ class Process:
 class Service(Listener):
     """One replica."""
 
-    def __init__(self, name: str, kubeconfig: Path, directory: Path, **settings: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        kubeconfig: Path,
+        directory: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         super().__init__(kubeconfig, **settings)
-        self._process = Process(directory / f"{name}.log")
+        self._process = Process(directory / f"{name}.log", environment)
         self._file = directory / f"{name}.yaml"
         self._file.write_text(yaml.safe_dump(self.config))
 

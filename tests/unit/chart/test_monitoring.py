@@ -37,7 +37,9 @@ def registries() -> Iterator[CollectorRegistry]:
     yield Metrics().registry
     ledger = Ledger(Engine(), time.monotonic)
     strategy = strategies.make("TightFit", {"cpu": 1}, Scoring())
-    made = metrics.registry(ledger, Answers(ledger, Records(), strategy))
+    answers = Answers(ledger, Records(), strategy)
+    made = metrics.registry(ledger, answers)
+    metrics.watch_shortage(made, ledger, answers)
     metrics.watch(made, "synced", "As the daemon has it.", lambda: 1.0)
     http.Metrics(made)
     yield made

@@ -69,7 +69,11 @@ NOMINATION: dict[tuple[str, str], set[Right]] = {
 }
 PREEMPTOR: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/preemptor.py", "GET"): {("", "pods", "get")},
-    ("topowise_scheduler/leader/preemptor.py", "POST"): {("", "pods/eviction", "create")},
+    ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
+}
+DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/defragmenter.py", "GET"): {("", "pods", "list")},
+    ("topowise_scheduler/leader/evictions.py", "POST"): {("", "pods/eviction", "create")},
 }
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
@@ -113,7 +117,7 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    by_chore = (STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, NOMINATION, PREEMPTOR, EVENTS, ELECTION)
+    by_chore = (STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, NOMINATION, PREEMPTOR, DEFRAGMENTER, EVENTS, ELECTION)
     known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_chore)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
 
@@ -201,8 +205,9 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
         ("waitingPods.tell", WAITING_PODS | EVENTS),
         ("preemptor.enabled", PREEMPTOR | NOMINATION | EVENTS),
         ("nominator.enabled", NOMINATION),
+        ("defragmenter.enabled", DEFRAGMENTER | EVENTS),
     ],
-    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator"],
+    ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator", "defragmenter"],
 )
 def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     render: Any, option: str, calls: dict[tuple[str, str], set[Right]]
@@ -211,8 +216,9 @@ def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(calls)
 
 
-def test_a_preemptor_that_only_tells_may_write_events_alone(render: Any) -> None:
-    made = render("", "scheduler.config.preemptor.enabled=true", "scheduler.config.preemptor.dryRun=true")
+@pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
+def test_who_only_tells_may_write_events_alone(render: Any, name: str) -> None:
+    made = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(EVENTS)
 
 

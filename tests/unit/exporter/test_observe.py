@@ -370,6 +370,25 @@ async def test_devices_of_a_finished_init_container_stay_with_their_pod(tmp_path
     assert (await node.observe()).unlisted_devices == {}
 
 
+@pytest.mark.parametrize("held", [{"memory": 40}, {"devices": NICS[:1]}])
+async def test_cpus_of_a_finished_init_container_stay_with_a_pod_whose_containers_have_something_else(
+    tmp_path: Path, held: dict[str, Any]
+) -> None:
+    """Its container is on the shared pool, and listed with memory or devices alone."""
+    node = Node(tmp_path)
+    node.allocated = Allocatable(ALLOCATABLE.cpus, ALLOCATABLE.memory, NICS)
+    node.write({})
+    await node.observe()
+    node.write({"u": {"setup": "3"}}, {"u": held.get("memory", 0)})
+    (tmp_path / "device-plugins/kubelet_internal_checkpoint").write_bytes(checkpoint())
+    (tmp_path / "pods/u").mkdir()
+    node.listed = (holding("p", set(), **held),)
+    found = await node.observe()
+    assert (found.pods, found.unlisted) == (node.listed, {"u": frozenset({3})})
+    node.listed = ()
+    assert (await node.observe()).unlisted == {}
+
+
 async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(tmp_path: Path) -> None:
     node = Node(tmp_path)
     node.write({})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -158,6 +159,59 @@ def test_verdicts_are_bounded_in_bytes_with_what_they_are_of(monkeypatch: pytest
         found.kinds[number] = np.zeros(100, np.int64), np.zeros(100, np.int8)
     assert 1 < len(cached) < 10
     assert cached._bytes == sum(one.counted for one in cached._shapes.values()) <= 1 << 20
+
+
+def many_amounts(number: int) -> PodRequests:
+    """One container, and as many amounts as are judged, with long names that no other pod has."""
+    amounts = {f"example-{number}.com/{'x' * 40}{at}": "1" for at in range(1000)}
+    document = pod(f"p{number}", resources={"requests": amounts, "limits": amounts})
+    document["spec"]["containers"][0]["resources"] = document["spec"].pop("resources")
+    return PodRequests(pods.needs(pods.decode(msgspec.json.encode(document))))
+
+
+def test_what_a_shape_costs_goes_by_its_amounts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,024 shapes of one container and a thousand amounts each were 600 MiB, counted as half a one."""
+    monkeypatch.setattr(verdict_cache, "_MAX_BYTES", 4 << 20)
+    cached, alive = VerdictCache(), []
+    tracemalloc.start()
+    try:
+        for number in range(24):
+            one = many_amounts(number)
+            cached.of(one, 10)
+            alive.append(one)
+        kept = tracemalloc.get_traced_memory()[0]
+        alive.clear()
+        gc.collect()
+        # What is left is what the cache keeps.
+        assert tracemalloc.get_traced_memory()[0] < 6 << 20 < kept
+    finally:
+        tracemalloc.stop()
+    assert 1 < len(cached) < 20
+
+
+def test_pods_that_were_asked_about_count_with_their_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Service()
+    for number in range(120):
+        amounts = {f"example-{number}.com/{'x' * 40}{at}": "1" for at in range(1000)}
+        document = pod(f"p{number}")
+        document["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+        service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
+    assert 30 < len(service.ledger._asked) < 90
+
+
+def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:
+    service = Service()
+    service.report(counts("n1", "8", included=()))
+    service.put(pod("a", "3", node="n1"))
+    service.put(pod("b", "2", node="n1"))
+    assert service.fits(pod("c", "3"), "n1") == service.fits(pod("c", "2"), "n1") == ["n1"]
+    assert len(service.engine.cache) == 2
+    service.ledger.drop_pod("uid-b")
+    service.clock.now += 130
+    service.ledger.tick()
+    gc.collect()
+    service.ledger.tick()
+    assert len(service.engine.cache) == 1
 
 
 def test_what_containers_hold_alike_is_one_object_and_what_is_made_up_is_not_kept() -> None:

@@ -23,8 +23,18 @@ HEAD = b"apiVersion: topowise.io/v1alpha1\nkind: SchedulerConfiguration\n"
         ("grpc: {port: -1}", "$.grpc.port"),
         ("serving: {port: 70000}", "$.serving.port"),
         ("requeue: {interval: 0s}", "$.requeue.interval"),
+        ("reservations: {ttl: 0s}", "$.reservations.ttl"),
+        ("extender: {port: 8081}", "extender.port and readOnly.port are both 8081, expected one for each"),
+        ("serving: {port: 8080}", "extender.port and serving.port are both 8080"),
+        ("grpc: {port: 8081}", "readOnly.port and grpc.port are both 8081"),
+        ("ui: {enabled: true}\nreadOnly: {port: 0}", "ui.enabled is true and readOnly.port 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(text: str, named: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(named)):
+        config.parse(SchedulerConfiguration, HEAD + text.encode())
+
+
+def test_one_port_may_be_used_on_two_addresses_and_by_nobody() -> None:
+    for text in ("extender: {port: 8081, address: 10.0.0.1}", "readOnly: {port: 0}\nserving: {port: 0}"):
         config.parse(SchedulerConfiguration, HEAD + text.encode())

@@ -80,6 +80,14 @@ def test_a_gpu_on_a_node_of_its_own_is_aligned_with_no_cpu(policy: str, gpu: str
     assert [bool(text) for text in refusals] == [bool(gpu), bool(cpus)]
 
 
+@pytest.mark.parametrize("policy", ["best-effort", "restricted", "single-numa-node"])
+def test_devices_near_nodes_that_have_nothing_else_are_read_exactly(policy: str) -> None:
+    """Where no memory is managed those are all that is there of such a node."""
+    found = report.read(published(grace(), config(policy, "None"), pod("a", "8")))
+    assert (found.precision, found.problems) == ("exact", ())
+    assert {2, 10, 18, 26} <= set(found.empty.node_ids)
+
+
 def test_memory_of_a_pod_over_all_nodes_is_read_back_exactly() -> None:
     """A hint that prefers nothing is all nodes, those too that have nothing and are not modelled."""
     topology = published(grace(), config("best-effort"), with_gpu("a"))

@@ -8,14 +8,26 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from pki import Authority
 from topowise import files
-from topowise.errors import SourceError
+from topowise.errors import ConfigError, SourceError
+from topowise.kube import credentials, kubeconfig
+from topowise.runtime import config
+from topowise.runtime.config import ServingTls
+from topowise.runtime.tls import Certificate
+from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.kubelet.settings.configz import ConfigzSource
 from topowise_exporter.kubelet.settings.file import FileSource, load
+from topowise_exporter.kubelet.settings.section import Configz
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine.sysfs import Tree
 from topowise_exporter.restart import StartCheck
+from topowise_scheduler import grpc_api
+from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.extender import callers
 
 
 def fifo(path: Path) -> None:
@@ -91,6 +103,85 @@ def test_in_place_of_a_state_file(make: Callable[[Path], None], tmp_path: Path) 
         with pytest.raises(SourceError, match="cpu_manager_state: cannot be read"):
             state.read()
     assert StartCheck(tmp_path).problems == {}
+
+
+@IN_ITS_PLACE
+async def test_in_place_of_the_kubelet_s_ca(make: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t")
+    make(tmp_path / "ca.crt")
+    settings = Configz(ca_file=str(tmp_path / "ca.crt"), token_file=str(tmp_path / "token"))
+    with pytest.raises(SourceError, match=r"ca\.crt: is not a usable CA bundle"):
+        await ConfigzSource(settings, "127.0.0.1").read(None)
+
+
+@IN_ITS_PLACE
+def test_in_place_of_a_daemon_s_own_configuration(make: Callable[[Path], None], tmp_path: Path) -> None:
+    make(tmp_path / "config.yaml")
+    for kind in (ExporterConfiguration, SchedulerConfiguration):
+        with pytest.raises(ConfigError, match=r"config\.yaml: cannot be read"):
+            config.load(kind, str(tmp_path / "config.yaml"))
+
+
+@IN_ITS_PLACE
+def test_in_place_of_a_file_of_the_service_account(
+    make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(credentials.IN_CLUSTER, "127.0.0.1")
+    (tmp_path / "token").write_text("t")
+    make(tmp_path / "ca.crt")
+    with pytest.raises(SourceError, match=r"ca\.crt: is not a usable CA bundle"):
+        credentials.in_cluster(tmp_path)
+    make(tmp_path / "namespace")
+    assert "*.svc" not in callers.names((), tmp_path / "namespace")
+
+
+@IN_ITS_PLACE
+@pytest.mark.parametrize("entry", ["certificate-authority", "client-certificate", "client-key"])
+def test_in_place_of_a_kubeconfig_and_what_it_names(make: Callable[[Path], None], tmp_path: Path, entry: str) -> None:
+    make(tmp_path / "config")
+    with pytest.raises(ConfigError, match="config: cannot be read"):
+        kubeconfig.read(str(tmp_path / "config"))
+    authority = Authority(tmp_path / "pki", "ca")
+    certificate, key = authority.issue("client")
+    named = {"certificate-authority": authority.certificate, "client-certificate": certificate, "client-key": key}
+    make(tmp_path / "odd")
+    named[entry] = tmp_path / "odd"
+    cluster = {"server": "https://127.0.0.1:6443", "certificate-authority": str(named.pop("certificate-authority"))}
+    document = {
+        "current-context": "c",
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {name: str(path) for name, path in named.items()}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }
+    (tmp_path / "kubeconfig").write_bytes(msgspec.json.encode(document))
+    static = kubeconfig.read(str(tmp_path / "kubeconfig"))
+    assert static is not None
+    with pytest.raises(ConfigError, match=r"cannot be used: .*odd"):
+        static.context()
+
+
+@IN_ITS_PLACE
+@pytest.mark.parametrize("file", ["cert_file", "key_file", "client_ca_file"])
+def test_in_place_of_a_certificate_that_is_served(make: Callable[[Path], None], tmp_path: Path, file: str) -> None:
+    authority = Authority(tmp_path / "pki", "ca")
+    certificate, key = authority.issue("server")
+    make(tmp_path / "odd")
+    paths = {"cert_file": certificate, "key_file": key, "client_ca_file": authority.certificate}
+    settings = ServingTls(**{**{name: str(path) for name, path in paths.items()}, file: str(tmp_path / "odd")})
+    for serve in (Certificate, grpc_api.read_certificate):
+        with pytest.raises(SourceError, match="odd"):
+            serve(settings)
+
+
+def test_certificates_that_are_regular_files_are_used(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    certificate, key = authority.issue("server")
+    Certificate(ServingTls(str(certificate), str(key), str(authority.certificate)))
+    both = tmp_path / "both.pem"
+    both.write_bytes(certificate.read_bytes() + key.read_bytes())
+    context = files.trusting(authority.certificate)
+    files.load_chain(context, str(both), None)
+    assert context.get_ca_certs()[0]["subject"] == ((("commonName", "ca"),),)
 
 
 def test_a_file_of_the_kernel_that_tells_no_size_is_read_to_its_end() -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from topowise import __version__, documents, kubeletconfig
+from topowise import __version__, documents, files, kubeletconfig
 from topowise.errors import SourceError
 from topowise.kube.api import without_secret
 from topowise.kube.credentials import TokenFile
@@ -152,6 +152,6 @@ def decode(body: bytes, *, source: str) -> KubeletConfiguration:
 
 def _verifying(ca_file: str) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cafile=ca_file)
+        return files.trusting(ca_file)
     except (OSError, ssl.SSLError) as exc:
         raise SourceError(ca_file, f"is not a usable CA bundle: {exc}") from exc

@@ -22,8 +22,6 @@ from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 
 DROP_IN: Final = ".conf"
-# They have some kilobytes.
-_MOST_BYTES: Final = 1 << 20
 
 _Stamp = tuple[str, int, int, int]
 
@@ -107,7 +105,7 @@ def _walk(directory: Path) -> Iterator[str]:
 
 def _document(path: str) -> dict[str, Any]:
     try:
-        text = files.read_regular(path, _MOST_BYTES)
+        text = files.read_regular(path)
     except OSError as exc:
         raise SourceError(path, f"cannot be read: {exc.strerror}") from exc
     # No kubelet starts with an empty file, so this one is being written.

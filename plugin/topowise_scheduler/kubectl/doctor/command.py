@@ -5,20 +5,31 @@ from __future__ import annotations
 import argparse
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from topowise import nrt
 from topowise.errors import SourceError
 from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl import objects
+from topowise_scheduler.kubectl import objects, shown
 from topowise_scheduler.kubectl.console import Answer, Console
-from topowise_scheduler.kubectl.doctor import definition, exporters, kube_scheduler, kubelets, pods, pools, reports
+from topowise_scheduler.kubectl.doctor import (
+    definition,
+    exporters,
+    kube_scheduler,
+    kubelets,
+    own_pods,
+    pods,
+    pools,
+    reports,
+    schedulers,
+)
 from topowise_scheduler.kubectl.doctor.finding import SEVERITIES, Finding, Severity, together
 from topowise_scheduler.kubectl.objects import Objects, Reported
-from topowise_scheduler.kubectl.source import Kubectl
+from topowise_scheduler.kubectl.source import ForbiddenError, Kubectl
 from topowise_scheduler.report import Report, read
 from topowise_scheduler.view.picture.words import counted
 
@@ -41,9 +52,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         there = _examine(Kubectl(options.context, options.kubeconfig), found, console, options.patience)
     merged = together(found)
     status = 1 if any(one.severity != "note" for one in merged) else 0
-    if options.output == "json":
+    if options.output in ("json", "yaml"):
         findings = [{**msgspec.to_builtins(one), "thing": one.thing} for one in merged]
-        return Answer(msgspec.json.format(msgspec.json.encode(findings), indent=2).decode() + "\n", status)
+        return Answer(shown.spell(findings, options.output), status)
     return Answer(_text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config)), status)
 
 
@@ -56,13 +67,20 @@ def _saved(there: Objects) -> Iterator[Finding]:
 
 def _examine(kubectl: Kubectl, found: list[Finding], console: Console, patience: float) -> Objects:
     """The cluster, with what is only found there."""
-    group, pods_of_exporters = kubectl.attempt(definition.PATH, exporters.PATH)
+    group, pods_of_exporters, pods_of_scheduler = kubectl.attempt(definition.PATH, exporters.PATH, schedulers.PATH)
     found += definition.check(group)
-    there = objects.from_cluster(kubectl, pods_path=objects.ALL_PODS_PATH, nodes=True)
+    denied: dict[str, ForbiddenError] = {}
+    there = objects.from_cluster(kubectl, pods_path=objects.ALL_PODS_PATH, nodes=True, denied=denied)
+    found += _not_allowed(denied)
     known = _read(there)
-    found += _common(there, known, console.now)
+    found += _common(there, known, console.now, are_reports_known=nrt.PATH not in denied)
+    ours: list[own_pods.OwnPod] = []
     if not isinstance(pods_of_exporters, SourceError):
-        found += exporters.check(exporters.listed(pods_of_exporters), kubectl, console.now)
+        ours = own_pods.listed(pods_of_exporters, exporters.COMPONENT)
+        found += exporters.check(ours, there.reports, kubectl, console.now)
+    if not isinstance(pods_of_scheduler, SourceError):
+        deciding = own_pods.listed(pods_of_scheduler, schedulers.COMPONENT)
+        found += schedulers.check(deciding, console.now, is_of_chart=bool(ours))
     first = reports.mismatches(there, known, console.now)
     if first:
         # Pods come and go meanwhile; what is wrong stays wrong.
@@ -73,17 +91,28 @@ def _examine(kubectl: Kubectl, found: list[Finding], console: Console, patience:
     return there
 
 
+def _not_allowed(denied: Mapping[str, ForbiddenError]) -> Iterator[Finding]:
+    for path, error in denied.items():
+        resource = path.partition("?")[0].rpartition("/")[2]
+        yield Finding(
+            "rights", "warning", resource, (), f"may not be read: {error}", "what needs them was not looked at",
+            f"allow list on {resource} to whoever asks, or ask as somebody who may (--context)",
+        )  # fmt: skip
+
+
 def _read(there: Objects) -> Read:
     versions = there.kubelet_versions
     return [(one, read(one.topology, versions.get(one.topology.metadata.name, ""))) for one in there.reports]
 
 
-def _common(there: Objects, known: Read, now: float) -> Iterator[Finding]:
-    yield from reports.check(there, known)
+def _common(there: Objects, known: Read, now: float, *, are_reports_known: bool = True) -> Iterator[Finding]:
+    if are_reports_known:
+        yield from reports.check(there, known)
     for raw, report in known:
         yield from kubelets.check(raw, report)
     yield from pools.check(there.nodes, known)
     records = Records()
+    yield from schedulers.unserved(there.pods or (), now)
     yield from pods.check(there, [records.record(pod) for pod in there.pods or ()], known, now)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from topowise import nrt
 from topowise.errors import SourceError
 from topowise_scheduler.kubectl.doctor.finding import Finding
-from topowise_scheduler.kubectl.source import MissingError, decoded
+from topowise_scheduler.kubectl.source import ForbiddenError, MissingError, decoded
 
 PATH: Final = f"/apis/{nrt.GROUP}"
 _WHY: Final = "exporters cannot write and the scheduler cannot read: every pod is scheduled without NUMA nodes"
@@ -23,6 +23,8 @@ def check(answer: bytes | SourceError) -> Iterator[Finding]:
             "definition", "error", kind, (), "is not served", _WHY,
             "install the CRD: kubectl apply -f charts/topowise/crds",
         )  # fmt: skip
+        return
+    if isinstance(answer, ForbiddenError):
         return
     if isinstance(answer, SourceError):
         raise answer

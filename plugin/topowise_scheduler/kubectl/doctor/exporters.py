@@ -7,48 +7,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from topowise.errors import SourceError
 from topowise.kube import paths
+from topowise_scheduler.kubectl.doctor import own_pods
 from topowise_scheduler.kubectl.doctor.finding import Finding
+from topowise_scheduler.kubectl.doctor.own_pods import OwnPod
 from topowise_scheduler.kubectl.durations import human
-from topowise_scheduler.kubectl.source import Kubectl, decoded
+from topowise_scheduler.kubectl.objects import Reported
+from topowise_scheduler.kubectl.source import Kubectl
 
-_SELECTOR: Final = "app.kubernetes.io%2Fpart-of%3Dtopowise,app.kubernetes.io%2Fcomponent%3Dexporter"
-PATH: Final = f"/api/v1/pods?labelSelector={_SELECTOR}"
-_PORT: Final = 9153
+COMPONENT: Final = "exporter"
+PATH: Final = own_pods.path(COMPONENT)
+_WITHOUT: Final = "its node is known as it was when it last wrote"
+_FIELD_MANAGER: Final = "topowise-exporter"
 _AT_ONCE: Final = 16
 _MOST: Final = 256
 _STALE_S: Final = 60.0
 _SAMPLE: Final = re.compile(r"topowise_exporter_(\w+?)(?:\{(.*)\})? (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,2})?)")
 
 
-class Exporter(msgspec.Struct, frozen=True):
-    """One pod. `problem` is why it is not ready, "" if it is."""
-
-    namespace: str
-    name: str
-    node: str
-    port: int
-    problem: str
-
-
-def listed(answer: bytes) -> list[Exporter]:
-    """The exporters of a list of pods. Raises SourceError."""
-    return [_exporter(item) for item in decoded(answer, PATH).get("items") or ()]
-
-
-def check(found: Sequence[Exporter], kubectl: Kubectl, now: float) -> Iterator[Finding]:
-    """Each pod, and its metrics through the API server's proxy."""
-    for one in found:
-        if one.problem:
+def check(found: Sequence[OwnPod], reports: Sequence[Reported], kubectl: Kubectl, now: float) -> Iterator[Finding]:
+    """Each pod, its metrics through the API server's proxy, and nodes that are reported and have none."""
+    yield from own_pods.check(found, "exporters", "exporter", _WITHOUT, now)
+    there = {one.node for one in found}
+    for report in reports if there else ():
+        name = report.topology.metadata.name
+        if _FIELD_MANAGER in report.writers and name not in there:
             yield Finding(
-                "exporters", "error", "exporter", (f"{one.namespace}/{one.name}",), f"on {one.node} {one.problem}",
-                "its node is known as it was when it last wrote",
-                "kubectl describe pod and kubectl logs tell why",
+                "exporters", "error", "node", (name,), f"reported by {_FIELD_MANAGER}, of which no pod is there",
+                _WITHOUT,
+                "let the exporter's DaemonSet tolerate the node's taints and select it; kubectl describe daemonset",
             )  # fmt: skip
     ready = [one for one in found if not one.problem][:_MOST]
     for start in range(0, len(ready), _AT_ONCE):
@@ -67,7 +57,7 @@ def check(found: Sequence[Exporter], kubectl: Kubectl, now: float) -> Iterator[F
             return
 
 
-def _metrics(one: Exporter, text: str, now: float) -> Iterator[Finding]:
+def _metrics(one: OwnPod, text: str, now: float) -> Iterator[Finding]:
     name = f"{one.namespace}/{one.name}"
     samples = [
         (match[1], match[2] or "", float(match[3])) for match in map(_SAMPLE.fullmatch, text.splitlines()) if match
@@ -93,29 +83,5 @@ def _metrics(one: Exporter, text: str, now: float) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _exporter(item: dict[str, Any]) -> Exporter:
-    metadata, spec, status = item.get("metadata") or {}, item.get("spec") or {}, item.get("status") or {}
-    ports = [
-        port.get("containerPort", _PORT)
-        for container in spec.get("containers") or ()
-        for port in container.get("ports") or ()
-        if port.get("name") == "metrics"
-    ]
-    is_ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in status.get("conditions") or ())
-    waiting = [
-        reason
-        for container in status.get("containerStatuses") or ()
-        if (reason := ((container.get("state") or {}).get("waiting") or {}).get("reason"))
-    ]
-    problem = "" if is_ready else f"is not ready: {', '.join(waiting) or status.get('phase') or 'no status'}"
-    return Exporter(
-        namespace=str(metadata.get("namespace") or "default"),
-        name=str(metadata.get("name") or ""),
-        node=str(spec.get("nodeName") or "no node"),
-        port=int(ports[0]) if ports else _PORT,
-        problem=problem,
-    )
-
-
-def _metrics_path(one: Exporter) -> str:
+def _metrics_path(one: OwnPod) -> str:
     return paths.pod(one.namespace, f"{one.name}:{one.port}", "proxy", "metrics")

@@ -57,7 +57,8 @@ def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterato
 
 
 def mismatches(there: Objects, reports: Sequence[tuple[Reported, Report]], now: float) -> dict[str, tuple[str, str]]:
-    """By node the report's fingerprint and that of the pods, where they differ though no pod is new."""
+    """By node the report's fingerprint and that of the pods, where they differ though no pod is new; or when the report
+    was written and a pod that was there a minute later, which would have had it written anew."""
     if there.pods is None:
         return {}
     on: dict[str, list[pods.Pod]] = {}
@@ -65,11 +66,17 @@ def mismatches(there: Objects, reports: Sequence[tuple[Reported, Report]], now: 
         if pod.spec.nodeName and not pod.is_terminal:
             on.setdefault(pod.spec.nodeName, []).append(pod)
     found = {}
-    for _, report in reports:
+    for raw, report in reports:
         mine = on.get(report.name, [])
         young = any((seconds_since(_started(pod), now) or 0.0) < YOUNG_S or _is_leaving(pod) for pod in mine)
-        expected = "" if young or not report.fingerprint else _fingerprint(report, mine)
-        if expected and expected != report.fingerprint:
+        if not report.fingerprint:
+            continue
+        if young:
+            # Where pods come all the time no fingerprint can be compared.
+            missed = _missed(raw, report, mine, now)
+            if missed:
+                found[report.name] = raw.changed, missed
+        elif (expected := _fingerprint(report, mine)) and expected != report.fingerprint:
             found[report.name] = report.fingerprint, expected
     return found
 
@@ -131,6 +138,22 @@ def _fingerprint(report: Report, mine: Sequence[pods.Pod]) -> str:
         )
     except ParseError:
         return ""
+
+
+def _missed(raw: Reported, report: Report, mine: Sequence[pods.Pod], now: float) -> str:
+    """A pod that the report should tell of for a minute already, but is older than; "" if there is none.
+
+    The kubelet's clock and the API server's may be seconds apart.
+    """
+    written = seconds_since(raw.changed, now)
+    for pod in mine:
+        started = seconds_since((pod.status.startTime if pod.status is not None else None) or "", now)
+        if written is None or started is None or started < YOUNG_S or written - started < YOUNG_S:
+            continue
+        alone = _fingerprint(report, [pod])
+        if alone and alone != _fingerprint(report, []):
+            return f"{pod.metadata.namespace}/{pod.metadata.name}"
+    return ""
 
 
 def _started(pod: pods.Pod) -> str:

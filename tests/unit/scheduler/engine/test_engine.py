@@ -87,10 +87,10 @@ def test_the_cache_is_bounded(engine: Engine, requests_of: RequestsOf, monkeypat
     monkeypatch.setattr(cache, "_MAX_SHAPES", 5)
     for amount in range(1, 9):
         engine.judge(requests_of({"cpu": "1", "memory": amount * GI}))
-    assert len(engine._cache) == 5
+    assert len(engine.cache) == 5
     monkeypatch.setattr(cache, "_MAX_BYTES", 1)
     engine.judge(requests_of({"cpu": "2", "memory": GI}))
-    assert len(engine._cache) == 1
+    assert len(engine.cache) == 1
 
 
 def test_a_judgement_is_the_callers_own(engine: Engine, requests_of: RequestsOf) -> None:

@@ -16,6 +16,7 @@ from topowise import nrt, pods
 from topowise.errors import SourceError
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.kubectl import __main__ as program
+from topowise_scheduler.kubectl import arguments, cluster, simulate
 from topowise_scheduler.kubectl.console import Answer
 from topowise_scheduler.kubelet import Kubelet
 
@@ -115,6 +116,14 @@ def test_simulate_takes_priorities_first_and_then_the_order_of_files(ask: Ask, s
     assert "warning: priority class 'nobody-knows' is not known; its pods are taken to have priority 0" in answer.notes
 
 
+def test_simulate_tells_how_far_it_is(saved: Save, tmp_path: Path) -> None:
+    words = ["simulate", "-f", manifest(tmp_path, deployment(3, "10")), "--nodes-file", saved()]
+    known, wanted, _ = cluster.open_with_manifests(arguments.parser("0").parse_args(words))
+    told: list[str] = []
+    simulate.Simulation(known).place(wanted, told.append)
+    assert told == ["pod 1 of 3", "pod 2 of 3", "pod 3 of 3"]
+
+
 def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, saved: Save, tmp_path: Path) -> None:
     objects = json.loads(Path(saved()).read_text())["items"]
     for one in objects:
@@ -163,7 +172,7 @@ STATUSES = {
     "nodes -f {missing}": 2,
     "nodes -f {broken}": 2,
     "nodes --no-such-option": 2,
-    "": 2,
+    "": 0,
     "node metal-a -f {cluster}": 0,
     "node nobody -f {cluster}": 2,
     "node metal-a --pods -f {reports}": 2,
@@ -183,6 +192,14 @@ STATUSES = {
     "doctor -f {cluster}": 1,
     "doctor -f {missing}": 2,
     "doctor -f {healthy} --scheduler-config {small}": 2,
+    "help": 0,
+    "help explain": 0,
+    "help nobody": 2,
+    "nodes -f - --watch": 2,
+    "nodes -f {missing} --watch": 2,
+    "nodes -f {cluster} --watch --interval 0": 2,
+    "simulate --nodes-file {cluster}": 2,
+    "defrag late -n ml --nodes-file {cluster}": 0,
     "completion zsh": 0,
     "completion tcsh": 2,
 }
@@ -229,7 +246,7 @@ def test_errors_name_the_thing_and_what_was_expected(ask: Ask, saved: Save, tmp_
             "'nobody', expected the name of a reported node: edge-1, metal-a, metal-b, metal-c",
         ),
         (f"explain x --nodes-file {saved()}", "has no Pod default/x, expected it there"),
-        ("explain", "expected the name of a pod or -f FILE, and not both"),
+        ("explain", "explain: expected a pod, what makes pods (deploy/NAME), or -f FILE, and only one of them"),
     ):
         with pytest.raises(SourceError) as caught:
             ask(*words.split())
@@ -256,12 +273,23 @@ def test_a_pod_of_any_name_is_drawn(name: str, ask: Ask, saved: Save) -> None:
     assert name[:9] in ask("node", "metal-a", "-f", saved(document, name="odd.json")).text
 
 
-def test_objects_are_printed_as_they_are(ask: Ask, saved: Save) -> None:
-    objects = json.loads(Path(saved()).read_text())["items"]
-    reports = sorted(
-        (one for one in objects if one["kind"] == "NodeResourceTopology"), key=lambda one: one["metadata"]["name"]
-    )
-    assert json.loads(ask("nodes", "-f", saved(), "-o", "json").text)["items"] == reports
-    assert yaml.safe_load(ask("nodes", "-f", saved(), "-o", "yaml").text)["items"] == reports
-    assert json.loads(ask("node", "metal-a", "-f", saved(), "-o", "json").text) == reports[1]
-    assert yaml.safe_load(ask("node", "metal-a", "-f", saved(), "-o", "yaml").text) == reports[1]
+def test_what_is_shown_is_printed_for_programs(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    nodes = json.loads(ask("nodes", "-f", saved(), "-o", "json").text)
+    assert nodes == yaml.safe_load(ask("nodes", "-f", saved(), "-o", "yaml").text)
+    (metal_b,) = [one for one in nodes if one["node"] == "metal-b"]
+    drawn = json.loads(ask("node", "metal-b", "-f", saved(), "-o", "json").text)
+    assert drawn == yaml.safe_load(ask("node", "metal-b", "-f", saved(), "-o", "yaml").text)
+    assert [zone["free"] for zone in drawn["zones"]] == [zone["free"] for zone in metal_b["zones"]]
+    with_late = json.loads(ask("node", "metal-b", "--pods", "-f", saved(), "-o", "json").text)
+    assert [one["pod"] for one in with_late["pods"]] == ["db/postgres-0", "ml/late"]
+    assert with_late["zones"][0]["free"]["cpu"] == "4"
+    file = manifest(tmp_path, make("6"), make("500", name="giant"))
+    for command in ("explain", "fits", "simulate"):
+        words = (command, "-f", file, "--nodes-file", saved(), "-o")
+        assert json.loads(ask(*words, "json").text) == yaml.safe_load(ask(*words, "yaml").text)
+    fitting = "node/metal-c\nnode/metal-b\nnode/metal-a\n"
+    for command in ("explain", "fits"):
+        named = ask(command, "-f", file, "--nodes-file", saved(), "-o", "name").text
+        assert sorted(named.split()) == sorted([*fitting.split(), "node/edge-1"])
+    doctor = ("doctor", "-f", saved(), "-o")
+    assert json.loads(ask(*doctor, "json").text) == yaml.safe_load(ask(*doctor, "yaml").text)

@@ -62,6 +62,12 @@ def test_people_get_a_table_of_steps(ask_for: Try) -> None:
         "1      web/moved   a       b    0\n"
         "2      ml/wide     (new)   a    0\n"
         "\n"
+        "NODE   NUMA   CPU FREE, BEFORE AND AFTER             MEMORY FREE, BEFORE AND AFTER\n"
+        "a      0      ███████░░░ 10 -> ████████░░ 6 of 30    █░░░░░░░░░ 57Gi -> ██░░░░░░░░ 53Gi of 61Gi\n"
+        "a      1      ███████░░░ 12 -> ███████░░░ 12 of 32   █░░░░░░░░░ 58Gi -> █░░░░░░░░░ 58Gi of 62Gi\n"
+        "b      0      ███░░░░░░░ 22 -> ██████████ 2 of 30    █░░░░░░░░░ 57Gi -> ██░░░░░░░░ 53Gi of 61Gi\n"
+        "b      1      ██████████ 2 -> ██████████ 2 of 32     █░░░░░░░░░ 58Gi -> █░░░░░░░░░ 58Gi of 62Gi\n"
+        "\n"
         "One step after the other: evict the pod, see to it that the one made for it goes to the node under TO,\n"
         "and wait until it is Ready. Budgets were looked at as they are now.\n"
     )
@@ -73,6 +79,8 @@ def test_people_get_a_table_of_steps(ask_for: Try) -> None:
 def test_machines_get_all_of_it(ask_for: Try, form: str, decode: Callable[[str], Json]) -> None:
     shown = decode(ask_for("-o", form).text)
     steps = shown.pop("steps")
+    free = {(one["node"], one["numa"]): (one["before"]["cpu"], one["after"]["cpu"]) for one in shown.pop("free")}
+    assert free == {("a", 0): (10, 6), ("a", 1): (12, 12), ("b", 0): (22, 2), ("b", 1): (2, 2)}
     assert shown == {
         "pod": "ml/wide",
         "from": "Pod ml/wide",

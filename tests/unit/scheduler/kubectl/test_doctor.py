@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from sandbox.exported import exported
 from topowise import fingerprint, nrt
 from topowise_scheduler import refusals
 from topowise_scheduler.kubectl.console import Answer
-from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler
+from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler, schedulers
 from topowise_scheduler.kubectl.durations import of_go
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletConfiguration, Machine, NumaNode
 
@@ -351,6 +352,8 @@ class FakeKubectl:
             "#!/bin/sh\n"
             f'file="{self.folder}/$(printf %s "$3" | tr "/?" "__")"\n'
             '[ -f "$file" ] && exec cat "$file"\n'
+            '[ -f "$file.denied" ] && echo "Error from server (Forbidden): $3 is forbidden: User u cannot list" >&2\n'
+            '[ -f "$file.denied" ] && exit 1\n'
             'echo "Error from server (NotFound): the server could not find the requested resource" >&2\n'
             "exit 1\n"
         )
@@ -358,7 +361,14 @@ class FakeKubectl:
 
     def answer(self, path: str, body: Any) -> None:
         text = body if isinstance(body, str) else json.dumps(body)
-        (self.folder / path.translate(str.maketrans("/?", "__"))).write_text(text)
+        self._file(path).write_text(text)
+
+    def deny(self, path: str) -> None:
+        file = self._file(path)
+        file.rename(f"{file}.denied")
+
+    def _file(self, path: str) -> Path:
+        return self.folder / path.translate(str.maketrans("/?", "__"))
 
 
 @pytest.fixture
@@ -447,6 +457,109 @@ def test_a_report_that_does_not_match_is_looked_at_twice(fake: FakeKubectl, ask:
     assert "reported with other pods than are there" in ask("doctor", "--patience", "0").text
     fake.answer(again, {"items": [*running, objects["Pod trainer"]]})
     assert ask("doctor", "--patience", "0").status == 0
+
+
+def test_a_dead_exporter_on_a_node_where_pods_come_all_the_time(
+    fake: FakeKubectl, ask: Ask, objects: dict[str, Json]
+) -> None:
+    """There a fingerprint is never that of the pods; but the report would have been written since."""
+
+    def pod(name: str, seconds: float, started: bool = True, cpu: str = "1") -> Json:
+        one = json.loads(json.dumps(objects["Pod router"]))
+        one["metadata"] |= {"name": name, "uid": name}
+        amounts = {"cpu": cpu, "memory": "1Gi"}
+        one["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
+        time = datetime.fromtimestamp(NOW - seconds, UTC).isoformat()
+        one["status"] = {"phase": "Running", "startTime": time} if started else {"phase": "Pending"}
+        return one
+
+    # The report was written 200 s ago.
+    young = pod("young", 5)
+    again = "/api/v1/pods?fieldSelector=status.phase!%3DSucceeded,status.phase!%3DFailed"
+    for more, is_found in (
+        ([pod("since", 120)], True),
+        ([pod("just-then", 170)], False),
+        ([pod("before", 250)], False),
+        ([pod("not-taken-on", 120, started=False)], False),
+        ([pod("unreadable", 120, cpu="much")], False),
+        ([], False),
+    ):
+        for path in ("/api/v1/pods", again):
+            fake.answer(path, {"items": [young, *more]})
+        text = ask("doctor", "--patience", "0").text
+        assert ("node metal-a: reported with other pods than are there" in text) is is_found, more
+
+
+def test_a_node_that_was_reported_and_has_no_exporter_any_more(fake: FakeKubectl, ask: Ask) -> None:
+    elsewhere = {**EXPORTER, "spec": {**EXPORTER["spec"], "nodeName": "metal-b"}}
+    fake.answer(exporters.PATH, {"items": [elsewhere]})
+    assert "error    node metal-a: reported by topowise-exporter, of which no pod is there" in ask("doctor").text
+    # Who runs it otherwise has no such pods at all.
+    fake.answer(exporters.PATH, {"items": []})
+    assert ask("doctor").status == 0
+
+
+def test_the_schedulers_own_pods(fake: FakeKubectl, ask: Ask) -> None:
+    fake.answer(schedulers.PATH, {"items": []})
+    answer = ask("doctor")
+    assert "note     topowise-scheduler: no pod has the labels of the chart's" in answer.text
+    assert answer.status == 0
+    ended = {"reason": "OOMKilled", "finishedAt": datetime.fromtimestamp(NOW - 600, UTC).isoformat()}
+    container = {"name": "scheduler", "restartCount": 1, "lastState": {"terminated": ended}}
+    pod = {**EXPORTER, "metadata": {"name": "topowise-scheduler-x", "namespace": "topowise-system"}}
+    pod["status"] = {**EXPORTER["status"], "containerStatuses": [container]}
+    fake.answer(schedulers.PATH, {"items": [pod]})
+    answer = ask("doctor")
+    said = " ".join(answer.text.split())
+    assert "warning topowise-scheduler topowise-system/topowise-scheduler-x: container scheduler ended 10m ago" in said
+    assert "raise its memory limit" in said
+    assert answer.status == 1
+    pod["status"] = {"phase": "Pending"}
+    fake.answer(schedulers.PATH, {"items": [pod]})
+    assert (
+        "error topowise-scheduler topowise-system/topowise-scheduler-x: on metal-a is not ready: Pending"
+        in " ".join(ask("doctor").text.split())
+    )
+
+
+def test_pods_that_no_scheduler_looks_at(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
+    def pod(name: str, seconds: int = 300, conditions: list[Json] | None = None, **spec: Any) -> Json:
+        one = json.loads(json.dumps(objects["Pod router"]))
+        created = datetime.fromtimestamp(NOW - seconds, UTC).isoformat()
+        one["metadata"] |= {"name": name, "uid": name, "creationTimestamp": created}
+        one["spec"] = {"containers": one["spec"]["containers"], "schedulerName": "topowise", **spec}
+        one["status"] = {"phase": "Pending", "conditions": conditions or []}
+        return one
+
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/5 nodes"}
+    running = [one for one in objects.values() if one.get("spec", {}).get("nodeName") == "metal-a"]
+    healthy = [objects[REPORT], objects["Node metal-a"], *running]
+    now = pod("now", 0, [waits])
+    served = [pod("refused", conditions=[waits]), pod("gated", schedulingGates=[{"name": "g"}]), pod("young", 30)]
+    assert not [line for line in examine(*healthy, now, *served) if "not looked at" in line]
+    unserved = [pod("first", 600), *(pod(f"other-{number}") for number in range(3))]
+    finding = "error scheduler topowise: has not looked at 4 pods, the first for 10m: "
+    found = [line for line in examine(*healthy, now, *served, *unserved) if "not looked at" in line]
+    assert found == [f"{finding}telco/first, telco/other-2, telco/other-1 ..."]
+
+
+def test_what_may_not_be_read_does_not_end_it(fake: FakeKubectl, ask: Ask, capfd: pytest.CaptureFixture[str]) -> None:
+    from topowise_scheduler.kubectl.__main__ import main
+
+    fake.deny("/api/v1/nodes")
+    answer = ask("doctor")
+    assert "warning  nodes: may not be read:" in answer.text
+    assert "Looked at 1 report, no nodes, 3 pods: 1 warning." in answer.text
+    assert answer.status == 1
+    fake.deny("/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies")
+    text = ask("doctor").text
+    assert "warning  noderesourcetopologies: may not be read:" in text
+    assert "without a NodeResourceTopology" not in text
+    fake.deny("/api/v1/pods")
+    assert main(["doctor"]) == 2
+    assert "is forbidden" in capfd.readouterr().err
+    # Other commands need it.
+    assert main(["nodes"]) == 2
 
 
 def test_without_a_cluster_it_cannot_look(fake: FakeKubectl, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:

@@ -23,6 +23,8 @@ CASES = {
     "nodes-sorted-120.txt": "nodes metal-a metal-b node/metal-c -f {cluster} --sort-by cpu --no-headers",
     "nodes-wide.txt": "nodes -f {cluster} -o wide",
     "nodes-name.txt": "nodes -f {cluster} -o name",
+    "nodes.yaml": "nodes metal-a edge-1 -f {cluster} -o yaml",
+    "node.json": "node metal-b -f {cluster} -o json",
     "node-80.txt": "node metal-a -f {cluster}",
     "node-120.txt": "node metal-c -f {cluster}",
     "node-pods-80.txt": "node metal-b -f {cluster} --pods",
@@ -39,10 +41,12 @@ CASES = {
     "explain-many-80.txt": "explain -f {manifests} --nodes-file {many}",
     "fits.txt": "fits -f {manifests} --nodes-file {cluster}",
     "fits-80.txt": "fits -f {manifests} --nodes-file {cluster}",
+    "fits-many-80.txt": "fits -f {manifests} --nodes-file {many}",
     "fits.json": "fits -f {manifests} --nodes-file {cluster} -o json",
     "simulate.txt": "simulate -f {manifests} --nodes-file {cluster}",
     "simulate-80.txt": "simulate -f {manifests} --nodes-file {cluster}",
     "simulate-120.txt": "simulate -f {manifests} --nodes-file {cluster} --strategy LeastAllocated",
+    "simulate-wide-120.txt": "simulate -f {manifests} --nodes-file {cluster} -o wide",
     "simulate.json": "simulate -f {manifests} --nodes-file {cluster} -o json",
     "doctor-80.txt": "doctor -f {cluster} --scheduler-config {scheduler}",
     "doctor-120.txt": "doctor -f {cluster}",
@@ -63,7 +67,7 @@ def test_a_command_prints_what_it_printed(
     words = [word.format(**files) for word in CASES[file].split()]
     width = Path(file).stem.rpartition("-")[2]
     answer = ask(*words, width=int(width) if width.isdigit() else None)
-    text, status, notes = answer  # type: ignore[misc]
+    text, status, notes, _ = answer  # type: ignore[misc]
     if file.endswith(".txt"):
         text += "".join(f"stderr: {note}\n" for note in notes) + f"status: {status}\n"
     golden = GOLDEN / file

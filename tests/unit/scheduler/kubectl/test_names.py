@@ -39,7 +39,7 @@ def test_a_selector_that_cannot_be_read_is_one_line(text: str) -> None:
 
 def test_every_order_of_the_command_line_is_known(ask: Ask, saved: Save) -> None:
     def order(*words: str) -> list[str]:
-        return ask("nodes", "-f", saved(), "-o", "name", *words).text.split()
+        return ask("nodes", "-f", saved(), "-o", "name", *words).text.replace("node/", "").split()
 
     assert order() == order("--sort-by", "name") == ["edge-1", "metal-a", "metal-b", "metal-c"]
     assert order("--sort-by", "cpu") == ["metal-c", "metal-a", "metal-b", "edge-1"]
@@ -51,9 +51,9 @@ def test_every_order_of_the_command_line_is_known(ask: Ask, saved: Save) -> None
 
 
 def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:
-    assert ask("nodes", "node/metal-b", "edge-1", "-f", saved(), "-o", "name").text == "edge-1\nmetal-b\n"
-    assert ask("nodes", "-l", "pool=metal", "-f", saved(), "-o", "name").text == "metal-a\nmetal-b\n"
-    assert ask("nodes", "-l", "pool=none", "-f", saved()) == ("", 0, ("No nodes match.",))
+    assert ask("nodes", "node/metal-b", "edge-1", "-f", saved(), "-o", "name").text == "node/edge-1\nnode/metal-b\n"
+    assert ask("nodes", "-l", "pool=metal", "-f", saved(), "-o", "name").text == "node/metal-a\nnode/metal-b\n"
+    assert ask("nodes", "-l", "pool=none", "-f", saved()) == Answer("", notes=("No nodes match.",))
     assert "NODE" not in ask("nodes", "--no-headers", "-f", saved(), "-o", "wide").text
 
 
@@ -70,7 +70,10 @@ def test_nodes_are_picked_by_name_and_by_label(ask: Ask, saved: Save) -> None:
         ),
         ("explain deploy/web --nodes-file {cluster}", "has no Deployment default/web, expected it there"),
         ("explain deploy/web --service http://x", "knows pods alone, expected no 'deploy/web'"),
-        ("fits --nodes-file {cluster}", "fits: expected a pod, what makes pods, or -f FILE, and only one of them"),
+        (
+            "fits --nodes-file {cluster}",
+            "fits: expected a pod, what makes pods (deploy/NAME), or -f FILE, and only one of them",
+        ),
     ],
 )
 def test_what_is_not_there_is_one_line(words: str, said: str, ask: Ask, saved: Save) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -111,7 +112,7 @@ def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        ([""], "nodes node explain fits simulate defrag doctor completion"),
+        ([""], "nodes node explain fits simulate defrag doctor completion help"),
         (["no"], "nodes node"),
         (["node", "-f", "CLUSTER", "metal-"], "metal-a metal-b metal-c"),
         (["node", "-f", "CLUSTER", "-o", ""], "text svg wide json yaml"),
@@ -119,6 +120,12 @@ def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
         (["simulate", "--strategy", "Least"], "LeastAllocated LeastNUMANodes"),
         (["doctor", "--sch"], "--scheduler-config"),
         (["completion", "f"], "fish"),
+        (["help", "no"], "nodes node"),
+        (["nodes", "-f", "CLUSTER", "edge-1", "metal-a"], "metal-a"),
+        (["node", "-f", "CLUSTER", "node/e"], "node/edge-1"),
+        (["explain", "-f", "nosuch", "--nodes-file", "CLUSTER", "--node", "edge"], "edge-1"),
+        (["fits", "nobody/"], ""),
+        (["nodes", "--interval", ""], ""),
         (["nobody", ""], ""),
     ],
 )
@@ -145,5 +152,65 @@ def test_completion_scripts_are_scripts() -> None:
     hook = run("completion", "kubectl").stdout
     assert hook.startswith("#!/bin/sh\n")
     assert 'exec kubectl-topowise __complete "$@"\n' in hook
-    for shell in ("zsh", "fish"):
-        assert "kubectl-topowise __complete" in run("completion", shell).stdout
+
+
+@pytest.fixture
+def on_path(tmp_path: Path) -> str:
+    """PATH with the plug-in."""
+    program = tmp_path / "kubectl-topowise"
+    program.write_text(f'#!/bin/sh\nexec {" ".join(PROGRAM)} "$@"\n')
+    program.chmod(0o755)
+    return f"{tmp_path}:{os.environ['PATH']}"
+
+
+COMPLETED = (
+    ("completion k", ["kubectl"]),
+    ("no", ["node", "nodes"]),
+    ("node -f CLUSTER metal-", ["metal-a", "metal-b", "metal-c"]),
+    ("simulate --strategy Least", ["LeastAllocated", "LeastNUMANodes"]),
+)
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+@pytest.mark.parametrize(("words", "expected"), COMPLETED)
+def test_zsh_completes(words: str, expected: list[str], on_path: str, saved: Save) -> None:
+    """compadd stands for the line editor, which there is in a terminal alone."""
+    typed = ["kubectl-topowise", *words.replace("CLUSTER", saved()).split()]
+    before = "compdef() {}; compadd() { shift; print -l -- $@ }; _files() { print FILES }; "
+    code = (
+        f"{before}{run('completion', 'zsh').stdout}\nwords=({' '.join(typed)}); CURRENT={len(typed)}; _kubectl_topowise"
+    )
+    done = subprocess.run(
+        ["zsh", "-f", "-c", code], env=os.environ | {"PATH": on_path}, capture_output=True, text=True, check=True
+    )
+    assert (sorted(done.stdout.split()), done.stderr) == (expected, "")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh")
+def test_zsh_completes_files_by_itself(on_path: str) -> None:
+    before = "compdef() {}; compadd() { shift; print -l -- $@ }; _files() { print FILES }; "
+    code = (
+        f"{before}{run('completion', 'zsh').stdout}\nwords=(kubectl-topowise fits -f x); CURRENT=4; _kubectl_topowise"
+    )
+    done = subprocess.run(
+        ["zsh", "-f", "-c", code], env=os.environ | {"PATH": on_path}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "FILES\n"
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="no fish")
+@pytest.mark.parametrize(("words", "expected"), [*COMPLETED, ("fits -f unli", ["unlikely.yaml"])])
+def test_fish_completes(words: str, expected: list[str], on_path: str, saved: Save, tmp_path: Path) -> None:
+    (tmp_path / "unlikely.yaml").touch()
+    script = tmp_path / "completion.fish"
+    script.write_text(run("completion", "fish").stdout)
+    typed = f"kubectl-topowise {words.replace('CLUSTER', saved())}"
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"source {script}; complete -C '{typed}'"],
+        env=os.environ | {"PATH": on_path, "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert sorted(line.split("\t")[0] for line in done.stdout.splitlines()) == expected

@@ -180,8 +180,11 @@ def test_a_file_is_read_whether_it_is_compressed_or_not(
     data = b"\n".join(_lines(SCENARIO, SCENARIO | {"id": 2})) + b"\n"
     file = tmp_path / "scenarios"
     file.write_bytes(gzip.compress(data) if compress else data)
-    assert main_replay(str(file)) == 0
+    told: list[str] = []
+    assert main_replay(str(file), told.append) == 0
     assert [json.loads(line)["id"] for line in capfdbinary.readouterr().out.splitlines()] == ["one", 2]
+    assert [one.partition(",")[0] for one in told] == ["1 scenarios done", "2 scenarios done"]
+    assert told[-1].endswith(f", 100 % of {file}")
 
 
 def test_a_file_that_is_not_there_is_one_line_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:

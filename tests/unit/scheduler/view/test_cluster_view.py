@@ -114,7 +114,7 @@ def test_an_empty_node_that_would_not_do_weighs_more_than_what_is_free_now() -> 
     service.put_node("n1", allocatable={"cpu": "16", "memory": "64Gi", "pods": "110"})
     verdict, text = explained(service, asked(cpu="9"))["n1"]
     assert verdict == "never"
-    assert "not even the empty node would do, whose largest NUMA node has cpu 8" in text
+    assert "not even the empty node would do, whose largest NUMA node has cpu 8, not 9" in text
     assert explained(service, asked(cpu="9", nodeSelector={"pool": "a"}))["n1"][0] == "excluded"
 
 

@@ -1,0 +1,67 @@
+"""`make plugin`: kubectl-topowise as one file below dist/, for this machine or for all, with krew's manifest."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import topowise
+from laptop import archive, manifest, modules
+
+DIST: Final = modules.REPOSITORY / "dist"
+_PYTHONS: Final = ("3.11", "3.12", "3.13")
+_MACHINES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; its exit status."""
+    made = argparse.ArgumentParser(prog="make plugin", description=__doc__)
+    made.add_argument("--platform", action="append", choices=[*archive.PLATFORMS, "all"], default=[])
+    made.add_argument("--python", action="append", default=[], metavar="3.11", help=f"of other platforms ({_PYTHONS})")
+    made.add_argument("--with-numpy", action="store_true", help="a file that needs nothing else, and is large")
+    made.add_argument("--address", default="", help="below which the archives will be, for krew")
+    options = made.parse_args(argv)
+    try:
+        _make(options)
+    except archive.PackingError as exc:
+        sys.stderr.write(f"error: {exc}\n")
+        return 1
+    return 0
+
+
+def _make(options: argparse.Namespace) -> None:
+    wanted = [*archive.PLATFORMS] if "all" in options.platform else options.platform
+    version = topowise.__version__
+    digests = {}
+    for one in wanted or [_this_platform()]:
+        program = DIST / one / manifest.NAME if wanted else DIST / manifest.NAME
+        with tempfile.TemporaryDirectory() as folder:
+            native = (
+                archive.fetched(one, options.python or _PYTHONS, Path(folder), with_numpy=options.with_numpy)
+                if wanted
+                else archive.of_this_python(with_numpy=options.with_numpy)
+            )
+            archive.pack(program, native)
+        packed = DIST / manifest.archive_name(one)
+        digests[one] = manifest.packed(program, modules.REPOSITORY / "LICENSE", packed)
+        size, pythons_of_it = program.stat().st_size / (1 << 20), ", ".join(native)
+        print(f"plugin: {_short(program)}, {size:.1f} MiB, for {pythons_of_it} of {one}; {packed.name} for krew")
+    address = options.address or f"{manifest.FORGE}/releases/download/v{version}"
+    (DIST / "topowise.yaml").write_text(manifest.manifest(version, digests, address))
+    print(f"plugin: {_short(DIST / 'topowise.yaml')}, krew's manifest of {len(digests)} platform(s)")
+
+
+def _this_platform() -> str:
+    return f"{sys.platform}-{_MACHINES.get(platform.machine().lower(), platform.machine())}"
+
+
+def _short(path: Path) -> str:
+    return str(path.relative_to(modules.REPOSITORY))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

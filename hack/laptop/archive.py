@@ -1,0 +1,139 @@
+"""The file: our modules and pure packages once, extension modules for each Python it is to run with.
+
+numpy is left out, which is 20 times as large as all else. `nodes`, `node` and `doctor` need none; the others say what
+to install where there is none, unless it was packed on request. There is no grpc, and no client of the API server:
+that is kubectl itself, with whatever its user's kubeconfig needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from laptop import modules
+
+_LIBRARIES: Final = ("prometheus_client", "yaml")
+"""Other people's packages that are, or can do, without extension modules."""
+_NATIVE: Final = ("msgspec", "xxhash")
+NUMPY: Final = "numpy"
+PLATFORMS: Final = {
+    "linux-amd64": tuple(f"{libc}_x86_64" for libc in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")),
+    "linux-arm64": tuple(f"{libc}_aarch64" for libc in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")),
+    "darwin-amd64": ("macosx_14_0_x86_64",),
+    "darwin-arm64": ("macosx_14_0_arm64",),
+}
+_START: Final = Path(__file__).with_name("start.py")
+_LOCK: Final = modules.REPOSITORY / "hack/requirements.txt"
+_LEFT_OUT: Final = re.compile(
+    r"(^|/)(__pycache__|tests|twisted|django|aiohttp|f2py|testing|doc)(/|$)|\.(pyi|pxd|h|a|c)$|_tests"
+)
+# Of any time that a ZIP can tell; the same content makes the same file.
+_TIME: Final = (1980, 1, 1, 0, 0, 0)
+
+Files = dict[str, Path]
+
+
+class PackingError(Exception):
+    """What is missing, and what to do about it."""
+
+
+def running() -> str:
+    """The tag of this Python."""
+    return f"cp{sys.version_info.major}{sys.version_info.minor}"
+
+
+def pack(target: Path, native: dict[str, Files]) -> None:
+    """Writes the file. `native` are the files of extension modules, by the tag of their Python."""
+    ours, others = modules.needed()
+    unknown = others - {*_LIBRARIES, *_NATIVE, NUMPY}
+    if unknown:
+        raise PackingError(
+            f"the plug-in imports {', '.join(sorted(unknown))}, which nobody packs: hack/laptop/archive.py"
+        )
+    files = {f"all/{name}": path for name, path in ours.items()}
+    for library in _LIBRARIES:
+        files |= {f"all/{name}": path for name, path in _installed(library).items() if path.suffix == ".py"}
+    for tag, those in native.items():
+        files |= {f"{tag}/{name}": path for name, path in those.items()}
+    contents = {name: path.read_bytes() for name, path in sorted(files.items())}
+    digest = hashlib.sha256()
+    for name, content in contents.items():
+        digest.update(b"%s %d\n" % (name.encode(), len(content)) + content)
+    start = _START.read_text().replace("@DIGEST@", digest.hexdigest()[:16]).encode()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.open("wb") as out:
+        out.write(b"#!/usr/bin/env python3\n")
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+            for name, content in {"__main__.py": start, **contents}.items():
+                entry = zipfile.ZipInfo(name, _TIME)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(entry, content)
+    target.chmod(0o755)
+
+
+def of_this_python(*, with_numpy: bool) -> dict[str, Files]:
+    """What is installed here: no network is needed for a file for this machine."""
+    files: Files = {}
+    for name in _wanted(with_numpy=with_numpy):
+        files |= _installed(name)
+    return {running(): files}
+
+
+def fetched(platform: str, pythons: Sequence[str], folder: Path, *, with_numpy: bool) -> dict[str, Files]:
+    """The locked versions for another platform, checked by their hashes. Raises PackingError."""
+    wanted = _wanted(with_numpy=with_numpy)
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = folder / "lock"
+    entries = re.split(r"\n(?=\S)", _LOCK.read_text())
+    lock.write_text("\n".join(entry for entry in entries if entry.partition("==")[0] in wanted))
+    native = {}
+    for python in pythons:
+        site = folder / f"{platform}-{python}"
+        _pip(
+            "install", "--no-deps", "--no-compile", "--only-binary=:all:", "--implementation=cp", "--upgrade",
+            f"--python-version={python}", *(f"--platform={one}" for one in PLATFORMS[platform]), f"--target={site}",
+            "--require-hashes", f"--requirement={lock}",
+        )  # fmt: skip
+        native[f"cp{python.replace('.', '')}"] = {
+            name: path for one in wanted for name, path in _below(site / one, site)
+        }
+    return native
+
+
+def _wanted(*, with_numpy: bool) -> tuple[str, ...]:
+    return (*_NATIVE, NUMPY, "numpy.libs") if with_numpy else _NATIVE
+
+
+def _installed(package: str) -> Files:
+    if package.endswith(".libs"):
+        # Beside its package, where wheels for Linux keep what they were linked with.
+        folder = next(iter(_installed(package.removesuffix(".libs")).values())).parents[0]
+        while folder.name != package.removesuffix(".libs"):
+            folder = folder.parent
+        return dict(_below(folder.parent / package, folder.parent))
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise PackingError(f"{package} is not installed here; make venv")
+    folder = Path(found.origin).parent
+    return dict(_below(folder, folder.parent))
+
+
+def _below(folder: Path, root: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_file() and not _LEFT_OUT.search(name):
+            yield name, path
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise PackingError(f"pip {arguments[0]} failed: {done.stderr.strip()}")

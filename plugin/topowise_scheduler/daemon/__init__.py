@@ -1,0 +1,90 @@
+"""The scheduler service as a daemon: reflectors fill the ledger, the extender and gRPC answer from it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from topowise import __version__
+from topowise.kube import credentials
+from topowise.kube.api import Api
+from topowise.runtime import config, health, tasks, turns
+from topowise.runtime.log import kv
+from topowise.runtime.turns import sliced
+from topowise_scheduler import grpc_api, metrics
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.daemon import ports
+from topowise_scheduler.daemon.core import Core
+from topowise_scheduler.daemon.leading import Leading
+from topowise_scheduler.extender import http
+
+log = logging.getLogger(__name__)
+
+_TICK_S: Final = 1.0
+_FREEZE_S: Final = 0.1
+
+
+async def run(settings: SchedulerConfiguration) -> int:
+    """The daemon until it is told to stop; its exit status. Raises ConfigError or SourceError if it cannot start."""
+    log.info("Starting topowise-scheduler", extra=kv(version=__version__))
+    log.info("Effective configuration", extra=kv(configuration=config.effective(settings)))
+    access = await credentials.load(settings.client.kubeconfig, settings.client.context)
+    async with Api(access, "topowise-scheduler", timeout=settings.client.timeout) as api:
+        return await _run(Core(settings, api))
+
+
+async def _run(core: Core) -> int:
+    settings, ledger = core.settings, core.ledger
+    leading = Leading(core)
+    registry = metrics.registry(ledger, core.answers)
+    metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: core.not_synced() is None)
+    metrics.watch(
+        registry,
+        "nominator_stopped_kinds",
+        "Kinds of pods that are not nominated for now, as kube-scheduler placed too many of them elsewhere.",
+        leading.kinds_left_alone,
+    )
+    measured = http.Metrics(registry)
+    dashboard = ports.dashboard(core)
+    pages = ports.for_people(core, measured, dashboard)
+    scoring = grpc_api.Scoring(core.answers, core.view, core.fitting, core.not_synced)
+    probes = health.Health()
+    probes.ready["synced"] = core.not_synced
+    return await tasks.run_until_stopped(
+        {
+            **{f"watch {source.name}": source.run() for source in core.sources},
+            "extender": http.serve(settings.extender, ports.for_schedulers(core, measured)),
+            "grpc": grpc_api.serve(settings.grpc, scoring),
+            **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
+            "clock": _tick(ledger),
+            "event loop lag": turns.Lag(registry, metrics.PREFIX).run(),
+            "shortage": metrics.watch_shortage(registry, ledger, core.answers).run(),
+            "memory": _freeze(core.not_synced),
+            **({} if dashboard is None else {"dashboard": dashboard.run()}),
+            "leader": leading.run(),
+            "health": health.serve(settings.serving, probes, registry),
+        }
+    )
+
+
+async def _freeze(not_synced: Callable[[], str | None]) -> None:
+    """Until everything is listed, keeps what there is out of later garbage collections again and again.
+
+    In a large cluster a full one takes a third of a second, in which nobody is answered; hardly any of it ever dies,
+    and what does dies by its reference count.
+    """
+    while not_synced() is not None:
+        gc.freeze()
+        await asyncio.sleep(_FREEZE_S)
+    gc.freeze()
+    await asyncio.Event().wait()
+
+
+async def _tick(ledger: Ledger) -> None:
+    while True:
+        await asyncio.sleep(_TICK_S)
+        await sliced(ledger.ticking())

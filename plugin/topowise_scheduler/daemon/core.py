@@ -1,0 +1,60 @@
+"""What all of the daemon shares: the cluster as it is known, and the answers that are made from it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from topowise.kube.api import Api
+from topowise.kube.reflector import Reflector
+from topowise_scheduler import strategies, ui
+from topowise_scheduler.answers import Answers
+from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.cluster.watch import reflectors
+from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.extender.explaining import Explainer
+from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.preemption import Budgets
+from topowise_scheduler.view.cluster_view import ClusterView
+
+
+class Core:
+    """Made once for a daemon. `sources` keep it true while they run; `decisions` are for a dashboard, None without."""
+
+    def __init__(self, settings: SchedulerConfiguration, api: Api) -> None:
+        self.settings = settings
+        self.api = api
+        self.ledger = Ledger(
+            Engine(),
+            time.monotonic,
+            reservation_s=settings.reservations.ttl if settings.reservations.enabled else 0.0,
+            max_admission_s=settings.filter.max_admission_time,
+            affinity=settings.device_affinity.settings,
+        )
+        shows = settings.ui.enabled and bool(settings.read_only.port)
+        self.decisions = ui.Decisions(settings.ui.decisions, time.time) if shows else None
+        self.records = Records(
+            settings.nominator.scheduler_names if settings.nominator.enabled else (),
+            None if self.decisions is None else self.decisions.seen,
+        )
+        self.budgets = Budgets()
+        self.nodes = Nodes()
+        self.sources: list[Reflector[Any]] = reflectors(api, self.ledger, self.records, self.budgets, self.nodes)
+        strategy = self.strategy(settings.scoring.strategy)
+        self.answers = Answers(self.ledger, self.records, strategy, top_score=settings.extender.score_scale)
+        self.view = ClusterView(self.ledger, self.answers, self.nodes)
+        self.explainer = Explainer(api, self.view, self.not_synced)
+        self.fitting = Fitting(self.ledger, self.answers, self.view, most_reserved=settings.fit_together.most_reserved)
+
+    def not_synced(self) -> str | None:
+        """Which collections have not been listed yet; None once all have."""
+        waiting = [source.name for source in self.sources if not source.synced]
+        return f"not yet listed: {', '.join(waiting)}" if waiting else None
+
+    def strategy(self, name: str) -> strategies.Strategy:
+        """The strategy of this name, with the configured weights and options."""
+        weights = {resource.name: resource.weight for resource in self.settings.scoring.resources}
+        return strategies.make(name, weights, self.settings.scoring)

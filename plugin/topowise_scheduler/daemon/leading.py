@@ -1,0 +1,95 @@
+"""What one replica does unasked, and which one that is."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from topowise import files
+from topowise.errors import ConfigError
+from topowise.kube.credentials import SERVICE_ACCOUNT
+from topowise.kube.lease import Elector
+from topowise_scheduler.daemon.core import Core
+from topowise_scheduler.leader.alignment import AlignmentPreemption
+from topowise_scheduler.leader.defragmenter import Defragmenter
+from topowise_scheduler.leader.nominator import Cluster, Decisions, Nominator, Requested
+from topowise_scheduler.leader.preemptor import Preemptor
+from topowise_scheduler.leader.refused_pods import RefusedPods
+from topowise_scheduler.leader.requeue import Requeuer
+from topowise_scheduler.leader.startup_taint import StartupTaint
+from topowise_scheduler.leader.waiting_pods import WaitingPods
+
+Work = Callable[[], Awaitable[None]]
+
+_OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
+
+
+class Leading:
+    """The duties of the leader. `kinds_left_alone` counts what the nominator does not nominate for now."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        chosen = core.settings.nominator
+        cluster = Cluster(
+            core.ledger, core.answers, core.nodes, Requested(core.ledger), chosen.preferences == "respect"
+        )
+        self._decisions = Decisions(cluster, time.monotonic, when=chosen.when, ahead=chosen.ahead)
+
+    def kinds_left_alone(self) -> float:
+        """Kinds of pods."""
+        return self._decisions.honoured.left_alone
+
+    async def run(self) -> None:
+        """Until cancelled; without an election this replica leads."""
+        settings, work = self._core.settings.leader_election, self._lead
+        if not settings.enabled:
+            await work()
+            return
+        namespace = settings.lease_namespace or _own_namespace()
+        identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
+        await Elector(self._core.api, namespace, settings.lease_name, identity).run(work)
+
+    async def _lead(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for name, work in self._duties().items():
+                group.create_task(_running(work), name=name)
+            # A leader with nothing to do leads all the same.
+            await asyncio.Event().wait()
+
+    def _duties(self) -> dict[str, Work]:
+        core, settings = self._core, self._core.settings
+        api, ledger, answers = core.api, core.ledger, core.answers
+        alignment = AlignmentPreemption(ledger, answers, core.view, core.budgets)
+        interval, per_second = settings.requeue.interval, settings.requeue.per_second
+        requeuer = Requeuer(
+            api, ledger, answers.fits, interval=interval, per_second=per_second, prepare=answers.fitting
+        )
+        writes = settings.nominator.writes
+        nominator = Nominator(api, ledger, self._decisions, writes=writes, not_ready=core.not_synced)
+        defragmenter = Defragmenter(api, ledger, answers, core.view, core.budgets, settings.defragmenter)
+        duties: dict[str, tuple[bool, Work]] = {
+            "requeue": (settings.requeue.enabled, requeuer.run),
+            "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),
+            "nominator": (settings.nominator.enabled, nominator.run),
+            "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, core.nodes).run),
+            "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
+            "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),
+            "defragmenter": (settings.defragmenter.enabled, defragmenter.run),
+        }
+        return {name: work for name, (is_enabled, work) in duties.items() if is_enabled}
+
+
+async def _running(work: Work) -> None:
+    await work()
+
+
+def _own_namespace() -> str:
+    try:
+        return files.read_regular(_OWN_NAMESPACE).decode().strip()
+    except OSError as exc:
+        problem = "is empty, and outside a pod there is no own namespace to take"
+        raise ConfigError("leaderElection.leaseNamespace", problem) from exc

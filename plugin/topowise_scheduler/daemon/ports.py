@@ -1,0 +1,107 @@
+"""Who is answered where: kube-scheduler and Volcano on the extender's port, people on one that books nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from topowise_scheduler import ui
+from topowise_scheduler.configuration import Extender, ReadOnly
+from topowise_scheduler.daemon.core import Core
+from topowise_scheduler.extender import callers, explaining, http, verbs
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.extender.callers import Callers
+from topowise_scheduler.extender.evictions import Evictions
+from topowise_scheduler.extender.fitting import FittingVerb
+from topowise_scheduler.extender.fitting import refuse as refuse_fitting
+from topowise_scheduler.extender.replies import Verb
+from topowise_scheduler.extender.shortlist import Shortlist
+from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.fit_together import Fitting
+from topowise_scheduler.volcano import verbs as volcano
+from topowise_scheduler.volcano.allocations import Allocations
+from topowise_scheduler.volcano.victims import Victims
+
+# A Pod is at most 1.5 MiB in etcd.
+_MAX_MANIFEST: Final = 2 << 20
+
+
+def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
+    """The extender's port."""
+    settings = core.settings.extender
+    return http.Application(
+        {name: verb for name, verb in _verbs(core).items() if verb.query is None},
+        measured,
+        settings.max_body_bytes,
+        _callers(settings),
+        volcano=_volcano(core) if core.settings.volcano.enabled else {},
+    )
+
+
+def for_people(core: Core, measured: http.Metrics, dashboard: ui.Dashboard | None) -> http.Application:
+    """What is forwarded for people has no verb that books or binds; whether pods fit together is only told there."""
+    asking = FittingVerb(Fitting(core.ledger, core.answers, core.view, most_reserved=0), core.not_synced)
+    explain = Verb(explaining.refuse, query=core.explainer.explain)
+    return http.Application(
+        {"explain": explain, "fit-together": Verb(refuse_fitting, later=asking.answer)},
+        measured,
+        _MAX_MANIFEST,
+        _callers(core.settings.read_only),
+        pages={} if dashboard is None else {"/ui": dashboard},
+    )
+
+
+def dashboard(core: Core) -> ui.Dashboard | None:
+    """The dashboard, if there is one."""
+    if core.decisions is None:
+        return None
+    return ui.Dashboard(
+        core.ledger, core.answers, core.view, core.explainer.explanations, core.not_synced, core.decisions
+    )
+
+
+def _verbs(core: Core) -> Mapping[str, Verb]:
+    settings, decisions = core.settings, core.decisions
+    return verbs.table(
+        Verbs(
+            core.answers,
+            Evictions(core.ledger, core.answers, core.budgets),
+            core.not_synced,
+            observer=decisions,
+            # The dashboard shows what each call took, so each call does its own work.
+            scores_ahead=decisions is None,
+            shortlist=Shortlist(core.answers, core.nodes, settings.filter.best_nodes),
+        ),
+        Binder(
+            core.api,
+            core.ledger,
+            core.records,
+            core.not_synced,
+            observer=decisions,
+            tells_prediction=settings.extender.predictions,
+        ),
+        core.explainer,
+        FittingVerb(core.fitting, core.not_synced),
+    )
+
+
+def _volcano(core: Core) -> dict[str, Verb]:
+    settings, ledger = core.settings, core.ledger
+    # Volcano says itself what it books, whether answers are to book anything by themselves or not.
+    allocations = Allocations(ledger, time.monotonic, settings.reservations.ttl)
+    return volcano.table(
+        volcano.Verbs(
+            core.answers,
+            core.records,
+            allocations,
+            Victims(ledger, allocations, core.budgets),
+            core.strategy(settings.volcano.strategy),
+            settings.volcano.weight,
+            core.not_synced,
+        )
+    )
+
+
+def _callers(port: Extender | ReadOnly) -> Callers:
+    return Callers(None if port.tls is not None else callers.names(port.hosts))

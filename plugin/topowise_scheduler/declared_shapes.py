@@ -1,0 +1,81 @@
+"""Shapes of pods as a configuration declares them, `{cpu: 16, memory: 64Gi, nvidia.com/gpu: 4, count: 2}`, and parts of
+the day in which something may be done."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import time
+from typing import Final, NamedTuple
+
+import msgspec
+
+from topowise import pods
+from topowise.errors import ParseError
+from topowise_scheduler import kube_scheduler
+
+COUNT: Final = "count"
+_WINDOW: Final = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+_MOST: Final = 1000
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """Pods of one container with these amounts, and how many of them there should be room for."""
+
+    amounts: Mapping[str, str]
+    count: int
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {amount}" for name, amount in self.amounts.items())
+
+    def pod(self, priority: int) -> kube_scheduler.Pod:
+        """One of them. It tolerates taints that are named like a resource it asks for, as a pod does to which the
+        admission plug-in ExtendedResourceToleration has been."""
+        document = {
+            "metadata": {"name": "declared-shape", "namespace": "default"},
+            "spec": {
+                "priority": priority,
+                "containers": [{"name": "c", "resources": {"requests": self.amounts, "limits": self.amounts}}],
+                "tolerations": [{"key": name, "operator": "Exists"} for name in self.amounts if "/" in name],
+            },
+        }
+        return kube_scheduler.decode(msgspec.json.encode(document))
+
+
+def shape(declared: Mapping[str, str | int]) -> Shape:
+    """Raises ValueError for one that cannot be read."""
+    amounts = {name: str(amount) for name, amount in declared.items() if name != COUNT}
+    count = declared.get(COUNT, 1)
+    if not isinstance(count, int) or not 1 <= count <= _MOST:
+        raise ValueError(f"{COUNT} of a shape is {count!r:.80}, expected a number from 1 to {_MOST}")
+    if not amounts:
+        raise ValueError("a shape names no resource, expected amounts such as cpu: 16")
+    for name, amount in amounts.items():
+        try:
+            pods.amount_of(name, amount)
+        except ParseError as exc:
+            raise ValueError(f"{name} of a shape is {amount!r:.80}, expected a quantity") from exc
+    return Shape(amounts, count)
+
+
+class Window(NamedTuple):
+    """A part of every day, in UTC; it may end on the next."""
+
+    begins: time
+    ends: time
+
+    def __contains__(self, moment: object) -> bool:
+        if not isinstance(moment, time):
+            return False
+        if self.begins <= self.ends:
+            return self.begins <= moment < self.ends
+        return moment >= self.begins or moment < self.ends
+
+
+def window(text: str) -> Window:
+    """Raises ValueError unless it is like "22:00-06:00"."""
+    found = _WINDOW.fullmatch(text)
+    if not found or found[1] + found[2] == found[3] + found[4]:
+        raise ValueError(f'{text!r:.80} is no part of a day, expected one such as "22:00-06:00"')
+    first, second, third, fourth = map(int, found.groups())
+    return Window(time(first, second), time(third, fourth))

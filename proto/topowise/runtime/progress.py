@@ -1,0 +1,25 @@
+"""What is being done, a line on stderr each second, once it has taken longer than people wait."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+_QUIET_S = 2.0
+_BETWEEN_S = 1.0
+
+
+class Progress:
+    """Called at every step."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = clock() + _QUIET_S
+
+    def __call__(self, text: str) -> None:
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + _BETWEEN_S
+            sys.stderr.write(f"{text} ...\n")
+            sys.stderr.flush()

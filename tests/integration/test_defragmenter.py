@@ -1,0 +1,209 @@
+"""The defragmenter on an API server: who is evicted so that a declared shape has room, when nobody, when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from daemons import assert_eventually
+from sandbox.apiserver import ApiServer
+from scheduling import Service, exact, kubelet, pod
+from topowise import pods
+from topowise.kube.api import Api
+from topowise_scheduler.configuration import Defragmenter as Settings
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.leader.defragmenter import Defragmenter
+from topowise_scheduler.preemption import Budgets, decode_budget
+
+PODS = "/api/v1/namespaces/default/pods"
+OWNER = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}]
+SHAPE: dict[str, str | int] = {"cpu": 4, "memory": "1Gi", "count": 2}
+MERGE = "application/merge-patch+json"
+STARTED = "2026-01-01T00:00:00Z"
+NIGHT = datetime(2026, 11, 22, 3, tzinfo=UTC)
+
+
+class Cluster:
+    """Two nodes of 3 and 4 CPUs for exclusive use on their NUMA nodes: "small" holds one of n1's four, so that a pod of
+    four finds room on n2 alone, whose NUMA node 0 has room for it."""
+
+    def __init__(self, server: ApiServer, api: Api) -> None:
+        self.server, self.api = server, api
+        self.service = Service("TightFit")
+        self.budgets = Budgets()
+        self.nodes = {"n1": kubelet(), "n2": kubelet()}
+        self.names: dict[str, tuple[str, str]] = {}
+        self.now = NIGHT
+
+    async def run(self, name: str, cpu: str, node: str, *, owned: bool = True) -> str:
+        owner = {"ownerReferences": OWNER} if owned else {}
+        document = pod(name, cpu, node=node, labels={"app": name})
+        document["metadata"] = {**document["metadata"], **owner}
+        del document["metadata"]["uid"]
+        await self.api.request("POST", PODS, body=json.dumps(document).encode())
+        # Of a pod that is not Ready no budget is asked.
+        running = {"phase": "Running", "startTime": STARTED, "conditions": [{"type": "Ready", "status": "True"}]}
+        made = json.loads(
+            await self.api.request(
+                "PATCH", f"{PODS}/{name}/status", body=json.dumps({"status": running}).encode(), content_type=MERGE
+            )
+        )
+        uid = str(made["metadata"]["uid"])
+        self.names[uid] = ("default", name)
+        assert self.nodes[node].admit(pods.decode(json.dumps(made).encode())).admitted
+        self.service.put(made, is_news=False)
+        return uid
+
+    def report(self) -> None:
+        for name, node in self.nodes.items():
+            self.service.report(exact(node, str(self.service.ledger.changes), name, self.names.__getitem__))
+            self.service.put_node(name)
+        self.service.ledger.tick()
+
+    async def end(self, uid: str, node: str) -> None:
+        await self.api.request("DELETE", f"{PODS}/{self.names[uid][1]}", body=b'{"gracePeriodSeconds": 0}')
+        self.nodes[node].remove(uid)
+        self.service.ledger.drop_pod(uid)
+        self.report()
+
+    def take(self, node: str, cpu: str) -> Kubelet:
+        self.nodes[node].admit(pods.decode(json.dumps(pod("aside", cpu)).encode()))
+        return self.nodes[node]
+
+    def defragmenter(self, **settings: Any) -> Defragmenter:
+        settings = {"enabled": True, "shapes": (SHAPE,), **settings}
+        service = self.service
+        return Defragmenter(
+            self.api,
+            service.ledger,
+            service.answers,
+            service.view,
+            self.budgets,
+            Settings(**settings),
+            service.clock,
+            lambda: self.now,
+        )
+
+    @property
+    def there(self) -> set[str]:
+        found = [one["metadata"] for one in self.server.store.objects("pods")]
+        return {one["name"] for one in found if not one.get("deletionTimestamp")}
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        return [(one["regarding"]["name"], one["reason"]) for one in self.server.store.objects("events.events.k8s.io")]
+
+
+@pytest.fixture
+async def cluster(server: ApiServer, api: Api) -> Cluster:
+    made = Cluster(server, api)
+    aside = made.take("n1", "3")
+    await made.run("small", "1", "n1")
+    aside.remove("uid-aside")
+    await made.run("other", "2", "n2")
+    made.report()
+    return made
+
+
+async def looked(one: Defragmenter) -> None:
+    """All shapes that are due are looked at once."""
+    for shape in list(one.due().values()):
+        await one._look(shape)
+
+
+async def test_the_pod_in_the_way_is_evicted_and_told_why(cluster: Cluster) -> None:
+    task = asyncio.create_task(cluster.defragmenter().run())
+    try:
+        await assert_eventually(lambda: cluster.there == {"other"})
+        await assert_eventually(lambda: cluster.told == [("small", "Moved")])
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert cluster.service.ledger.events["evicted_for_room"] == 1
+    (event,) = cluster.server.store.objects("events.events.k8s.io")
+    assert event["note"].startswith("The pod was evicted so that n1 has room in one piece for cpu 4, memory 1Gi")
+    assert event["note"].endswith("There is room for it on n2.")
+
+
+async def test_where_there_is_room_nobody_is_moved(cluster: Cluster) -> None:
+    await looked(cluster.defragmenter(shapes=({**SHAPE, "count": 1},)))
+    assert cluster.there == {"small", "other"}
+
+
+async def test_dry_run_writes_an_event_once(cluster: Cluster) -> None:
+    one = cluster.defragmenter(dry_run=True)
+    for _ in range(3):
+        await looked(one)
+        cluster.service.clock.now += 60
+    assert cluster.there == {"small", "other"}
+    assert cluster.told == [("small", "WouldMove")]
+
+
+async def test_outside_of_quiet_hours_nobody_is_moved(cluster: Cluster) -> None:
+    one = cluster.defragmenter(quiet_hours=("22:00-06:00",))
+    cluster.now = NIGHT.replace(hour=12)
+    await looked(one)
+    assert cluster.there == {"small", "other"}
+    cluster.now = NIGHT
+    await looked(one)
+    assert cluster.there == {"other"}
+
+
+async def test_a_budget_is_respected(cluster: Cluster) -> None:
+    document = {
+        "metadata": {"name": "small", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "small"}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    cluster.server.create("poddisruptionbudgets.policy", document)
+    # The watch has not brought it: the API server is against it.
+    one = cluster.defragmenter()
+    await looked(one)
+    assert cluster.there == {"small", "other"}
+    cluster.budgets.apply("ADDED", decode_budget(json.dumps(document).encode()))
+    cluster.service.clock.now += 60
+    await looked(one)
+    assert cluster.there == {"small", "other"}
+    assert cluster.told == []
+
+
+async def test_who_would_not_come_again_is_not_moved(server: ApiServer, api: Api) -> None:
+    made = Cluster(server, api)
+    aside = made.take("n1", "3")
+    await made.run("small", "1", "n1", owned=False)
+    aside.remove("uid-aside")
+    await made.run("other", "2", "n2")
+    made.report()
+    await looked(made.defragmenter())
+    assert made.there == {"small", "other"}
+
+
+async def test_only_so_many_are_evicted_in_an_hour_and_one_at_a_time(cluster: Cluster) -> None:
+    one = cluster.defragmenter(per_hour=1)
+    await looked(one)
+    assert cluster.there == {"other"}
+    cluster.service.clock.now += 60
+    assert not one.due()
+    cluster.service.clock.now += 3600
+    assert one.due()
+
+
+async def test_it_stops_where_it_does_not_help(cluster: Cluster) -> None:
+    """The owner's new pod comes back to where the old one was, again and again."""
+    one = cluster.defragmenter(per_hour=100)
+    for _ in range(30):
+        await looked(one)
+        cluster.service.clock.now += 60
+        if "small" not in cluster.there:
+            uid = next(uid for uid, (_, name) in cluster.names.items() if name == "small")
+            await cluster.end(uid, "n1")
+            del cluster.names[uid]
+            aside = cluster.take("n1", "3")
+            await cluster.run("small", "1", "n1")
+            aside.remove("uid-aside")
+            cluster.report()
+    assert cluster.service.ledger.events["evicted_for_room"] == 3

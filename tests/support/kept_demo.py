@@ -1,0 +1,63 @@
+"""Commands of a page, typed into a demo that keeps running."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from demo.__main__ import LINK
+from sandbox import kept
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def commands_of(text: str) -> list[str]:
+    """The lines that are typed after a `$`, of the consoles of a part of a page."""
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line.removeprefix("$ ") for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """kubectl finds the plug-in of this tree, and the demo's directory is in one of the test's."""
+    binaries, temporary = tmp_path / "bin", Path("/tmp") / f"tour-{os.getpid()}"
+    binaries.mkdir()
+    temporary.mkdir()
+    plugin = binaries / "kubectl-topowise"
+    plugin.write_text(f'#!/bin/sh\nexec {sys.executable} -m topowise_scheduler.kubectl "$@"\n')
+    plugin.chmod(0o755)
+    own = {"PATH": f"{binaries}:{os.environ['PATH']}", "TMPDIR": str(temporary), "HOME": str(tmp_path)}
+    yield {**os.environ, **own}
+    kept.stop(LINK)
+    shutil.rmtree(temporary)
+
+
+def run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+
+
+def typed(command: str, environment: dict[str, str], shows: Mapping[str, str]) -> str:
+    """The output, once it is what the page promises. `export` is kept for the commands after it."""
+    if command.startswith("export "):
+        script = f'{command} && printf \'%s\\n\' "$KUBECONFIG" "$PATH"'
+        said = run(["bash", "-c", script], environment)
+        config, path = said.stdout.splitlines()
+        # The plug-in of this tree stays the first.
+        environment |= {"KUBECONFIG": config, "PATH": f"{environment['PATH'].partition(':')[0]}:{path}"}
+        return said.stdout
+    reads = command.startswith(("kubectl get", "kubectl topowise"))
+    deadline = time.monotonic() + (60 if reads else 0)
+    while True:
+        ran = run(["bash", "-c", command], environment)
+        if shows.get(command, "") in ran.stdout and (ran.returncode == 0 or "explain" in command):
+            return ran.stdout
+        assert time.monotonic() < deadline, f"{command}: {ran.stdout}{ran.stderr}"
+        time.sleep(0.2)

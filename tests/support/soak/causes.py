@@ -1,0 +1,94 @@
+"""Why something went wrong, where there is a reason that nobody could have known better; "" where there is none.
+
+The reasons are looked for in what truly happened: what the node, the API server and the service had at that moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from burst.checks import asks_for_devices
+from burst.evidence import Scene
+from sandbox.kubescheduler.attempt import Refused
+from sandbox.kubescheduler.pod import PodInfo
+from topowise_scheduler import refusals
+from topowise_scheduler.kubelet import Kubelet
+
+if TYPE_CHECKING:
+    from soak.world import World
+
+_BY_TEXT = {
+    refusals.UNCERTAIN: "nobody knows yet where its newest pods lie",
+    refusals.UNCONFIRMED: "its kubelet restarts",
+    refusals.QUARANTINED: "its kubelet has refused such a pod, and no report has come since",
+    refusals.TOO_SLOW: "its kubelet would take too long",
+}
+# A kubelet counts them where it looks for the fewest NUMA nodes, and refuses even who asks for 0 of a resource of which
+# nothing is healthy. Neither List nor GetAllocatableResources has them.
+_UNHEALTHY = "devices that are not healthy count for its kubelet, and no report tells of them"
+# Also where a watch has to be begun again.
+_HEARING_S = 3.0
+_ENDED = ("Succeeded", "Failed")
+
+
+def of_refusal(world: World, seen: Scene) -> str:
+    """Of a pod that its kubelet refused."""
+    if seen.is_race("default/blind", world.weather.lag):
+        return "another scheduler's pod was bound there at the same moment"
+    # What a restart takes away for a while are devices; CPUs and memory are those of its files.
+    if asks_for_devices(seen.refusal) and seen.is_overtaken(world.weather.lag):
+        return "its kubelet went down, and nobody could have told in time"
+    if world.fleet.nodes[seen.refusal.node].kubelet.would_admit_as_told(seen.refusal.pod):
+        return _UNHEALTHY
+    return ""
+
+
+def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
+    """Of an answer that let a pod not onto a node that would have taken it."""
+    by_text = next((_BY_TEXT[text] for text in refused.reasons if text in _BY_TEXT), "")
+    if by_text:
+        return by_text
+    state = world.replica.service.ledger.node_state(name)
+    if state is None or state.kubelet is None:
+        return ""
+    node = world.fleet.nodes[name]
+    coming = {one.uid for one in world.scheduler.pods_on(name) if not node.kubelet.runs(one.uid)}
+    gone = {uid for uid in {*state.kubelet.active, *state.bookings} if not node.kubelet.runs(uid)} - coming
+    if gone:
+        return _not_told(world, name, gone)
+    untold = [uid for uid, booking in state.bookings.items() if not booking.reported and node.kubelet.runs(uid)]
+    if any(_places(node.kubelet.model, uid) != _places(state.kubelet, uid) for uid in untold):
+        return "a pod of which no report tells yet lies elsewhere than predicted"
+    on_their_way = [one.pod for one in world.scheduler.pods_on(name) if one.uid in coming]
+    if not node.kubelet.would_admit_as_told(info.pod, on_their_way):
+        return _UNHEALTHY
+    if any(not node.kubelet.would_admit(one, on_their_way[:at]).admitted for at, one in enumerate(on_their_way)):
+        return "a pod on its way there will be refused"
+    order = [one for uid in state.bookings for one in on_their_way if one.metadata.uid == uid]
+    if not node.kubelet.would_admit(info.pod, order).admitted:
+        return "pods on their way there may come in another order"
+    return ""
+
+
+def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None) -> str:
+    """Of a pod that waits beside room when nothing moves any more."""
+    return "" if world.fleet.nodes[name].kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
+
+
+def _places(kubelet: Kubelet, uid: str) -> list[tuple[object, ...]]:
+    """What each container of a pod has."""
+    return [(name, held.cpus, held.memory, dict(held.devices)) for name, held in kubelet.placements(uid).items()]
+
+
+def _not_told(world: World, node: str, gone: set[str]) -> str:
+    """Of pods that the service still has on a node and that are not there."""
+    there = {one["metadata"]["uid"]: one for one in world.server.store.objects("pods")}
+    if any(uid in there and not there[uid]["spec"].get("nodeName") for uid in gone):
+        return "room is kept for a bind that failed, or that was not asked for"
+    if any(uid in there and there[uid]["status"].get("phase", "") not in _ENDED for uid in gone):
+        return "a pod has ended, and the API server does not know"
+    history = world.fleet.nodes[node].lifecycle.history
+    last = max((moment for moment, what in history if what.endswith(" ended") or " is " in what), default=0.0)
+    recent = asyncio.get_running_loop().time() - last
+    return "a pod has ended, and the watch has not come" if recent < world.weather.lag + _HEARING_S else ""

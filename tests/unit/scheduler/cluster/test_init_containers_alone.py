@@ -1,0 +1,92 @@
+"""A pod of which only init containers are given anything: no List has it, and its uid alone tells what they left it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from lives import GPU, decoded, machine
+from sandbox.exported import exported
+from scheduling import Service, configuration
+from topowise_scheduler.kubelet import Kubelet
+
+
+def with_init(name: str, *, node: str = "", **amounts: str) -> dict[str, Any]:
+    """Burstable, of an init container that asks for this, and a container that asks for a little CPU."""
+    init = {"name": "i", "resources": {"requests": amounts, "limits": amounts}}
+    app = {"name": "c", "resources": {"requests": {"cpu": "100m"}}}
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": {"initContainers": [init], "containers": [app], **({"nodeName": node} if node else {})},
+        "status": {"phase": "Pending"},
+    }
+
+
+class Node:
+    """Its device plugin gives its last devices first, which nobody can know."""
+
+    def __init__(self) -> None:
+        plugins = tuple(msgspec.structs.replace(one, preferred="last") for one in machine().devices)
+        self.machine = msgspec.structs.replace(machine(), devices=plugins)
+        self.config = configuration(topologyManagerPolicy="none")
+        self.kubelet = Kubelet(self.machine, self.config)
+        self.service = Service()
+        self._version = 0
+        self.report()
+
+    def report(self) -> None:
+        self._version += 1
+        made = exported(self.machine, self.config, self.kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
+        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion=str(self._version))
+        self.service.report(msgspec.structs.replace(made, metadata=metadata))
+
+    def believed(self) -> set[str]:
+        """The GPUs that the service takes for free."""
+        state = self.service.ledger.node_state("n1")
+        assert state is not None
+        assert state.kubelet is not None
+        devices = state.kubelet.devices
+        table = devices.tables[GPU]
+        return set(table.names(table.healthy & ~devices.allocated[GPU]))
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_what_they_left_it_is_where_the_report_has_it(runs: bool) -> None:
+    node = Node()
+    document = with_init("a", node="n1", **{GPU: "1"})
+    node.service.put(document)
+    assert node.kubelet.admit(decoded(document)).admitted
+    if runs:
+        node.kubelet.start("uid-a")
+        node.service.put({**document, "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}})
+    assert node.believed() == {"gpu01", "gpu10", "gpu11"}
+    node.report()
+    assert node.believed() == {"gpu00", "gpu01", "gpu10"}
+
+
+def test_a_part_of_it_is_not_all_of_it() -> None:
+    """The kubelet goes on with the second init container."""
+    node = Node()
+    document = with_init("a", node="n1", **{GPU: "1"})
+    second = msgspec.convert({**document["spec"]["initContainers"][0], "name": "j"}, dict[str, Any])
+    second["resources"] = {"requests": {GPU: "2"}, "limits": {GPU: "2"}}
+    document["spec"]["initContainers"].append(second)
+    node.service.put(document)
+    node.kubelet.admit(decoded(with_init("a", **{GPU: "1"})))
+    node.report()
+    assert len(node.believed()) <= 2
+
+
+def test_it_is_gone_with_its_end() -> None:
+    node = Node()
+    document = with_init("a", node="n1", **{GPU: "1"})
+    node.service.put(document)
+    node.kubelet.admit(decoded(document))
+    node.report()
+    node.kubelet.remove("uid-a")
+    node.service.ledger.drop_pod("uid-a")
+    assert len(node.believed()) == 4
+    node.report()
+    assert len(node.believed()) == 4

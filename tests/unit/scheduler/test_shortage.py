@@ -1,0 +1,159 @@
+"""Holes and waits are known before anybody asks, from what has changed alone."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from lives import GPU, Life, guaranteed
+from producers import rte
+from scheduling import WAITS, Service, counts, exact, kubelet, pod
+from topowise import nrt
+from topowise_scheduler import metrics, report
+from topowise_scheduler.shortage import Holes, Shortage, Waits
+
+
+def done(one: Holes | Waits) -> int:
+    """Syncs; in how many steps."""
+    return sum(1 for _ in one.sync())
+
+
+def named(topology: nrt.NodeResourceTopology, name: str) -> nrt.NodeResourceTopology:
+    return msgspec.structs.replace(topology, metadata=msgspec.structs.replace(topology.metadata, name=name))
+
+
+def test_holes_are_those_of_single_numa_nodes() -> None:
+    """Three CPUs free on the first NUMA node, as CPU 0 is the system's, four on the second."""
+    service = Service()
+    service.report(exact(kubelet()))
+    holes = Holes(service.ledger)
+    done(holes)
+    assert holes.largest()["cpu"] == 4
+    assert holes.pieces()["cpu"] == {1: 7, 2: 3, 4: 1}
+    service.put(pod("p", "2", node="n1"))
+    service.put(pod("q", "2", node="n1"))
+    done(holes)
+    # Seven less four: in sum there is room for three, and in one piece for two or three of them.
+    assert sum(service.free("n1")) == 3
+    assert holes.largest()["cpu"] == max(service.free("n1"))
+    assert holes.pieces()["cpu"][4] == 0
+
+
+def test_devices_have_holes_too() -> None:
+    life = Life(rte)
+    holes = Holes(life.service.ledger)
+    for name in ("a", "b"):
+        life.admit(guaranteed(name, gpus=1))
+    life.report()
+    done(holes)
+    assert holes.pieces()[GPU] == {1: 2, 2: 1}
+    life.admit(guaranteed("c", gpus=1))
+    life.report()
+    done(holes)
+    assert (holes.largest()[GPU], holes.pieces()[GPU]) == (1, {1: 1, 2: 0})
+
+
+def test_only_nodes_that_have_changed_are_looked_at() -> None:
+    service = Service()
+    for name in ("n1", "n2", "n3"):
+        service.ledger.put_report(report.read(named(exact(kubelet()), name)))
+    holes = Holes(service.ledger)
+    assert [done(holes), done(holes)] == [3, 0]
+    service.put(pod("p", "2", node="n2"))
+    assert done(holes) == 1
+
+
+def test_a_node_that_is_gone_has_no_holes() -> None:
+    service = Service()
+    service.report(exact(kubelet()))
+    holes = Holes(service.ledger)
+    done(holes)
+    service.ledger.drop_report("n1")
+    done(holes)
+    assert holes.largest() == dict.fromkeys(holes.largest(), 0)
+    assert not any(count for pieces in holes.pieces().values() for count in pieces.values())
+
+
+def test_resources_that_reports_make_up_are_bounded() -> None:
+    service = Service()
+    document = msgspec.to_builtins(counts("n1", "8"))
+    zone = document["zones"][0]
+    zone["resources"] = [{**zone["resources"][0], "name": f"example.com/r{number}"} for number in range(100)]
+    service.report(nrt.decode(msgspec.json.encode(document)))
+    holes = Holes(service.ledger)
+    done(holes)
+    assert len(holes.pieces()) == 32
+    assert len(holes.largest()) == 32
+
+
+@pytest.mark.parametrize(("cpu", "cause"), [("4", "room"), ("5", "never"), ("2", "none")])
+def test_pods_wait_for_a_cause(cpu: str, cause: str) -> None:
+    """Three CPUs are left on the first NUMA node, one on the second."""
+    service = Service()
+    service.report(exact(kubelet()))
+    service.put(pod("there", "3", node="n1"))
+    waits = Waits(service.ledger, service.answers, lambda _: None, service.clock)
+    service.put(pod("waits", cpu, conditions=WAITS))
+    done(waits)
+    service.clock.now += 90.0
+    assert {name: count for name, count in waits.counts().items() if count} == {cause: 1}
+    assert {name: seconds for name, seconds in waits.longest().items() if seconds} == {cause: 90.0}
+
+
+def test_the_cause_changes_with_the_nodes() -> None:
+    service = Service()
+    service.report(exact(kubelet()))
+    service.put(pod("there", "4", node="n1"))
+    service.put(pod("waits", "4", conditions=WAITS))
+    waits = Waits(service.ledger, service.answers, lambda _: None, service.clock)
+    done(waits)
+    assert waits.counts()["room"] == 1
+    service.ledger.drop_pod("uid-there")
+    done(waits)
+    assert waits.counts() == {"room": 0, "never": 0, "none": 1}
+
+
+def test_nothing_is_judged_again_where_nothing_has_changed() -> None:
+    service = Service()
+    service.report(exact(kubelet()))
+    service.put(pod("there", "4", node="n1"))
+    for name in ("a", "b"):
+        service.put(pod(name, "4", conditions=WAITS))
+    waits = Waits(service.ledger, service.answers, lambda _: None, service.clock)
+    assert [done(waits), done(waits)] == [1, 0]
+    # One of their kind that has come since is judged.
+    service.put(pod("c", "4", conditions=WAITS))
+    assert [done(waits), done(waits)] == [1, 0]
+    assert waits.counts()["room"] == 3
+
+
+def test_who_is_bound_has_waited_and_who_is_deleted_has_not() -> None:
+    service = Service()
+    service.report(exact(kubelet()))
+    waited: list[float] = []
+    waits = Waits(service.ledger, service.answers, waited.append, service.clock)
+    for name in ("bound", "deleted"):
+        service.put(pod(name, "2", conditions=WAITS))
+    done(waits)
+    service.clock.now += 30.0
+    service.put(pod("bound", "2", node="n1"))
+    service.ledger.drop_pod("uid-deleted")
+    done(waits)
+    assert waited == [30.0]
+    assert not any(waits.counts().values())
+
+
+def test_scrapes_read_what_the_last_sync_has_found() -> None:
+    service = Service()
+    service.report(exact(kubelet()))
+    service.put(pod("there", "4", node="n1"))
+    service.put(pod("waits", "4", conditions=WAITS))
+    registry = CollectorRegistry()
+    shortage: Shortage = metrics.watch_shortage(registry, service.ledger, service.answers)
+    assert registry.get_sample_value("topowise_scheduler_largest_free_shape", {"resource": "cpu"}) is None
+    done(shortage.holes)
+    done(shortage.waits)
+    free = registry.get_sample_value("topowise_scheduler_free_shapes", {"resource": "cpu", "size": "2"})
+    assert free == sum(cpus // 2 for cpus in service.free("n1"))
+    assert registry.get_sample_value("topowise_scheduler_waiting_pods_by_cause", {"cause": "room"}) == 1
