@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import yaml
 
 from daemons import Daemon, Start, assert_eventually
 from exporter_setup import FakeKubelet, published
+from sandbox import controlplane
 from sandbox.apiserver import ApiServer
 from sandbox.processes import free_ports
 from scheduler_process import Listener
@@ -33,6 +34,7 @@ Document = dict[str, Any]
 REPOSITORY = Path(__file__).parents[2]
 # The ends of the earlier rounds of development: daemons of the present shape at its first, and the last before today's.
 COMMITS = ["2fce195", "76a534f", "37358e1"]
+_QUIET: dict[str, Any] = {"capture_output": True, "text": True}
 PARTS = ("exporter", "plugin", "proto", "charts")
 PODS: list[tuple[str, dict[str, str]]] = [
     ("1", {}),
@@ -213,3 +215,64 @@ async def test_going_back_with_the_configuration_of_today_is_one_line(
     process = await start("topowise_scheduler", "serve", config=service.config, under=of(earlier))
     assert await process.process.wait() != 0
     assert "readOnly" in process.log and "Traceback" not in process.log
+
+
+HELM = REPOSITORY / "hack/helm"
+ASSETS = controlplane.assets("kubectl")
+KINDS = (
+    "daemonsets,deployments,configmaps,secrets,services,serviceaccounts,roles,rolebindings,networkpolicies,"
+    "poddisruptionbudgets"
+)
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[controlplane.ControlPlane]:
+    if ASSETS is None:
+        pytest.skip("no etcd, kube-apiserver and kubectl in $KUBEBUILDER_ASSETS: no chart is upgraded")
+    if subprocess.run([HELM, "--find"], check=False, capture_output=True).returncode:
+        pytest.skip("no helm: set $HELM, or run hack/helm --fetch")
+    with controlplane.ControlPlane(ASSETS) as made:
+        yield made
+
+
+@pytest.mark.parametrize("recipe", ["", "default-scheduler", "exporter-only"])
+def test_helm_upgrades_and_rolls_back(
+    plane: controlplane.ControlPlane, earlier: Path, tmp_path: Path, recipe: str
+) -> None:
+    """No field that cannot be changed is changed, and a rollback leaves what was there before the upgrade."""
+    assert ASSETS is not None
+    access = f"--kubeconfig={plane.kubeconfig(tmp_path / 'kubeconfig')}"
+    name = f"r{earlier.name[:7]}-{recipe or 'own'}"[:20].rstrip("-")
+    now = REPOSITORY / "charts/topowise"
+
+    def helm(verb: str, *arguments: str) -> None:
+        done = subprocess.run([HELM, verb, name, *arguments, f"--namespace={name}", access], check=False, **_QUIET)
+        assert done.returncode == 0, done.stderr
+
+    def objects() -> Document:
+        command = [ASSETS / "kubectl", access, f"--namespace={name}", "get", KINDS, "-o", "json"]
+        listed = yaml.safe_load(subprocess.run(command, check=True, **_QUIET).stdout)["items"]
+        return {
+            f"{one['kind']} {one['metadata']['name']}": {
+                part: one.get(part) for part in ("spec", "data", "rules", "roleRef", "subjects")
+            }
+            for one in listed
+            # Helm's own, one for each revision.
+            if one.get("type") != "helm.sh/release.v1"
+        }
+
+    def values(chart: Path) -> list[str]:
+        return [f"--values={chart}/recipes/{recipe}.yaml"] if recipe else []
+
+    then = earlier / "charts/topowise"
+    helm("install", str(then), "--create-namespace", *values(then))
+    before = objects()
+    helm("upgrade", str(now), *values(now))
+    after = objects()
+    # The exporter's own objects are still those of the earlier charts.
+    assert recipe == "exporter-only" or after != before
+    helm("rollback", "1")
+    assert objects() == before
+    helm("upgrade", str(now), *values(now))
+    assert objects() == after
+    helm("uninstall")

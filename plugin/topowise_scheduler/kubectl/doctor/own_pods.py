@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -29,8 +30,8 @@ class OwnPod(msgspec.Struct, frozen=True):
 
 def path(component: str) -> str:
     """Where the pods of a component of the chart are listed."""
-    selector = f"app.kubernetes.io%2Fpart-of%3Dtopowise,app.kubernetes.io%2Fcomponent%3D{component}"
-    return f"/api/v1/pods?labelSelector={selector}"
+    selector = f"app.kubernetes.io/part-of=topowise,app.kubernetes.io/component={component}"
+    return f"/api/v1/pods?labelSelector={quote(selector, safe=',')}"
 
 
 def listed(answer: bytes, component: str) -> list[OwnPod]:
