@@ -30,7 +30,7 @@ Number = Callable[[str], int]
 
 _NO_ROWS: Final[Rows] = np.zeros(0, np.int32)
 _MOST_LATER: Final = 16
-_MOST_MADE: Final = 512
+_MOST_MADE: Final = 128
 
 
 class PossibleRows:

@@ -16,7 +16,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.same_node import sources
 
-_MOST: Final = 8192
+_MOST: Final = 4096
 _NOBODY: Final[Mapping[str, int]] = {}
 
 

@@ -9,10 +9,14 @@ Invariant: a pod is in here at most once, and only as long as it may still be ta
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heappop, heappush
-from typing import NamedTuple
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
 
 from topowise_scheduler.cluster.records import PodRecord
+
+_Entry = tuple[int, str, int, str]
+
+_SPARE: Final = 64
 
 
 class _Queued(NamedTuple):
@@ -28,7 +32,7 @@ class SchedulingQueue:
         self._clock = clock
         self._queued: dict[str, _Queued] = {}
         # Lazily: entries of pods that have left, or came again, are dropped when they come to the top.
-        self._heap: list[tuple[int, str, int, str]] = []
+        self._heap: list[_Entry] = []
         self._number = 0
         self.taken = 0
         """Counts the pods that have left, but for those that were nominated: they were taken, or are gone."""
@@ -47,24 +51,34 @@ class SchedulingQueue:
             self._number += 1
             self._queued[record.uid] = _Queued(record, self._clock(), self._number)
             heappush(self._heap, (-record.priority, record.started, self._number, record.uid))
+            self._forget_gone()
 
     def drop(self, uid: str, *, is_taken: bool = True) -> None:
         """It has been taken or is gone, or else it is nominated or left alone."""
         if self._queued.pop(uid, None) is not None:
             self.taken += is_taken
 
+    def _forget_gone(self) -> None:
+        """A replica that does not lead never asks who is next."""
+        if len(self._heap) > _SPARE + 2 * len(self._queued):
+            self._heap = [entry for entry in self._heap if self._is_queued(entry)]
+            heapify(self._heap)
+
+    def _is_queued(self, entry: _Entry) -> bool:
+        queued = self._queued.get(entry[3])
+        return queued is not None and queued.number == entry[2]
+
     def next(self, after: int = 0) -> tuple[PodRecord, float] | None:
         """The pod that comes after so many others, and since when it is here."""
-        passed: list[tuple[int, str, int, str]] = []
+        passed: list[_Entry] = []
         found = None
         while self._heap:
-            _, _, number, uid = self._heap[0]
-            queued = self._queued.get(uid)
-            if queued is None or queued.number != number:
+            if not self._is_queued(self._heap[0]):
                 heappop(self._heap)
             elif len(passed) < after:
                 passed.append(heappop(self._heap))
             else:
+                queued = self._queued[self._heap[0][3]]
                 found = queued.record, queued.since
                 break
         for entry in passed:

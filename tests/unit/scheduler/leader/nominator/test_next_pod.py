@@ -218,3 +218,14 @@ def test_a_new_kind_of_pod_is_judged_in_parts_and_the_pod_keeps_its_turn(monkeyp
     assert [made.next() for _ in range(3)] == [None, None, ("a", "n5")]
     made.put("b", "3")
     assert made.next() == ("b", "n1"), "only what has changed is looked at"
+
+
+def test_a_replica_that_never_nominates_keeps_nothing_of_pods_that_are_gone() -> None:
+    made = Nominating("8")
+    made.put("stays", "1")
+    for number in range(1000):
+        made.put(f"q{number}", "1")
+        made.delete(f"q{number}")
+    assert len(made.ledger.queue) == 1
+    assert len(made.ledger.queue._heap) < 100
+    assert made.next() == ("stays", "n1")
