@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from bench.density import schedulers
 from bench.density.mix import Mix
 from bench.figures import Figure
-from bench.results import Filled, Found, OfferedRow, Point, Row, SteadyRow
+from bench.results import ChurnRow, Filled, Found, OfferedRow, Point, Row, SteadyRow
 from bench.tables import mean, median, of_bound, spread
 from topowise_scheduler import strategies
 
@@ -123,6 +123,24 @@ def steady(rows: Sequence[SteadyRow], mixes: Mapping[str, Mix]) -> str:
         found = [by_name.get((*kind, name)) for kind in kinds]
         lines.append([name, *("" if one is None else _of_large(one) for one in found)])
     return _table(["", *(f"{mixes[name].title}, {policy}, {zones} NUMA nodes" for name, policy, zones in kinds)], lines)
+
+
+def churn(rows: Sequence[ChurnRow]) -> str:
+    """A line a scheduler: medians of several days."""
+    lines = [
+        [
+            one.scheduler,
+            spread([day.refused for day in one.found]),
+            str(max(day.most_refused for day in one.found)),
+            f"{100 * statistics.median(day.of_bound for day in one.found):.1f} %",
+            f"{statistics.median(day.wait for day in one.found):.0f} min",
+            f"{statistics.median(day.large_wait for day in one.found):.0f} min",
+            f"{statistics.median(day.large_wait_p95 for day in one.found):.0f} min",
+        ]
+        for one in rows
+    ]
+    heads = ["", "pods refused", "most of one job", "GPUs in use, of the bound", "jobs wait", "those of 8 GPUs", "p95"]
+    return _table(heads, lines)
 
 
 def before(then: Sequence[Row], now: Sequence[Row], mixes: Mapping[str, Mix]) -> str:

@@ -55,6 +55,35 @@ class Offered(msgspec.Struct, frozen=True):
     devices: float
 
 
+class Churned(msgspec.Struct, frozen=True):
+    """What one scheduler made of the scenario p5.
+
+    `joined` machines in all; pods that kubelets `refused`, and the most of a single job. GPUs in use as a share of the
+    bound, which is what jobs ask for and machines have, whichever is less, and of all that machines have. Waits in
+    minutes, of all jobs and of those of 8 GPUs, of which so many ran `at_once`, within a minute.
+    """
+
+    jobs: int
+    joined: int
+    refused: int
+    most_refused: int
+    of_bound: float
+    in_use: float
+    wait: float
+    large_wait: float
+    large_wait_p95: float
+    large_at_once: float
+
+
+class ChurnRow(msgspec.Struct, frozen=True):
+    """One scheduler: what came of each seed."""
+
+    scheduler: str
+    machines: int
+    hours: float
+    found: tuple[Churned, ...]
+
+
 class Row(msgspec.Struct, frozen=True):
     """One scheduler on one kind of cluster: what came of each seed, with the upper bound of `first` beside.
 
@@ -119,6 +148,7 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
     density: list[Row] = []
     offered: list[OfferedRow] = []
     steady: list[SteadyRow] = []
+    churn: list[ChurnRow] = []
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     day: str = ""
@@ -186,7 +216,7 @@ def as_json(results: Results) -> bytes:
     for name, found in results.parts.items():
         lists = [
             f'   "{key}": [\n    ' + ",\n    ".join(map(_encoded, listed)) + "\n   ]"
-            for key in ("figures", "growth", "density", "offered", "steady")
+            for key in ("figures", "growth", "density", "offered", "steady", "churn")
             if (listed := getattr(found, key))
         ]
         took = f'   "seconds": {found.seconds:g},\n   "cpu_seconds": {found.cpu_seconds:g}'
