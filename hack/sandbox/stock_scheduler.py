@@ -79,6 +79,7 @@ class StockScheduler:
             f"--cert-dir={self._work / 'certs'}",
             f"--authentication-kubeconfig={kubeconfig}",
             f"--authorization-kubeconfig={kubeconfig}",
+            *([f"--feature-gates={self._plane.gates}"] if self._plane.gates else []),
         ]
 
     def _whole(self, kubeconfig: Path) -> Json:

@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 
 _OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
 _TICK_S: Final = 1.0
+_EXPIRIES: Final = 4
 # A Pod is at most 1.5 MiB in etcd.
 _MAX_MANIFEST: Final = 2 << 20
 _FREEZE_S: Final = 0.1
@@ -191,7 +192,10 @@ async def _freeze(not_synced: Callable[[], str | None]) -> None:
 
 async def _tick(ledger: Ledger) -> None:
     while True:
-        await asyncio.sleep(_TICK_S)
+        # Room that nobody will take is not to be kept from others until the next tick.
+        for _ in range(_EXPIRIES):
+            await asyncio.sleep(_TICK_S / _EXPIRIES)
+            ledger.expire()
         await sliced(ledger.ticking())
 
 

@@ -48,6 +48,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     be read. `shape` is equal for pods that ask for the same. `refusal` is the kubelet's reason for a pod it did not
     place. `waits` tells a pending pod that an extender of this project has refused; `acknowledged` one that its kubelet
     has taken on, `runs` one whose containers have started. `started` is RFC 3339.
+    `group` names the pods that kube-scheduler decides with this one, as a gang.
     """
 
     uid: str
@@ -69,6 +70,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     waits: bool = False
     refusal: str = ""
     problem: str = ""
+    group: str = ""
 
     @property
     def needs(self) -> pods.Needs | None:
@@ -135,6 +137,7 @@ class Records:
             waits=stage == "pending" and _was_refused(status),
             refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",
             problem=problem,
+            group=_group(pod),
         )
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
@@ -210,6 +213,11 @@ def _too_large(spec: pods.Spec) -> str:
         ]
     )
     return f"at most {_MAX_AMOUNTS} amounts in its containers, it has {amounts}" if amounts > _MAX_AMOUNTS else ""
+
+
+def _group(pod: pods.Pod) -> str:
+    group = pod.spec.schedulingGroup
+    return sys.intern(f"{pod.metadata.namespace}/{group.podGroupName}") if group is not None else ""
 
 
 def _was_refused(status: pods.Status) -> bool:
