@@ -30,12 +30,12 @@ class Filled(msgspec.Struct, frozen=True):
     zones: float
 
 
-class Steady(msgspec.Struct, frozen=True):
+class Steady(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one scheduler made of pods that came and went.
 
     Shares of all pods and of the large ones that were placed `at_once`, and how long they waited on average, in mean
     running times of a pod. `refused` by kubelets, each of which waits for another pod's end. `cpus` and `devices` are
-    the shares in use, averaged over time.
+    the shares in use, averaged over time. `moved` is how many pods were moved for large ones, of all that were placed.
     """
 
     at_once: float
@@ -45,6 +45,7 @@ class Steady(msgspec.Struct, frozen=True):
     refused: int
     cpus: float
     devices: float
+    moved: float = 0.0
 
 
 class Offered(msgspec.Struct, frozen=True):

@@ -137,6 +137,7 @@ def _steady(found: Iterable[SteadyRow]) -> str:
         "CPUS",
         "DEVICES",
         "REFUSED",
+        "MOVED",
     ]
     for (mix, policy, scope, zones), group in groupby(found, lambda one: (one.mix, one.policy, one.scope, one.zones)):
         rows = [
@@ -149,6 +150,7 @@ def _steady(found: Iterable[SteadyRow]) -> str:
                 _shares(one, lambda kept: kept.cpus),
                 _shares(one, lambda kept: kept.devices),
                 spread([kept.refused for kept in one.found]),
+                _shares(one, lambda kept: kept.moved),
             ]
             for one in group
         ]

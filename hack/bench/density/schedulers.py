@@ -117,6 +117,8 @@ def _best(nodes: NDArray[np.intp], scores: Scores) -> list[int]:
 
 BESIDE: Final = "TightFit, beside kube-scheduler's scores"
 BLIND: Final = ("NUMA-blind LeastAllocated", "NUMA-blind MostAllocated")
+MOVING: Final = "TightFit, pods moved"
+"""With moves for large ones; who places is TightFit."""
 NAMES: Final = (*strategies.NAMES, BESIDE, *BLIND)
 FGD: Final = ("FGD", "FGD by NUMA node")
 
@@ -127,7 +129,7 @@ def make(name: str) -> Scheduler:
         return BySums(least_allocated if name == BLIND[0] else most_allocated)
     scoring = Scoring()
     weights = {one.name: one.weight for one in scoring.resources}
-    strategy = strategies.make("TightFit" if name == BESIDE else name, weights, scoring)
+    strategy = strategies.make("TightFit" if name in (BESIDE, MOVING) else name, weights, scoring)
     return ByNuma(strategy, beside=name == BESIDE)
 
 
