@@ -24,6 +24,9 @@ from lab.settings import SETTINGS
 from lab.starting import Progress
 
 SERIES: Final = "series"
+ALL_SERIES: Final = tuple(f"{SERIES} {name}" for name in SETTINGS)
+EACH: Final = (*parts.BEFORE, *ALL_SERIES, *parts.AFTER)
+# Those that people choose of; SERIES is all of them.
 NAMES: Final = (*parts.BEFORE, SERIES, *parts.AFTER)
 Save = Callable[[Results], None]
 
@@ -34,22 +37,26 @@ class Test:
     def __init__(self, lab: Lab, chosen: Collection[str], pods: int, deadline: float, save: Save) -> None:
         self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
         self._chosen = chosen
-        self._progress = Progress(len(chosen) - (SERIES in chosen) + (len(SETTINGS) if SERIES in chosen else 0))
+        self._series = [name for name in SETTINGS if SERIES in chosen or f"{SERIES} {name}" in chosen]
+        self._progress = Progress(len({*chosen} - {SERIES, *ALL_SERIES}) + len(self._series))
         self.results = Results(
             day=datetime.now(UTC).date().isoformat(),
             commit=_git("describe", "--always", "--dirty"),
             host=_host(lab),
             versions=_versions(lab),
             machines={name: described(one) for name, one in lab.machines.items()},
-            not_run=tuple(name for name in NAMES if name not in chosen),
+            not_run=tuple(
+                name for name in EACH if name not in chosen and name.removeprefix("series ") not in self._series
+            ),
         )
 
     def run(self) -> Results:
         for name, part in parts.BEFORE.items():
             self._run(name, part)
-        if SERIES in self._chosen:
-            for number, setting in enumerate(SETTINGS):
-                self._series(number, setting)
+        for number, setting in enumerate(SETTINGS):
+            if setting in self._series:
+                self._place(number, setting)
+        if self._series:
             for name in self._lab.guests:
                 reconfigure(self._lab, name, {})
         for name, part in parts.AFTER.items():
@@ -59,9 +66,9 @@ class Test:
     def _run(self, name: str, part: Callable[[Lab], Part]) -> None:
         if name in self._chosen:
             self._progress.part(name)
-            self._add(_guarded(name, lambda: part(self._lab)))
+            self._add(name, _guarded(name, lambda: part(self._lab)))
 
-    def _series(self, number: int, setting: str) -> None:
+    def _place(self, number: int, setting: str) -> None:
         self._progress.part(f"series {setting}")
         if time.monotonic() > self._deadline:
             self._skip(f"series {setting}")
@@ -79,9 +86,10 @@ class Test:
             self._lab.clear()
             return placing.tally.part(f"Series: {setting}")
 
-        self._add(_guarded(setting, run))
+        self._add(f"series {setting}", _guarded(f"Series: {setting}", run))
 
-    def _add(self, part: Part) -> None:
+    def _add(self, key: str, found: Part) -> None:
+        part = msgspec.structs.replace(found, key=key)
         print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
         for problem in part.problems:
             print(f"lab:         {problem}", flush=True)
