@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 import traceback
@@ -145,10 +146,10 @@ def _versions(lab: Lab) -> dict[str, str]:
 
 
 def _host(lab: Lab) -> str:
-    count = len(lab.guests)
-    cpus = _first_line("nproc")
+    count, cpus, accel = len(lab.guests), os.cpu_count(), lab.plan.accelerator.upper()
+    guests = f"{count} guest{'s' if count > 1 else ''}"
     return (
-        f"{cpus} CPUs for {count} guest{'s' if count > 1 else ''} and the control plane, {lab.plan.accelerator.upper()}"
+        f"{cpus} CPUs for {guests} and the control plane, {accel}; load average {os.getloadavg()[0]:.0f} at the start"
     )
 
 
