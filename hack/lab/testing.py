@@ -12,7 +12,9 @@ from typing import Final
 
 import msgspec
 
+import images.__main__ as building
 import topowise
+from images import load
 from images.application import REPOSITORY
 from lab import controlplane, parts
 from lab.cluster import Lab
@@ -134,6 +136,7 @@ def _versions(lab: Lab) -> dict[str, str]:
     server = lab.api.call("GET", "/version")["gitVersion"]
     return {
         "topowise": topowise.__version__,
+        "image": _first_line("cat", str(building.archive(load.architecture()).with_suffix(".digest")))[:19],
         "kube-apiserver and kube-scheduler": server,
         "kubelet": info["kubeletVersion"],
         "container runtime": info["containerRuntimeVersion"],
