@@ -31,7 +31,7 @@ ALL_SERIES: Final = tuple(f"{SERIES} {name}" for name in SETTINGS)
 EACH: Final = (*parts.BEFORE, *ALL_SERIES, *parts.AFTER)
 # Those that people choose of; SERIES is all of them.
 NAMES: Final = (*parts.BEFORE, SERIES, *parts.AFTER)
-Save = Callable[[Results], None]
+Save = Callable[[Results], object]
 
 
 class Test:
