@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Final
 
+import msgspec
+
 from images.application import REPOSITORY, ImageError
 from lab import pages, results, running, starting, testing
 from lab.cluster import Lab
@@ -32,6 +34,7 @@ def main(arguments: list[str]) -> int:
     test.add_argument("--minutes", type=float, default=60.0, help="after which no series is begun or goes on")
     test.add_argument("--part", action="append", choices=(*testing.NAMES, *testing.ALL_SERIES), help="only these")
     test.add_argument("--onto", action="store_true", help=f"keep what {_LAST.name} has of other parts on this lab")
+    test.add_argument("--note", action="append", default=[], help="a sentence for the page, about this run")
     test.add_argument("--record", action="store_true", help="write docs/lab.md of it too")
     verbs.add_parser("down", help="end it")
     verbs.add_parser("status", help="what runs")
@@ -83,7 +86,7 @@ def _test(args: argparse.Namespace) -> int:
     try:
         lab = _up(args.machines) if is_own else starting.again()
         test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, lambda found: _save(found, earlier))
-        found = _save(test.run(), earlier)
+        found = _save(msgspec.structs.replace(test.run(), notes=tuple(args.note)), earlier)
     finally:
         if is_own:
             running.end()

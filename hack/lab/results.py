@@ -22,7 +22,8 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Results(msgspec.Struct, frozen=True):
-    """`versions` of what ran, by name; `machines` in words, by guest; `not_run` is what this run has left out."""
+    """`versions` of what ran, by name; `machines` in words, by guest; `not_run` is what this run has left out,
+    `notes` are of whoever ran it."""
 
     day: str
     commit: str
@@ -31,6 +32,7 @@ class Results(msgspec.Struct, frozen=True):
     machines: dict[str, str]
     parts: tuple[Part, ...] = ()
     not_run: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +138,9 @@ def test_percentiles() -> None:
         19,
         0,
     )
+
+
+def test_the_page_is_what_the_recorded_run_makes() -> None:
+    repository = Path(__file__).parents[3]
+    recorded = results.read(repository / pages.RECORDED)
+    assert (repository / pages.PAGE).read_text() == pages.page(recorded)
