@@ -211,6 +211,11 @@ class Answers:
         if not asked.is_simulation:
             self._ledger.reserve(asked.record, asked.requests.needs, asked.names[at], judged_at=judged_at)
 
+    def nowhere(self, asked: Question) -> None:
+        """The pod fits on none of all nodes."""
+        if not asked.is_simulation:
+            self._ledger.nowhere(asked.record)
+
     def fitting(self, record: PodRecord, names: Sequence[str]) -> Iterator[None]:
         """What `fits` would take long for, in steps."""
         return iter(()) if record.requests is None else self.engine.steps(record.requests, self.engine.rows(names))

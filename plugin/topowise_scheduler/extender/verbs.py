@@ -98,10 +98,12 @@ class Verbs:
         left = msgspec.structs.replace(asked, names=kept.names, rows=kept.rows)
         if asked.is_simulation:
             pass
+        elif not kept.names:
+            self._answers.nowhere(asked)
         elif len(kept.names) == 1:
             # Nothing is left to score, so nobody will ask.
             self._expect(left, 0, verdicts.judged_at)
-        elif kept.names and self._scores_ahead:
+        elif self._scores_ahead:
             self._scored = _ScoredAhead(left, verdicts.judged_at, self._answers.scores(left), kept, time.monotonic())
             self._lists.keep(kept)
         self._lists.trim()

@@ -114,3 +114,10 @@ def test_whole_nodes_are_answered_as_ever(service: Service) -> None:
 
 def test_off_is_the_default(service: Service) -> None:
     assert kept(verbs(service, 0), pod("new")) == _NAMES
+
+
+def test_a_member_of_a_gang_gets_one_node_whenever_it_is_asked_about(service: Service) -> None:
+    document = pod("new")
+    document["spec"] |= _PREFERRED | {"schedulingGroup": {"podGroupName": "wide"}}
+    served = verbs(service, 0)
+    assert [kept(served, document) for _ in range(2)] == [["n4"], ["n4"]]

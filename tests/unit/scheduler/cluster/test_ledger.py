@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduling import Service, counts, exact, kubelet, pod
+from scheduling import Service, counts, exact, kubelet, pod, sent
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
 
@@ -444,6 +444,19 @@ def test_a_gang_that_is_tried_again_at_once_is_not_in_its_own_way() -> None:
         assert ask_gang(service, *names, cpu="3") == [True, True, False], names
     assert service.ledger.open_reservations == 2
     service.ledger.check()
+
+
+def test_a_gang_that_failed_stands_in_nobodys_way() -> None:
+    """kube-scheduler tries it again and again, and asks about others in between."""
+    service = Service()
+    service.report(exact(kubelet()))
+    served = service.verbs()
+    for name in ("a", "b", "c", "other"):
+        group = {} if name == "other" else {"schedulingGroup": {"podGroupName": "gang"}}
+        body = msgspec.json.encode({"Pod": pod(name, "3", **group), "Nodes": None, "NodeNames": ["n1"]})
+        answer = sent(served.filter(body))
+        assert answer["NodeNames"] == ([] if name == "c" else ["n1"]), name
+    assert service.ledger.open_reservations == 1
 
 
 def test_what_a_gang_has_left_is_free_for_others_within_a_second() -> None:

@@ -1,0 +1,125 @@
+"""Kubernetes' own gangs beside the service: kube-scheduler 1.36 decides a group of pods in one cycle, all or nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from burst.nodes import KINDS
+from daemons import assert_eventually
+from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster, control_plane
+from sandbox.controlplane import ControlPlane
+from topowise.errors import ApiError
+
+if ASSETS is None:
+    pytest.skip(MISSING, allow_module_level=True)
+pytestmark = pytest.mark.apiserver
+
+GROUPS = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups"
+SIZE = 16
+
+
+class WithGroups(Cluster):
+    """Whose pod groups go with it."""
+
+    cleared = (*Cluster.cleared, GROUPS)
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with control_plane(gates=["GenericWorkload", "GangScheduling"], apis=["scheduling.k8s.io/v1alpha2"]) as running:
+        yield running
+
+
+@pytest.fixture
+async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Eight nodes: on each NUMA node one wide pod has room."""
+    nodes = [(f"n{number}", KINDS["small-single"]) for number in range(SIZE // 2)]
+    async with WithGroups(plane, tmp_path, nodes) as made:
+        try:
+            await made.api.request("GET", GROUPS)
+        except ApiError:
+            pytest.skip("this API server has no scheduling.k8s.io/v1alpha2")
+        yield made
+
+
+def pod(name: str, cpu: str, **spec: Any) -> dict[str, Any]:
+    amounts = {"cpu": cpu, "memory": "1Gi"}
+    container = {"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 1, "containers": [container], **spec},
+    }
+
+
+async def gang(cluster: Cluster, name: str, cpu: str) -> None:
+    """A group of wide pods, of which all must run or none."""
+    group = {
+        "apiVersion": "scheduling.k8s.io/v1alpha2",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": SIZE}}},
+    }
+    await cluster.create(group, GROUPS)
+    members = (pod(f"{name}-{number}", cpu, schedulingGroup={"podGroupName": name}) for number in range(SIZE))
+    await asyncio.gather(*map(cluster.create, members))
+
+
+async def running(cluster: Cluster) -> Counter[str]:
+    """How many pods run of each group; of a pod without one by its name."""
+    return Counter(
+        (one["spec"].get("schedulingGroup") or {"podGroupName": one["metadata"]["name"]})["podGroupName"]
+        for one in await cluster.pods()
+        if one["status"]["phase"] == "Running"
+    )
+
+
+async def nothing_reserved(cluster: Cluster) -> bool:
+    return (await cluster.service.metrics(cluster.session))["open_reservations"] == 0
+
+
+async def test_a_gang_of_wide_pods_runs_as_a_whole(cluster: Cluster) -> None:
+    await gang(cluster, "wide", "6")
+    await assert_eventually(lambda: runs(cluster, "wide", SIZE), within=60.0)
+    assert not cluster.refusals
+    await assert_eventually(lambda: nothing_reserved(cluster), within=1.0)
+
+
+async def test_a_gang_without_room_for_one_keeps_none_and_stands_in_nobodys_way(cluster: Cluster) -> None:
+    """Beside "small" twelve CPUs are free on its node, four of them and eight: room for one of the gang alone.
+
+    kube-scheduler tries the gang again and again without a pause, and others in between.
+    """
+    await cluster.create(pod("small", "2"))
+    await assert_eventually(lambda: runs(cluster, "small"))
+    await gang(cluster, "tight", "6")
+    await until_asked(cluster, 2 * SIZE)
+    assert await running(cluster) == {"small": 1}
+    await cluster.create(pod("other", "6"))
+    await assert_eventually(lambda: runs(cluster, "other"), within=10.0)
+    await cluster.api.request("DELETE", f"{PODS}/other")
+    await cluster.api.request("DELETE", f"{PODS}/small")
+    await assert_eventually(lambda: runs(cluster, "tight", SIZE), within=60.0)
+    assert not cluster.refusals
+    await assert_eventually(lambda: nothing_reserved(cluster), within=1.0)
+
+
+async def until_asked(cluster: Cluster, calls: int) -> None:
+    """kube-scheduler has asked so often whether a node takes a pod."""
+
+    async def is_asked() -> bool:
+        metrics = await cluster.service.metrics(cluster.session)
+        return metrics.get('extender_request_duration_seconds_count{verb="filter"}', 0.0) >= calls
+
+    await assert_eventually(is_asked, within=30.0)
+
+
+async def runs(cluster: Cluster, name: str, count: int = 1) -> bool:
+    return (await running(cluster))[name] == count
