@@ -14,8 +14,9 @@ Known differences from a real cluster, on the lenient side: namespaces need not 
 pod defaults; no controllers except ownership garbage collection, which is immediate; bookmarks come even where nothing
 has happened; built-in kinds are stored as sent (defaults and validation only where placement depends on them); `v1` and
 `events.k8s.io/v1` events are stored apart; a list at a resourceVersion from the future is refused without waiting.
-On the strict side: bodies in protobuf are 415 but for Helm's (`protobuf`), which rules out kubectl's generators
-(`kubectl create deployment NAME`) but not its files; only custom resources have OpenAPI schemas for `kubectl explain`.
+On the strict side: bodies in protobuf are 415 but for Helm's and namespaces (`protobuf`), which rules out kubectl's
+other generators (`kubectl create deployment NAME`) but not its files; only custom resources have OpenAPI schemas for
+`kubectl explain`.
 """
 
 from __future__ import annotations

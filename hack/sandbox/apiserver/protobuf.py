@@ -1,7 +1,8 @@
-"""Kubernetes' protobuf, as far as Helm sends it: the Secret that is a release, and DeleteOptions.
+"""Kubernetes' protobuf, as far as Helm and `kubectl create namespace` send it.
 
-client-go's typed clients send protobuf unasked, and Helm keeps its releases by one. The envelope is that of
-runtime.Unknown; fields that the table does not have are skipped, and a kind that it does not have is None.
+client-go's typed clients send protobuf unasked: Helm keeps its releases by one, in Secrets, and makes namespaces. The
+envelope is that of runtime.Unknown; fields that the table does not have are skipped, and of a kind that it does not
+have nothing is said but None.
 Source: k8s.io/apimachinery/pkg/runtime/serializer/protobuf, k8s.io/api/core/v1/generated.proto.
 """
 
@@ -30,6 +31,8 @@ _METADATA: Final = {
 }
 _KINDS: Final[dict[str, dict[int, tuple[str, Any]]]] = {
     "Secret": {1: ("metadata", _METADATA), 2: ("data", "map of bytes"), 3: ("type", "text")},
+    # What a new one has beside its metadata is the server's to say.
+    "Namespace": {1: ("metadata", _METADATA)},
     "DeleteOptions": {4: ("propagationPolicy", "text")},
 }
 
