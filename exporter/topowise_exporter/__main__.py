@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -66,13 +67,23 @@ def _run(options: argparse.Namespace) -> int:
     if options.check:
         return cli.check(options, settings)
 
-    from topowise_exporter import confinement, daemon
+    from topowise_exporter import daemon
 
     log.set_up(settings.logging.verbosity, settings.logging.format)
     if IN_CLUSTER in os.environ and not settings.client.kubeconfig:
         # With a kubeconfig there may be programs to run for credentials, which keep files of theirs.
-        confinement.apply()
+        confine()
     return asyncio.run(daemon.run(settings))
+
+
+def confine() -> None:
+    """Give up writing files and starting programs, once nothing needs that any more."""
+    from topowise_exporter import confinement, triggers
+
+    # Whoever lacks it is told when the events are wanted.
+    with contextlib.suppress(ImportError):
+        triggers.libudev()
+    confinement.apply()
 
 
 def _once(options: argparse.Namespace) -> int:

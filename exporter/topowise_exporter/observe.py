@@ -161,7 +161,7 @@ class Observer:
             self._last, kubelet, (version, self._start.problems), inputs, changing
         ):
             return self._last
-        free_memory = self._free_memory(files, found.pods)
+        free_memory = self._free_memory(files, found)
         allocations = Allocations(allocatable, found.pods, unlisted, free_memory, leftovers, found.admitting, absent)
         made = Observation(read, kubelet, allocations, devices, version, self._start.problems, self._boot_id)
         if made != self._last:
@@ -239,15 +239,15 @@ class Observer:
             self.problems[f"{what} cannot be read, going by what it had last, if anything, and by List"] = str(exc)
             return file.state
 
-    def _free_memory(self, files: _Files, pods: tuple[PodAllocation, ...]) -> FreeMemory | None:
+    def _free_memory(self, files: _Files, found: Sorted) -> FreeMemory | None:
         """As long as the file cannot be read the last numbers hold, if the memory is still that of the same pods."""
         if files.memory is None:
             return None
         last = None if self._last is None else self._last.allocations
         if files.readable.memory is None:
-            is_same = last is not None and _memory_of(last.pods) == _memory_of(pods)
+            is_same = last is not None and _memory_of(last.pods) == _memory_of(found.pods)
             return last.free_memory if last is not None and is_same else None
-        return holders.exact_memory(files.memory, holders.live_memory_holders(files.memory, pods))
+        return holders.exact_memory(files.memory, holders.live_memory_holders(files.memory, found.pods, found.whole))
 
     def _answer(
         self,

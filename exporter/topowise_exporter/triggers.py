@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -139,6 +140,17 @@ class FileWatch:
                 self._trigger.notify(directory.name)
 
 
+@functools.cache
+def libudev() -> Any:
+    """The library, loaded once. Raises ImportError.
+
+    pyudev asks a program (ldconfig) where it is, which an exporter that has given up starting programs cannot.
+    """
+    import pyudev
+
+    return pyudev.Context()
+
+
 class Uevents:
     """Kernel uevents: PCI functions, CPUs and memory blocks that come or go.
 
@@ -168,7 +180,7 @@ class Uevents:
         try:
             import pyudev
 
-            monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
+            monitor = pyudev.Monitor.from_netlink(libudev(), source="kernel")
             for subsystem in self.SUBSYSTEMS:
                 monitor.filter_by(subsystem)
             monitor.start()

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from bench import against, density, engine, exporter, pages, results, scheduler, tables
+from bench import against, density, engine, exporter, p5, pages, results, scheduler, tables
 from bench.results import Found, Machine, Results
 
 PARTS: Final[dict[str, Callable[[], Awaitable[Found]]]] = {
@@ -25,6 +25,7 @@ PARTS: Final[dict[str, Callable[[], Awaitable[Found]]]] = {
     "engine": engine.measure,
     "scheduler": scheduler.measure,
     "density": density.measure,
+    "p5": p5.measure,
 }
 _REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _LATEST: Final = _REPOSITORY / ".bench/latest.json"

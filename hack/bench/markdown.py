@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from bench.density import schedulers
 from bench.density.mix import Mix
 from bench.figures import Figure
-from bench.results import Filled, Found, OfferedRow, Point, Row, SteadyRow
+from bench.p5 import choosing
+from bench.results import ChurnRow, Filled, Found, OfferedRow, Point, Row, SteadyRow
 from bench.tables import mean, median, of_bound, spread
 from topowise_scheduler import strategies
 
@@ -125,6 +126,25 @@ def steady(rows: Sequence[SteadyRow], mixes: Mapping[str, Mix]) -> str:
     return _table(["", *(f"{mixes[name].title}, {policy}, {zones} NUMA nodes" for name, policy, zones in kinds)], lines)
 
 
+def churn(rows: Sequence[ChurnRow]) -> str:
+    """A line a scheduler: medians of several days."""
+    lines = [
+        [
+            one.scheduler,
+            spread([day.refused for day in one.found]),
+            str(max(day.most_refused for day in one.found)),
+            f"{100 * statistics.median(day.of_bound for day in one.found):.1f} %",
+            f"{statistics.median(day.wait for day in one.found):.0f} min",
+            f"{statistics.median(day.large_wait for day in one.found):.0f} min",
+            f"{statistics.median(day.large_wait_p95 for day in one.found):.0f} min",
+        ]
+        for one in rows
+        if one.scheduler != choosing.UNTAINTED
+    ]
+    heads = ["", "pods refused", "most of one job", "GPUs in use, of the bound", "jobs wait", "those of 8 GPUs", "p95"]
+    return _table(heads, lines)
+
+
 def before(then: Sequence[Row], now: Sequence[Row], mixes: Mapping[str, Mix]) -> str:
     """The default on the same streams of pods then and now: a line a mix, medians over its kinds of clusters."""
     lines = []
@@ -181,7 +201,9 @@ def _of_kinds(rows: Iterable[Row], of: Callable[[Row], float]) -> float:
 def _of_large(row: SteadyRow) -> str:
     at_once, wait = mean(row, lambda one: one.large_at_once), mean(row, lambda one: one.large_wait)
     devices = 100 * mean(row, lambda one: one.devices)
-    return f"{100 * at_once:.0f} %, {100 * wait:.1f} %" + (f", {devices:.1f} %" if devices else "")
+    moved = 100 * mean(row, lambda one: one.moved)
+    text = f"{100 * at_once:.0f} %, {100 * wait:.1f} %" + (f", {devices:.1f} %" if devices else "")
+    return text + (f"; {moved:.1f} % moved" if moved else "")
 
 
 def _names(kinds: Iterable[Iterable[Row]]) -> list[str]:

@@ -94,6 +94,9 @@ def made_of(found: Results) -> dict[Path, bytes]:
         before=markdown.before(results.rows(BEFORE), density, mixes),
         offered=markdown.offered(found.parts["density"].offered),
         steady=markdown.steady(found.parts["density"].steady, mixes),
+        churn=markdown.churn(found.parts["p5"].churn),
+        machines=found.parts["p5"].churn[0].machines,
+        hours=f"{found.parts['p5'].churn[0].hours:g}",
         load=f"{LOAD:.0%}".replace("%", " %"),
         **_targets([one for part in found.parts.values() for one in part.figures if one.target is not None]),
     )

@@ -30,12 +30,12 @@ class Filled(msgspec.Struct, frozen=True):
     zones: float
 
 
-class Steady(msgspec.Struct, frozen=True):
+class Steady(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one scheduler made of pods that came and went.
 
     Shares of all pods and of the large ones that were placed `at_once`, and how long they waited on average, in mean
     running times of a pod. `refused` by kubelets, each of which waits for another pod's end. `cpus` and `devices` are
-    the shares in use, averaged over time.
+    the shares in use, averaged over time. `moved` is how many pods were moved for large ones, of all that were placed.
     """
 
     at_once: float
@@ -45,6 +45,7 @@ class Steady(msgspec.Struct, frozen=True):
     refused: int
     cpus: float
     devices: float
+    moved: float = 0.0
 
 
 class Offered(msgspec.Struct, frozen=True):
@@ -53,6 +54,35 @@ class Offered(msgspec.Struct, frozen=True):
     placed: int
     cpus: float
     devices: float
+
+
+class Churned(msgspec.Struct, frozen=True):
+    """What one scheduler made of the scenario p5.
+
+    `joined` machines in all; pods that kubelets `refused`, and the most of a single job. GPUs in use as a share of the
+    bound, which is what jobs ask for and machines have, whichever is less, and of all that machines have. Waits in
+    minutes, of all jobs and of those of 8 GPUs, of which so many ran `at_once`, within a minute.
+    """
+
+    jobs: int
+    joined: int
+    refused: int
+    most_refused: int
+    of_bound: float
+    in_use: float
+    wait: float
+    large_wait: float
+    large_wait_p95: float
+    large_at_once: float
+
+
+class ChurnRow(msgspec.Struct, frozen=True):
+    """One scheduler: what came of each seed."""
+
+    scheduler: str
+    machines: int
+    hours: float
+    found: tuple[Churned, ...]
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -119,6 +149,7 @@ class Found(msgspec.Struct, frozen=True, omit_defaults=True):
     density: list[Row] = []
     offered: list[OfferedRow] = []
     steady: list[SteadyRow] = []
+    churn: list[ChurnRow] = []
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     day: str = ""
@@ -186,7 +217,7 @@ def as_json(results: Results) -> bytes:
     for name, found in results.parts.items():
         lists = [
             f'   "{key}": [\n    ' + ",\n    ".join(map(_encoded, listed)) + "\n   ]"
-            for key in ("figures", "growth", "density", "offered", "steady")
+            for key in ("figures", "growth", "density", "offered", "steady", "churn")
             if (listed := getattr(found, key))
         ]
         took = f'   "seconds": {found.seconds:g},\n   "cpu_seconds": {found.cpu_seconds:g}'

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
 from bench import figures
-from bench.results import Filled, Found, Machine, OfferedRow, Point, Results, Row, Steady, SteadyRow
+from bench.results import ChurnRow, Filled, Found, Machine, OfferedRow, Point, Results, Row, Steady, SteadyRow
 from topowise_scheduler.kubectl.columns import columns
 
 
@@ -51,6 +51,8 @@ def _part(name: str, found: Found) -> str:
         parts.append(_offered(found.offered))
     if found.steady:
         parts.append(_steady(found.steady))
+    if found.churn:
+        parts.append(_churn(found.churn))
     return "\n\n".join(parts)
 
 
@@ -135,6 +137,7 @@ def _steady(found: Iterable[SteadyRow]) -> str:
         "CPUS",
         "DEVICES",
         "REFUSED",
+        "MOVED",
     ]
     for (mix, policy, scope, zones), group in groupby(found, lambda one: (one.mix, one.policy, one.scope, one.zones)):
         rows = [
@@ -147,12 +150,46 @@ def _steady(found: Iterable[SteadyRow]) -> str:
                 _shares(one, lambda kept: kept.cpus),
                 _shares(one, lambda kept: kept.devices),
                 spread([kept.refused for kept in one.found]),
+                _shares(one, lambda kept: kept.moved),
             ]
             for one in group
         ]
         title = f"{mix}, {policy}, {scope} scope, {zones} NUMA nodes a machine, kept busy"
         parts.append(f"{title}; waits in percent of a pod's mean running time\n" + columns(heads, rows))
     return "\n\n".join(parts)
+
+
+def _churn(found: Sequence[ChurnRow]) -> str:
+    heads = [
+        "SCHEDULER",
+        "JOBS",
+        "MACHINES JOINED",
+        "REFUSED",
+        "MOST OF ONE JOB",
+        "GPUS OF BOUND",
+        "GPUS IN USE",
+        "MEAN WAIT",
+        "8 GPUS WAIT",
+        "P95",
+        "8 GPUS AT ONCE",
+    ]
+    rows = [
+        [
+            one.scheduler,
+            spread([day.jobs for day in one.found]),
+            spread([day.joined for day in one.found]),
+            spread([day.refused for day in one.found]),
+            spread([day.most_refused for day in one.found]),
+            spread_percents([day.of_bound for day in one.found]),
+            spread_percents([day.in_use for day in one.found]),
+            f"{spread([day.wait for day in one.found])} min",
+            f"{spread([day.large_wait for day in one.found])} min",
+            f"{spread([day.large_wait_p95 for day in one.found])} min",
+            spread_percents([day.large_at_once for day in one.found]),
+        ]
+        for one in found
+    ]
+    return f"p5, {found[0].machines} machines, {found[0].hours:g} hours\n" + columns(heads, rows)
 
 
 def _shares(row: SteadyRow, of: Callable[[Steady], float]) -> str:

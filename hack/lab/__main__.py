@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Final
 
+import msgspec
+
 from images.application import REPOSITORY, ImageError
 from lab import pages, results, running, starting, testing
 from lab.cluster import Lab
@@ -30,7 +32,9 @@ def main(arguments: list[str]) -> int:
     test = verbs.choices["test"]
     test.add_argument("--pods", type=int, default=300, help="of each series")
     test.add_argument("--minutes", type=float, default=60.0, help="after which no series is begun or goes on")
-    test.add_argument("--parts", default=",".join(testing.NAMES), help="of them only these, with commas")
+    test.add_argument("--part", action="append", choices=(*testing.NAMES, *testing.ALL_SERIES), help="only these")
+    test.add_argument("--onto", action="store_true", help=f"keep what {_LAST.name} has of other parts on this lab")
+    test.add_argument("--note", action="append", default=[], help="a sentence for the page, about this run")
     test.add_argument("--record", action="store_true", help="write docs/lab.md of it too")
     verbs.add_parser("down", help="end it")
     verbs.add_parser("status", help="what runs")
@@ -75,15 +79,14 @@ def _up(machines: list[str]) -> Lab:
 
 def _test(args: argparse.Namespace) -> int:
     """A lab that is started for it ends with it."""
-    chosen = args.parts.split(",")
-    if unknown := set(chosen) - set(testing.NAMES):
-        raise LabError(f"no such parts: {', '.join(sorted(unknown))}; expected some of {', '.join(testing.NAMES)}")
+    chosen = args.part or testing.NAMES
+    earlier = results.read(_LAST) if args.onto and _LAST.exists() else None
     is_own = not kept.running(running.LINK)
     start = time.monotonic()
     try:
         lab = _up(args.machines) if is_own else starting.again()
-        test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, _save)
-        found = test.run()
+        test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, lambda found: _save(found, earlier))
+        found = _save(msgspec.structs.replace(test.run(), notes=tuple(args.note)), earlier)
     finally:
         if is_own:
             running.end()
@@ -93,9 +96,11 @@ def _test(args: argparse.Namespace) -> int:
     return 0 if found.passed else 1
 
 
-def _save(found: results.Results) -> None:
+def _save(found: results.Results, earlier: results.Results | None) -> results.Results:
+    whole = found if earlier is None else results.merged(earlier, found)
     _LAST.parent.mkdir(exist_ok=True)
-    _LAST.write_bytes(results.as_json(found))
+    _LAST.write_bytes(results.as_json(whole))
+    return whole
 
 
 def _status() -> None:

@@ -22,7 +22,8 @@ _OPTIONS: Final = {
     "StrictHostKeyChecking": "no",
     "UserKnownHostsFile": "/dev/null",
     "LogLevel": "ERROR",
-    "ConnectTimeout": "5",
+    # A busy machine lets a guest wait for long.
+    "ConnectTimeout": "60",
     "BatchMode": "yes",
     "ServerAliveInterval": "15",
     "ControlMaster": "auto",
@@ -76,7 +77,7 @@ class Guest:
 
     def _answers(self) -> bool:
         with contextlib.suppress(LabError):
-            return self.attempt("true", seconds=20).returncode == 0
+            return self.attempt("true", seconds=90).returncode == 0
         return False
 
     def forget_connection(self) -> None:

@@ -44,6 +44,7 @@ def page(found: Results) -> str:
         day=found.day,
         commit=found.commit,
         host=found.host,
+        notes="\n".join(f"{one}\n" for one in found.notes),
         versions=_table(("what", "version"), found.versions.items()),
         machines=_table(("guest", "machine"), found.machines.items()),
         parts=_table(("part", "", "figures"), ((part.name, _verdict(part), _figures(part)) for part in others)),

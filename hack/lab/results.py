@@ -11,16 +11,19 @@ Figure: TypeAlias = int | float | str
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part: whether all was as it should be, its figures by name, and what was not, in words."""
+    """One part: whether all was as it should be, its figures by name, and what was not, in words. `key` is how it is
+    chosen."""
 
     name: str
     passed: bool
     figures: dict[str, Figure] = {}
     problems: tuple[str, ...] = ()
+    key: str = ""
 
 
 class Results(msgspec.Struct, frozen=True):
-    """`versions` of what ran, by name; `machines` in words, by guest; `not_run` is what this run has left out."""
+    """`versions` of what ran, by name; `machines` in words, by guest; `not_run` is what this run has left out,
+    `notes` are of whoever ran it."""
 
     day: str
     commit: str
@@ -29,10 +32,19 @@ class Results(msgspec.Struct, frozen=True):
     machines: dict[str, str]
     parts: tuple[Part, ...] = ()
     not_run: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
         return bool(self.parts) and all(part.passed for part in self.parts)
+
+
+def merged(earlier: Results, found: Results) -> Results:
+    """A run, with the parts of an earlier one on the same lab that were not run again, in the order they were run."""
+    again = {part.key for part in found.parts}
+    parts = (*(part for part in earlier.parts if part.key not in again), *found.parts)
+    there = {part.key for part in parts}
+    return msgspec.structs.replace(found, parts=parts, not_run=tuple(one for one in found.not_run if one not in there))
 
 
 def as_json(found: Results) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ from sandbox import kept
 LINK: Final = REPOSITORY / ".lab"
 LOGS: Final = REPOSITORY / "dist/lab-logs"
 _PLAN: Final = "lab.json"
+_STARTED_S: Final = 5.0
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -40,9 +42,10 @@ class Plan(msgspec.Struct, frozen=True):
 class Processes:
     """`directory` holds all that they write, and is in the arguments of each."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, link: Path = LINK) -> None:
         self.directory = directory
-        self._ids = kept.running(LINK)
+        self._link = link
+        self._ids = kept.running(link)
 
     def start(self, name: str, arguments: Sequence[str]) -> None:
         """In a session of its own, so that ^C in a terminal reaches only the command."""
@@ -51,18 +54,22 @@ class Processes:
                 arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         self._ids[name] = child.pid
-        kept.keep(self.directory, self._ids, LINK)
+        kept.keep(self.directory, self._ids, self._link)
+        # For an instant a process has no arguments yet, and would not be known for what it is.
+        deadline = time.monotonic() + _STARTED_S
+        while self.has_ended(name) and child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def check(self) -> None:
         """Raises LabError with the end of the log of what has ended."""
-        there = kept.running(LINK)
+        there = kept.running(self._link)
         for name in self._ids:
             if name not in there:
                 raise LabError(f"{name} has ended: {self.tail(name)}")
 
     def has_ended(self, name: str) -> bool:
         """By itself; it may be started again then."""
-        return name not in kept.running(LINK)
+        return name not in kept.running(self._link)
 
     def tail(self, name: str) -> str:
         """The end of its log."""

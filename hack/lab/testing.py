@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 import traceback
@@ -11,7 +12,9 @@ from typing import Final
 
 import msgspec
 
+import images.__main__ as building
 import topowise
+from images import load
 from images.application import REPOSITORY
 from lab import controlplane, parts
 from lab.cluster import Lab
@@ -24,8 +27,11 @@ from lab.settings import SETTINGS
 from lab.starting import Progress
 
 SERIES: Final = "series"
+ALL_SERIES: Final = tuple(f"{SERIES} {name}" for name in SETTINGS)
+EACH: Final = (*parts.BEFORE, *ALL_SERIES, *parts.AFTER)
+# Those that people choose of; SERIES is all of them.
 NAMES: Final = (*parts.BEFORE, SERIES, *parts.AFTER)
-Save = Callable[[Results], None]
+Save = Callable[[Results], object]
 
 
 class Test:
@@ -34,22 +40,26 @@ class Test:
     def __init__(self, lab: Lab, chosen: Collection[str], pods: int, deadline: float, save: Save) -> None:
         self._lab, self._pods, self._deadline, self._save = lab, pods, deadline, save
         self._chosen = chosen
-        self._progress = Progress(len(chosen) - (SERIES in chosen) + (len(SETTINGS) if SERIES in chosen else 0))
+        self._series = [name for name in SETTINGS if SERIES in chosen or f"{SERIES} {name}" in chosen]
+        self._progress = Progress(len({*chosen} - {SERIES, *ALL_SERIES}) + len(self._series))
         self.results = Results(
             day=datetime.now(UTC).date().isoformat(),
             commit=_git("describe", "--always", "--dirty"),
             host=_host(lab),
             versions=_versions(lab),
             machines={name: described(one) for name, one in lab.machines.items()},
-            not_run=tuple(name for name in NAMES if name not in chosen),
+            not_run=tuple(
+                name for name in EACH if name not in chosen and name.removeprefix("series ") not in self._series
+            ),
         )
 
     def run(self) -> Results:
         for name, part in parts.BEFORE.items():
             self._run(name, part)
-        if SERIES in self._chosen:
-            for number, setting in enumerate(SETTINGS):
-                self._series(number, setting)
+        for number, setting in enumerate(SETTINGS):
+            if setting in self._series:
+                self._place(number, setting)
+        if self._series:
             for name in self._lab.guests:
                 reconfigure(self._lab, name, {})
         for name, part in parts.AFTER.items():
@@ -59,9 +69,9 @@ class Test:
     def _run(self, name: str, part: Callable[[Lab], Part]) -> None:
         if name in self._chosen:
             self._progress.part(name)
-            self._add(_guarded(name, lambda: part(self._lab)))
+            self._add(name, _guarded(name, lambda: part(self._lab)))
 
-    def _series(self, number: int, setting: str) -> None:
+    def _place(self, number: int, setting: str) -> None:
         self._progress.part(f"series {setting}")
         if time.monotonic() > self._deadline:
             self._skip(f"series {setting}")
@@ -79,9 +89,10 @@ class Test:
             self._lab.clear()
             return placing.tally.part(f"Series: {setting}")
 
-        self._add(_guarded(setting, run))
+        self._add(f"series {setting}", _guarded(f"Series: {setting}", run))
 
-    def _add(self, part: Part) -> None:
+    def _add(self, key: str, found: Part) -> None:
+        part = msgspec.structs.replace(found, key=key)
         print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
         for problem in part.problems:
             print(f"lab:         {problem}", flush=True)
@@ -125,6 +136,7 @@ def _versions(lab: Lab) -> dict[str, str]:
     server = lab.api.call("GET", "/version")["gitVersion"]
     return {
         "topowise": topowise.__version__,
+        "image": _first_line("cat", str(building.archive(load.architecture()).with_suffix(".digest")))[:19],
         "kube-apiserver and kube-scheduler": server,
         "kubelet": info["kubeletVersion"],
         "container runtime": info["containerRuntimeVersion"],
@@ -137,10 +149,10 @@ def _versions(lab: Lab) -> dict[str, str]:
 
 
 def _host(lab: Lab) -> str:
-    count = len(lab.guests)
-    cpus = _first_line("nproc")
+    count, cpus, accel = len(lab.guests), os.cpu_count(), lab.plan.accelerator.upper()
+    guests = f"{count} guest{'s' if count > 1 else ''}"
     return (
-        f"{cpus} CPUs for {count} guest{'s' if count > 1 else ''} and the control plane, {lab.plan.accelerator.upper()}"
+        f"{cpus} CPUs for {guests} and the control plane, {accel}; load average {os.getloadavg()[0]:.0f} at the start"
     )
 
 

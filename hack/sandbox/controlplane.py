@@ -19,7 +19,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -46,12 +46,18 @@ def token_of(user: str) -> str:
 
 
 class ControlPlane:
-    """etcd and kube-apiserver as a context manager. `url`, `token` and `kubeconfig()` are for clients."""
+    """etcd and kube-apiserver as a context manager. `url`, `token` and `kubeconfig()` are for clients.
+
+    `gates` and `apis` are what is off by default: feature gates, and API groups with their version.
+    """
 
     token = token_of(ADMIN)
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, gates: Sequence[str] = (), apis: Sequence[str] = ()) -> None:
         self.folder = folder
+        self.gates = ",".join(f"{gate}=true" for gate in gates)
+        """As --feature-gates has them; kube-scheduler beside it gets the same."""
+        self._apis = ",".join(f"{api}=true" for api in apis)
         self._stack = ExitStack()
         self._port = 0
         self._apiserver: Process | None = None
@@ -96,6 +102,8 @@ class ControlPlane:
 
     def _kube_apiserver(self, work: Path, etcd_url: str) -> list[str]:
         own = ["--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition"]
+        own += [f"--feature-gates={self.gates}"] if self.gates else []
+        own += [f"--runtime-config={self._apis}"] if self._apis else []
         return [*apiserver_arguments(self.folder, work, etcd_url, self._port, USERS), *own]
 
 

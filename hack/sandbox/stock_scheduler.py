@@ -72,7 +72,8 @@ class StockScheduler:
 
     def _arguments(self, port: int) -> list[str]:
         kubeconfig = self._plane.kubeconfig(self._work / "kubeconfig", self._user)
-        return arguments(self._plane.folder, self._work, kubeconfig, self._configuration, port)
+        gates = [f"--feature-gates={self._plane.gates}"] if self._plane.gates else []
+        return [*arguments(self._plane.folder, self._work, kubeconfig, self._configuration, port), *gates]
 
 
 def arguments(folder: Path, work: Path, kubeconfig: Path, configuration: Json, port: int) -> list[str]:

@@ -58,6 +58,12 @@ class Metadata(msgspec.Struct, frozen=True, gc=False):
     annotations: dict[str, str] | None = None
 
 
+class SchedulingGroup(msgspec.Struct, frozen=True, gc=False):
+    """The group with which a pod is scheduled (KEP-4671)."""
+
+    podGroupName: str = ""
+
+
 class Spec(msgspec.Struct, frozen=True, gc=False):
     containers: tuple[Container, ...] | None = ()
     initContainers: tuple[Container, ...] | None = ()
@@ -66,6 +72,7 @@ class Spec(msgspec.Struct, frozen=True, gc=False):
     nodeName: str = ""
     schedulerName: str = ""
     priority: int | None = None
+    schedulingGroup: SchedulingGroup | None = None
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False):

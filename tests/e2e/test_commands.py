@@ -26,7 +26,7 @@ HELM = REPOSITORY / ".venv/helm/helm"
 # Nobody runs a chart's pods in the demo, and it has no machines to log in to.
 NOT_HERE = re.compile(r"kind |kubectl (drain|uncordon) |.* rollout status |systemctl|rm -f /var/lib/kubelet")
 # What they do takes minutes, or a container engine: each is a job of its own. That make knows them is looked at.
-LONG = re.compile(r"make (images|load|test|check|e2e|fuzz|mutants|coverage|bench|venv)\b")
+LONG = re.compile(r"make (images|load|test|check|e2e|fuzz|mutants|coverage|bench|venv|lab)\b")
 DAEMONS = re.compile(r"topowise-\w+ (run|serve) ")
 
 
@@ -64,7 +64,10 @@ def files(tmp_path: Path) -> dict[str, Path]:
     made["pod.yaml"].write_text(cache)
     for kind in ("exporter", "scheduler"):
         made[f"{kind}.yaml"].write_text(manifests(README)[f"{kind.capitalize()}Configuration"])
-    scenario = {"machine": {"numa": [{"id": 0, "memory": 1 << 30, "cores": [{"id": 0, "threads": [0]}]}]}, "config": {}}
+    scenario = {
+        "machine": {"numa": [{"id": 0, "memory": 1 << 30, "cores": [{"socket": 0, "threads": [0]}]}]},
+        "config": {},
+    }
     made["scenarios"] = tmp_path / "scenarios"
     made["scenarios"].write_text(json.dumps(scenario) + "\n")
     return made

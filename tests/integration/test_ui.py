@@ -19,7 +19,8 @@ from scheduler_process import Service
 from scheduling import NODE_STATUS, counts
 from scheduling import pod as pod_of
 from topowise import nrt
-from topowise.kube.api import APPLY_PATCH, Api
+from topowise.kube import paths
+from topowise.kube.api import APPLY_PATCH, MERGE_PATCH, Api
 from topowise_scheduler import refusals
 
 NODES = {"metal-1": ("8", "3"), "metal-2": ("1", "0")}
@@ -153,11 +154,14 @@ def condition(status: str, message: str = "") -> list[dict[str, str]]:
     return [{"type": "PodScheduled", "status": status, "lastTransitionTime": at, "message": message}]
 
 
-def comes(server: ApiServer, name: str, cpu: str, **fields: Any) -> None:
+async def comes(server: ApiServer, api: Api, name: str, cpu: str, **fields: Any) -> None:
     """A pod that somebody else has decided about."""
     document = pod_of(name, cpu, **fields)
     del document["metadata"]["uid"]
     server.create("pods", document)
+    body = msgspec.json.encode({"status": document["status"]})
+    path = paths.pod("default", name, "status")
+    await api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
 
 
 async def test_reports_and_pods_come_and_what_one_looks_at_stays_where_it_is(
@@ -169,9 +173,9 @@ async def test_reports_and_pods_come_and_what_one_looks_at_stays_where_it_is(
     await page.watch_shifts()
     said = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
     for number in range(4):
-        comes(server, f"waits-{number}", "8", conditions=condition("False", said))
-    comes(server, "refused", "2", node="metal-2", phase="Failed", reason="TopologyAffinityError")
-    await publish(api, counts("metal-1", ("6", "6"), included=(), version="2"))
+        await comes(server, api, f"waits-{number}", "8", conditions=condition("False", said))
+    await comes(server, api, "refused", "2", node="metal-2", phase="Failed", reason="TopologyAffinityError")
+    await publish(api, counts("metal-1", ("6", "6"), included=()))
     await page.has("#map", "6/8")
     await page.has("#waiting", "default/waits-0", "3 more alike", "2× no room that the kubelet could align")
     await page.has("#refused", "default/refused", "metal-2", "TopologyAffinityError", "quarantine")
@@ -194,7 +198,8 @@ async def test_reports_and_pods_come_and_what_one_looks_at_stays_where_it_is(
 async def test_decisions_survive_a_restart(server: ApiServer, api: Api, tmp_path: Path, start: Start) -> None:
     first = await started(server, api, tmp_path, start, enabled=True)
     await decide(first, server, "trainer", "6")
-    comes(server, "waits", "8", conditions=condition("False", f"0/2 nodes are available: 2 {refusals.NOT_NOW}."))
+    said = f"0/2 nodes are available: 2 {refusals.NOT_NOW}."
+    await comes(server, api, "waits", "8", conditions=condition("False", said))
     second = Service(server, tmp_path)
     second.config["ui"] = {"enabled": True}
     await start("topowise_scheduler", "serve", config=second.config)
@@ -221,8 +226,14 @@ async def test_many_nodes_are_tiles_and_the_focus_stays_where_it_is(service: Ser
     for number in range(118):
         await publish(api, counts(f"node-{number:03}", ("8", "3"), included=()))
     await page.open(f"{service.pages}/ui", width=1280)
-    await page.has("#map", "NUMA nodes by free share of cpu", "Each tile is a node")
-    assert await page.run("document.querySelectorAll('.tile').length") == 120
+    await page.has("#live", "live")
+    await page.has("#spread", "NUMA nodes by free share of cpu")
+    await page.has("#map", "Each tile is a node")
+
+    async def are_there() -> bool:
+        return bool(await page.run("document.querySelectorAll('.tile').length") == 120)
+
+    await assert_eventually(are_there)
     arrow = "new KeyboardEvent('keydown', {key: 'ArrowRight', bubbles: true})"
     focused = "document.activeElement.dataset.node"
     await page.run("document.querySelector('.tile').focus()")
@@ -233,7 +244,7 @@ async def test_many_nodes_are_tiles_and_the_focus_stays_where_it_is(service: Ser
     await publish(api, counts("metal-2", ("6", "6"), included=()))
 
     async def has_come() -> bool:
-        return "6 of 8 free" in await page.run("document.querySelector('[data-node=metal-2]').title")
+        return "6 of 8 free" in await page.run("document.querySelector('#map [data-node=metal-2]').title")
 
     await assert_eventually(has_come)
     assert await page.run(focused) == "metal-2"
@@ -248,7 +259,8 @@ async def test_very_many_nodes_are_groups_that_open(service: Service, api: Api, 
     for number in range(510):
         await publish(api, counts(f"node-{number:03}", ("8", "3"), included=()))
     await page.open(f"{service.pages}/ui", width=1280)
-    await page.has("#map", "metal-1 – node-097", "largest free 8")
+    await page.has("#live", "live")
+    await page.has("#map", "metal-1 – node-097", "node-509", "largest free 8")
     assert await page.run("document.querySelectorAll('.group').length") == 6
     assert await page.run("document.querySelectorAll('.tile').length") == 0
     await page.run("document.querySelector('.group').focus()")

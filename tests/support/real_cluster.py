@@ -56,11 +56,11 @@ SCHEDULER: Final = str(chart_configuration("")["profiles"][0]["schedulerName"])
 
 
 @contextmanager
-def control_plane() -> Iterator[ControlPlane]:
-    """The API server; skips where there is none."""
+def control_plane(**options: Sequence[str]) -> Iterator[ControlPlane]:
+    """The API server, with these gates and APIs; skips where there is none."""
     if ASSETS is None:
         pytest.skip(MISSING)
-    with ControlPlane(ASSETS) as running:
+    with ControlPlane(ASSETS, **options) as running:
         yield running
 
 

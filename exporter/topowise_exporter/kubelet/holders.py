@@ -80,11 +80,13 @@ def is_listed(containers: Mapping[str, object], shown: Collection[tuple[str, obj
     return any(entry in shown for entry in containers.items())
 
 
-def live_memory_holders(state: MemoryState, pods: Iterable[PodAllocation]) -> frozenset[str]:
+def live_memory_holders(
+    state: MemoryState, pods: Iterable[PodAllocation], known: frozenset[str] = frozenset()
+) -> frozenset[str]:
     """Uids of live pods. Finished init containers have given memory back, so a live pod is listed with what it has.
 
     Replicas hold alike, a dead one and the one that took its place too: each listed pod stands for one uid only, of
-    several the one with the most entries.
+    several for one that is `known` to be listed, by all that it holds, else the one with the most entries.
     """
     alike: dict[_Shape, list[str]] = {}
     for uid, containers in sorted(state.holders.items(), reverse=True):
@@ -100,8 +102,18 @@ def live_memory_holders(state: MemoryState, pods: Iterable[PodAllocation]) -> fr
     for shown in sorted(listed, key=len, reverse=True):
         candidates = {shape for entry in shown for shape in with_entry.get(entry, ()) if alike[shape]}
         if candidates:
-            best = max(candidates, key=lambda shape: (len(shape & shown), len(shape), alike[shape][-1]))
-            live.append(alike[best].pop())
+            best = max(
+                candidates,
+                key=lambda shape: (
+                    len(shape & shown),
+                    not known.isdisjoint(alike[shape]),
+                    len(shape),
+                    alike[shape][-1],
+                ),
+            )
+            uid = next((uid for uid in reversed(alike[best]) if uid in known), alike[best][-1])
+            alike[best].remove(uid)
+            live.append(uid)
     return frozenset(live)
 
 

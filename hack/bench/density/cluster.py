@@ -35,6 +35,11 @@ class Cluster:
         self._number = 0
         self._running: dict[str, tuple[Needs, int]] = {}
 
+    @property
+    def kubelets(self) -> dict[int, Kubelet]:
+        """The nodes themselves, for whoever may look at all of it."""
+        return dict(enumerate(self._kubelets))
+
     def __len__(self) -> int:
         return len(self._kubelets)
 

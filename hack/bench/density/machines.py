@@ -14,8 +14,13 @@ _SOCKETS: Final = 2
 
 
 def kubelet(hardware: Hardware, zones: int, policy: str, scope: str) -> Kubelet:
-    """An empty node. A core of the first NUMA node and 1 GiB of each are kept for the system."""
-    configuration = KubeletConfiguration(
+    """An empty node."""
+    return Kubelet(machine(hardware, zones), configuration(hardware, zones, policy, scope))
+
+
+def configuration(hardware: Hardware, zones: int, policy: str, scope: str) -> KubeletConfiguration:
+    """A core of the first NUMA node and 1 GiB of each are kept for the system."""
+    return KubeletConfiguration(
         topologyManagerPolicy=policy,
         topologyManagerScope=scope,
         cpuManagerPolicy="static",
@@ -25,10 +30,10 @@ def kubelet(hardware: Hardware, zones: int, policy: str, scope: str) -> Kubelet:
         systemReserved={"cpu": "2", "memory": f"{zones}Gi"},
         evictionHard={},
     )
-    return Kubelet(_machine(hardware, zones), configuration)
 
 
-def _machine(hardware: Hardware, zones: int) -> Machine:
+def machine(hardware: Hardware, zones: int) -> Machine:
+    """The whole machine in so many parts."""
     cores, pages = hardware.cores // zones, hardware.pages // zones
     memory = quantity.value(hardware.memory) // zones
     numa = tuple(

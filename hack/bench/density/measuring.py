@@ -6,12 +6,14 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import Final, Literal, NamedTuple
 
 from bench.density import bound, machines, mix, schedulers, steady
 from bench.density.cluster import Cluster
 from bench.density.filling import Stream, fill, offer
+from bench.density.moving import Planner, PlannerOf
 from bench.results import Filled, Found, Offered, OfferedRow, Row, Steady, SteadyRow
 from topowise import pods
 from topowise_scheduler import strategies
@@ -90,13 +92,13 @@ def _run(task: _Task) -> list[_Result]:
     setting, seed = task.setting, task.seed
     recorded = next(one for one in mix.read() if one.name == setting.mix)
     empty = machines.kubelet(recorded.machine, task.zones, setting.policy, setting.scope)
-    possible = [(shape.needs(), shape.count) for shape in recorded.shapes if _fits(empty, shape.needs())]
-    needs, counts = [one for one, _ in possible], [count for _, count in possible]
+    possible = [shape for shape in recorded.shapes if _fits(empty, shape.needs())]
+    needs, counts = [one.needs() for one in possible], [one.count for one in possible]
     left_out = 1 - sum(counts) / sum(shape.count for shape in recorded.shapes)
     most = bound.longest_prefix(Stream(counts, seed).next, needs, empty, NODES)
     device = next(iter(recorded.machine.devices), "")
 
-    def found(scheduler: schedulers.Scheduler) -> Filled | Offered | Steady:
+    def found(scheduler: schedulers.Scheduler, planner: PlannerOf | None = None) -> Filled | Offered | Steady:
         cluster = Cluster(empty, NODES)
         match task.how:
             case "filled":
@@ -105,12 +107,21 @@ def _run(task: _Task) -> list[_Result]:
                 stream = Stream(counts, seed)
                 return offer(cluster, scheduler, needs, [stream.next() for _ in range(most)], seed, device)
             case "kept busy":
-                return steady.keep_busy(cluster, scheduler, needs, counts, seed, most, device)
+                return steady.keep_busy(cluster, scheduler, needs, counts, seed, most, device, planner)
 
     named = {name: schedulers.make(name) for name in (schedulers.NAMES if task.how == "filled" else SOME_NAMES)}
     if setting.mix == _OF_GPUS:
         named |= schedulers.yardsticks(needs, counts, device, by_pod=setting.scope == "pod")
-    return [_Result(name, left_out, most, found(scheduler)) for name, scheduler in named.items()]
+    results = [_Result(name, left_out, most, found(scheduler)) for name, scheduler in named.items()]
+    if task.how == "kept busy" and setting.mix == _OF_GPUS:
+        planner = partial(
+            Planner,
+            machines.machine(recorded.machine, task.zones),
+            machines.configuration(recorded.machine, task.zones, setting.policy, setting.scope),
+            possible,
+        )
+        results.append(_Result(schedulers.MOVING, left_out, most, found(schedulers.make(schedulers.MOVING), planner)))
+    return results
 
 
 def _fits(empty: Kubelet, needs: pods.Needs) -> bool:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.density.cluster import Cluster
+from bench.density.cluster import Cluster, Sums
 from bench.density.fgd import FragmentationGradientDescent
 from topowise.pods import Needs
 from topowise_scheduler import strategies
@@ -26,6 +26,8 @@ Scores = NDArray[np.int64]
 _TOP: Final = 10
 _EXTENDER_WEIGHT: Final = 5
 _PLUGIN_TOP: Final = 100
+BESIDE_WEIGHT: Final = _EXTENDER_WEIGHT * _PLUGIN_TOP // _TOP
+"""What a point of ours is beside those of kube-scheduler's own plug-ins."""
 # So many levels that no two scores become one: the rule of the yardstick, not its rounding, is compared.
 _EXACT: Final = 1_000_000_000
 
@@ -57,47 +59,53 @@ class ByNuma:
         scores = rated.levels(self._top)
         nodes = np.array([int(name) for name in engine.names(fitting[rated.at])])
         if self._beside:
-            scores = scores * (_EXTENDER_WEIGHT * _PLUGIN_TOP // _TOP)
-            scores = scores + _least_allocated(cluster, needs)[nodes] + _balanced(cluster, needs)[nodes]
+            scores = scores * BESIDE_WEIGHT
+            scores = scores + (least_allocated(cluster.sums, needs) + balanced(cluster.sums, needs))[nodes]
         return _best(nodes, scores)
 
 
 class BySums:
     """kube-scheduler's NodeResourcesFit, with LeastAllocated or MostAllocated of CPUs and memory."""
 
-    def __init__(self, score: Callable[[Cluster, Needs], Scores]) -> None:
+    def __init__(self, score: Callable[[Sums, Needs], Scores]) -> None:
         self._score = score
 
     def best(self, cluster: Cluster, needs: Needs) -> list[int]:
         """By the sums of nodes."""
-        fits = np.ones(len(cluster), np.bool_)
-        for name, amount in {**needs.requests, "pods": 1}.items():
-            free = cluster.sums.allocatable[name] - cluster.sums.requested[name]
-            fits &= free >= amount
-        nodes = np.flatnonzero(fits)
-        return _best(nodes, self._score(cluster, needs)[nodes]) if nodes.size else []
+        nodes = np.flatnonzero(fitting(cluster.sums, needs))
+        return _best(nodes, self._score(cluster.sums, needs)[nodes]) if nodes.size else []
 
 
-def _shares(cluster: Cluster, needs: Needs) -> Iterator[tuple[Scores, Scores]]:
+def fitting(sums: Sums, needs: Needs) -> NDArray[np.bool_]:
+    """NodeResourcesFit's filter."""
+    fits = np.ones(len(sums.requested["cpu"]), np.bool_)
+    for name, amount in {**needs.requests, "pods": 1}.items():
+        fits &= sums.allocatable[name] - sums.requested[name] >= amount
+    return fits
+
+
+def _shares(sums: Sums, needs: Needs) -> Iterator[tuple[Scores, Scores]]:
     """Of CPUs and memory: what nodes have, and what is requested with the pod."""
     for name in ("cpu", "memory"):
-        yield cluster.sums.allocatable[name], cluster.sums.requested[name] + needs.requests.get(name, 0)
+        yield sums.allocatable[name], sums.requested[name] + needs.requests.get(name, 0)
 
 
-def _least_allocated(cluster: Cluster, needs: Needs) -> Scores:
+def least_allocated(sums: Sums, needs: Needs) -> Scores:
+    """NodeResourcesFit's LeastAllocated."""
     # Rounded down twice, as noderesources/least_allocated.go does.
-    cpus, memory = [(has - used) * _PLUGIN_TOP // has for has, used in _shares(cluster, needs)]
+    cpus, memory = [(has - used) * _PLUGIN_TOP // has for has, used in _shares(sums, needs)]
     return (cpus + memory) // 2
 
 
-def _most_allocated(cluster: Cluster, needs: Needs) -> Scores:
-    cpus, memory = [used * _PLUGIN_TOP // has for has, used in _shares(cluster, needs)]
+def most_allocated(sums: Sums, needs: Needs) -> Scores:
+    """NodeResourcesFit's MostAllocated."""
+    cpus, memory = [used * _PLUGIN_TOP // has for has, used in _shares(sums, needs)]
     return (cpus + memory) // 2
 
 
-def _balanced(cluster: Cluster, needs: Needs) -> Scores:
+def balanced(sums: Sums, needs: Needs) -> Scores:
     """NodeResourcesBalancedAllocation of two resources: the standard deviation is half of their distance."""
-    (cpus, used_cpus), (memory, used_memory) = _shares(cluster, needs)
+    (cpus, used_cpus), (memory, used_memory) = _shares(sums, needs)
     apart = np.abs(np.minimum(used_cpus / cpus, 1) - np.minimum(used_memory / memory, 1)) / 2
     scores: Scores = ((1 - apart) * _PLUGIN_TOP).astype(np.int64)
     return scores
@@ -109,6 +117,8 @@ def _best(nodes: NDArray[np.intp], scores: Scores) -> list[int]:
 
 BESIDE: Final = "TightFit, beside kube-scheduler's scores"
 BLIND: Final = ("NUMA-blind LeastAllocated", "NUMA-blind MostAllocated")
+MOVING: Final = "TightFit, pods moved"
+"""With moves for large ones; who places is TightFit."""
 NAMES: Final = (*strategies.NAMES, BESIDE, *BLIND)
 FGD: Final = ("FGD", "FGD by NUMA node")
 
@@ -116,10 +126,10 @@ FGD: Final = ("FGD", "FGD by NUMA node")
 def make(name: str) -> Scheduler:
     """By one of NAMES, which are those of the figures."""
     if name in BLIND:
-        return BySums(_least_allocated if name == BLIND[0] else _most_allocated)
+        return BySums(least_allocated if name == BLIND[0] else most_allocated)
     scoring = Scoring()
     weights = {one.name: one.weight for one in scoring.resources}
-    strategy = strategies.make("TightFit" if name == BESIDE else name, weights, scoring)
+    strategy = strategies.make("TightFit" if name in (BESIDE, MOVING) else name, weights, scoring)
     return ByNuma(strategy, beside=name == BESIDE)
 
 

@@ -8,13 +8,14 @@ fragmentation costs time: most of all the large pods', which need what small one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from heapq import heappop, heappush
 from random import Random
 from typing import Final, NamedTuple
 
 from bench.density.cluster import Cluster
 from bench.density.filling import Stream
+from bench.density.moving import SHARE, Planner, PlannerOf
 from bench.density.schedulers import Scheduler
 from bench.results import Steady
 from topowise.pods import Needs
@@ -26,6 +27,8 @@ SETTLED: Final = 2
 MEASURED: Final = 3
 # Of the pods, those with the most CPUs.
 _LARGE: Final = 0.1
+# Ticks until it is looked again whether moves make room for one that waits.
+_PAUSE: Final = 5
 
 
 class Arrival(NamedTuple):
@@ -61,8 +64,20 @@ def large(needs: Sequence[Needs], counts: Sequence[int]) -> set[int]:
 class Churn:
     """One cluster and the scheduler that puts pods on it."""
 
-    def __init__(self, cluster: Cluster, scheduler: Scheduler, needs: Sequence[Needs], seed: int) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        scheduler: Scheduler,
+        needs: Sequence[Needs],
+        seed: int,
+        planner: Planner | None = None,
+        movable_for: Set[int] = frozenset(),
+    ) -> None:
         self._cluster, self._scheduler, self._needs = cluster, scheduler, needs
+        # For pods of these shapes others are moved.
+        self._planner, self._movable_for = planner, movable_for
+        self._not_before = 0
+        self.placed = self.moved = 0
         self._ties = Random(seed)
         self._ends: list[tuple[int, int]] = []
         self._waiting: dict[int, Arrival] = {}
@@ -73,7 +88,7 @@ class Churn:
 
     def come(self, number: int, arrival: Arrival) -> None:
         """It is placed at once, or waits."""
-        if not self._placed(number, arrival, arrival.at):
+        if not self._placed(number, arrival, arrival.at) and not self._placed_by_moves(number, arrival, arrival.at):
             self._waiting[number] = arrival
 
     def end(self, now: int) -> None:
@@ -81,10 +96,15 @@ class Churn:
         if not self._ends or self._ends[0][0] > now:
             return
         while self._ends and self._ends[0][0] <= now:
-            self._cluster.remove(str(heappop(self._ends)[1]))
+            uid = str(heappop(self._ends)[1])
+            self._cluster.remove(uid)
+            if self._planner is not None:
+                self._planner.drop(uid)
         self._stuck.clear()
         for number, arrival in list(self._waiting.items()):
-            if self._placed(number, arrival, now):
+            if self._placed(number, arrival, now) or (
+                now >= self._not_before and self._placed_by_moves(number, arrival, now)
+            ):
                 del self._waiting[number]
 
     def stop(self, now: int) -> None:
@@ -99,12 +119,32 @@ class Churn:
         if not best:
             self._stuck.add(arrival.shape)
             return False
-        if not self._cluster.send(needs, self._ties.choice(best), str(number)).admitted:
+        node = self._ties.choice(best)
+        if not self._cluster.send(needs, node, str(number)).admitted:
             self.refused += 1
             return False
         heappush(self._ends, (now + arrival.ticks, number))
         self.waited[number] = now - arrival.at
+        self.placed += 1
+        if self._planner is not None:
+            self._planner.put(str(number), arrival.shape, node)
         return True
+
+    def _placed_by_moves(self, number: int, arrival: Arrival, now: int) -> bool:
+        """Whether the pod is placed once others have been moved; those that wait are not looked at at every tick."""
+        allowed = int(SHARE * self.placed) - self.moved
+        if self._planner is None or arrival.shape not in self._movable_for or allowed < 1:
+            return False
+        self._not_before = now + _PAUSE
+        moves = self._planner.moves(arrival.shape, allowed)
+        for uid, shape, node in moves:
+            self._cluster.remove(uid)
+            self._planner.drop(uid)
+            self.moved += 1
+            assert self._cluster.send(self._needs[shape], node, uid).admitted, f"{uid} was refused on {node}"
+            self._planner.put(uid, shape, node)
+        self._stuck.discard(arrival.shape)
+        return bool(moves) and self._placed(number, arrival, now)
 
 
 def keep_busy(
@@ -115,11 +155,13 @@ def keep_busy(
     seed: int,
     bound: int,
     device: str,
+    planner: PlannerOf | None = None,
 ) -> Steady:
-    """What became of the pods that came once the cluster had settled."""
+    """What became of the pods that came once the cluster had settled. With a planner pods are moved for large ones."""
     listed, mean = arrivals(counts, seed, bound)
-    since = SETTLED * mean
-    churn, cpus, devices = Churn(cluster, scheduler, needs, seed), 0.0, 0.0
+    since, big = SETTLED * mean, large(needs, counts)
+    planned = None if planner is None else planner(cluster.kubelets)
+    churn, cpus, devices = Churn(cluster, scheduler, needs, seed, planned, big), 0.0, 0.0
     for number, arrival in enumerate(listed):
         churn.end(arrival.at)
         churn.come(number, arrival)
@@ -128,7 +170,6 @@ def keep_busy(
             devices += cluster.share(device)
     churn.stop(listed[-1].at)
     measured = [number for number, arrival in enumerate(listed) if arrival.at >= since]
-    big = large(needs, counts)
     of_large = [churn.waited[number] for number in measured if listed[number].shape in big]
     of_all = [churn.waited[number] for number in measured]
     return Steady(
@@ -139,6 +180,7 @@ def keep_busy(
         refused=churn.refused,
         cpus=round(cpus / len(measured), 4),
         devices=round(devices / len(measured), 4),
+        moved=round(churn.moved / churn.placed, 4),
     )
 
 

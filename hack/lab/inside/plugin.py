@@ -139,7 +139,7 @@ def register(resource: str, endpoint: str) -> None:
             request_serializer=lambda sent: sent.SerializeToString(),
             response_deserializer=KINDS["Empty"].FromString,
         )
-        call(request, timeout=5)
+        call(request, timeout=30)
 
 
 def serve(resource: str, plugin: Plugin) -> None:

@@ -89,20 +89,17 @@ def idle(lab: Lab) -> Part:
     # What made the objects settle may be followed by a last change, of a condition of a pod say.
     time.sleep(5)
     before = {name: lab.reports.objects[name]["metadata"]["resourceVersion"] for name in lab.guests}
-    cpu = {name: _exporter(lab, name).get("process_cpu_seconds_total", 0.0) for name in lab.guests}
     start = time.time()
     time.sleep(_IDLE_S)
     writes = len(lab.reports.since(start))
     seconds = time.time() - start
     problems = [] if writes == 0 else [f"{writes} writes of objects, expected none"]
     figures: dict[str, Any] = {"seconds": round(seconds), "writes": writes}
-    for name in lab.guests:
-        used = _exporter(lab, name).get("process_cpu_seconds_total", 0.0) - cpu[name]
-        figures[f"CPU of the exporter on {name}, % of a core under {lab.plan.accelerator}"] = round(
-            100 * used / seconds, 1
-        )
-        if lab.reports.objects[name]["metadata"]["resourceVersion"] != before[name]:
-            problems.append(f"the object of {name} has another resourceVersion")
+    problems += [
+        f"the object of {name} has another resourceVersion"
+        for name in lab.guests
+        if lab.reports.objects[name]["metadata"]["resourceVersion"] != before[name]
+    ]
     return Part("Nothing is written while nothing happens", not problems, figures, tuple(problems))
 
 

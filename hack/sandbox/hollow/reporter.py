@@ -112,8 +112,8 @@ class Reporter:
 
     @property
     def is_current(self) -> bool:
-        """Whether the published object tells what the node holds."""
-        return not (self._stale.is_set() or self._is_writing)
+        """Whether the published object tells what the node holds, and has no doubt of it."""
+        return not (self._stale.is_set() or self._is_writing or self._looker.doubts)
 
     def note(self) -> None:
         """The kubelet shows something else than before."""

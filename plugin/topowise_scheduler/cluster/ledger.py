@@ -47,6 +47,9 @@ _MAX_ASKED: Final = 10_000
 _MAX_ASKED_SIZE: Final = 32 << 20
 # Longer than a list of all pods may be on its way: one that we have bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
+# Of a gang kube-scheduler asks about one pod after the other, and then binds all or nobody at once: nothing says that
+# it was nobody.
+_GANG_S: Final = 0.6
 # Who has bound a pod past us within this time may do it again at any moment.
 _ALONE_S: Final = 600.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
@@ -63,6 +66,14 @@ _AS_IT_COMES: Final = Settings()
 _ENDS: Final = {True: "nomination_honoured", False: "nomination_elsewhere"}
 # Admissions to try orders with, of pods that somebody else binds: all orders of four pods take 64.
 _MAX_ORDERS: Final = 64
+
+
+class _Gang(msgspec.Struct):
+    """Pods that kube-scheduler decides together: who was asked about in this try, and the last of them when."""
+
+    asked: set[str] = msgspec.field(default_factory=set)
+    last: str = ""
+    at: float = 0.0
 
 
 class Ledger:
@@ -100,6 +111,7 @@ class Ledger:
         """By uid, pods that a kubelet has refused and that are still there."""
         self._asked: dict[str, PodRecord] = {}
         self._asked_size = 0
+        self._gangs: dict[str, _Gang] = {}
         self._waiting: dict[str, PodRecord] = {}
         self._began_to_wait = 0
         self._known: set[str] = set()
@@ -403,10 +415,23 @@ class Ledger:
         self._forget_asked(record.uid)
         self.queue.drop(record.uid)
         self.nominations.asked(record)
+        if record.group:
+            self._ask_gang(record)
         self._asked[record.uid] = record
         self._asked_size += _size(record)
         while len(self._asked) > _MAX_ASKED or self._asked_size > _MAX_ASKED_SIZE:
             self._forget_asked(next(iter(self._asked)))
+
+    def _ask_gang(self, record: PodRecord) -> None:
+        """Somebody of a gang is asked about. Once all were, it begins anew: what the try before has taken is free, as
+        kube-scheduler has given it up without a word."""
+        gang = self._gangs.setdefault(record.group, _Gang())
+        if record.uid in gang.asked and record.uid != gang.last:
+            for uid in gang.asked:
+                self.unreserve(uid)
+            gang.asked.clear()
+        gang.asked.add(record.uid)
+        gang.last, gang.at = record.uid, self._clock()
 
     def _forget_asked(self, uid: str) -> None:
         record = self._asked.pop(uid, None)
@@ -438,7 +463,7 @@ class Ledger:
             return
         # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
         is_as_judged = judged_at >= self._changes.at(name)
-        until = self._clock() + self._reservation_s
+        until = self._clock() + (min(_GANG_S, self._reservation_s) if record.group else self._reservation_s)
         self._move(record, msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until), needs=needs)
         if is_as_judged:
             node_state.note_judged(record.uid)
@@ -585,11 +610,19 @@ class Ledger:
         strangers = [uid for uid in self._strangers.nobodies(now) if self._pods.of(uid).state is State.RESERVED]
         if strangers:
             log.warning("Reservations dropped, no watch has brought their pods", extra=kv(pods=len(strangers)))
-        late = strangers + [uid for uid in self._pods.expired(now) if uid not in strangers]
+        self._gangs = {name: gang for name, gang in self._gangs.items() if gang.at + _GANG_S > now}
+        late = strangers + [
+            uid for uid in self._pods.expired(now) if uid not in strangers and not self._is_decided(uid)
+        ]
         for uid in late:
             self.unreserve(uid)
         self._events["reservation_expired"] += len(late)
         return len(late)
+
+    def _is_decided(self, uid: str) -> bool:
+        """Whether the pod is of a gang that is being decided."""
+        record = self._asked.get(uid)
+        return record is not None and record.group in self._gangs
 
     @property
     def open_reservations(self) -> int:

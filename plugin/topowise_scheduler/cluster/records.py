@@ -54,6 +54,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     has taken on, `runs` one whose containers have started. `started` is RFC 3339. `tried`: kube-scheduler has found no
     node for it; `leaving`: it is being deleted; `nominated_by_us`: this project did so (nominations.py). `asks` is only
     known of a pending pod that may be nominated.
+    `group` names the pods that kube-scheduler decides with this one, as a gang.
     """
 
     uid: str
@@ -79,6 +80,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     leaving: bool = False
     nominated_by_us: bool = False
     asks: Asks | None = None
+    group: str = ""
 
     @property
     def needs(self) -> pods.Needs | None:
@@ -156,6 +158,7 @@ class Records:
             nominated_by_us=_is_ours(meta.annotations, status),
             refusal=status.reason if stage == "ended" and status.reason in KUBELET_REFUSALS else "",
             problem=problem,
+            group=_group(pod),
         )
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
@@ -240,6 +243,11 @@ def _too_large(spec: pods.Spec) -> str:
         ]
     )
     return f"at most {_MAX_AMOUNTS} amounts in its containers, it has {amounts}" if amounts > _MAX_AMOUNTS else ""
+
+
+def _group(pod: pods.Pod) -> str:
+    group = pod.spec.schedulingGroup
+    return sys.intern(f"{pod.metadata.namespace}/{group.podGroupName}") if group is not None else ""
 
 
 def _was_refused(status: pods.Status) -> bool:

@@ -25,6 +25,7 @@ from topowise_scheduler.extender import http
 log = logging.getLogger(__name__)
 
 _TICK_S: Final = 1.0
+_EXPIRIES: Final = 4
 _FREEZE_S: Final = 0.1
 
 
@@ -86,5 +87,8 @@ async def _freeze(not_synced: Callable[[], str | None]) -> None:
 
 async def _tick(ledger: Ledger) -> None:
     while True:
-        await asyncio.sleep(_TICK_S)
+        # Room that nobody will take is not to be kept from others until the next tick.
+        for _ in range(_EXPIRIES):
+            await asyncio.sleep(_TICK_S / _EXPIRIES)
+            ledger.expire()
         await sliced(ledger.ticking())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import json
 import shutil
 import subprocess
@@ -90,3 +91,20 @@ def test_the_exporter_can_read_what_it_needs_and_write_nothing(tmp_path: Path) -
     said = attacked(tmp_path, "confined")
     assert [said.pop(name) for name in READING] == ["done", "done"]
     assert set(said.values()) <= {"Permission denied", "Read-only file system"}, said
+
+
+# Seen on a real node: without events, as pyudev starts a program to find the library.
+EVENTS = """
+from topowise_exporter.__main__ import confine
+from topowise_exporter.triggers import Trigger, Uevents
+
+confine()
+with Uevents(Trigger())._monitor() as monitor:
+    print("no events" if monitor is None else "events")
+"""
+
+
+@pytest.mark.skipif(ctypes.util.find_library("udev") is None, reason="no libudev here")
+def test_who_may_start_no_program_still_has_kernel_events() -> None:
+    done = subprocess.run([sys.executable, "-c", EVENTS], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "events", done.stderr

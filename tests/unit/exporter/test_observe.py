@@ -174,8 +174,7 @@ class Node:
 
     def write(self, cpus: dict[str, dict[str, str]], memory: dict[str, int] | None = None) -> None:
         """The state files: CPUs of containers, and bytes of each pod's container c on NUMA node 0."""
-        text = msgspec.json.encode({"policyName": "static", "defaultCpuSet": "0", "entries": cpus, "checksum": 0})
-        (self.root / "cpu_manager_state").write_bytes(text)
+        self.write_cpus(cpus)
         entries = {
             uid: {"c": [{"numaAffinity": [0], "type": "memory", "size": size}]} for uid, size in (memory or {}).items()
         }
@@ -184,6 +183,11 @@ class Node:
         nodes = {"0": {"numberOfAssignments": len(entries), "memoryMap": {"memory": table}, "cells": [0]}}
         text = msgspec.json.encode({"policyName": "Static", "machineState": nodes, "entries": entries, "checksum": 0})
         (self.root / "memory_manager_state").write_bytes(text)
+
+    def write_cpus(self, cpus: dict[str, dict[str, str]]) -> None:
+        """Of the two files that of the CPU manager."""
+        text = msgspec.json.encode({"policyName": "static", "defaultCpuSet": "0", "entries": cpus, "checksum": 0})
+        (self.root / "cpu_manager_state").write_bytes(text)
 
     async def read(self, version: str | None) -> KubeletConfiguration:
         return self.config
@@ -387,6 +391,30 @@ async def test_cpus_of_a_finished_init_container_stay_with_a_pod_whose_container
     assert (found.pods, found.unlisted) == (node.listed, {"u": frozenset({3})})
     node.listed = ()
     assert (await node.observe()).unlisted == {}
+
+
+async def test_of_two_pods_whose_memory_is_alike_the_one_with_the_listed_cpus_lives(tmp_path: Path) -> None:
+    """The dead one's init container had more, which the kubelet gives back before it admits the next pod."""
+    node = Node(tmp_path)
+    node.write({})
+    await node.observe()
+    blocks = {"dead": {"setup": 40, "c": 10}, "alive": {"c": 10}}
+    entries = {
+        uid: {name: [{"numaAffinity": [0], "type": "memory", "size": size}] for name, size in held.items()}
+        for uid, held in blocks.items()
+    }
+    table = {"allocatable": 100, "reserved": 60, "free": 40}
+    nodes = {"0": {"numberOfAssignments": 3, "memoryMap": {"memory": table}, "cells": [0]}}
+    state = {"policyName": "Static", "machineState": nodes, "entries": entries, "checksum": 0}
+    (tmp_path / "memory_manager_state").write_bytes(msgspec.json.encode(state))
+    node.write_cpus({"alive": {"c": "2"}})
+    for uid in blocks:
+        (tmp_path / "pods" / uid).mkdir()
+    node.listed = (holding("p", {2}, 10),)
+    found = await node.observe()
+    assert found.pods == node.listed
+    assert found.free_memory is not None
+    assert found.free_memory.free == {(0, "memory"): 90}
 
 
 async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -122,6 +123,14 @@ def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
         assert text in page
 
 
+def test_parts_that_were_not_run_again_stay_in_the_result() -> None:
+    earlier = found(Part("A", False, key="a"), Part("B", True, {"pods": 1}, key="b"))
+    later = Results("2030-01-02", "abd", "", {}, {}, (Part("A", True, key="a"),), ("b", "c"))
+    whole = results.merged(earlier, later)
+    assert [(part.name, part.passed) for part in whole.parts] == [("B", True), ("A", True)]
+    assert whole.not_run == ("c",)
+
+
 def test_percentiles() -> None:
     values = [float(value) for value in range(1, 21)]
     assert (results.percentile(values, 0.5), results.percentile(values, 0.9), results.percentile([], 0.5)) == (
@@ -129,3 +138,9 @@ def test_percentiles() -> None:
         19,
         0,
     )
+
+
+def test_the_page_is_what_the_recorded_run_makes() -> None:
+    repository = Path(__file__).parents[3]
+    recorded = results.read(repository / pages.RECORDED)
+    assert (repository / pages.PAGE).read_text() == pages.page(recorded)

@@ -35,15 +35,23 @@
   function swap(id, text) {
     const element = $(id);
     if (!element) return;
-    const focused = element.contains(document.activeElement) ? document.activeElement : null;
-    const key = focused && keyOf(focused);
     const scrolled = element.querySelector(".picture")?.scrollLeft || 0;
     element.replaceChildren(...inContext(element, text));
     if (element.querySelector(".picture")) element.querySelector(".picture").scrollLeft = scrolled;
     if (element === panel) showPanel(text);
-    const again = key && same(element, key, focused.dataset[key]);
-    if (again) again.focus({ preventScroll: true });
-    else if (focused && focused !== element && element === panel) element.focus({ preventScroll: true });
+  }
+
+  function swapAll(parts) {
+    const focused = document.activeElement;
+    const within = focused.closest("section, aside");
+    const key = keyOf(focused);
+    for (const [id, [tag, text]] of Object.entries(parts)) {
+      tags[id] = tag;
+      swap(id, text);
+    }
+    if (focused.isConnected || !within) return;
+    const again = (key && same(within, key, focused.dataset[key])) || (within === panel && !panel.hidden ? panel : null);
+    again?.focus({ preventScroll: true });
   }
 
   function asked() {
@@ -65,10 +73,7 @@
       ahead = reply.now - Date.now() / 1000;
       nodes = reply.nodes;
       view.resource = reply.resource;
-      for (const [id, [tag, text]] of Object.entries(reply.parts)) {
-        tags[id] = tag;
-        swap(id, text);
-      }
+      swapAll(reply.parts);
       if (document.activeElement !== form.elements.resource) form.elements.resource.value = view.resource;
       rove();
       say(reply.problem ? "not ready" : "live", reply.problem ? "not ready" : "live");

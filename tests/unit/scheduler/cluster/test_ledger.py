@@ -405,3 +405,52 @@ def test_a_pod_that_was_asked_about_and_is_deleted_before_its_bind_is_forgotten(
     assert service.ledger.remembered(asked.uid) is asked
     service.ledger.drop_pod(asked.uid)
     assert service.ledger.remembered(asked.uid) is None
+
+
+def ask_gang(service: Service, *names: str, cpu: str = "1") -> list[bool]:
+    """kube-scheduler asks about each member of a gang in turn, and goes on as if it were there if it fits."""
+    fits = []
+    for name in names:
+        document = pod(name, cpu, schedulingGroup={"podGroupName": "gang"})
+        service.put(document)
+        asked = service.answers.question(pods.decode(msgspec.json.encode(document)), ["n1"])
+        fits.append(service.answers.verdicts(asked).outcomes.tolist() == [1])
+        if fits[-1]:
+            service.answers.expect(asked, 0)
+    return fits
+
+
+def test_room_of_a_gang_is_kept_while_it_is_decided_and_not_for_long_after() -> None:
+    """kube-scheduler asks about each member and then binds all or nobody; nothing tells which."""
+    service = Service()
+    service.report(exact(kubelet()))
+    for name in ("a", "b", "c"):
+        ask_gang(service, name)
+        # Longer than the first would be kept for if nobody of its gang was asked about.
+        service.clock.now += 0.4
+        service.ledger.expire()
+    assert service.ledger.open_reservations == 3
+    service.clock.now += 0.3
+    service.ledger.expire()
+    assert service.ledger.open_reservations == 0
+    assert sum(service.free("n1")) == 7
+
+
+def test_a_gang_that_is_tried_again_at_once_is_not_in_its_own_way() -> None:
+    """Three CPUs and four: of a gang of three pods of three CPUs two fit, again and again."""
+    service = Service()
+    service.report(exact(kubelet()))
+    for names in (("a", "b", "c"), ("a", "b", "c"), ("b", "a", "c")):
+        assert ask_gang(service, *names, cpu="3") == [True, True, False], names
+    assert service.ledger.open_reservations == 2
+    service.ledger.check()
+
+
+def test_what_a_gang_has_left_is_free_for_others_within_a_second() -> None:
+    service = Service()
+    service.report(exact(kubelet()))
+    ask_gang(service, "a", "b", "c", cpu="3")
+    assert service.fits(pod("other", "3"), "n1") == []
+    service.clock.now += 0.75
+    service.ledger.expire()
+    assert service.fits(pod("other", "3"), "n1") == ["n1"]

@@ -131,15 +131,18 @@ def test_zones_without_anything_do_not_count_against_the_policy(topology_of: Top
     assert not node.fork().admit(pod_of("a", {"cpu": "5", "memory": "1Gi"})).admitted
 
 
-def test_a_device_near_a_node_that_was_left_out_makes_it_counts() -> None:
-    """Its list came after the machine; sums are what is left."""
+def test_a_device_near_a_node_that_was_left_out_brings_the_node_back() -> None:
+    """Which NUMA nodes of many are modelled goes by the devices near them."""
     bare = tuple(NumaNode(number, 0, (), {}) for number in range(2, 34))
     base = machine()
     wide = Machine(numa=(*(msgspec.structs.replace(one, distances=None) for one in base.numa), *bare))
     options = {"max-allowable-numa-nodes": "64"}
     config = configuration(topologyManagerPolicyOptions=options)
     topology = exported(wide, config, Kubelet(wide, config))
-    assert report.read(topology, "v1.34.1").precision == "exact"
+    found = report.read(topology, "v1.34.1")
+    assert found.precision == "exact"
+    assert 33 not in found.empty.node_ids
     devices = nrt.Attribute("topowise.io/devices", '{"x.io/gpu":{"33":["gpu0"]}}')
     found = report.read(msgspec.structs.replace(topology, attributes=(*(topology.attributes or ()), devices)))
-    assert found.precision == "counts"
+    assert found.precision == "exact"
+    assert 33 in found.empty.node_ids
