@@ -140,19 +140,8 @@ class Requeuer:
     def _steps(self) -> Iterator[PodRecord | None]:
         """The same with steps of a millisecond in between, at which others may run."""
         self._tick += 1
-        if self._allowance < 1:
-            # Nobody can be requeued, so nobody is judged.
-            return
-        ledger, now = self._ledger, self._clock()
-        improved, began = ledger.take_improved(), ledger.began_to_wait
-        if not improved and began == self._began and now < self._rests_until:
-            return
-        self._began, self._rests_until = began, 0.0
-        self._note(improved, now)
-        self._requeued = {uid: requeued for uid, requeued in self._requeued.items() if uid in ledger.waiting}
-        if not ledger.waiting:
-            self._open.clear()
-        if not (self._open or self._recent):
+        # Nobody is judged who cannot be requeued.
+        if self._allowance < 1 or not self._has_news():
             return
         groups: _Groups = {}
         for _ in self._sort(groups):
@@ -165,38 +154,45 @@ class Requeuer:
         if not self._open:
             self._rests_until = float("inf")
             return
-        names, since = list(self._open), np.array(list(self._open.values()))
+        yield from self._try_all(groups)
+
+    def _has_news(self) -> bool:
+        """Whether anything has changed since all that wait were tried, for anybody who waits."""
+        ledger, now = self._ledger, self._clock()
+        improved, began = ledger.take_improved(), ledger.began_to_wait
+        if not improved and began == self._began and now < self._rests_until:
+            return False
+        self._began, self._rests_until = began, 0.0
+        self._note(improved, now)
+        self._requeued = {uid: requeued for uid, requeued in self._requeued.items() if uid in ledger.waiting}
+        if not ledger.waiting:
+            self._open.clear()
+        return bool(self._open or self._recent)
+
+    def _try_all(self, groups: _Groups) -> Iterator[PodRecord | None]:
+        """The groups that are due on the nodes that are open, those first that were not tried for longest."""
+        now, names = self._clock(), list(self._open)
+        since = np.array(list(self._open.values()))
+        # In which tick a group was tried that these nodes are of use for.
+        of_use = np.array([self._of_use.get(name, 0) for name in names])
         newest = int(since.max())
         due = [key for key in groups if self._tried[key] < newest or self._is_ready(key, groups[key], now)]
         due.sort(key=self._tried.__getitem__)
         # One pod of a shape for each node that takes it: the first may fill it.
         room: dict[bytes, int] = {}
-        # In which tick a group was tried that these nodes are of use for.
-        of_use = np.array([self._of_use.get(name, 0) for name in names])
         tried = 0
         for key in due[:_MAX_GROUPS]:
             if self._allowance < 1:
                 break
-            group = groups[key]
-            for _ in self._prepare(group[0], names):
+            for _ in self._prepare(groups[key][0], names):
                 yield None
-            fits = self._fits(group[0], names)
-            shape = group[0].shape
-            room.setdefault(shape, int(fits.sum()))
-            for record in group:
-                if not room[shape] or self._allowance < 1:
-                    break
-                requeued = self._requeued.get(record.uid, _NEVER)
-                if requeued.not_before <= now and bool((fits & (since > requeued.tick)).any()):
-                    pause = min(_LONGEST_PAUSE_S, 2 * requeued.pause)
-                    self._requeued[record.uid] = _Requeued(self._tick, now + requeued.pause, pause)
-                    self._allowance -= 1
-                    room[shape] -= 1
-                    yield record
+            fits = self._fits(groups[key][0], names)
+            room.setdefault(groups[key][0].shape, int(fits.sum()))
+            yield from self._choose(groups[key], fits, since, room)
             # Only now: a caller that could not requeue the pod comes back to the group.
             self._tried[key] = self._tick
             tried += 1
-            last = min(self._requeued.get(record.uid, _NEVER).tick for record in group)
+            last = min(self._requeued.get(record.uid, _NEVER).tick for record in groups[key])
             self._useful.discard(key)
             if (later := fits & (since > last)).any():
                 self._useful.add(key)
@@ -205,9 +201,27 @@ class Requeuer:
         if tried == len(due):
             ready = [self._requeued.get(one.uid, _NEVER).not_before for key in self._useful for one in groups[key]]
             self._rests_until = min(ready, default=float("inf"))
-        # A node that every group was tried on is of no use before it changes, but to those who wait for their turn.
+        self._close(dict(zip(names, of_use.tolist(), strict=True)))
+
+    def _choose(
+        self, group: list[PodRecord], fits: NDArray[np.bool_], since: NDArray[np.int64], room: dict[bytes, int]
+    ) -> Iterator[PodRecord]:
+        """Pods of a group for which a node is open that was not when they were requeued last."""
+        now, shape = self._clock(), group[0].shape
+        for record in group:
+            if not room[shape] or self._allowance < 1:
+                return
+            requeued = self._requeued.get(record.uid, _NEVER)
+            if requeued.not_before <= now and bool((fits & (since > requeued.tick)).any()):
+                pause = min(_LONGEST_PAUSE_S, 2 * requeued.pause)
+                self._requeued[record.uid] = _Requeued(self._tick, now + requeued.pause, pause)
+                self._allowance -= 1
+                room[shape] -= 1
+                yield record
+
+    def _close(self, useful: dict[str, int]) -> None:
+        """A node that every group was tried on is of no use before it changes, but to those who wait for their turn."""
         oldest = min(self._tried.values())
-        useful = dict(zip(names, of_use.tolist(), strict=True))
         self._open = {name: at for name, at in self._open.items() if at > oldest or useful.get(name, 0) >= oldest}
         self._of_use = {name: useful[name] for name in self._open if useful.get(name, 0)}
 
