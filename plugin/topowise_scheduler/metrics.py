@@ -30,8 +30,13 @@ class Counts(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Called at every scrape."""
-        ledger, engine = self._ledger, self._ledger.engine
-        events = ledger.events
+        yield from self._states()
+        yield from self._decisions()
+        yield from self._duties()
+        yield from self._engine_caches()
+
+    def _states(self) -> Iterator[Metric]:
+        ledger = self._ledger
         yield _gauge("nodes", "Nodes of the cluster.", len(ledger.known))
         yield _gauge("reported_nodes", "Nodes that an exporter has reported.", len(ledger.reported()))
         yield _kubelets(ledger)
@@ -44,6 +49,9 @@ class Counts(Collector):
         yield _gauge("uncertain_pods", "Bound pods that may lie elsewhere than predicted.", ledger.possible.pods)
         yield _gauge("waiting_pods", "Pending pods that were refused here.", len(ledger.waiting))
         yield _gauge("quarantines", "Pairs of node and shape that a kubelet has refused.", ledger.quarantines)
+
+    def _decisions(self) -> Iterator[Metric]:
+        events = self._ledger.events
         yield _counter(
             "verdicts",
             'Verdicts on nodes by the words of the refusal; "fits" for none.',
@@ -81,6 +89,9 @@ class Counts(Collector):
             "why",
             {"expired": events["reservation_expired"], "conflict": events["bind_conflict"]},
         )
+
+    def _duties(self) -> Iterator[Metric]:
+        ledger, events = self._ledger, self._ledger.events
         yield _counter("requeued_pods", "Pods that were requeued for new room.", "", {"": events["requeued"]})
         yield _gauge(
             "nominated_pods", "Pods that we have nominated and that are not bound yet.", len(ledger.nominations)
@@ -118,6 +129,9 @@ class Counts(Collector):
             "",
             {"": events["evicted_for_room"]},
         )
+
+    def _engine_caches(self) -> Iterator[Metric]:
+        engine = self._ledger.engine
         yield _counter(
             "model_runs",
             "Verdicts that the arrays could not give and the one-node model gave, by cause.",
