@@ -165,8 +165,8 @@ async def test_the_plugin_reads_v1alpha1_where_v1alpha2_is_not_served(
     assert status == 0, err
     assert out.splitlines()[1].split()[:4] == ["n1", "single-numa-node", "pod", "counts"]
     status, out, err = await ask(server, tmp_path, "nodes", "-o", "json")
-    assert json.loads(out)["items"][0]["apiVersion"] == "topology.node.k8s.io/v1alpha1"
+    assert [(one["node"], one["precision"]) for one in json.loads(out)] == [("n1", "counts")]
     status, out, err = await ask(server, tmp_path, "node", "n1", "-o", "json")
-    assert (status, json.loads(out)["metadata"]["name"]) == (0, "n1"), err
+    assert (status, json.loads(out)["node"]) == (0, "n1"), err
     status, _, err = await ask(server, tmp_path, "node", "n2")
-    assert (status, err) == (2, "error: node n2: expected the name of a reported node: n1\n")
+    assert (status, err) == (2, "error: node n2: no such node is reported, expected the name of a reported node: n1\n")
