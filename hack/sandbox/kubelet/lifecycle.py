@@ -72,6 +72,9 @@ class Lifecycle:
         # None: a list has been told in full.
         self._events: asyncio.Queue[tuple[EventType, pods.Pod] | None] = asyncio.Queue()
         self._loop = asyncio.Lock()
+        # Between two processes nobody admits, ends or buries a pod.
+        self._up = asyncio.Event()
+        self._up.set()
         self._known: dict[str, pods.Pod] = {}
         self._assigned: set[str] = set()
         self._is_synced = False
@@ -130,6 +133,7 @@ class Lifecycle:
     async def restart(self, startup: Startup) -> None:
         """The kubelet goes down between two pods, and the next process starts; containers run on meanwhile."""
         async with self._loop:
+            self._up.clear()
             self.history.append((asyncio.get_running_loop().time(), "kubelet restarts"))
             active = [pod for uid, pod in self._known.items() if self.node.runs(uid)]
             self.node.is_blind = True
@@ -144,6 +148,7 @@ class Lifecycle:
                         life.cancel()
                     self._spawn(self._report(pod, _failed(decision)), f"{pod.metadata.name} fails")
             self.node.forget_restored()
+            self._up.set()
 
     async def run(self) -> None:
         """Takes one change after the other until cancelled."""
@@ -159,6 +164,7 @@ class Lifecycle:
                     self.node.forget_restored()
                     self._is_synced = True
                 else:
+                    await self._up.wait()
                     await self._take(*change)
                 self._moving -= 1
         finally:
@@ -289,6 +295,7 @@ class Lifecycle:
         self._spawn(self._stop(pod, buries=buries), f"{pod.metadata.name} ends")
 
     async def _stop(self, pod: pods.Pod, *, buries: bool) -> None:
+        await self._up.wait()
         if self.node.runs(pod.metadata.uid):
             await asyncio.sleep(self._random.uniform(*self._pace.stop))
             await self._release(pod)

@@ -218,3 +218,21 @@ async def test_a_restarted_node_holds_what_it_held(server: ApiServer, slow: Flee
     assert node.kubelet.holdings().unhealthy
     await assert_eventually(lambda: not node.kubelet.holdings().unhealthy)
     assert node.kubelet.holdings() == before
+
+
+async def test_a_pod_that_is_deleted_while_its_kubelet_restarts_ends_afterwards(
+    server: ApiServer, api: Api, slow: Fleet
+) -> None:
+    """Who buries it is the next process; else it would be admitted again, and be held by nobody for ever."""
+    make(server, "p", "6")
+    await assert_eventually(lambda: phase(server, "p") == "Running")
+    node = slow.nodes["n"]
+    restarting = asyncio.create_task(node.restart(Startup(blind=(0.3, 0.3))))
+    await assert_eventually(lambda: node.kubelet.is_blind)
+    await api.request("DELETE", "/api/v1/namespaces/default/pods/p")
+    await asyncio.sleep(0.1)
+    assert phase(server, "p") == "Running"
+    await restarting
+    await assert_eventually(lambda: phase(server, "p") is None)
+    await assert_eventually(lambda: node.kubelet.holdings().pods == ())
+    assert not node.lifecycle.is_busy
