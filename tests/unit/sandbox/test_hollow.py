@@ -235,4 +235,4 @@ async def test_a_pod_that_is_deleted_while_its_kubelet_restarts_ends_afterwards(
     await restarting
     await assert_eventually(lambda: phase(server, "p") is None)
     await assert_eventually(lambda: node.kubelet.holdings().pods == ())
-    assert not node.lifecycle.is_busy
+    await assert_eventually(lambda: not node.lifecycle.is_busy)
