@@ -137,13 +137,13 @@ async def test_a_refused_pod_is_deleted_after_an_event_if_somebody_makes_it_anew
     await refuse(api, service, "other-reason", reason="UnexpectedAdmissionError", **OWNED)
     assert service.ledger.events["refusal_TopologyAffinityError"] == 2
     async with running(RefusedPods(api, service.ledger).run):
-        await assert_eventually(lambda: _names(server) == {"bare", "other-reason"})
+        await assert_eventually(lambda: service.ledger.events["refused_pod_deleted"] == 1)
+    assert _names(server) == {"bare", "other-reason"}
     (event,) = server.store.objects("events.events.k8s.io")
     assert event["regarding"]["uid"] == uid
     assert event["note"].startswith("The kubelet of n1 refused the pod (Resources cannot be allocated).")
     order = [(entry.asked.method, entry.asked.path) for entry in server.log() if entry.asked.method != "GET"][-2:]
     assert order == [("POST", "/apis/events.k8s.io/v1/namespaces/default/events"), ("DELETE", f"{PODS}/owned")]
-    assert service.ledger.events["refused_pod_deleted"] == 1
 
 
 def _names(server: ApiServer) -> set[str]:

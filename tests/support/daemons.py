@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -14,16 +15,24 @@ import pytest
 import yaml
 
 from sandbox.apiserver import ApiServer
+from sandbox.apiserver.levers import Delay
 from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
 
 CRD = Path(__file__).parents[2] / "charts/topowise/crds/noderesourcetopologies.yaml"
 
 
+# Seconds by which every answer comes after what was asked for has happened, as beside a busy server. A test must not
+# take the one for the other: `LATE_ANSWERS=0.2 pytest tests/integration` tells.
+LATE = float(os.environ.get("LATE_ANSWERS", "0"))
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[ApiServer]:
     async with ApiServer(bookmark_every=0.5) as made:
         made.install_crds(CRD)
+        if LATE:
+            made.levers.pull(Delay(LATE, handled=True))
         yield made
 
 

@@ -131,14 +131,24 @@ class Cluster:
                 self.fleet.add(name, kind.machine, kind.config)
             await stack.enter_async_context(self.fleet)
             stack.push_async_callback(self._stop_schedulers)
+            stack.push_async_callback(self._kill_services)
             for number in range(self._pairs):
-                service = Service(f"service-{number}", self._kubeconfig, self._directory, **self._settings(number))
-                self.services.append(service)
-                stack.push_async_callback(service.kill)
-                await service.start()
+                self.services.append(self._service(number))
+                await self.services[number].start()
                 await self.start_scheduler(number)
             self._stack = stack.pop_all()
         return self
+
+    async def start_anew(self, extenders: list[Json] | None, settings: Json | None) -> None:
+        """The same nodes without a pod, and another first service and kube-scheduler."""
+        await self.stop_scheduler()
+        await self.service.kill()
+        await self.api.request("DELETE", PODS, query={"gracePeriodSeconds": "0"}, timeout=60)
+        await self.settle(300.0)
+        self._extenders, self._more = extenders, settings or {}
+        self.services[0] = self._service(0)
+        await self.service.start()
+        await self.start_scheduler()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
@@ -263,6 +273,9 @@ class Cluster:
         left_out = {one["metadata"]["name"]: self.takers(one) for one in await self.waiting()}
         assert not {name: takers for name, takers in left_out.items() if takers}
 
+    def _service(self, number: int) -> Service:
+        return Service(f"service-{number}", self._kubeconfig, self._directory, **self._settings(number))
+
     def _settings(self, number: int) -> Json:
         """What the configuration of a service says beside the usual."""
         if self._pairs == 1:
@@ -280,6 +293,10 @@ class Cluster:
     async def _stop_schedulers(self) -> None:
         for number in list(self.schedulers):
             await self.stop_scheduler(number)
+
+    async def _kill_services(self) -> None:
+        for service in self.services:
+            await service.kill()
 
     async def _clear(self) -> None:
         for path in self.cleared:

@@ -6,8 +6,8 @@
     curl $URL/sandbox/requests
 
 Actions with a matcher (`method`, `path`, `userAgent`, `count`, `seconds`): answer (`status`, `retryAfter`), delay
-(`delay`), drop (`handled`), stall, slowBody (`bytesPerSecond`). Actions that act at once: closeWatches (`path`,
-`userAgent`, `abort`), expireWindow (`resource`), down (`seconds`), up. `GET` lists the rules, `DELETE
+(`delay`, `handled`), drop (`handled`), stall, slowBody (`bytesPerSecond`). Actions that act at once: closeWatches
+(`path`, `userAgent`, `abort`), expireWindow (`resource`), down (`seconds`), up. `GET` lists the rules, `DELETE
 /sandbox/levers[/ID]` takes them away.
 """
 
@@ -97,7 +97,7 @@ def _action(body: Json) -> Action:
             case "answer":
                 return Answer(int(body["status"]), body.get("retryAfter"))
             case "delay":
-                return Delay(float(body["delay"]))
+                return Delay(float(body["delay"]), handled=bool(body.get("handled")))
             case "drop":
                 return Drop(handled=bool(body.get("handled")))
             case "stall":

@@ -7,6 +7,7 @@ called, and the registry never awaits, so every write is atomic.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
@@ -71,10 +72,14 @@ class Front:
         self._journal.count(asked)
         rate: int | None = None
         drop_after = False
+        late = 0.0
         for action in self._levers.take(asked):
             match action:
-                case Delay(seconds):
-                    await self._sender.sleep(seconds)
+                case Delay(seconds, handled):
+                    if handled:
+                        late += seconds
+                    else:
+                        await asyncio.sleep(seconds)
                 case Answer(status, retry_after):
                     return await self._sender.send(request, asked, _scripted(status, retry_after), rate)
                 case Drop(handled):
@@ -91,7 +96,7 @@ class Front:
         if isinstance(answer, WatchOptions):
             assert target.site is not None, "only a resource is watched"
             return await self._sender.stream(request, asked, self._registry.store, target.site, answer, rate)
-        return await self._sender.send(request, asked, answer, rate)
+        return await self._sender.send(request, asked, answer, rate, late)
 
     def open_watch(self, request: web.Request) -> Stream:
         """The stream that a watch would be answered with. Raises StatusError."""

@@ -31,9 +31,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Delay:
-    """Wait before handling."""
+    """Wait before handling; when `handled`, after the request took effect, so that only its answer is late."""
 
     seconds: float
+    handled: bool = False
 
 
 @dataclass(frozen=True)

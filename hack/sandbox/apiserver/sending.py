@@ -15,15 +15,12 @@ from sandbox.apiserver.watches import OpenStreams, Stream, WatchOptions
 
 
 class Sender:
-    """Sends, and logs what was sent. Rates are bytes a second, None for as fast as it goes."""
+    """Sends, and logs what was sent. Rates are bytes a second, None for as fast as it goes; `late` is in seconds."""
 
     def __init__(self, levers: Levers, journal: Journal, streams: OpenStreams) -> None:
         self._levers = levers
         self._journal = journal
         self._streams = streams
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
     def drop(self, request: web.Request, asked: Asked) -> web.Response:
         """Resets the connection. What is returned never gets onto the wire."""
@@ -33,9 +30,11 @@ class Sender:
         return web.Response()
 
     async def send(
-        self, request: web.Request, asked: Asked, response: web.Response, rate: int | None
+        self, request: web.Request, asked: Asked, response: web.Response, rate: int | None, late: float = 0.0
     ) -> web.StreamResponse:
         self._journal.note(asked, request.query_string, response.status)
+        if late:
+            await asyncio.sleep(late)
         return response if rate is None else await answers.slowly(request, response, rate)
 
     async def stream(
@@ -58,7 +57,7 @@ class Sender:
                     break
                 await response.write(piece)
                 if rate is not None:
-                    await self.sleep(len(piece) / rate)
+                    await asyncio.sleep(len(piece) / rate)
             await self._levers.until_moving(asked, lambda: stream.is_ended)
         finally:
             await pieces.aclose()

@@ -54,6 +54,15 @@ async def test_requests_are_delayed(server: ApiServer, client: Client) -> None:
     assert loop.time() - started >= 0.1
 
 
+async def test_a_late_answer_comes_after_the_write(server: ApiServer, client: Client) -> None:
+    server.levers.pull(Delay(60, handled=True), method="POST")
+    async with client.watch(CONFIGMAPS) as watch:
+        late = asyncio.create_task(client.call("POST", CONFIGMAPS, configmap("a")))
+        assert (await watch.about("a"))[0] == "ADDED"
+        assert not late.done()
+        late.cancel()
+
+
 async def test_a_dropped_request_has_no_effect(server: ApiServer, client: Client) -> None:
     server.levers.pull(Drop(), count=1)
     with pytest.raises(aiohttp.ClientError):
