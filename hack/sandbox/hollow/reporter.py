@@ -46,8 +46,6 @@ from topowise_exporter.publish.writer import Writer, same_topology
 log = logging.getLogger(__name__)
 
 _REPORTS: Final = 100
-# The exporter syncs without any event too.
-_INTERVAL_S: Final = 1.0
 
 
 class Reporting(msgspec.Struct, frozen=True):
@@ -55,7 +53,8 @@ class Reporting(msgspec.Struct, frozen=True):
 
     `sees`: "exporter" reads as our exporter does; "halves" publishes whatever the kubelet shows at the moment, as other
     exporters do, and also ours up to 0.9. What is `published` beyond amounts; the other exporters have no holdings.
-    `numatopology`: Volcano's object is written too.
+    `numatopology`: Volcano's object is written too. `interval`: seconds without any event, after which it is synced all
+    the same; thousands of nodes that do so take the cores from what is measured.
     """
 
     wait: Seconds = (0.2, 0.2)
@@ -63,6 +62,7 @@ class Reporting(msgspec.Struct, frozen=True):
     sees: Literal["exporter", "halves"] = "exporter"
     published: Publishing = Publishing()
     numatopology: bool = False
+    interval: float = 1.0
 
 
 class Reporter:
@@ -126,7 +126,7 @@ class Reporter:
             wait = self._random.uniform(*self._reporting.wait)
             # Not wait_for: that of Python 3.11 drops a cancellation that comes as the node changes.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(_INTERVAL_S, wait)):
+                async with asyncio.timeout(max(self._reporting.interval, wait)):
                     await self._stale.wait()
             if self._stale.is_set():
                 await asyncio.sleep(wait)
