@@ -6,13 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from burst.nodes import KINDS
 from daemons import assert_eventually
-from real_cluster import ASSETS, MISSING, PODS, SCHEDULER, Cluster, control_plane
+from real_cluster import ASSETS, MISSING, PODS, Cluster, control_plane, pod
 from sandbox.controlplane import ControlPlane
 from topowise.errors import ApiError
 
@@ -46,17 +45,6 @@ async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]
         except ApiError:
             pytest.skip("this API server has no scheduling.k8s.io/v1alpha2")
         yield made
-
-
-def pod(name: str, cpu: str, **spec: Any) -> dict[str, Any]:
-    amounts = {"cpu": cpu, "memory": "1Gi"}
-    container = {"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 1, "containers": [container], **spec},
-    }
 
 
 async def gang(cluster: Cluster, name: str, cpu: str) -> None:

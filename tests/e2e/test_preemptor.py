@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from burst.nodes import KINDS
-from real_cluster import ASSETS, MISSING, SCHEDULER, Cluster, control_plane
+from real_cluster import ASSETS, MISSING, Cluster, control_plane, pod
 from sandbox.controlplane import ControlPlane
 
 if ASSETS is None:
@@ -37,17 +37,6 @@ def plane() -> Iterator[ControlPlane]:
 async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
     async with WithPreemptor(plane, tmp_path, [("n0", KINDS["small-single"])]) as made:
         yield made
-
-
-def pod(name: str, cpu: str, **spec: Any) -> dict[str, Any]:
-    amounts = {"cpu": cpu, "memory": "1Gi"}
-    container = {"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 1, "containers": [container], **spec},
-    }
 
 
 async def test_one_lesser_pod_makes_way_and_the_pod_that_waited_runs(cluster: Cluster) -> None:

@@ -64,6 +64,18 @@ def control_plane(**options: Sequence[str]) -> Iterator[ControlPlane]:
         yield running
 
 
+def pod(name: str, cpu: str, **spec: Any) -> Json:
+    """Guaranteed, with one container of whole CPUs; `spec` is what it says beside."""
+    amounts = {"cpu": cpu, "memory": "1Gi"}
+    container = {"name": "app", "image": "none", "resources": {"requests": amounts, "limits": amounts}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 1, "containers": [container], **spec},
+    }
+
+
 class Cluster:
     """An async context. `pairs` is how many replicas there are, each a service with a kube-scheduler of its own, of
     which a lease chooses one; `extenders` is what kube-scheduler's configuration has instead of the services,

@@ -6,8 +6,8 @@ import asyncio
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from topowise import files
 from topowise.errors import ConfigError
@@ -23,7 +23,7 @@ from topowise_scheduler.leader.requeue import Requeuer
 from topowise_scheduler.leader.startup_taint import StartupTaint
 from topowise_scheduler.leader.waiting_pods import WaitingPods
 
-Work = Callable[[], Awaitable[None]]
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 _OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
 
@@ -56,7 +56,7 @@ class Leading:
     async def _lead(self) -> None:
         async with asyncio.TaskGroup() as group:
             for name, work in self._duties().items():
-                group.create_task(_running(work), name=name)
+                group.create_task(work(), name=name)
             # A leader with nothing to do leads all the same.
             await asyncio.Event().wait()
 
@@ -81,10 +81,6 @@ class Leading:
             "defragmenter": (settings.defragmenter.enabled, defragmenter.run),
         }
         return {name: work for name, (is_enabled, work) in duties.items() if is_enabled}
-
-
-async def _running(work: Work) -> None:
-    await work()
 
 
 def _own_namespace() -> str:
