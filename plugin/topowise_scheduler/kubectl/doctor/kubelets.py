@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from topowise import attributes, digits, kubeletconfig, nrt, pods
@@ -15,6 +16,9 @@ from topowise_scheduler.kubelet import cost
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.view import explanation
+
+# Severity, value, why, and what mends it.
+Words = tuple[Severity, str, str, str]
 
 _MOST_NODES: Final = 8
 _HANGING: Final = ("full-pcpus-only", "distribute-cpus-across-numa")
@@ -51,22 +55,24 @@ def check(raw: Reported, report: Report) -> Iterator[Finding]:
     config = configuration(raw)
     if config is None:
         return
+    zones = nrt.numa_zones(raw.topology)
+    parts = _of_policy(config, len(zones)), _of_options(config, zones, report), _of_restarts(raw, config, report)
+    for severity, value, why, mend in chain.from_iterable(parts):
+        yield Finding("kubelet", severity, "node", (report.name,), value, why, mend)
 
-    def found(severity: Severity, value: str, why: str, mend: str) -> Finding:
-        return Finding("kubelet", severity, "node", (report.name,), value, why, mend)
 
+def _of_policy(config: KubeletConfiguration, zones: int) -> Iterator[Words]:
     policy = config.topologyManagerPolicy or "none"
     has_cpus, has_memory = config.cpuManagerPolicy == "static", config.memoryManagerPolicy == "Static"
-    zones = nrt.numa_zones(raw.topology)
     if policy != "none" and not has_cpus:
-        yield found(
+        yield (
             "warning",
             f"topologyManagerPolicy {policy} with cpuManagerPolicy {config.cpuManagerPolicy or 'none'}",
             "without the static CPU manager no container has CPUs of its own, so there are none to align",
             "set cpuManagerPolicy static (drain the node, delete cpu_manager_state, restart the kubelet)",
         )
     if policy in ("single-numa-node", "restricted") and not has_memory:
-        yield found(
+        yield (
             "warning",
             f"topologyManagerPolicy {policy} with memoryManagerPolicy {config.memoryManagerPolicy or 'None'}",
             "CPUs and devices are aligned and memory is not: a NUMA node can run out of memory under its pods, which "
@@ -74,7 +80,7 @@ def check(raw: Reported, report: Report) -> Iterator[Finding]:
             "set memoryManagerPolicy Static with reservedMemory (drain, delete memory_manager_state, restart)",
         )
     if policy == "best-effort" and has_memory:
-        yield found(
+        yield (
             "warning",
             "topologyManagerPolicy best-effort with memoryManagerPolicy Static",
             "best-effort admits every merge, but the memory manager then joins NUMA nodes to groups where one has too "
@@ -82,29 +88,31 @@ def check(raw: Reported, report: Report) -> Iterator[Finding]:
             "use restricted or single-numa-node, or memoryManagerPolicy None",
         )
     if policy == "none" and (has_cpus or has_memory):
-        yield found(
+        yield (
             "note",
             f"topologyManagerPolicy none with a static {'CPU' if has_cpus else 'memory'} manager",
             "pods get CPUs or memory of their own, and nobody sees to it that they are on one NUMA node",
             "set topologyManagerPolicy, if pods there care for NUMA nodes",
         )
-    if policy != "none" and len(zones) == 1:
-        yield found(
+    if policy != "none" and zones == 1:
+        yield (
             "note",
             f"topologyManagerPolicy {policy} and one NUMA node",
             "there is nothing to align; if the machine has more than one, its firmware or its hypervisor hides them",
             "turn node interleaving off in the firmware, or give the virtual machine its NUMA topology",
         )
-    yield from _options_of(config, raw, report)
+
+
+def _of_restarts(raw: Reported, config: KubeletConfiguration, report: Report) -> Iterator[Words]:
     for name, why in restarts.read(nrt.attributes_of(raw.topology.attributes)).items():
-        yield found(
+        yield (
             "error",
             f"kubelet will not start again with its {name}: {why}",
             "it compares the file with machine and configuration at its next start, and exits if they differ",
             f"undo the change, or drain the node, delete {name} and restart the kubelet",
         )
     if _would_hang(config, report):
-        yield found(
+        yield (
             "warning",
             "full-pcpus-only with distribute-cpus-across-numa",
             f"a kubelet of {report.kubelet.name} may search for ever for whole cores while it admits a pod, and then "
@@ -128,36 +136,37 @@ def _would_hang(config: KubeletConfiguration, report: Report) -> bool:
     return is_on and not report.kubelet.behaviour.remainder_counts_whole_groups
 
 
-def _options_of(config: KubeletConfiguration, raw: Reported, report: Report) -> Iterator[Finding]:
+def _of_options(config: KubeletConfiguration, zones: Sequence[tuple[int, nrt.Zone]], report: Report) -> Iterator[Words]:
     options = {**(config.topologyManagerPolicyOptions or {}), **(config.cpuManagerPolicyOptions or {})}
     on = {name for name, value in options.items() if value.lower() in ("true", "t", "1")}
-    zones = nrt.numa_zones(raw.topology)
     ids = [numa_id for numa_id, _ in zones]
     if "prefer-closest-numa-nodes" in on and any(distances(zone.costs or (), ids) is None for _, zone in zones):
-        yield Finding(
-            "kubelet", "warning", "node", (report.name,), "prefer-closest-numa-nodes, and no distances reported",
+        yield (
+            "warning",
+            "prefer-closest-numa-nodes, and no distances reported",
             "the scheduler cannot tell which sets of NUMA nodes its kubelet will take",
             "let the exporter read /sys/devices/system/node/node*/distance",
-        )  # fmt: skip
+        )
     most = options.get("max-allowable-numa-nodes", "")
     if len(zones) > _MOST_NODES or (digits.natural(most, digits.UINT64) or 0) > _MOST_NODES:
-        yield Finding(
-            "kubelet", "warning", "node", (report.name,),
+        yield (
+            "warning",
             f"{len(zones)} NUMA nodes, max-allowable-numa-nodes {most or 'unset'}",
             f"the kubelet tries every set of NUMA nodes for each container: beyond 8 that takes seconds and more; here "
             f"about {explanation.seconds(_admission_s(report))} for a pod with one of everything",
             "have fewer NUMA nodes (NPS or SNC in the firmware), or policy none",
-        )  # fmt: skip
+        )
     gates = sorted(name for name, is_on in (config.featureGates or {}).items() if is_on and "Alpha" in name)
     # A strategy is no switch.
     strategy = {_STRATEGY} if options.get(_STRATEGY, "none") != "none" else set()
     alpha = sorted(on.intersection(_ALPHA) | strategy) + gates
     if alpha:
-        yield Finding(
-            "kubelet", "note", "node", (report.name,), f"in use though alpha: {', '.join(alpha)}",
+        yield (
+            "note",
+            f"in use though alpha: {', '.join(alpha)}",
             "it may change or go with the next version of Kubernetes, and then the kubelet does not start",
             "look at its release notes before an update",
-        )  # fmt: skip
+        )
 
 
 def _options(named: Mapping[str, str]) -> dict[str, str]:
