@@ -20,10 +20,12 @@ import msgspec
 from topowise import pods
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
-from topowise_scheduler.cluster.apart_rows import ApartNodes, ApartRows, Lesser
+from topowise_scheduler.cluster.apart_rows import ApartNodes
+from topowise_scheduler.cluster.asked_pods import AskedPods
 from topowise_scheduler.cluster.bookings import Booking, BookingState
 from topowise_scheduler.cluster.changes import Changes
 from topowise_scheduler.cluster.gangs import KEPT_S, Gangs
+from topowise_scheduler.cluster.lesser_nominated import LesserNominated
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.cluster.nominations import Nominations
 from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State, bound
@@ -43,21 +45,12 @@ from topowise_scheduler.report import PageSizes, Report, of_node
 
 log = logging.getLogger(__name__)
 
-_MAX_ASKED: Final = 10_000
-# Bytes, about: whoever asks about pods that are none makes us remember no more.
-_MAX_ASKED_SIZE: Final = 32 << 20
 # Longer than a list of all pods may be on its way: one that we have bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
 # Who has bound a pod past us within this time may do it again at any moment.
 _ALONE_S: Final = 600.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
-_MAX_PRIORITIES: Final = 64
-# From more on, what a node is without those nominated there is made when it changes, and not only when it is asked for:
-# then there are too many nodes for one question.
-_FEW_NOMINATED: Final = 8
-# Above the priority of any pod.
-_HIGHEST: Final = 1 << 32
 _WISHES: Final[Mapping[bool | None, str]] = {True: "wish_met", False: "wish_not_met", None: "wish_unknown"}
 _AS_IT_COMES: Final = Settings()
 # What became of a nomination of ours, by whether it was honoured; as events are counted.
@@ -91,16 +84,12 @@ class Ledger:
         self._pods = PodStates()
         # As the Nodes tell them; the strings are shared.
         self._kubelets: dict[str, tuple[str, PageSizes]] = {}
-        # By priority, made when it is asked for; and the nodes on which nominations have changed since.
-        self._lesser: dict[int, Lesser] = {}
-        self._renominated: set[str] = set()
         self._others_bound_at = float("-inf")
         self._strangers = Strangers()
         self._quarantine = Quarantine()
         self.refused: dict[str, PodRecord] = {}
         """By uid, pods that a kubelet has refused and that are still there."""
-        self._asked: dict[str, PodRecord] = {}
-        self._asked_size = 0
+        self._asked = AskedPods()
         self._gangs = Gangs(clock)
         self._waiting: dict[str, PodRecord] = {}
         self._began_to_wait = 0
@@ -124,7 +113,7 @@ class Ledger:
         """Pending pods that may be nominated."""
         self.nominations = Nominations(clock)
         """Those that we have nominated."""
-        self._apart = ApartRows(engine, self.states)
+        self._lesser = LesserNominated(engine, self.states, self._bookings_of, self._pods.nominated.values())
         self._improved: set[str] = set()
         self._reshaped: set[str] = set()
         self._events: Counter[str] = Counter()
@@ -286,7 +275,7 @@ class Ledger:
             self._changes.forget(name)
             self._state_numbers.pop(name, None)
             self.nominations.doubt(name)
-            self._apart.drop(name)
+            self._lesser.drop(name)
             self.engine.drop(name)
             self._improved.discard(name)
             self._reshaped.add(name)
@@ -361,7 +350,7 @@ class Ledger:
         self._waiting.pop(uid, None)
         self.queue.drop(uid)
         self.nominations.drop(uid)
-        self._forget_asked(uid)
+        self._asked.drop(uid)
         self._strangers.gone(uid)
         if not keep_refusal:
             self.refused.pop(uid, None)
@@ -402,24 +391,15 @@ class Ledger:
 
     def remember(self, record: PodRecord) -> None:
         """A pod that a question was about: its bind will only name it."""
-        self._forget_asked(record.uid)
         self.queue.drop(record.uid)
         self.nominations.asked(record)
         for uid in self._gangs.asked(record):
             self.unreserve(uid)
-        self._asked[record.uid] = record
-        self._asked_size += _size(record)
-        while len(self._asked) > _MAX_ASKED or self._asked_size > _MAX_ASKED_SIZE:
-            self._forget_asked(next(iter(self._asked)))
+        self._asked.put(record)
 
     def nowhere(self, record: PodRecord) -> None:
         """A pod that was asked about fits on no node."""
         self._gangs.nowhere(record)
-
-    def _forget_asked(self, uid: str) -> None:
-        record = self._asked.pop(uid, None)
-        if record is not None:
-            self._asked_size -= _size(record)
 
     def remembered(self, uid: str) -> PodRecord | None:
         """A pod that is waiting, or was asked about lately."""
@@ -676,7 +656,7 @@ class Ledger:
 
     def is_open(self, name: str, record: PodRecord) -> bool:
         """Whether the node takes such a pod if it has room, and everybody there counts for it."""
-        if name in self._lesser_nominated(record.priority).others or name in self.quarantined(record.shape):
+        if name in self._lesser.others(record.priority) or name in self.quarantined(record.shape):
             return False
         return not self.unconfirmed.why(name)
 
@@ -692,7 +672,7 @@ class Ledger:
 
     def exceptions(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
         """Nodes whose state for this pod is another than the engine's, with the pods that do not count there."""
-        return {**self._lesser_nominated(priority).others, **self.own_nodes(uid, priority)}
+        return {**self._lesser.others(priority), **self.own_nodes(uid, priority)}
 
     def own_nodes(self, uid: str, priority: int) -> Mapping[str, Set[str]]:
         """Nodes on which the pod itself is or is expected, with the pods that do not count there for it: itself, and
@@ -700,46 +680,18 @@ class Ledger:
         pod = self._pods.of(uid)
         if not (pod.node or pod.nominated):
             return {}
-        lesser = self._lesser_nominated(priority).others
+        lesser = self._lesser.others(priority)
         return {name: lesser.get(name, frozenset()) | {uid} for name in {pod.node, pod.nominated} - {""}}
 
     def apart(self, priority: int) -> ApartNodes | None:
         """Nodes that are another for a pod of this priority, as pods of lower priority are nominated there that are not
         on their way yet; None without any."""
-        lesser = self._lesser_nominated(priority)
-        return self._apart.nodes(lesser) if lesser.others else None
-
-    def _lesser_nominated(self, priority: int) -> Lesser:
-        """By node the pods that are nominated there and do not stand in the way of one of this priority."""
-        found = self._lesser.get(priority)
-        if found is None:
-            if len(self._lesser) >= _MAX_PRIORITIES:
-                self._lesser.clear()
-            found = self._lesser[priority] = Lesser()
-            for name in set(self._pods.nominated.values()):
-                found.put(name, self._lesser_on(name, priority))
-        for name in self._renominated:
-            for one, lesser in self._lesser.items():
-                lesser.put(name, self._lesser_on(name, one))
-            if not self._lesser_on(name, _HIGHEST):
-                self._apart.drop(name)
-        self._renominated.clear()
-        return found
-
-    def _lesser_on(self, name: str, priority: int) -> frozenset[str]:
-        node_state = self._nodes.get(name)
-        if node_state is None:
-            return frozenset()
-        return frozenset(
-            uid
-            for uid, one in node_state.bookings.items()
-            if one.state is BookingState.NOMINATED and one.record.priority < priority
-        )
+        return self._lesser.apart(priority)
 
     def disregarded(self, uid: str, priority: int, name: str) -> Set[str]:
         """Pods expected on a node that do not stand in the way of this one: itself, and lesser nominated ones."""
         own = self.own_nodes(uid, priority)
-        return own[name] if name in own else self._lesser_nominated(priority).others.get(name, frozenset())
+        return own[name] if name in own else self._lesser.others(priority).get(name, frozenset())
 
     def quarantined(self, shape: bytes) -> Collection[str]:
         """Nodes whose kubelet has refused a pod of this shape since their last report."""
@@ -807,7 +759,7 @@ class Ledger:
     def _assign(
         self, record: PodRecord, name: str, state: State, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
-        self._forget_asked(record.uid)
+        self._asked.drop(record.uid)
         nominated = self._pods.of(record.uid).nominated
         assigned = bound(name) if state is State.BOUND and not nominated else PodState(name, state, nominated)
         self._move(record, assigned, needs=needs, is_news=is_news)
@@ -816,7 +768,7 @@ class Ledger:
         self, record: PodRecord, state: PodState, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
         """Move a pod, and let the nodes know that this concerns. Where it comes, its needs must be readable."""
-        self._forget_lesser(record.uid, state)
+        self._lesser.note({state.nominated, self._pods.of(record.uid).nominated} - {""})
         for name, _, after in self._pods.move(record.uid, state):
             if after is None:
                 self._drop_booking(record.uid, name, ended=False)
@@ -829,16 +781,16 @@ class Ledger:
 
     def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
         """Move a pod off its node; `ended`: for good."""
-        self._forget_lesser(uid, state)
+        self._lesser.note({state.nominated, self._pods.of(uid).nominated} - {""})
         for name, _, after in self._pods.move(uid, state):
             if after is None:
                 self._drop_booking(uid, name, ended=ended)
             else:
                 self._nodes[name].lower(uid, after)
 
-    def _forget_lesser(self, uid: str, state: PodState) -> None:
-        """Who is nominated where changes."""
-        self._renominated.update({state.nominated, self._pods.of(uid).nominated} - {""})
+    def _bookings_of(self, name: str) -> Mapping[str, Booking]:
+        node_state = self._nodes.get(name)
+        return {} if node_state is None else node_state.bookings
 
     def _put_refusal(self, record: PodRecord) -> None:
         self._events[f"refusal_{record.refusal}"] += 1
@@ -878,10 +830,7 @@ class Ledger:
             expected = Expected(node_state.kubelet, uncertain, self._highest(node_state, now))
             self.possible.put(name, expected, later=is_ahead)
         # Those that we have nominated ahead come soon, and hardly anybody more important before them.
-        if len(self._pods.nominated) - len(self.nominations) > _FEW_NOMINATED:
-            nominated = self._lesser_on(name, _HIGHEST)
-            if nominated:
-                self._apart.prepare(name, nominated)
+        self._lesser.prepare(name, len(self._pods.nominated) - len(self.nominations))
         if better:
             self._improved.add(name)
         log.log(V2, "Node changed", extra=kv(node=name, pods=len(node_state.bookings)))
@@ -904,9 +853,3 @@ class Ledger:
             was_there=was_there,
             ahead=state is BookingState.NOMINATED and self.nominations.of(record.uid) is not None,
         )
-
-
-def _size(record: PodRecord) -> int:
-    """Bytes that a record keeps from being forgotten, about."""
-    asked = 0 if record.requests is None else record.requests.size
-    return 1024 + asked + len(record.name) + len(record.problem)
