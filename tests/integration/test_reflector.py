@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from daemons import CRD, assert_eventually, plain
 from faults.proxy import Fault, FaultProxy
 from sandbox.apiserver import ApiServer
-from sandbox.apiserver.levers import Stall
+from sandbox.apiserver.levers import Rule, Stall
 from topowise import nrt, pods
 from topowise.errors import ApiError
 from topowise.kube.api import Api
@@ -134,18 +134,16 @@ async def test_lost_history_leads_to_a_new_list(server: ApiServer, api: Api) -> 
         await assert_eventually(lambda: reflector.synced)
         server.create("pods", pod("a"))
         await assert_eventually(lambda: copy.names == {"a"})
-        server.levers.down()
-        await api_delete_behind_its_back(server, "a")
+        await api_delete_behind_its_back(server, "a", server.levers.down())
         server.levers.expire_window()
         server.levers.up()
         await assert_eventually(lambda: reflector.lists == 2)
         assert copy.names == set()
 
 
-async def api_delete_behind_its_back(server: ApiServer, name: str) -> None:
+async def api_delete_behind_its_back(server: ApiServer, name: str, outage: Rule) -> None:
     """Deletes while the client cannot see it, by taking the outage away for one request of another user agent."""
-    rule = server.levers.rules()[0]
-    server.levers.release(rule.id)
+    server.levers.release(outage.id)
     silenced = server.levers.answer(503, user_agent="test/*")
     url = f"{server.url}/api/v1/namespaces/default/pods/{name}"
     async with aiohttp.ClientSession() as session, session.delete(url) as response:

@@ -20,10 +20,9 @@ from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
 
 CRD = Path(__file__).parents[2] / "charts/topowise/crds/noderesourcetopologies.yaml"
-
-
 # Seconds by which every answer comes after what was asked for has happened, as beside a busy server. A test must not
-# take the one for the other: `LATE_ANSWERS=0.2 pytest tests/integration` tells.
+# take the one for the other: `LATE_ANSWERS=0.2 pytest tests/integration` tells (a lease's times are shorter than
+# that: test_lease.py waits in vain).
 LATE = float(os.environ.get("LATE_ANSWERS", "0"))
 
 
