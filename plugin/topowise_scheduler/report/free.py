@@ -9,6 +9,7 @@ there, as the kubelet will.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from topowise import attributes, cpuset, digits, nrt, quantity
 from topowise_scheduler.kubelet import Kubelet
@@ -18,33 +19,52 @@ from topowise_scheduler.report.hardware import text_of
 from topowise_scheduler.report.model import FreeResources, Report, ReportError
 from topowise_scheduler.report.sets import cpu_set, mask_on
 
-Zones = Sequence[tuple[nrt.Zone, Mapping[str, str]]]
+_ACCOUNTING: Final = {attributes.MEMORY_CELLS, attributes.MEMORY_ASSIGNMENTS}
+_UNKNOWN: Final = FreeResources()
+
+Zones = Sequence[tuple[nrt.Zone, Mapping[str, str]] | None]
 
 
-def free_of(empty: Kubelet, zones: Zones) -> FreeResources:
-    """What is free. `zones` are those of the NUMA nodes in order, with their attributes.
+def free_of(empty: Kubelet, zones: Zones, before: FreeResources | None = None) -> FreeResources:
+    """What is free. `zones` are those of the NUMA nodes in order, with their attributes; None is one of which all is as
+    in `before`, which must be `is_known`.
 
     Raises ParseError, and ReportError for what is missing or cannot be.
     """
+    known = before or _UNKNOWN
     cpus = None
     if empty.cpu is not None:
-        cpus = 0
-        for zone, named in zones:
-            cpus |= cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
+        cpus = known.cpus or 0
+        for mine, given in zip(empty.topology.numa_cpus, zones, strict=True):
+            if given is not None:
+                zone, named = given
+                cpus = cpus & ~mine | mine & cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
     if empty.memory is None:
         return FreeResources(cpus)
-    assignments, cells = [], []
-    for zone, named in zones:
-        if attributes.MEMORY_CELLS in named and attributes.MEMORY_ASSIGNMENTS in named:
-            cells.append(_cells(zone, named[attributes.MEMORY_CELLS], empty))
-            assignments.append(_assignments(zone, named[attributes.MEMORY_ASSIGNMENTS]))
-    known = len(cells) == len(zones)
+    memory = _free_memory(empty.memory.policy, zones, known)
+    if any(given and not given[1].keys() >= _ACCOUNTING for given in zones):
+        return FreeResources(cpus, memory)
     return FreeResources(
         cpus,
-        _free_memory(empty.memory.policy, [zone for zone, _ in zones]),
-        tuple(assignments) if known else None,
-        tuple(cells) if known else None,
+        memory,
+        tuple(
+            [
+                (known.assignments or ())[position] if given is None else _assignments(*given)
+                for position, given in enumerate(zones)
+            ]
+        ),
+        tuple(
+            [
+                (known.cells or ())[position] if given is None else _cells(*given, empty)
+                for position, given in enumerate(zones)
+            ]
+        ),
     )
+
+
+def is_known(free: FreeResources, empty: Kubelet) -> bool:
+    """Whether it has what each single zone has told."""
+    return empty.memory is None or free.assignments is not None
 
 
 def is_whole(report: Report) -> bool:
@@ -73,22 +93,26 @@ def keep(free: FreeResources, kubelet: Kubelet) -> None:
         kubelet.memory.tables.correct(free.memory, free.assignments, free.cells)
 
 
-def _free_memory(policy: MemoryPolicy, zones: Sequence[nrt.Zone]) -> dict[str, tuple[int | None, ...]]:
+def _free_memory(policy: MemoryPolicy, zones: Zones, known: FreeResources) -> dict[str, tuple[int | None, ...]]:
     """Free bytes by type and position; None where the kubelet may give nothing anyway, which it does not tell."""
-    available = [{one.name: one.available for one in zone.resources or ()} for zone in zones]
-    free: dict[str, tuple[int | None, ...]] = {}
-    for name, most in policy.allocatable.items():
-        values: list[int | None] = []
-        for named, may in zip(available, most, strict=True):
-            available_text = named.get(name)
-            values.append(
-                None if available_text is None or may <= 0 else min(may, max(0, quantity.value(available_text)))
-            )
-        free[name] = tuple(values)
-    return free
+    available = [given and {one.name: one.available for one in given[0].resources or ()} for given in zones]
+    return {
+        name: tuple(
+            [
+                known.memory[name][position] if named is None else _free_bytes(named.get(name), may)
+                for position, (named, may) in enumerate(zip(available, most, strict=True))
+            ]
+        )
+        for name, most in policy.allocatable.items()
+    }
 
 
-def _cells(zone: nrt.Zone, text: str, empty: Kubelet) -> Mask:
+def _free_bytes(text: str | int | None, may: int) -> int | None:
+    return None if text is None or may <= 0 else min(may, max(0, quantity.value(text)))
+
+
+def _cells(zone: nrt.Zone, named: Mapping[str, str], empty: Kubelet) -> Mask:
+    text = named[attributes.MEMORY_CELLS]
     mask = mask_on(text, empty.all_node_ids, empty.node_ids)
     if not mask:
         raise ReportError(
@@ -98,7 +122,8 @@ def _cells(zone: nrt.Zone, text: str, empty: Kubelet) -> Mask:
     return mask
 
 
-def _assignments(zone: nrt.Zone, text: str) -> int:
+def _assignments(zone: nrt.Zone, named: Mapping[str, str]) -> int:
+    text = named[attributes.MEMORY_ASSIGNMENTS]
     number = digits.natural(text)
     if number is None:
         raise ReportError(

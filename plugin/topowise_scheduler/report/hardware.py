@@ -6,7 +6,7 @@ texts: the node as a whole by its hardware and configuration, which a cluster ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -57,38 +57,40 @@ class Empty(NamedTuple):
 
 def facts_of(
     named: Mapping[str, str],
-    zones: list[tuple[int, nrt.Zone]],
-    of_zones: Mapping[int, Mapping[str, str]],
+    zones: Sequence[tuple[int, tuple[nrt.Zone, Mapping[str, str]] | None]],
     before: Facts | None = None,
 ) -> Facts:
-    """The texts, not yet looked at. `of_zones` are the zones' attributes by id, and the node most likely has `before`.
-    Raises ReportError for one missing."""
+    """The texts, not yet looked at. `zones` come with their attributes by name; None is one that is as in `before`,
+    which the node most likely has. Raises ReportError for one missing."""
+    known = () if before is None else before.zones
     found = Facts(
         text_of(named, attributes.CORES),
         text_of(named, attributes.KUBELET_CONFIGURATION),
         tuple(
             [
-                ZoneFacts(
-                    numa_id,
-                    text_of(of_zones[numa_id], attributes.ZONE_CPUS, zone.name),
-                    zone.costs or (),
-                    tuple(
-                        [
-                            (one.name, one.capacity, one.allocatable)
-                            for one in zone.resources or ()
-                            if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
-                        ]
-                    ),
-                    tuple([of_zones[numa_id].get(name, "") for name in _SPEED])
-                    if attributes.MEMORY_INITIATORS in of_zones[numa_id]
-                    else (),
-                )
-                for numa_id, zone in zones
+                known[position] if given is None else _zone_facts(numa_id, *given)
+                for position, (numa_id, given) in enumerate(zones)
             ]
         ),
     )
     # Its hash is known, and that of a new one takes longer than to compare them.
     return before if found == before and before is not None else shared(found)
+
+
+def _zone_facts(numa_id: int, zone: nrt.Zone, named: Mapping[str, str]) -> ZoneFacts:
+    return ZoneFacts(
+        numa_id,
+        text_of(named, attributes.ZONE_CPUS, zone.name),
+        zone.costs or (),
+        tuple(
+            [
+                (one.name, one.capacity, one.allocatable)
+                for one in zone.resources or ()
+                if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
+            ]
+        ),
+        tuple([named.get(name, "") for name in _SPEED]) if attributes.MEMORY_INITIATORS in named else (),
+    )
 
 
 def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:

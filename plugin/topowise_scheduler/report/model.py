@@ -105,6 +105,9 @@ class Report(msgspec.Struct, frozen=True):
     source: Source | None = None
     marks: bytes = b""
     """Of what `held` was read from, for the next report of the node (held.py)."""
+    zone_marks: bytes = b""
+    """Of the texts of the zones, which are those of `source` in their order; none if one of them cannot be done
+    without in the next report."""
     knows_policy: bool = True
     """False if the object names a policy that no kubelet has; one of `problems` has the word."""
 
