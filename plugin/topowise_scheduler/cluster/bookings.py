@@ -86,6 +86,11 @@ class Booking(msgspec.Struct, gc=False):
         """Namespace and name of the pod."""
         return self.record.namespace, self.record.name
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the last report had all of it."""
+        return self.whole and self.reported and self.resized is None and self.state is BookingState.ASSIGNED
+
 
 class Ended(NamedTuple):
     """A pod that has ended: seconds, monotonic, and what it was. `held` is what the exact report of that time listed,

@@ -266,14 +266,16 @@ class Kubelet:
         self,
         holders: Mapping[str, tuple[Mapping[str, int], Mapping[str, Placement]]],
         beside: Collection[str] = (),
+        among: Collection[str] | None = None,
     ) -> None:
-        """Let these pods by uid be all there are, each held as by `hold`; what is held like that already stays, and so
-        do those `beside`, as they are.
+        """Let these pods by uid be all there are (`among` some), each held as by `hold`; what is held like that already
+        stays, and so do those `beside`, as they are.
 
         Memory tables and CPUs that nobody holds depend on how they came about, and are to be corrected afterwards.
         """
-        for uid in [uid for uid in self.active if uid not in holders and uid not in beside]:
-            self.remove(uid)
+        for uid in list(self.active if among is None else among):
+            if uid not in holders and uid not in beside:
+                self.remove(uid)
         for uid, (requests, placements) in holders.items():
             active = self.active.get(uid)
             if active is None or active.reported is not placements or active.requests != requests:
