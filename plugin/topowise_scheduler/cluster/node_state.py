@@ -18,7 +18,15 @@ from typing import NamedTuple
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
 from topowise_scheduler.cluster.admission_order import fit_after, fit_in_any_order
-from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, BookingState, Ended, Resize, uncertain
+from topowise_scheduler.cluster.bookings import (
+    ENDED_KEPT_S,
+    Booking,
+    BookingState,
+    Ended,
+    Resize,
+    is_predicted,
+    uncertain,
+)
 from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.possible_placements import holds_anything, own_amounts, position_of
 from topowise_scheduler.cluster.records import PodRecord
@@ -27,7 +35,7 @@ from topowise_scheduler.device_affinity import Devices
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.same_node import is_same_node
-from topowise_scheduler.report import PageSizes, Placements, PodName, Report, is_whole, kubelet_of, of_node
+from topowise_scheduler.report import PageSizes, Placements, PodName, Report, kubelet_of, of_node
 
 
 class _News(NamedTuple):
@@ -102,12 +110,12 @@ class NodeState:
         """What an exact report may tell that is not known yet; None for all. Of other pods it says what the last one
         said, which was all of them."""
         last = self.report
-        if last is None or last.empty is not report.empty or last.precision != "exact" or not is_whole(report):
+        if last is None or last.empty is not report.empty or not (last.zone_marks and report.zone_marks):
             return None
         before, held = last.held, report.held
         names = {*self._ended, *[("", one.record.uid) for one in self._ended.values()], *before.keys() - held.keys()}
         names.update([name for name, placements in held.items() if before.get(name) is not placements])
-        if report.lists_ended:
+        if self._finished and report.lists_ended:
             names.update(self._finished.values(), [("", uid) for uid in self._finished])
         uids = {name for namespace, name in names if not namespace}
         unsure = [one for uid, one in self.bookings.items() if uid in uids or not one.is_settled]
@@ -370,9 +378,10 @@ class NodeState:
 
     def _uncertain(self, now: float) -> list[Booking]:
         node = self.kubelet
-        if node is None:
+        told = [one for one in self.bookings.values() if not one.reported]
+        if node is None or not any(is_predicted(one, now) for one in told):
             return []
-        holders = [one for one in self.bookings.values() if not one.reported and holds_anything(node, self._view(one))]
+        holders = [one for one in told if holds_anything(node, one.record.seen(node))]
         return uncertain(holders, self._releases, now) if holders else []
 
     def highest(self) -> dict[str, int]:
@@ -469,7 +478,7 @@ class NodeState:
         known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
         # What a finished init container left to a pod is in the report by the pod's uid.
         gone = {*self._ended, *(("", ended.record.uid) for ended in self._ended.values())}
-        if report.lists_ended:
+        if self._finished and report.lists_ended:
             gone.update(self._finished.values(), (("", uid) for uid in self._finished))
         for booking in self._assigned(told):
             # A pod that its kubelet has not started yet is in the report by its uid alone.
@@ -523,7 +532,7 @@ class NodeState:
             and not one.reported
             and not one.resized
             and one.name not in report.held
-            and node.has_bare(one.record.view(node))
+            and node.has_bare(one.uid, one.record.seen(node))
         )
 
     def _keep_unlisted(self, before: Kubelet, node: Kubelet, among: Collection[Booking]) -> frozenset[str]:

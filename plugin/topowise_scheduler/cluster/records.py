@@ -92,6 +92,11 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
         assert self.requests is not None
         return self.requests.view(self.uid, node.settings)
 
+    def seen(self, node: Kubelet) -> PodView:
+        """The same as nobody's in particular, for who does not need its uid."""
+        assert self.requests is not None
+        return self.requests.form(node.settings).view
+
 
 class Records:
     """Makes records, and keeps what they share. `nominates` are the schedulerNames of pods that we nominate; `seen` is

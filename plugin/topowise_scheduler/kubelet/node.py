@@ -285,13 +285,13 @@ class Kubelet:
         if self.cpu is not None:
             self.cpu.recount()
 
-    def has_bare(self, seen: PodView) -> bool:
+    def has_bare(self, uid: str, seen: PodView) -> bool:
         """Whether the pod is active as it is seen now, and was given nothing but room in the sums of requests."""
-        active = self.active.get(seen.uid)
+        active = self.active.get(uid)
         if active is None or active.pod is None or active.pod.containers != seen.containers:
             return False
         managers = (self.devices, self.cpu, self.memory)
-        return active.requests == seen.requests and not any(one and seen.uid in one.held for one in managers)
+        return active.requests == seen.requests and not any(one is not None and uid in one.held for one in managers)
 
     @property
     def is_within(self) -> bool:

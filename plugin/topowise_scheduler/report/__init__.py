@@ -15,7 +15,6 @@ What podresources does not tell, an exact report cannot have either:
 - capacity of local storage, so that it is not checked.
 """
 
-from topowise_scheduler.report.free import is_whole
 from topowise_scheduler.report.holding import kubelet_of
 from topowise_scheduler.report.model import PageSizes, Placements, PodName, Precision, Report
 from topowise_scheduler.report.reader import read, read_apart
@@ -27,7 +26,6 @@ __all__ = [
     "PodName",
     "Precision",
     "Report",
-    "is_whole",
     "kubelet_of",
     "of_node",
     "read",

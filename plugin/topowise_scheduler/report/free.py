@@ -16,7 +16,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import Mask
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
 from topowise_scheduler.report.hardware import text_of
-from topowise_scheduler.report.model import FreeResources, Report, ReportError
+from topowise_scheduler.report.model import FreeResources, ReportError
 from topowise_scheduler.report.sets import cpu_set, mask_on
 
 _ACCOUNTING: Final = {attributes.MEMORY_CELLS, attributes.MEMORY_ASSIGNMENTS}
@@ -27,49 +27,33 @@ Zones = Sequence[tuple[nrt.Zone, Mapping[str, str]] | None]
 
 def free_of(empty: Kubelet, zones: Zones, before: FreeResources | None = None) -> FreeResources:
     """What is free. `zones` are those of the NUMA nodes in order, with their attributes; None is one of which all is as
-    in `before`, which must be `is_known`.
+    in `before`, which must be whole (`is_whole`).
 
     Raises ParseError, and ReportError for what is missing or cannot be.
     """
+    told = [(position, *given) for position, given in enumerate(zones) if given is not None]
     known = before or _UNKNOWN
     cpus = None
     if empty.cpu is not None:
         cpus = known.cpus or 0
-        for mine, given in zip(empty.topology.numa_cpus, zones, strict=True):
-            if given is not None:
-                zone, named = given
-                cpus = cpus & ~mine | mine & cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
+        for position, zone, named in told:
+            mine = empty.topology.numa_cpus[position]
+            cpus = cpus & ~mine | mine & cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
     if empty.memory is None:
         return FreeResources(cpus)
-    memory = _free_memory(empty.memory.policy, zones, known)
-    if any(given and not given[1].keys() >= _ACCOUNTING for given in zones):
+    memory = _free_memory(empty.memory.policy, [(position, zone) for position, zone, _ in told], known)
+    if any(not named.keys() >= _ACCOUNTING for _, _, named in told):
         return FreeResources(cpus, memory)
-    return FreeResources(
-        cpus,
-        memory,
-        tuple(
-            [
-                (known.assignments or ())[position] if given is None else _assignments(*given)
-                for position, given in enumerate(zones)
-            ]
-        ),
-        tuple(
-            [
-                (known.cells or ())[position] if given is None else _cells(*given, empty)
-                for position, given in enumerate(zones)
-            ]
-        ),
-    )
+    none = [0] * len(zones)
+    assignments, cells = list(known.assignments or none), list(known.cells or none)
+    for position, zone, named in told:
+        cells[position] = _cells(zone, named[attributes.MEMORY_CELLS], empty)
+        assignments[position] = _assignments(zone, named[attributes.MEMORY_ASSIGNMENTS])
+    return FreeResources(cpus, memory, tuple(assignments), tuple(cells))
 
 
-def is_known(free: FreeResources, empty: Kubelet) -> bool:
-    """Whether it has what each single zone has told."""
-    return empty.memory is None or free.assignments is not None
-
-
-def is_whole(report: Report) -> bool:
-    """Whether the report tells all that `keep` corrects, so that it does not matter what was there before."""
-    free, empty = report.free, report.empty
+def is_whole(free: FreeResources | None, empty: Kubelet) -> bool:
+    """Whether a report tells all that `keep` corrects, so that it does not matter what was there before."""
     if free is None or (empty.cpu is not None and free.cpus is None):
         return False
     if empty.memory is None:
@@ -93,26 +77,22 @@ def keep(free: FreeResources, kubelet: Kubelet) -> None:
         kubelet.memory.tables.correct(free.memory, free.assignments, free.cells)
 
 
-def _free_memory(policy: MemoryPolicy, zones: Zones, known: FreeResources) -> dict[str, tuple[int | None, ...]]:
+def _free_memory(
+    policy: MemoryPolicy, zones: Sequence[tuple[int, nrt.Zone]], known: FreeResources
+) -> dict[str, tuple[int | None, ...]]:
     """Free bytes by type and position; None where the kubelet may give nothing anyway, which it does not tell."""
-    available = [given and {one.name: one.available for one in given[0].resources or ()} for given in zones]
-    return {
-        name: tuple(
-            [
-                known.memory[name][position] if named is None else _free_bytes(named.get(name), may)
-                for position, (named, may) in enumerate(zip(available, most, strict=True))
-            ]
-        )
-        for name, most in policy.allocatable.items()
-    }
+    available = [(position, {one.name: one.available for one in zone.resources or ()}) for position, zone in zones]
+    free: dict[str, tuple[int | None, ...]] = {}
+    for name, most in policy.allocatable.items():
+        values = [*known.memory.get(name, [None] * len(most))]
+        for position, named in available:
+            text, may = named.get(name), most[position]
+            values[position] = None if text is None or may <= 0 else min(may, max(0, quantity.value(text)))
+        free[name] = tuple(values)
+    return free
 
 
-def _free_bytes(text: str | int | None, may: int) -> int | None:
-    return None if text is None or may <= 0 else min(may, max(0, quantity.value(text)))
-
-
-def _cells(zone: nrt.Zone, named: Mapping[str, str], empty: Kubelet) -> Mask:
-    text = named[attributes.MEMORY_CELLS]
+def _cells(zone: nrt.Zone, text: str, empty: Kubelet) -> Mask:
     mask = mask_on(text, empty.all_node_ids, empty.node_ids)
     if not mask:
         raise ReportError(
@@ -122,8 +102,7 @@ def _cells(zone: nrt.Zone, named: Mapping[str, str], empty: Kubelet) -> Mask:
     return mask
 
 
-def _assignments(zone: nrt.Zone, named: Mapping[str, str]) -> int:
-    text = named[attributes.MEMORY_ASSIGNMENTS]
+def _assignments(zone: nrt.Zone, text: str) -> int:
     number = digits.natural(text)
     if number is None:
         raise ReportError(

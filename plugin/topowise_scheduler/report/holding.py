@@ -54,7 +54,7 @@ def kubelet_of(
         if uid in holders:
             requests, placements = holders[uid][0] or requests, _together(holders[uid][1], placements)
         holders[uid] = requests, placements
-    kubelet = report.empty.fork() if before is None or not free.is_whole(report) else before.fork()
+    kubelet = report.empty.fork() if before is None or not free.is_whole(report.free, report.empty) else before.fork()
     among = None if news is None else {*news[1], *map(uid_of, news[0])}
     kubelet.hold_exactly(holders, beside, among)
     if report.free is not None:

@@ -150,7 +150,7 @@ def _exact(head: _Head, found: exact.Exact, problems: Sequence[str], zone_marks:
         empty=found.empty,
         held=found.held.pods,
         marks=found.held.marks,
-        zone_marks=zone_marks if free.is_known(found.free, found.empty) else b"",
+        zone_marks=zone_marks if free.is_whole(found.free, found.empty) else b"",
         free=found.free,
         places=found.places,
         fingerprint=head.digest,

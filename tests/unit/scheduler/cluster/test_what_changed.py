@@ -15,6 +15,7 @@ from topowise_scheduler import report
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.engine.counts import read
 from topowise_scheduler.kubelet import Device, Kubelet
+from topowise_scheduler.report.free import is_whole
 
 GPU = "x.io/gpu"
 
@@ -77,7 +78,7 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
         assert before == msgspec.structs.replace(
             report.read(topology), marks=before.marks, zone_marks=before.zone_marks, source=before.source
         )
-        assert bool(before.zone_marks) == (before.free is not None and before.free.assignments is not None)
+        assert bool(before.zone_marks) == is_whole(before.free, before.empty)
         going.ledger.put_report(before)
         going.ledger.check()
         going.clock.now += rng.choice((0.1, 10, 1000))
@@ -125,7 +126,11 @@ def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() 
     service.ledger.put_report(first)
     node.remove("uid-b")
     second = msgspec.structs.replace(
-        first, version="2", held={name: held for name, held in first.held.items() if name[1] == "a"}, marks=b""
+        first,
+        version="2",
+        held={name: held for name, held in first.held.items() if name[1] == "a"},
+        marks=b"",
+        zone_marks=b"",
     )
     service.ledger.put_report(second)
     state = service.ledger.node_state("n1")
