@@ -122,8 +122,9 @@ class VerdictCache:
             if len(found.versions) < rows:
                 found.widen(rows)
         # What is known of kinds of hardware grows too.
-        self._bytes += found.size - found.counted
-        found.counted = found.size
+        size = found.size
+        self._bytes += size - found.counted
+        found.counted = size
         while len(self._shapes) > 1 and (len(self._shapes) > _MAX_SHAPES or self._bytes > _MAX_BYTES):
             self._bytes -= self._shapes.popitem(last=False)[1].counted
         return found

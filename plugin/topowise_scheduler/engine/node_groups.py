@@ -108,13 +108,17 @@ class HardwareKinds:
         self._uses: list[int] = []
         self._free: list[int] = []
         self._sizes: dict[tuple[object, ...], Masks] = {}
+        self._last: tuple[Hardware | None, int] = (None, 0)
 
     def enter(self, hardware: Hardware) -> int:
         """The column of a node's hardware, which has one node more now."""
-        key = (*_frozen(hardware.empty), *_frozen(hardware.fixed))
-        kind = self._known.get(key)
-        if kind is None:
-            kind = self._new(key, hardware)
+        last, kind = self._last
+        if last is not hardware or not self._uses[kind]:
+            key = (*_frozen(hardware.empty), *_frozen(hardware.fixed))
+            found = self._known.get(key)
+            kind = self._new(key, hardware) if found is None else found
+            # Other possible states of a node come after it, with the same.
+            self._last = hardware, kind
         self._uses[kind] += 1
         return kind
 

@@ -24,8 +24,9 @@ from topowise_scheduler.kubelet import scopes
 from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
 from topowise_scheduler.kubelet.configuration import Evidence, Settings, settle
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
-from topowise_scheduler.kubelet.cpu_topology import CpuTopology
+from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 from topowise_scheduler.kubelet.device_manager import DeviceManager
+from topowise_scheduler.kubelet.device_table import DeviceSet
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
@@ -301,9 +302,18 @@ class Kubelet:
             amount <= capacity[name] for name, amount in used.items() if name in capacity
         )
 
-    def reserve(self, holder: str, placement: Placement) -> None:
-        """Take CPUs, memory and devices away for no pod; the predicates do not see it, and it cannot be given back."""
-        self._hold(holder, "", placement)
+    def reserve(
+        self, position: int, cpus: CpuSet, memory: Amounts | None = None, devices: Mapping[str, DeviceSet] | None = None
+    ) -> None:
+        """Take CPUs, devices, and memory of the NUMA node at a position away for no pod; the predicates do not see it,
+        and it cannot be given back."""
+        if self.cpu is not None:
+            self.cpu.default &= ~cpus
+        for name, size in (memory or {}).items():
+            assert self.memory is not None
+            self.memory.tables.take(name, 1 << position, size)
+        for resource, taken in (devices or {}).items():
+            self.devices.allocated[resource] |= taken
 
     def placements(self, uid: str) -> dict[str, Placement]:
         """What each container of an active pod holds now."""
