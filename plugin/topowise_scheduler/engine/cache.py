@@ -95,7 +95,9 @@ class CachedVerdicts:
         versions, verdicts = self.kinds.get(group, (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int8)))
         missing = count - len(versions)
         if missing > 0:
-            versions, verdicts = np.pad(versions, (0, missing)), np.pad(verdicts, (0, missing))
+            # np.pad takes ten times as long.
+            versions = np.concatenate([versions, np.zeros(missing, dtype=np.int64)])
+            verdicts = np.concatenate([verdicts, np.zeros(missing, dtype=np.int8)])
             self.kinds[group] = versions, verdicts
         return versions, verdicts
 

@@ -46,7 +46,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     cores: str
     configuration: str
     zones: tuple[ZoneFacts, ...]
-    is_memorable: bool = True
+    is_memorable: bool = False
 
 
 class Empty(NamedTuple):
