@@ -421,7 +421,7 @@ class NodeState:
         """Whether the report we have includes a pod whose assignment we only hear of now: watches are not in step."""
         if report.precision == "counts":
             return self._mark_counted(report, believes=False)
-        self._mark_reported(report)
+        self._mark_reported(report, [booking])
         return booking.reported
 
     def _mark_reported(self, report: Report, among: Collection[Booking] | None = None) -> None:
