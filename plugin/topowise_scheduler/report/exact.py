@@ -72,7 +72,7 @@ def read(
             f"{attributes.KUBELET_CONFIGURATION}"
         )
     modelled = [of_zones.get(numa_id) for numa_id, _ in zones if numa_id in empty.node_ids]
-    reported_free = free.free_of(empty, modelled, same and same.free)
+    reported_free = free.free_of(empty, modelled, None if same is None else same.free)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     known = Known(empty.topology.cpus, empty.all_node_ids, types)
     places, odd = places_of(named.get(attributes.PCI, ""))

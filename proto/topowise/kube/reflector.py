@@ -340,7 +340,7 @@ class Reflector(Generic[Object]):
             raise HistoryLostError(f"{envelope.code} {envelope.reason}: {envelope.message}")
         meta = envelope.metadata
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            self._on_object(kind, raw, meta)
+            self._on_object(kind, raw, meta)  # type: ignore[arg-type]
         # An event from the past does not move our place there.
         if meta.resourceVersion and not 0 < _number(meta.resourceVersion) < _number(self._version):
             self._version = meta.resourceVersion
