@@ -93,7 +93,51 @@ class NodeResourceTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     topologyPolicies: tuple[str, ...] | None = ()
 
 
+class ZoneApart(msgspec.Struct, frozen=True):
+    """A zone whose lists of amounts are still as they came."""
+
+    name: str
+    type: str
+    parent: str = ""
+    costs: msgspec.Raw = msgspec.Raw(b"[]")
+    attributes: tuple[Attribute, ...] | None = ()
+    resources: msgspec.Raw = msgspec.Raw(b"[]")
+
+    def whole(self) -> Zone:
+        """All of it. Raises msgspec.DecodeError."""
+        costs, resources = _decode_costs(self.costs), _decode_resources(self.resources)
+        return Zone(self.name, self.type, self.parent, costs, self.attributes, resources)
+
+
+class Apart(msgspec.Struct, frozen=True, kw_only=True):
+    """An object whose zones are not decoded whole: an exporter that writes anew has changed one or two of them."""
+
+    apiVersion: str = ""
+    kind: str = ""
+    metadata: Metadata
+    zones: tuple[ZoneApart, ...] | None = ()
+    attributes: tuple[Attribute, ...] | None = ()
+    topologyPolicies: tuple[str, ...] | None = ()
+
+    def whole(self) -> NodeResourceTopology:
+        """The object as `decode` has it. Raises msgspec.DecodeError."""
+        zones = None if self.zones is None else tuple([zone.whole() for zone in self.zones])
+        return current(
+            NodeResourceTopology(
+                apiVersion=self.apiVersion,
+                kind=self.kind,
+                metadata=self.metadata,
+                zones=zones,
+                attributes=self.attributes,
+                topologyPolicies=self.topologyPolicies,
+            )
+        )
+
+
 _decode = msgspec.json.Decoder(NodeResourceTopology).decode
+decode_apart = msgspec.json.Decoder(Apart).decode
+_decode_costs = msgspec.json.Decoder(tuple[Cost, ...] | None).decode
+_decode_resources = msgspec.json.Decoder(tuple[Resource, ...] | None).decode
 
 
 def decode(raw: bytes | str | msgspec.Raw) -> NodeResourceTopology:
@@ -147,9 +191,14 @@ def numa_zones(topology: NodeResourceTopology) -> list[tuple[int, Zone]]:
     found = {
         numa_id: zone
         for zone in topology.zones or ()
-        if zone.type == ZONE_TYPE and (numa_id := zone_id(zone.name)) is not None and not is_absent(zone)
+        if is_numa_zone(zone) and (numa_id := zone_id(zone.name)) is not None
     }
     return sorted(found.items())
+
+
+def is_numa_zone(zone: Zone) -> bool:
+    """Whether the zone is a NUMA node that is there."""
+    return zone.type == ZONE_TYPE and not is_absent(zone)
 
 
 def is_absent(zone: Zone) -> bool:

@@ -19,11 +19,11 @@ from daemons import CRD, assert_eventually, plain
 from faults.proxy import Fault, FaultProxy
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Rule, Stall
-from topowise import nrt, pods
+from topowise import documents, nrt, pods
 from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
-from topowise.kube.reflector import EventType, Reflector
+from topowise.kube.reflector import EventType, Reflector, _event
 from topowise.runtime.backoff import Backoff
 
 PODS = "/api/v1/pods"
@@ -402,3 +402,28 @@ async def test_a_right_to_list_without_one_to_watch_is_complained_of_once(
         server.create("pods", pod("b"))
         await assert_eventually(lambda: copy.names == {"a", "b"})
     assert [record.getMessage() for record in caplog.records][2:] == ["Watching again"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type":"MODIFIED","object":%s}',
+        b'{"type": "MODIFIED", "object": %s}',
+        b'{"object":%s,"type":"MODIFIED"}',
+        b'{"type":"MODIFIED","object":%s,"more":{}}',
+        b'{"type":"ADDED","object":%s,"type":"MODIFIED"}',
+    ],
+)
+def test_an_event_is_read_in_whatever_order_it_is_written(line: bytes) -> None:
+    kind, raw, envelope = _event(line % b'{"metadata":{"name":"a","resourceVersion":"7"},"spec":{}}')
+    assert kind == "MODIFIED"
+    assert pods.decode(raw).metadata.name == envelope.metadata.name == "a"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"type":"MODIFIED","object":{"metadata":{}', b'{"type":"MODIFIED","object":}', b'{"type":"ADDED","object":{}}}'],
+)
+def test_an_event_that_is_no_json_is_none(line: bytes) -> None:
+    with pytest.raises(documents.UNREADABLE):
+        _event(line)

@@ -217,7 +217,9 @@ class Service:
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""
-        self.ledger.put_report(report.read(topology))
+        state = self.ledger.node_state(topology.metadata.name)
+        apart = nrt.decode_apart(msgspec.json.encode(topology))
+        self.ledger.put_report(report.read_apart(apart, before=None if state is None else state.report))
 
     def put_node(self, name: str, spec: dict[str, Any] | None = None, **fields: Any) -> None:
         """The watch of nodes brings one, ready unless said otherwise."""

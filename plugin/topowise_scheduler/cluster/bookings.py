@@ -86,6 +86,11 @@ class Booking(msgspec.Struct, gc=False):
         """Namespace and name of the pod."""
         return self.record.namespace, self.record.name
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the last report had all of it."""
+        return self.whole and self.reported and self.resized is None and self.state is BookingState.ASSIGNED
+
 
 class Ended(NamedTuple):
     """A pod that has ended: seconds, monotonic, and what it was. `held` is what the exact report of that time listed,
@@ -111,11 +116,11 @@ def uncertain(bookings: Collection[Booking], releases: Collection[float], now: f
     found = [one for one in bookings if _may_have_been_overtaken(one, assigned, releases, now)]
     first = min((one.since for one in found if one.state is BookingState.ASSIGNED), default=now)
     kept = {id(one) for one in found}
-    found += [one for one in assigned if one.since > first and id(one) not in kept and _is_predicted(one, now)]
+    found += [one for one in assigned if one.since > first and id(one) not in kept and is_predicted(one, now)]
     return found
 
 
-def _is_predicted(booking: Booking, now: float) -> bool:
+def is_predicted(booking: Booking, now: float) -> bool:
     """Whether nothing but the prediction tells where the pod lies. Whoever has not been reported for so long never
     will: the exporter leaves it out."""
     if booking.reported or booking.whole or (booking.state is BookingState.NOMINATED and not booking.ahead):
@@ -126,7 +131,7 @@ def _is_predicted(booking: Booking, now: float) -> bool:
 def _may_have_been_overtaken(
     booking: Booking, assigned: Iterable[Booking], releases: Iterable[float], now: float
 ) -> bool:
-    if not _is_predicted(booking, now):
+    if not is_predicted(booking, now):
         return False
     done = booking.acknowledged
     if booking.state is BookingState.RESERVED or done is None or now - done < LATE_S:

@@ -83,8 +83,10 @@ def _is_told_by_uid(report: Report, booking: Booking) -> bool:
     it by its name. Which devices that are is the choice of a kubelet or a plug-in, and may be another than predicted.
     """
     left = report.held.get(("", booking.uid), {}).get("")
+    if left is None:
+        return False
     pod, node = booking.record.view(report.empty), report.empty
-    if left is None or pod.by_pod_level or any(one.kind != "init" and _wants(one, node) for one in pod.containers):
+    if pod.by_pod_level or any(one.kind != "init" and _wants(one, node) for one in pod.containers):
         return False
     # Memory is given back when they are done, and the free amounts of the report tell of it.
     return all(_has_all(left, one, node, with_memory=False) for one in pod.containers)

@@ -11,13 +11,22 @@ model; only a booking for which the model has no room is left out (`check`). Wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import pairwise
+from typing import NamedTuple
 
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
 from topowise_scheduler.cluster.admission_order import fit_after, fit_in_any_order
-from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, BookingState, Ended, Resize, uncertain
+from topowise_scheduler.cluster.bookings import (
+    ENDED_KEPT_S,
+    Booking,
+    BookingState,
+    Ended,
+    Resize,
+    is_predicted,
+    uncertain,
+)
 from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.possible_placements import holds_anything, own_amounts, position_of
 from topowise_scheduler.cluster.records import PodRecord
@@ -27,6 +36,13 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.same_node import is_same_node
 from topowise_scheduler.report import PageSizes, Placements, PodName, Report, kubelet_of, of_node
+
+
+class _News(NamedTuple):
+    """The pods of which a report may tell something new, by their names, and the bookings of them."""
+
+    names: Set[PodName]
+    bookings: Collection[Booking]
 
 
 class NodeState:
@@ -74,19 +90,39 @@ class NodeState:
         self.forget_past(now)
         self._reported_at = now
         is_newer = self.report is None or not report.version or report.version != self.report.version
-        comparison = Comparison()
+        comparison, news = Comparison(), None
         if report.precision == "exact":
             if is_newer:
                 self._note_who_left(report)
+            news = self._news(report)
+            told = None if news is None else news.bookings
             if self.kubelet is not None:
-                comparison = confirmation.compare(report, self._assigned(), self.kubelet, self._ended, now)
-            self._mark_reported(report)
+                comparison = confirmation.compare(report, self._assigned(told), self.kubelet, self._ended, now)
+            self._mark_reported(report, told)
         else:
             self._included = {}
             self._mark_counted(report, believes=is_newer)
         self.report = report
-        self._rebuild(report)
+        self._rebuild(report, news)
         return comparison
+
+    def _news(self, report: Report) -> _News | None:
+        """What an exact report may tell that is not known yet; None for all. Of other pods it says what the last one
+        said, which was all of them."""
+        last = self.report
+        if last is None or last.empty is not report.empty or not (last.zone_marks and report.zone_marks):
+            return None
+        before, held = last.held, report.held
+        names = {*self._ended, *[("", one.record.uid) for one in self._ended.values()], *before.keys() - held.keys()}
+        names.update([name for name, placements in held.items() if before.get(name) is not placements])
+        if self._finished and report.lists_ended:
+            names.update(self._finished.values(), [("", uid) for uid in self._finished])
+        uids = {name for namespace, name in names if not namespace}
+        unsure = [one for uid, one in self.bookings.items() if uid in uids or not one.is_settled]
+        names.update([one.name for one in unsure])
+        bookings = [one for one in self.bookings.values() if one.name in names]
+        names.update([("", one.uid) for one in bookings])
+        return _News(names, bookings)
 
     def judge_as(self, kubelet_version: str, page_sizes: PageSizes) -> bool:
         """The Node has this kubelet, and it knows these hugepages. True if that changes what is known of it: everything
@@ -342,9 +378,10 @@ class NodeState:
 
     def _uncertain(self, now: float) -> list[Booking]:
         node = self.kubelet
-        if node is None:
+        told = [one for one in self.bookings.values() if not one.reported]
+        if node is None or not any(is_predicted(one, now) for one in told):
             return []
-        holders = [one for one in self.bookings.values() if not one.reported and holds_anything(node, self._view(one))]
+        holders = [one for one in told if holds_anything(node, one.record.seen(node))]
         return uncertain(holders, self._releases, now) if holders else []
 
     def highest(self) -> dict[str, int]:
@@ -376,18 +413,19 @@ class NodeState:
         assert self.kubelet is not None
         return booking.record.view(self.kubelet)
 
-    def _assigned(self) -> list[Booking]:
-        return [booking for booking in self.bookings.values() if booking.state is BookingState.ASSIGNED]
+    def _assigned(self, among: Collection[Booking] | None = None) -> list[Booking]:
+        bookings = self.bookings.values() if among is None else among
+        return [booking for booking in bookings if booking.state is BookingState.ASSIGNED]
 
     def _is_included(self, report: Report, booking: Booking) -> bool:
         """Whether the report we have includes a pod whose assignment we only hear of now: watches are not in step."""
         if report.precision == "counts":
             return self._mark_counted(report, believes=False)
-        self._mark_reported(report)
+        self._mark_reported(report, [booking])
         return booking.reported
 
-    def _mark_reported(self, report: Report) -> None:
-        for booking in self._assigned():
+    def _mark_reported(self, report: Report, among: Collection[Booking] | None = None) -> None:
+        for booking in self._assigned(among):
             is_confirmed = confirmation.confirms(report, booking, self._ended, self._reported_at)
             if is_confirmed:
                 self._raise_highest(booking)
@@ -424,10 +462,14 @@ class NodeState:
                 booking.resized = None
         return has_changed
 
-    def _rebuild(self, report: Report, *, afresh: bool = False) -> None:
+    def _rebuild(self, report: Report, news: _News | None = None, *, afresh: bool = False) -> None:
         """The report's state, with what it does not include placed on top, the surest first; if not `afresh`, what is
-        as it was is taken over."""
+        as it was is taken over, and with `news` nothing else is looked at."""
         self._revision += 1
+        before = self.kubelet
+        same = None if afresh or before is None or not is_same_node(before, report.empty) else before
+        news = None if same is None else news
+        told = self.bookings.values() if news is None else news.bookings
         if report.offsets is not None and report.fingerprint and not self._included:
             counted = confirmation.counted(report, self._assigned(), self._ended)
             if report.fingerprint == fingerprint.of([one.name for one in counted]):
@@ -436,9 +478,9 @@ class NodeState:
         known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
         # What a finished init container left to a pod is in the report by the pod's uid.
         gone = {*self._ended, *(("", ended.record.uid) for ended in self._ended.values())}
-        if report.lists_ended:
+        if self._finished and report.lists_ended:
             gone.update(self._finished.values(), (("", uid) for uid in self._finished))
-        for booking in self._assigned():
+        for booking in self._assigned(told):
             # A pod that its kubelet has not started yet is in the report by its uid alone.
             names = (booking.name, ("", booking.uid))
             if booking.reported:
@@ -449,17 +491,25 @@ class NodeState:
                 gone.difference_update(names)
             else:
                 gone.update(names)
-        before = self.kubelet
-        same = None if afresh or before is None or not is_same_node(before, report.empty) else before
-        bare = frozenset() if same is None or not is_exact else self._bare(same, report)
-        self.kubelet = kubelet_of(report, known.get, without=gone, pods=self._included, before=same, beside=bare)
+        bare = frozenset() if same is None or not is_exact else self._bare(same, report, told)
+        self.kubelet = kubelet_of(
+            report,
+            known.get,
+            without=gone,
+            pods=self._included,
+            before=same,
+            beside=bare,
+            news=news and (news.names, [one.uid for one in told]),
+        )
         bare &= self.kubelet.active.keys()
         for uid in self._included.keys() - self.bookings.keys():
             self.kubelet.remove(uid)
         settled: frozenset[str] = frozenset()
         if before is not None:
-            settled = self._keep_unlisted(before, self.kubelet) if is_exact else self._settle(before, self.kubelet)
-        for booking in sorted(self.bookings.values(), key=lambda one: -one.state):
+            settled = (
+                self._keep_unlisted(before, self.kubelet, told) if is_exact else self._settle(before, self.kubelet)
+            )
+        for booking in sorted(told, key=lambda one: -one.state):
             if booking.uid in settled:
                 continue
             if booking.uid in bare:
@@ -472,25 +522,25 @@ class NodeState:
             # Somebody will be refused, and it matters who came last.
             self._rebuild(report, afresh=True)
 
-    def _bare(self, node: Kubelet, report: Report) -> frozenset[str]:
+    def _bare(self, node: Kubelet, report: Report, among: Iterable[Booking]) -> frozenset[str]:
         """The pods that were placed, of which no report will ever tell: they hold nothing. Nothing but the sums of
         requests decides whether they have room."""
         return frozenset(
             one.uid
-            for one in self.bookings.values()
+            for one in among
             if one.placed
             and not one.reported
             and not one.resized
             and one.name not in report.held
-            and node.has_bare(one.record.view(node))
+            and node.has_bare(one.uid, one.record.seen(node))
         )
 
-    def _keep_unlisted(self, before: Kubelet, node: Kubelet) -> frozenset[str]:
+    def _keep_unlisted(self, before: Kubelet, node: Kubelet, among: Collection[Booking]) -> frozenset[str]:
         """A pod that was listed whole and is not any more has ended, or its kubelet starts anew: it lies where it lay
         or nowhere, until its own event tells. If others have its room, it is gone."""
         if before.topology is not node.topology:
             return frozenset()
-        unlisted = [one for one in self._assigned() if one.whole and not one.reported]
+        unlisted = [one for one in self._assigned(among) if one.whole and not one.reported]
         for booking in unlisted:
             lay = before.placements(booking.uid) if booking.uid in before.active else {}
             # With other ids, if a pod that came after its end has some of them.

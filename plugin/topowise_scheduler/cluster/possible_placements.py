@@ -20,8 +20,9 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
+from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
+from topowise_scheduler.kubelet.device_table import DeviceSet
 from topowise_scheduler.kubelet.masks import lowest
 from topowise_scheduler.kubelet.pod import PodView, device_requests
 
@@ -75,13 +76,13 @@ def possible_placements(
         and not node.settings.topology.prefer_most_allocated
         and all(parts == wanted[0] for parts in wanted[1:])
     )
-    choices: list[list[tuple[str, _Part, int] | None]] = []
+    choices: list[list[tuple[int, _Part] | None]] = []
     for pod, parts in zip(uncertain, wanted, strict=True):
         if len(parts) > 1:
             return [_at_worst(node, uncertain)]
         count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
         places = [position for position in range(count) if _is_possible(parts[0], node, position)]
-        choices.append([*((pod.uid, parts[0], position) for position in places)] or [None])
+        choices.append([(position, parts[0]) for position in places] or [None])
     if prod(map(len, choices)) > _MAX_POSSIBLE:
         return [_at_worst(node, uncertain)]
     found = []
@@ -92,8 +93,7 @@ def possible_placements(
         copy = base.fork()
         for placed in combination:
             if placed is not None:
-                uid, part, position = placed
-                _reserve(copy, node, uid, position, part, [])
+                _reserve(copy, node, *placed, ())
         found.append(copy)
     return found
 
@@ -110,11 +110,11 @@ def _at_worst(node: Kubelet, uncertain: Iterable[PodView]) -> Kubelet:
     copy = node.fork()
     for pod in uncertain:
         parts = [part for part in _parts(node, pod) if part]
-        held = node.placements(pod.uid).values() if pod.uid in node.active else ()
+        held = tuple(node.placements(pod.uid).values()) if pod.uid in node.active else ()
         for position in range(len(node.node_ids)):
             wanted = _together(parts, node, position)
             if wanted:
-                _reserve(copy, node, pod.uid, position, wanted, list(held))
+                _reserve(copy, node, position, wanted, held)
     return copy
 
 
@@ -185,34 +185,33 @@ def _is_possible(part: _Part, node: Kubelet, position: int) -> bool:
 _NONE = (0,) * 64
 
 
-def _reserve(copy: Kubelet, node: Kubelet, uid: str, position: int, wanted: _Part, held: list[Placement]) -> None:
+def _reserve(copy: Kubelet, node: Kubelet, position: int, wanted: _Part, held: Sequence[Placement]) -> None:
     """Take what is free of it, beyond what the pod is predicted to have there already."""
     zone = node.node_ids[position]
-    cpus: CpuSet | None = None
+    cpus: CpuSet = 0
     if wanted.cpus and copy.cpu is not None:
         mine = node.topology.numa_cpus[position]
-        already = sum(((placement.cpus or 0) & mine).bit_count() for placement in held)
+        already = sum([((placement.cpus or 0) & mine).bit_count() for placement in held])
         cpus = lowest(copy.cpu.available & mine, wanted.cpus - already)
-    blocks = []
+    memory: dict[str, int] = {}
     if copy.memory is not None and copy.memory.tables.cells[position] == 1 << position:
         for name, size in wanted.memory.items():
             already = sum(
-                block.size
-                for placement in held
-                for block in placement.memory
-                if block.type == name and block.numa == (zone,)
+                [
+                    block.size
+                    for placement in held
+                    for block in placement.memory
+                    if block.type == name and block.numa == (zone,)
+                ]
             )
-            free = copy.memory.tables.free.get(name, _NONE)[position]
-            size = min(size - already, free)
+            size = min(size - already, copy.memory.tables.free.get(name, _NONE)[position])
             if size > 0:
-                blocks.append(MemoryBlock(name, (zone,), size))
-    devices: dict[str, tuple[str, ...]] = {}
+                memory[name] = size
+    devices: dict[str, DeviceSet] = {}
     for name, count in wanted.devices.items():
         table = copy.devices.tables[name]
         already = sum(
-            (table.select(placement.devices.get(name, ())) & table.near[position]).bit_count() for placement in held
+            [(table.select(placement.devices.get(name, ())) & table.near[position]).bit_count() for placement in held]
         )
-        ids = table.names(copy.devices.free(name) & table.near[position])[: max(0, count - already)]
-        if ids:
-            devices[name] = ids
-    copy.reserve(f"{uid} at node {zone}", Placement("app", (zone,), False, cpus or None, tuple(blocks), devices))
+        devices[name] = lowest(copy.devices.free(name) & table.near[position], count - already)
+    copy.reserve(position, cpus, memory, devices)

@@ -38,6 +38,7 @@ MAX_CONTAINERS: Final = 64
 LARGE_BYTES: Final = 1 << 17
 """Of a pod of which it is looked first how many containers it has: decoding so many takes a millisecond."""
 _MAX_AMOUNTS: Final = 2048
+_MAX_TEXTS: Final = 16384
 
 NOMINATED_ANNOTATION: Final = "topowise.io/nominated"
 """The node for which we have nominated the pod, beside `status.nominatedNodeName` that anybody may have written."""
@@ -92,6 +93,11 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
         assert self.requests is not None
         return self.requests.view(self.uid, node.settings)
 
+    def seen(self, node: Kubelet) -> PodView:
+        """The same as nobody's in particular, for who does not need its uid."""
+        assert self.requests is not None
+        return self.requests.form(node.settings).view
+
 
 class Records:
     """Makes records, and keeps what they share. `nominates` are the schedulerNames of pods that we nominate; `seen` is
@@ -103,6 +109,8 @@ class Records:
         self._seen = seen
         # A shape goes with the last of its pods.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
+        # The same by what pods say, of which there may be several spellings.
+        self._by_text: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES)
         self._asks: Shared[bytes, Asks] = Shared(_MAX_LABEL_BYTES)
 
@@ -163,6 +171,15 @@ class Records:
 
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
         """What the pod asks for, and a text that is equal for equal needs. Raises ParseError."""
+        text = _digest(_encode(_asked(pod)))
+        found = self._by_text.get(text)
+        if found is None:
+            if len(self._by_text) >= _MAX_TEXTS:
+                self._by_text.clear()
+            found = self._by_text[text] = self._of_needs(pod)
+        return found, found.shape
+
+    def _of_needs(self, pod: pods.Pod) -> PodRequests:
         needs, ungated = pods.needs(pod), None
         key = shape = _digest(_encode(needs))
         if pod.spec.resources is not None:
@@ -171,7 +188,7 @@ class Records:
         requests = self._requests.get(key)
         if requests is None:
             requests = self._requests[key] = PodRequests(needs, ungated, shape)
-        return requests, requests.shape
+        return requests
 
     def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
         if not labels:
@@ -211,6 +228,13 @@ _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 def _digest(text: bytes) -> bytes:
     """Of fixed length, as it is kept for pods of thousands of bytes too; two texts with the same are not found."""
     return blake2b(text, digest_size=16).digest()
+
+
+def _asked(pod: pods.Pod) -> tuple[object, ...]:
+    """All that `pods.needs` looks at."""
+    spec, status = pod.spec, pod.status
+    qos = "" if status is None else status.qosClass
+    return spec.initContainers, spec.containers, spec.resources, spec.overhead, qos
 
 
 def _decoded(raw: bytes | msgspec.Raw) -> tuple[pods.Pod, str]:

@@ -202,14 +202,13 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nod
     A cluster without the NRT CRD is one in which no node has been reported yet. One with Koordinator's or an old RTE's
     may serve v1alpha1 alone.
     """
-    decode_topology = nrt.decode
 
     def decode_report(raw: bytes | msgspec.Raw) -> report.Report:
-        topology = decode_topology(raw)
+        topology = nrt.decode_apart(raw)
         name = topology.metadata.name
         node_state = ledger.node_state(name)
         before = None if node_state is None else node_state.report
-        return report.read(topology, *nodes.kubelet(name), before)
+        return report.read_apart(topology, *nodes.kubelet(name), before)
 
     reports = _Reports(ledger)
     return [

@@ -95,7 +95,9 @@ class CachedVerdicts:
         versions, verdicts = self.kinds.get(group, (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int8)))
         missing = count - len(versions)
         if missing > 0:
-            versions, verdicts = np.pad(versions, (0, missing)), np.pad(verdicts, (0, missing))
+            # np.pad takes ten times as long.
+            versions = np.concatenate([versions, np.zeros(missing, dtype=np.int64)])
+            verdicts = np.concatenate([verdicts, np.zeros(missing, dtype=np.int8)])
             self.kinds[group] = versions, verdicts
         return versions, verdicts
 
@@ -122,8 +124,9 @@ class VerdictCache:
             if len(found.versions) < rows:
                 found.widen(rows)
         # What is known of kinds of hardware grows too.
-        self._bytes += found.size - found.counted
-        found.counted = found.size
+        size = found.size
+        self._bytes += size - found.counted
+        found.counted = size
         while len(self._shapes) > 1 and (len(self._shapes) > _MAX_SHAPES or self._bytes > _MAX_BYTES):
             self._bytes -= self._shapes.popitem(last=False)[1].counted
         return found

@@ -22,7 +22,7 @@ from topowise.attributes import POLICIES
 from topowise_scheduler.engine import admission
 from topowise_scheduler.engine.cache import ANY_DEVICES, BY_CPUS, EXACT, NOT_LOOKED_FOR, CachedVerdicts, VerdictCache
 from topowise_scheduler.engine.candidates import Candidates, candidates_of
-from topowise_scheduler.engine.counts import Counts, Hardware, Traits, hardware_of, read
+from topowise_scheduler.engine.counts import Counts, Traits, hardware_of, read
 from topowise_scheduler.engine.node_groups import Columns, NodeGroup
 from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
@@ -121,8 +121,6 @@ class Engine:
         self._where: NDArray[np.int32] = np.zeros((2, 16), dtype=np.int32)
         self.cache = VerdictCache()
         self._all: NDArray[np.int32] | None = None
-        # Of the node written last: its other possible states, which come after it, have the same.
-        self._last: tuple[tuple[object, ...], Hardware, Traits] | None = None
 
     def __len__(self) -> int:
         return len(self._row_of)
@@ -294,28 +292,40 @@ class Engine:
 
     def _enter(self, name: str, row: int, kubelet: Kubelet, now: Counts, its_sources: tuple[object, ...]) -> int:
         """Write a node that is new or has other hardware or settings; its row."""
-        if self._last is None or not is_same(self._last[0], its_sources):
-            self._last = its_sources, hardware_of(kubelet), Traits.of(kubelet)
-        _, hardware, traits = self._last
-        group = self._group_of.get(traits)
-        if group is None:
-            group = self._group_of[traits] = len(self._groups)
-            self._groups.append(NodeGroup(traits))
         node = self._nodes[row] if row >= 0 else None
+        owner = None if node is not None else self._owner(name, its_sources)
         self._moves += 1
-        if node is not None and node.group == group:
-            column = node.column
-            self._groups[group].replace(column, hardware, now)
+        if owner is not None:
+            number, row = owner.group, self._new_row(name)
+            column = self._groups[number].append_like(owner.column, row, now)
         else:
-            if node is not None:
-                self._leave(node)
+            number, hardware = self._group(Traits.of(kubelet)), hardware_of(kubelet)
+            if node is not None and node.group == number:
+                column = node.column
+                self._groups[number].replace(column, hardware, now)
             else:
-                row = self._new_row(name)
-            column = self._groups[group].append(row, hardware, now)
-            self._where[:, row] = group, column
-        self._nodes[row] = _Node(name, kubelet, its_sources, group, column)
-        self.policies[row] = POLICIES.index(traits.policy)
+                if node is not None:
+                    self._leave(node)
+                else:
+                    row = self._new_row(name)
+                column = self._groups[number].append(row, hardware, now)
+        self._where[:, row] = number, column
+        self._nodes[row] = _Node(name, kubelet, its_sources, number, column)
+        self.policies[row] = POLICIES.index(self._groups[number].traits.policy)
         return row
+
+    def _owner(self, name: str, its_sources: tuple[object, ...]) -> _Node | None:
+        """The node of which this is another possible state: its hardware and settings need not be read again."""
+        row = self._row_of.get(name.partition("/")[0], -1)
+        node = self._nodes[row] if row >= 0 else None
+        return node if node is not None and is_same(node.sources, its_sources) else None
+
+    def _group(self, traits: Traits) -> int:
+        number = self._group_of.get(traits)
+        if number is None:
+            number = self._group_of[traits] = len(self._groups)
+            self._groups.append(NodeGroup(traits))
+        return number
 
     def _all_rows(self) -> NDArray[np.int32]:
         if self._all is None:

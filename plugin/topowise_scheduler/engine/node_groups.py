@@ -118,6 +118,10 @@ class HardwareKinds:
         self._uses[kind] += 1
         return kind
 
+    def join(self, kind: int) -> None:
+        """The kind has one node more."""
+        self._uses[kind] += 1
+
     def leave(self, kind: int) -> None:
         """The kind has one node less; without any it is forgotten."""
         self._uses[kind] -= 1
@@ -258,6 +262,18 @@ class NodeGroup:
 
     def append(self, row: int, hardware: Hardware, now: Counts) -> int:
         """A new node; its column."""
+        column = self._new_column(row, now)
+        self._enter(column, hardware)
+        return column
+
+    def append_like(self, other: int, row: int, now: Counts) -> int:
+        """A new node with the hardware of one in another column; its own column."""
+        column = self._new_column(row, now)
+        self.hardware[column], self.cause[column] = self.hardware[other], self.cause[other]
+        self.kinds.join(int(self.hardware[column]))
+        return column
+
+    def _new_column(self, row: int, now: Counts) -> int:
         column = self.count
         self.count += 1
         if column >= len(self.rows):
@@ -265,7 +281,6 @@ class NodeGroup:
                 np.concatenate([one, np.zeros_like(one)]) for one in (self.rows, self.hardware, self.cause)
             )
         self.rows[column] = row
-        self._enter(column, hardware)
         self.counts.write(column, now)
         return column
 

@@ -24,8 +24,9 @@ from topowise_scheduler.kubelet import scopes
 from topowise_scheduler.kubelet.admission import Admission, MemoryBlock, Placement, Rejection
 from topowise_scheduler.kubelet.configuration import Evidence, Settings, settle
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
-from topowise_scheduler.kubelet.cpu_topology import CpuTopology
+from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 from topowise_scheduler.kubelet.device_manager import DeviceManager
+from topowise_scheduler.kubelet.device_table import DeviceSet
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import MAX_NODES, mask_of, members
@@ -266,14 +267,16 @@ class Kubelet:
         self,
         holders: Mapping[str, tuple[Mapping[str, int], Mapping[str, Placement]]],
         beside: Collection[str] = (),
+        among: Collection[str] | None = None,
     ) -> None:
-        """Let these pods by uid be all there are, each held as by `hold`; what is held like that already stays, and so
-        do those `beside`, as they are.
+        """Let these pods by uid be all there are (`among` some), each held as by `hold`; what is held like that already
+        stays, and so do those `beside`, as they are.
 
         Memory tables and CPUs that nobody holds depend on how they came about, and are to be corrected afterwards.
         """
-        for uid in [uid for uid in self.active if uid not in holders and uid not in beside]:
-            self.remove(uid)
+        for uid in list(self.active if among is None else among):
+            if uid not in holders and uid not in beside:
+                self.remove(uid)
         for uid, (requests, placements) in holders.items():
             active = self.active.get(uid)
             if active is None or active.reported is not placements or active.requests != requests:
@@ -283,13 +286,13 @@ class Kubelet:
         if self.cpu is not None:
             self.cpu.recount()
 
-    def has_bare(self, seen: PodView) -> bool:
+    def has_bare(self, uid: str, seen: PodView) -> bool:
         """Whether the pod is active as it is seen now, and was given nothing but room in the sums of requests."""
-        active = self.active.get(seen.uid)
+        active = self.active.get(uid)
         if active is None or active.pod is None or active.pod.containers != seen.containers:
             return False
         managers = (self.devices, self.cpu, self.memory)
-        return active.requests == seen.requests and not any(one and seen.uid in one.held for one in managers)
+        return active.requests == seen.requests and not any(one is not None and uid in one.held for one in managers)
 
     @property
     def is_within(self) -> bool:
@@ -299,9 +302,18 @@ class Kubelet:
             amount <= capacity[name] for name, amount in used.items() if name in capacity
         )
 
-    def reserve(self, holder: str, placement: Placement) -> None:
-        """Take CPUs, memory and devices away for no pod; the predicates do not see it, and it cannot be given back."""
-        self._hold(holder, "", placement)
+    def reserve(
+        self, position: int, cpus: CpuSet, memory: Amounts | None = None, devices: Mapping[str, DeviceSet] | None = None
+    ) -> None:
+        """Take CPUs, devices, and memory of the NUMA node at a position away for no pod; the predicates do not see it,
+        and it cannot be given back."""
+        if self.cpu is not None:
+            self.cpu.default &= ~cpus
+        for name, size in (memory or {}).items():
+            assert self.memory is not None
+            self.memory.tables.take(name, 1 << position, size)
+        for resource, taken in (devices or {}).items():
+            self.devices.allocated[resource] |= taken
 
     def placements(self, uid: str) -> dict[str, Placement]:
         """What each container of an active pod holds now."""

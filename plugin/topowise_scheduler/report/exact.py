@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from topowise import attributes, nrt
@@ -44,31 +44,39 @@ def is_ours(named: Mapping[str, str]) -> bool:
 
 
 def read(
-    named: Mapping[str, str], zones: list[tuple[int, nrt.Zone]], version: KubeletVersion, before: Report | None = None
-) -> Exact:
-    """The node. `named` are the attributes on top, `zones` those of type Node by id; `before` is its last report.
+    named: Mapping[str, str],
+    zones: Sequence[tuple[int, nrt.Zone | None]],
+    version: KubeletVersion,
+    before: Report | None = None,
+) -> Exact | None:
+    """The node. `named` are the attributes on top, `zones` those of type Node by id; `before` is its last report, and
+    None a zone that is as there. None if it must not be None: the node is another one.
 
     Raises TopowiseError or ValueError for the first thing that keeps it from being exact.
     """
-    of_zones = {numa_id: nrt.attributes_of(zone.attributes) for numa_id, zone in zones}
-    source = None if before is None else before.source
-    facts = hardware.facts_of(named, zones, of_zones, source.facts if isinstance(source, Source) else None)
+    of_zones = {numa_id: (zone, nrt.attributes_of(zone.attributes)) for numa_id, zone in zones if zone is not None}
+    last = None if before is None or not isinstance(before.source, Source) else before.source.facts
+    facts = hardware.facts_of(named, [(numa_id, of_zones.get(numa_id)) for numa_id, _ in zones], last)
     holdings = hardware.text_of(named, attributes.HOLDINGS)
     source = Source(facts, named.get(attributes.DEVICES, ""))
     empty, problems = hardware.empty(*source, version)
     if empty is None:
         raise ReportError("; ".join(problems))
-    for resource in attributes.read_names(named, attributes.DERIVED) & _managed(empty):
+    same = before if before is not None and before.empty is empty else None
+    if same is None and len(of_zones) < len(zones):
+        return None
+    derived = attributes.read_names(named, attributes.DERIVED)
+    for resource in derived and derived & _managed(empty):
         raise ReportError(
             f"attribute {attributes.DERIVED}: {resource}, expected none whose manager is on by "
             f"{attributes.KUBELET_CONFIGURATION}"
         )
-    modelled = [(zone, of_zones[numa_id]) for numa_id, zone in zones if numa_id in empty.node_ids]
-    reported_free = free.free_of(empty, modelled)
+    modelled = [of_zones.get(numa_id) for numa_id, _ in zones if numa_id in empty.node_ids]
+    reported_free = free.free_of(empty, modelled, None if same is None else same.free)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     known = Known(empty.topology.cpus, empty.all_node_ids, types)
     places, odd = places_of(named.get(attributes.PCI, ""))
-    held = None if before is None or before.empty is not empty or not before.marks else Held(before.held, before.marks)
+    held = Held(same.held, same.marks) if same is not None and same.marks else None
     return Exact(empty, source, held_by(holdings, known, held), reported_free, places, (*problems, *odd))
 
 

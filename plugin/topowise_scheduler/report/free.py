@@ -9,47 +9,51 @@ there, as the kubelet will.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from topowise import attributes, cpuset, digits, nrt, quantity
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.masks import Mask
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
 from topowise_scheduler.report.hardware import text_of
-from topowise_scheduler.report.model import FreeResources, Report, ReportError
+from topowise_scheduler.report.model import FreeResources, ReportError
 from topowise_scheduler.report.sets import cpu_set, mask_on
 
-Zones = Sequence[tuple[nrt.Zone, Mapping[str, str]]]
+_ACCOUNTING: Final = {attributes.MEMORY_CELLS, attributes.MEMORY_ASSIGNMENTS}
+_UNKNOWN: Final = FreeResources()
+
+Zones = Sequence[tuple[nrt.Zone, Mapping[str, str]] | None]
 
 
-def free_of(empty: Kubelet, zones: Zones) -> FreeResources:
-    """What is free. `zones` are those of the NUMA nodes in order, with their attributes.
+def free_of(empty: Kubelet, zones: Zones, before: FreeResources | None = None) -> FreeResources:
+    """What is free. `zones` are those of the NUMA nodes in order, with their attributes; None is one of which all is as
+    in `before`, which must be whole (`is_whole`).
 
     Raises ParseError, and ReportError for what is missing or cannot be.
     """
+    told = [(position, *given) for position, given in enumerate(zones) if given is not None]
+    known = before or _UNKNOWN
     cpus = None
     if empty.cpu is not None:
-        cpus = 0
-        for zone, named in zones:
-            cpus |= cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
+        cpus = known.cpus or 0
+        for position, zone, named in told:
+            mine = empty.topology.numa_cpus[position]
+            cpus = cpus & ~mine | mine & cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
     if empty.memory is None:
         return FreeResources(cpus)
-    assignments, cells = [], []
-    for zone, named in zones:
-        if attributes.MEMORY_CELLS in named and attributes.MEMORY_ASSIGNMENTS in named:
-            cells.append(_cells(zone, named[attributes.MEMORY_CELLS], empty))
-            assignments.append(_assignments(zone, named[attributes.MEMORY_ASSIGNMENTS]))
-    known = len(cells) == len(zones)
-    return FreeResources(
-        cpus,
-        _free_memory(empty.memory.policy, [zone for zone, _ in zones]),
-        tuple(assignments) if known else None,
-        tuple(cells) if known else None,
-    )
+    memory = _free_memory(empty.memory.policy, [(position, zone) for position, zone, _ in told], known)
+    if any(not named.keys() >= _ACCOUNTING for _, _, named in told):
+        return FreeResources(cpus, memory)
+    none = [0] * len(zones)
+    assignments, cells = list(known.assignments or none), list(known.cells or none)
+    for position, zone, named in told:
+        cells[position] = _cells(zone, named[attributes.MEMORY_CELLS], empty)
+        assignments[position] = _assignments(zone, named[attributes.MEMORY_ASSIGNMENTS])
+    return FreeResources(cpus, memory, tuple(assignments), tuple(cells))
 
 
-def is_whole(report: Report) -> bool:
-    """Whether the report tells all that `keep` corrects, so that it does not matter what was there before."""
-    free, empty = report.free, report.empty
+def is_whole(free: FreeResources | None, empty: Kubelet) -> bool:
+    """Whether a report tells all that `keep` corrects, so that it does not matter what was there before."""
     if free is None or (empty.cpu is not None and free.cpus is None):
         return False
     if empty.memory is None:
@@ -73,17 +77,17 @@ def keep(free: FreeResources, kubelet: Kubelet) -> None:
         kubelet.memory.tables.correct(free.memory, free.assignments, free.cells)
 
 
-def _free_memory(policy: MemoryPolicy, zones: Sequence[nrt.Zone]) -> dict[str, tuple[int | None, ...]]:
+def _free_memory(
+    policy: MemoryPolicy, zones: Sequence[tuple[int, nrt.Zone]], known: FreeResources
+) -> dict[str, tuple[int | None, ...]]:
     """Free bytes by type and position; None where the kubelet may give nothing anyway, which it does not tell."""
-    available = [{one.name: one.available for one in zone.resources or ()} for zone in zones]
+    available = [(position, {one.name: one.available for one in zone.resources or ()}) for position, zone in zones]
     free: dict[str, tuple[int | None, ...]] = {}
     for name, most in policy.allocatable.items():
-        values: list[int | None] = []
-        for named, may in zip(available, most, strict=True):
-            available_text = named.get(name)
-            values.append(
-                None if available_text is None or may <= 0 else min(may, max(0, quantity.value(available_text)))
-            )
+        values = [*known.memory.get(name, [None] * len(most))]
+        for position, named in available:
+            text, may = named.get(name), most[position]
+            values[position] = None if text is None or may <= 0 else min(may, max(0, quantity.value(text)))
         free[name] = tuple(values)
     return free
 

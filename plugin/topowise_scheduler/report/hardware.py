@@ -6,7 +6,7 @@ texts: the node as a whole by its hardware and configuration, which a cluster ha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -41,11 +41,12 @@ class ZoneFacts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
 
 
 class Facts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """Raw texts that decide what the node is."""
+    """Raw texts that decide what the node is. Those that are too long are not `is_memorable`."""
 
     cores: str
     configuration: str
     zones: tuple[ZoneFacts, ...]
+    is_memorable: bool = False
 
 
 class Empty(NamedTuple):
@@ -57,38 +58,41 @@ class Empty(NamedTuple):
 
 def facts_of(
     named: Mapping[str, str],
-    zones: list[tuple[int, nrt.Zone]],
-    of_zones: Mapping[int, Mapping[str, str]],
+    zones: Sequence[tuple[int, tuple[nrt.Zone, Mapping[str, str]] | None]],
     before: Facts | None = None,
 ) -> Facts:
-    """The texts, not yet looked at. `of_zones` are the zones' attributes by id, and the node most likely has `before`.
-    Raises ReportError for one missing."""
-    found = Facts(
-        text_of(named, attributes.CORES),
-        text_of(named, attributes.KUBELET_CONFIGURATION),
-        tuple(
-            [
-                ZoneFacts(
-                    numa_id,
-                    text_of(of_zones[numa_id], attributes.ZONE_CPUS, zone.name),
-                    zone.costs or (),
-                    tuple(
-                        [
-                            (one.name, one.capacity, one.allocatable)
-                            for one in zone.resources or ()
-                            if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
-                        ]
-                    ),
-                    tuple([of_zones[numa_id].get(name, "") for name in _SPEED])
-                    if attributes.MEMORY_INITIATORS in of_zones[numa_id]
-                    else (),
-                )
-                for numa_id, zone in zones
-            ]
-        ),
+    """The texts, not yet looked at. `zones` come with their attributes by name; None is one that is as in `before`,
+    which the node most likely has. Raises ReportError for one missing."""
+    known = () if before is None else before.zones
+    cores = text_of(named, attributes.CORES)
+    configuration = text_of(named, attributes.KUBELET_CONFIGURATION)
+    found = tuple(
+        [
+            known[position] if given is None else _zone_facts(numa_id, *given)
+            for position, (numa_id, given) in enumerate(zones)
+        ]
     )
     # Its hash is known, and that of a new one takes longer than to compare them.
-    return before if found == before and before is not None else shared(found)
+    if before is not None and (before.cores, before.configuration, before.zones) == (cores, configuration, found):
+        return before
+    is_memorable = len(cores) + len(configuration) + sum(map(_length, found)) <= _MEMORABLE
+    return shared(Facts(cores, configuration, found, is_memorable))
+
+
+def _zone_facts(numa_id: int, zone: nrt.Zone, named: Mapping[str, str]) -> ZoneFacts:
+    return ZoneFacts(
+        numa_id,
+        text_of(named, attributes.ZONE_CPUS, zone.name),
+        zone.costs or (),
+        tuple(
+            [
+                (one.name, one.capacity, one.allocatable)
+                for one in zone.resources or ()
+                if one.name in ("cpu", "memory") or one.name.startswith(HUGEPAGES)
+            ]
+        ),
+        tuple([named.get(name, "") for name in _SPEED]) if attributes.MEMORY_INITIATORS in named else (),
+    )
 
 
 def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
@@ -101,19 +105,14 @@ def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
 
 def shared(facts: Facts) -> Facts:
     """The same facts once for all nodes that have them: the texts come anew with each report."""
-    return _shared(facts) if _is_memorable(facts) else facts
+    return _shared(facts) if facts.is_memorable else facts
 
 
 def empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
     """The node with these devices. Devices come and go with their health, the rest of the node stays the same."""
-    if len(listed_devices) <= _MEMORABLE and _is_memorable(facts):
+    if len(listed_devices) <= _MEMORABLE and facts.is_memorable:
         return _empty(facts, listed_devices, version)
     return _empty.__wrapped__(facts, listed_devices, version)
-
-
-def _is_memorable(facts: Facts) -> bool:
-    texts = len(facts.cores) + len(facts.configuration)
-    return texts + sum(_length(zone) for zone in facts.zones) <= _MEMORABLE
 
 
 def _length(zone: ZoneFacts) -> int:
@@ -131,7 +130,7 @@ def _empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
         plugins = _plugins(listed_devices) if listed_devices else ()
         # Which NUMA nodes of many are modelled goes by the devices near them (Machine.modelled).
         near = plugins if len(facts.zones) > WIDE else ()
-        made = (_bare if _is_memorable(facts) else _bare.__wrapped__)(facts, near, version)
+        made = (_bare if facts.is_memorable else _bare.__wrapped__)(facts, near, version)
         if made.kubelet is None or not plugins:
             return made
         kubelet = made.kubelet.fork()

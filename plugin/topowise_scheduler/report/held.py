@@ -44,20 +44,23 @@ def held_by(text: str, known: Known, before: Held | None = None) -> Held:
     `before` is what was held on the same machine: a pod whose text is as it was then has the same placements, the very
     object. A mark is a keyed hash of the process, so nobody can make two texts of one.
     """
+    texts = [*map(bytes, holdings.texts(text))]
+    marks = array("q", map(hash, texts))
     same = {} if before is None else dict(zip(memoryview(before.marks).cast("q"), before.pods.items(), strict=True))
-    found: dict[PodName, Placements] = {}
-    marks = array("q")
-    for raw in holdings.texts(text):
-        mark = hash(bytes(raw))
-        marks.append(mark)
-        if mark in same:
-            name, placements = same[mark]
-        else:
-            pod = holdings.pod(raw)
-            # Pods have few namespaces.
-            name, placements = (sys.intern(pod.namespace), pod.name), _placements(pod, known)
+    pods = [same.get(mark) or _pod(text, known) for mark, text in zip(marks, texts, strict=True)]
+    found = dict(pods)
+    if len(found) == len(pods):
+        return Held(found, marks.tobytes())
+    found.clear()
+    for name, placements in pods:
         found[name] = _beside(found.get(name, {}), placements)
-    return Held(found, marks.tobytes() if len(marks) == len(found) else b"")
+    return Held(found)
+
+
+def _pod(text: bytes, known: Known) -> tuple[PodName, Placements]:
+    pod = holdings.pod(text)
+    # Pods have few namespaces.
+    return (sys.intern(pod.namespace), pod.name), _placements(pod, known)
 
 
 def _placements(pod: holdings.Pod, known: Known) -> Placements:

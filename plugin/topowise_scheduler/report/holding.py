@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
@@ -24,6 +24,7 @@ def kubelet_of(
     pods: Mapping[str, tuple[PodName, Needs]] | None = None,
     before: Kubelet | None = None,
     beside: Collection[str] = (),
+    news: tuple[Set[PodName], Collection[str]] | None = None,
 ) -> Kubelet:
     """A fork of `report.empty` in which everything reported is held.
 
@@ -38,21 +39,24 @@ def kubelet_of(
 
     `before` is the node as it was, if it has the same hardware, devices and settings as `report.empty`: if the report
     tells all that is free, only what has changed costs anything then, and the result is the same, but that the pods
-    `beside` are still on it.
+    `beside` are still on it. With `news`, names and uids, all others hold there what the report says already.
     """
     if report.precision == "counts":
         return _of_counts(report, pods or {})
     holders: dict[str, tuple[Mapping[str, int], Placements]] = {}
     ended: set[str] = set()
-    for name, placements in report.held.items():
+    names = report.held if news is None else [name for name in report.held if name in news[0]]
+    for name in names:
+        placements = report.held[name]
         uid, requests = requests_of(name) or (uid_of(name), _NOTHING)
         if name in without:
             ended.add(uid)
         if uid in holders:
             requests, placements = holders[uid][0] or requests, _together(holders[uid][1], placements)
         holders[uid] = requests, placements
-    kubelet = report.empty.fork() if before is None or not free.is_whole(report) else before.fork()
-    kubelet.hold_exactly(holders, beside)
+    kubelet = report.empty.fork() if before is None or not free.is_whole(report.free, report.empty) else before.fork()
+    among = None if news is None else {*news[1], *map(uid_of, news[0])}
+    kubelet.hold_exactly(holders, beside, among)
     if report.free is not None:
         free.keep(report.free, kubelet)
     for uid in ended:

@@ -105,6 +105,9 @@ class Report(msgspec.Struct, frozen=True):
     source: Source | None = None
     marks: bytes = b""
     """Of what `held` was read from, for the next report of the node (held.py)."""
+    zone_marks: bytes = b""
+    """Of the texts of the zones, which are those of `source` in their order. None if they are not, and if the report
+    does not tell all that is free: then it can only be read, and put on a node, as if there had been none before."""
     knows_policy: bool = True
     """False if the object names a policy that no kubelet has; one of `problems` has the word."""
 

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+from array import array
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from topowise import attributes, fingerprint, nrt, placement
 from topowise.attributes import doubts
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
-from topowise_scheduler.report import counted, exact, koordlet, versions
-from topowise_scheduler.report.model import PageSizes, Report
+from topowise_scheduler.kubelet.versions import KubeletVersion
+from topowise_scheduler.report import counted, exact, free, koordlet, versions
+from topowise_scheduler.report.model import PageSizes, Report, ReportError
 
 _LONGEST_BOOT_ID: Final = 64
 _MAX_PROBLEMS: Final = 16
 _MAX_LENGTH: Final = 500
+
+
+class _Head(NamedTuple):
+    """What an object tells on top, whoever wrote it. `problem` is that of the version."""
+
+    named: Mapping[str, str]
+    metadata: nrt.Metadata
+    reported_version: str
+    node_version: str
+    page_sizes: PageSizes
+    kubelet: KubeletVersion
+    problem: str
+    digest: str
+    method: Method
 
 
 def read(
@@ -22,77 +39,132 @@ def read(
     node_version: str = "",
     page_sizes: PageSizes = (),
     before: Report | None = None,
+    zone_marks: bytes = b"",
 ) -> Report:
     """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet,
     `page_sizes` the hugepages that it lists, and `before` the node's last report, whose parts are taken over as far as
-    they are the same.
+    they are the same. `zone_marks` are those of its zones, in their order.
 
     Nothing in an object is an error; `problems` say what could not be used.
     """
     problems: list[str] = []
     if koordlet.wrote(topology):
         topology = koordlet.translated(topology, problems)
-    named = nrt.attributes_of(topology.attributes)
-    zones = nrt.numa_zones(topology)
-    reported_version = named.get(attributes.KUBELET_VERSION, "")[:_MAX_LENGTH]
-    kubelet, version_problem = versions.choose(reported_version, node_version)
-    if version_problem:
-        problems.append(version_problem)
-    digest, method = _fingerprint(topology, named, problems)
+    head = _head(topology.metadata, topology.attributes, node_version, page_sizes, problems)
+    named, zones = head.named, nrt.numa_zones(topology)
     if exact.is_ours(named):
         try:
-            found = exact.read(named, zones, kubelet, before)
+            found = exact.read(named, zones, head.kubelet, before)
+            assert found is not None
         except (TopowiseError, ValueError) as exc:
             problems.append(f"{exc}; the node is predicted from counts")
         else:
-            return Report(
-                name=topology.metadata.name,
-                version=topology.metadata.resourceVersion,
-                precision="exact",
-                empty=found.empty,
-                held=found.held.pods,
-                marks=found.held.marks,
-                free=found.free,
-                places=found.places,
-                fingerprint=digest,
-                fingerprint_method=method,
-                admitting=doubts.read_pods(named),
-                unconfirmed=doubts.read_reasons(named),
-                boot_id=named.get(attributes.BOOT_ID, "")[:_LONGEST_BOOT_ID],
-                problems=_bounded((*problems, *found.problems)),
-                kubelet=kubelet,
-                reported_version=reported_version,
-                node_version=node_version,
-                page_sizes=page_sizes,
-                version_problem=version_problem,
-                source=found.source,
-            )
+            in_order = [zone for _, zone in zones] == list(topology.zones or ())
+            return _exact(head, found, problems, zone_marks if in_order else b"")
     problems += [
         f"zone {zone.name!r:.80}: expected a name node-<id>; the zone is left out"
         for zone in topology.zones or ()
         if zone.type == nrt.ZONE_TYPE and nrt.zone_id(zone.name) is None
     ]
-    simple = counted.read(topology, named, zones, kubelet, page_sizes, problems)
+    simple = counted.read(topology, named, zones, head.kubelet, page_sizes, problems)
     return Report(
-        name=topology.metadata.name,
-        version=topology.metadata.resourceVersion,
+        name=head.metadata.name,
+        version=head.metadata.resourceVersion,
         precision="counts",
         empty=simple.empty,
         occupants=simple.occupants,
         offsets=_offsets(named, zones, problems),
-        fingerprint=digest,
-        fingerprint_method=method,
+        fingerprint=head.digest,
+        fingerprint_method=head.method,
         admitting=doubts.read_pods(named),
         unconfirmed=doubts.read_reasons(named),
         boot_id=named.get(attributes.BOOT_ID, "")[:_LONGEST_BOOT_ID],
         problems=_bounded(problems),
-        kubelet=kubelet,
-        reported_version=reported_version,
+        kubelet=head.kubelet,
+        reported_version=head.reported_version,
         node_version=node_version,
         page_sizes=page_sizes,
-        version_problem=version_problem,
+        version_problem=head.problem,
         source=simple.source,
         knows_policy=simple.source.policies.is_known,
+    )
+
+
+def read_apart(
+    topology: nrt.Apart, node_version: str = "", page_sizes: PageSizes = (), before: Report | None = None
+) -> Report:
+    """The same of an object whose zones have not been looked at: those of which the text is as in `before` are not.
+    Raises msgspec.DecodeError for a zone that is none."""
+    marks = array("q", map(_mark, topology.zones or ())).tobytes()
+    if before is not None and len(before.zone_marks) == len(marks):
+        problems: list[str] = []
+        head = _head(topology.metadata, topology.attributes, node_version, page_sizes, problems)
+        with contextlib.suppress(TopowiseError, ValueError):
+            found = exact.read(head.named, _changed(topology, marks, before), head.kubelet, before)
+            if found is not None:
+                return _exact(head, found, problems, marks)
+    return read(topology.whole(), node_version, page_sizes, before, marks)
+
+
+def _mark(zone: nrt.ZoneApart) -> int:
+    """Of all that is read of a zone of ours, as in held.py. Where containers lie changes in all zones with each pod."""
+    told = [(one.name, one.value) for one in zone.attributes or () if one.name != placement.VECTOR_ATTRIBUTE]
+    return hash((zone.name, zone.type, bytes(zone.costs), bytes(zone.resources), *told))
+
+
+def _changed(topology: nrt.Apart, marks: bytes, before: Report) -> list[tuple[int, nrt.Zone | None]]:
+    """The zones by id, None for those that are as before. Raises ReportError if others are there."""
+    assert isinstance(before.source, exact.Source)
+    now, last = memoryview(marks).cast("q"), memoryview(before.zone_marks).cast("q")
+    found: list[tuple[int, nrt.Zone | None]] = []
+    for zone, facts, mark, was in zip(topology.zones or (), before.source.facts.zones, now, last, strict=True):
+        changed = zone.whole() if mark != was else None
+        if changed is not None and not (nrt.is_numa_zone(changed) and changed.name == nrt.zone_name(facts.id)):
+            raise ReportError(f"zone {changed.name!r:.80}: expected {nrt.zone_name(facts.id)}")
+        found.append((facts.id, changed))
+    return found
+
+
+def _head(
+    metadata: nrt.Metadata,
+    given: Sequence[nrt.Attribute] | None,
+    node_version: str,
+    page_sizes: PageSizes,
+    problems: list[str],
+) -> _Head:
+    named = nrt.attributes_of(given)
+    reported_version = named.get(attributes.KUBELET_VERSION, "")[:_MAX_LENGTH]
+    kubelet, problem = versions.choose(reported_version, node_version)
+    if problem:
+        problems.append(problem)
+    digest, method = _fingerprint(metadata, named, problems)
+    return _Head(named, metadata, reported_version, node_version, page_sizes, kubelet, problem, digest, method)
+
+
+def _exact(head: _Head, found: exact.Exact, problems: Sequence[str], zone_marks: bytes) -> Report:
+    named = head.named
+    return Report(
+        name=head.metadata.name,
+        version=head.metadata.resourceVersion,
+        precision="exact",
+        empty=found.empty,
+        held=found.held.pods,
+        marks=found.held.marks,
+        zone_marks=zone_marks if free.is_whole(found.free, found.empty) else b"",
+        free=found.free,
+        places=found.places,
+        fingerprint=head.digest,
+        fingerprint_method=head.method,
+        admitting=doubts.read_pods(named),
+        unconfirmed=doubts.read_reasons(named),
+        boot_id=named.get(attributes.BOOT_ID, "")[:_LONGEST_BOOT_ID],
+        problems=_bounded((*problems, *found.problems)),
+        kubelet=head.kubelet,
+        reported_version=head.reported_version,
+        node_version=head.node_version,
+        page_sizes=head.page_sizes,
+        version_problem=head.problem,
+        source=found.source,
     )
 
 
@@ -121,9 +193,7 @@ def _offsets(
         return None
 
 
-def _fingerprint(
-    topology: nrt.NodeResourceTopology, named: Mapping[str, str], problems: list[str]
-) -> tuple[str, Method]:
+def _fingerprint(metadata: nrt.Metadata, named: Mapping[str, str], problems: list[str]) -> tuple[str, Method]:
     """Digest and method, by attribute, else by annotation. One that cannot be compared is as good as none."""
     method: Method = fingerprint.ALL
     match named.get(attributes.PODS_FINGERPRINT_METHOD):
@@ -136,7 +206,7 @@ def _fingerprint(
                 f"attribute {attributes.PODS_FINGERPRINT_METHOD}: {other!r:.80}, expected {fingerprint.ALL} or "
                 f"{fingerprint.WITH_EXCLUSIVE_RESOURCES}; {fingerprint.ALL} is taken"
             )
-    annotations = topology.metadata.annotations or {}
+    annotations = metadata.annotations or {}
     digest = named.get(attributes.PODS_FINGERPRINT) or annotations.get(attributes.PODS_FINGERPRINT_ANNOTATION, "")
     if digest:
         try:

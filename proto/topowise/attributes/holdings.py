@@ -75,7 +75,7 @@ def texts(text: str) -> tuple[msgspec.Raw, ...]:
         raise ParseError("holdings", text, _EXPECTED) from exc
 
 
-def pod(text: msgspec.Raw) -> Pod:
+def pod(text: bytes) -> Pod:
     """One of `texts`. Raises ParseError."""
     try:
         return _decode_pod(text)

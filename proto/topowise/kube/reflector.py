@@ -14,6 +14,7 @@ Rules: https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-de
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -88,6 +89,8 @@ class _Event(msgspec.Struct, frozen=True):
     type: str
     object: msgspec.Raw
 
+
+_PREFIXES = tuple((b'{"type":"%b","object":' % kind.encode(), kind) for kind in ("MODIFIED", "ADDED", "DELETED"))
 
 _decode_page = msgspec.json.Decoder(_Page).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -328,22 +331,21 @@ class Reflector(Generic[Object]):
 
     def _on_line(self, line: bytes) -> None:
         try:
-            event = _decode_event(line)
-            envelope = _decode_envelope(event.object)
+            kind, raw, envelope = _event(line)
         except documents.UNREADABLE as exc:
             raise HistoryLostError(f"an event is not JSON of an object: {exc}") from exc
         if self._failures.clear():
             log.info("Watching again", extra=kv(resource=self.name, version=self._version))
-        if event.type == "ERROR":
+        if kind == "ERROR":
             raise HistoryLostError(f"{envelope.code} {envelope.reason}: {envelope.message}")
         meta = envelope.metadata
-        if event.type in ("ADDED", "MODIFIED", "DELETED"):
-            self._on_object(event.type, event.object, meta)  # type: ignore[arg-type]
+        if kind in ("ADDED", "MODIFIED", "DELETED"):
+            self._on_object(kind, raw, meta)  # type: ignore[arg-type]
         # An event from the past does not move our place there.
         if meta.resourceVersion and not 0 < _number(meta.resourceVersion) < _number(self._version):
             self._version = meta.resourceVersion
 
-    def _on_object(self, event: EventType, raw: msgspec.Raw, meta: _Meta) -> None:
+    def _on_object(self, event: EventType, raw: bytes | msgspec.Raw, meta: _Meta) -> None:
         version = _number(meta.resourceVersion)
         if self._is_past(event, meta, version):
             log.log(V2, "Ignored an event older than what is held", extra=kv(resource=self.name, name=meta.name))
@@ -383,7 +385,7 @@ class Reflector(Generic[Object]):
         if len(self._gone) > _MOST_GONE:
             del self._gone[next(iter(self._gone))]
 
-    def _skip(self, raw: msgspec.Raw, exc: Exception) -> None:
+    def _skip(self, raw: bytes | msgspec.Raw, exc: Exception) -> None:
         log.warning(
             "Object does not decode, left out",
             extra=kv(resource=self.name, why=exc, object=bytes(raw)[:120].decode(errors="replace")),
@@ -398,6 +400,18 @@ class Reflector(Generic[Object]):
         if (has_failed and self._failures.clear()) or not self.synced:
             log.info("Listed", extra=kv(resource=self.name, objects=count, version=self._version))
         self.synced = True
+
+
+def _event(line: bytes) -> tuple[str, bytes | msgspec.Raw, _Envelope]:
+    """Its type, and its object. API servers write nothing behind the object, so that it is the rest of the line; there
+    is something if that is no JSON."""
+    for prefix, kind in _PREFIXES:
+        if line.startswith(prefix) and line.endswith(b"}"):
+            raw = line[len(prefix) : -1]
+            with contextlib.suppress(*documents.UNREADABLE):
+                return kind, raw, _decode_envelope(raw)
+    event = _decode_event(line)
+    return event.type, event.object, _decode_envelope(event.object)
 
 
 def _page(body: bytes, path: str) -> _Page:

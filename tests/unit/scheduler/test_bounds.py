@@ -248,6 +248,14 @@ def test_deletions_that_are_remembered_are_bounded() -> None:
     assert ("d", "p2999") in reflector._gone
 
 
+def test_spellings_of_what_pods_ask_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records_of_pods, "_MAX_TEXTS", 50)
+    made = records_of_pods.Records()
+    kept = [made.decode(msgspec.json.encode(pod(f"p{number}", "1." + "0" * number))) for number in range(1, 90)]
+    assert len({id(one.requests) for one in kept}) == 1
+    assert 0 < len(made._by_text) <= 50
+
+
 def test_names_that_are_none_are_not_remembered() -> None:
     service = Service()
     service.answers.question(pods.decode(msgspec.json.encode(pod("a"))), ["n" * 254, "known-to-nobody"])

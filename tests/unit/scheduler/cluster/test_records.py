@@ -34,6 +34,16 @@ def test_pods_of_one_shape_share_requests_and_labels(records: Records) -> None:
     assert one.shape == other.shape != larger.shape
 
 
+def test_other_words_for_the_same_are_the_same(records: Records) -> None:
+    one, other = records.decode(pod("a", cpu="2")), records.decode(pod("b", cpu="2000m"))
+    assert one.requests is other.requests is not None
+    assert one.shape == other.shape
+    # The class is the API server's word, and decides whether CPUs are exclusive.
+    burstable = records.decode(pod("c", cpu="2", status={"phase": "Pending", "qosClass": "Burstable"}))
+    assert burstable.needs is not None and burstable.needs.qos == "Burstable"
+    assert burstable.shape != one.shape
+
+
 GATES = {"on": {}, "managers": {"PodLevelResourceManagers": True}, "off": {"PodLevelResources": False}}
 
 

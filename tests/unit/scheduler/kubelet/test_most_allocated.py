@@ -127,7 +127,7 @@ def test_a_node_that_can_give_nothing_counts_as_empty_and_one_of_a_single_cpu_do
     kubelet = kubelet_of(machine_of(4, 0, 1, threads=1), topologyManagerPolicy="single-numa-node", **OPTION)
     vote = MostAllocated(kubelet.cpu, None, integer_scores=True)
     assert vote(0, 1) == 0
-    kubelet.reserve("held", Placement(kind="app", numa=(2,), preferred=True, cpus=1 << 4))
+    kubelet.reserve(2, cpus=1 << 4)
     assert (vote(1, 2), vote(0, 2)) == (2, 2)
     exactly = MostAllocated(kubelet.cpu, None, integer_scores=False)
     assert (exactly(0, 1), exactly(1, 2), exactly(2, 1)) == (0, 2, 2)
@@ -154,7 +154,7 @@ def test_shares_are_compared_and_not_amounts(machine_of: MachineOf, kubelet_of: 
     # Two of seven CPUs are more than three of sixteen.
     kubelet = kubelet_of(machine_of(4, 8), topologyManagerPolicy="single-numa-node", **OPTION)
     for node, cpus in enumerate(((1, 2), (4, 5, 6))):
-        kubelet.reserve(f"on-{node}", Placement(kind="app", numa=(node,), preferred=True, cpus=mask_of(cpus)))
+        kubelet.reserve(node, cpus=mask_of(cpus))
     for integers in (True, False):
         assert MostAllocated(kubelet.cpu, None, integer_scores=integers)(1, 0) == 0
         assert MostAllocated(kubelet.cpu, None, integer_scores=integers)(0, 1) == 0

@@ -79,6 +79,13 @@ def put(listed: tuple[nrt.Attribute, ...] | None, name: str, text: str | None) -
     return (*others, *([] if text is None else [nrt.Attribute(name, text)]))
 
 
+def without_marks(read: report.Report) -> report.Report:
+    return msgspec.structs.replace(read, marks=b"", zone_marks=b"")
+
+
+READ = report.read_apart(nrt.decode_apart(msgspec.json.encode(WHOLE)))
+
+
 def check(topology: nrt.NodeResourceTopology) -> report.Report:
     """It reads as ours or says why not, and the kubelet it makes can be used."""
     found = use(topology)
@@ -87,8 +94,12 @@ def check(topology: nrt.NodeResourceTopology) -> report.Report:
 
 
 def use(topology: nrt.NodeResourceTopology) -> report.Report:
-    """It reads, and the kubelet it makes can be used."""
+    """It reads, the same after the whole one and after itself, and the kubelet it makes can be used."""
     found = report.read(topology)
+    apart = nrt.decode_apart(msgspec.json.encode(topology))
+    for before in (None, READ, report.read_apart(apart)):
+        anew = report.read_apart(apart, before=before)
+        assert without_marks(anew) == without_marks(found)
     assert found.name == "n1"
     assert all(line and line == " ".join(line.split("\n")) for line in found.problems)
     kubelet = report.kubelet_of(found, lambda _name: None)
@@ -104,6 +115,37 @@ def use(topology: nrt.NodeResourceTopology) -> report.Report:
 
 def test_the_whole_object_is_exact() -> None:
     assert check(WHOLE).precision == "exact"
+    assert READ.zone_marks
+
+
+def test_of_a_zone_that_is_as_before_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = WHOLE.zones or ()
+    resources = tuple([msgspec.structs.replace(one, available="0") for one in first.resources or ()])
+    changed = msgspec.structs.replace(WHOLE, zones=(msgspec.structs.replace(first, resources=resources), second))
+    expected = without_marks(report.read(changed))
+    apart = nrt.decode_apart(msgspec.json.encode(changed))
+    decoded: list[str] = []
+    decode = nrt.ZoneApart.whole
+
+    def whole(zone: nrt.ZoneApart) -> nrt.Zone:
+        decoded.append(zone.name)
+        return decode(zone)
+
+    monkeypatch.setattr(nrt.ZoneApart, "whole", whole)
+    found = report.read_apart(apart, before=READ)
+    assert without_marks(found) == expected
+    assert decoded == ["node-0"]
+    assert found.empty is READ.empty
+
+
+@pytest.mark.parametrize("keep", [0, 1], ids=["first", "second"])
+def test_a_zone_that_goes_or_becomes_another_makes_it_another_node(keep: int) -> None:
+    zones = WHOLE.zones or ()
+    use(msgspec.structs.replace(WHOLE, zones=(zones[keep],)))
+    use(msgspec.structs.replace(WHOLE, zones=zones[::-1]))
+    other = msgspec.structs.replace(zones[keep], name="node-7")
+    use(msgspec.structs.replace(WHOLE, zones=(zones[1 - keep], other)))
+    use(msgspec.structs.replace(WHOLE, zones=(zones[keep], msgspec.structs.replace(zones[1], type="Socket"))))
 
 
 @settings(max_examples=600, deadline=None)
