@@ -11,7 +11,7 @@ model; only a booking for which the model has no room is left out (`check`). Wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 
 from topowise import fingerprint, pods
@@ -19,7 +19,13 @@ from topowise_scheduler.cluster import confirmation
 from topowise_scheduler.cluster.admission_order import fit_after, fit_in_any_order
 from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, BookingState, Ended, Resize, uncertain
 from topowise_scheduler.cluster.confirmation import Comparison
-from topowise_scheduler.cluster.possible_placements import holds_anything, own_amounts, position_of
+from topowise_scheduler.cluster.possible_placements import (
+    holds_anything,
+    holds_own,
+    is_of_any_size,
+    own_amounts,
+    position_of,
+)
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.same_zones import same_zones
 from topowise_scheduler.device_affinity import Devices
@@ -220,7 +226,7 @@ class NodeState:
         if booking.state is BookingState.ASSIGNED and ended_at is not None and self.report is not None:
             held = self.report.held.get(booking.name) if booking.whole else None
             self._ended[booking.name] = Ended(ended_at, booking.record, held)
-            if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
+            if self.kubelet is not None and holds_own(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
         if self.kubelet is None or self.report is None:
             return
@@ -286,7 +292,21 @@ class NodeState:
         away = {record.uid, *without}
         coming = self._coming(BookingState.ASSIGNED, away)
         state = self.without(away) if 0 < len(coming) <= at_most else None
-        return state is None or len(state.node_ids) < 2 or fit_after(state, record, coming)
+        return state is None or not _matters(state, [record, *coming]) or fit_after(state, record, coming)
+
+    def only_expected(self, record: PodRecord) -> list[str]:
+        """Pods that have room here and are not bound, if the pod might be refused for want of them.
+
+        Its kubelet does not know them. That there is more room is not always better: an init container that finds some
+        on another NUMA node ties those after it to that one.
+        """
+        node = self.kubelet
+        if node is None or len(node.node_ids) < 2 or len(record.view(node).containers) < 2:
+            return []
+        others = [one for one in self.bookings.values() if one.uid != record.uid and one.placed]
+        return [
+            one.uid for one in others if one.state is not BookingState.ASSIGNED and holds_own(node, self._view(one))
+        ]
 
     def survive_any_order(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
         """Whether this pod and all that their kubelet has not taken on yet, the reserved ones too, find room in
@@ -297,7 +317,7 @@ class NodeState:
         away = {record.uid, *without}
         coming = self._coming(BookingState.RESERVED, away)
         state = self.without(away) if coming else None
-        if state is None or len(state.node_ids) < 2 or not holds_anything(state, record.view(state)):
+        if state is None or not _matters(state, [record, *coming]) or not holds_own(state, record.view(state)):
             return True
         return fit_in_any_order(state, record, coming, at_most)
 
@@ -336,15 +356,19 @@ class NodeState:
     def uncertain(self, now: float) -> list[PodView]:
         """The pods that may lie elsewhere than predicted, if they lie there at all."""
         node = self.kubelet
-        if node is None or len(node.node_ids) < 2:
+        if node is None:
             return []
-        return [self._view(booking) for booking in self._uncertain(now)]
+        matters = holds_anything if len(node.node_ids) > 1 else is_of_any_size
+        unreported = [self._view(one) for one in self.bookings.values() if not one.reported]
+        if not any(matters(node, view) for view in unreported):
+            return []
+        return [view for booking in self._uncertain(now) if matters(node, view := self._view(booking))]
 
     def _uncertain(self, now: float) -> list[Booking]:
         node = self.kubelet
         if node is None:
             return []
-        holders = [one for one in self.bookings.values() if not one.reported and holds_anything(node, self._view(one))]
+        holders = [one for one in self.bookings.values() if not one.reported and holds_own(node, self._view(one))]
         return uncertain(holders, self._releases, now) if holders else []
 
     def highest(self) -> dict[str, int]:
@@ -592,3 +616,8 @@ class NodeState:
             return False
         gives_back = any(container.kind == "init" for container in booking.needs.containers)
         return gives_back and self.kubelet.start(booking.uid)
+
+
+def _matters(node: Kubelet, some: Iterable[PodRecord]) -> bool:
+    """Whether it matters to these pods in which order they come, if there is room for all of them."""
+    return len(node.node_ids) > 1 or any(is_of_any_size(node, one.view(node)) for one in some)
