@@ -6,6 +6,7 @@ The reasons are looked for in what truly happened: what the node, the API server
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from burst.checks import asks_for_devices
@@ -27,6 +28,7 @@ _BY_TEXT = {
 # A kubelet counts them where it looks for the fewest NUMA nodes, and refuses even who asks for 0 of a resource of which
 # nothing is healthy. Neither List nor GetAllocatableResources has them.
 _UNHEALTHY = "devices that are not healthy count for its kubelet, and no report tells of them"
+_UNHEARD = "a pod has ended, and the watch has not come"
 # Also where a watch has to be begun again.
 _HEARING_S = 3.0
 _ENDED = ("Succeeded", "Failed")
@@ -57,6 +59,10 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     gone = {uid for uid in {*state.kubelet.active, *state.bookings} if not node.kubelet.runs(uid)} - coming
     if gone:
         return _not_told(world, name, gone)
+    without = state.without([info.uid])
+    if without is not None and without.admit(info.pod).admitted and _has_just_ended(world, name):
+        # It came after the answer.
+        return _UNHEARD
     untold = [uid for uid, booking in state.bookings.items() if not booking.reported and node.kubelet.runs(uid)]
     if any(_places(node.kubelet.model, uid) != _places(state.kubelet, uid) for uid in untold):
         return "a pod of which no report tells yet lies elsewhere than predicted"
@@ -88,7 +94,28 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
         return "room is kept for a bind that failed, or that was not asked for"
     if any(uid in there and there[uid]["status"].get("phase", "") not in _ENDED for uid in gone):
         return "a pod has ended, and the API server does not know"
-    history = world.fleet.nodes[node].lifecycle.history
-    last = max((moment for moment, what in history if what.endswith(" ended") or " is " in what), default=0.0)
-    recent = asyncio.get_running_loop().time() - last
-    return "a pod has ended, and the watch has not come" if recent < world.weather.lag + _HEARING_S else ""
+    if _has_just_ended(world, node):
+        return _UNHEARD
+    there, began = world.fleet.nodes[node], world.replica.began
+    looked = max((looked for looked, _ in there.reporter.reports), default=0.0)
+    if all(ended_unseen(name, there.lifecycle.history, looked, began) for name in gone):
+        return "an old report has pods that ended before the service started"
+    return ""
+
+
+def _has_just_ended(world: World, node: str) -> bool:
+    """Whether the service may not have heard yet of a pod's end there."""
+    last = last_end(world.fleet.nodes[node].lifecycle.history)
+    return asyncio.get_running_loop().time() - last < world.weather.lag + _HEARING_S
+
+
+def last_end(history: Iterable[tuple[float, str]]) -> float:
+    """When the API server was last told of a pod, or a pod ended."""
+    return max((moment for moment, what in history if what.endswith(" ended") or " is " in what), default=0.0)
+
+
+def ended_unseen(name: str, history: Iterable[tuple[float, str]], looked: float, began: float) -> bool:
+    """Whether a pod (namespace/name) ended after its node was `looked` at for the last report, and before the service
+    `began`, which was told neither of the pod nor of its end."""
+    ended = max((moment for moment, what in history if what == f"{name} ended"), default=-1.0)
+    return looked <= ended <= began
