@@ -358,11 +358,11 @@ class NodeState:
         node = self.kubelet
         if node is None:
             return []
-        matters = holds_anything if len(node.node_ids) > 1 else is_of_any_size
-        unreported = [self._view(one) for one in self.bookings.values() if not one.reported]
-        if not any(matters(node, view) for view in unreported):
+        if len(node.node_ids) > 1:
+            return [view for one in self._uncertain(now) if holds_anything(node, view := self._view(one))]
+        if not any(is_of_any_size(node, self._view(one)) for one in self.bookings.values() if not one.reported):
             return []
-        return [view for booking in self._uncertain(now) if matters(node, view := self._view(booking))]
+        return [view for one in self._uncertain(now) if is_of_any_size(node, view := self._view(one))]
 
     def _uncertain(self, now: float) -> list[Booking]:
         node = self.kubelet

@@ -69,7 +69,9 @@ def holds_own(node: Kubelet, pod: PodView) -> bool:
 
 def is_of_any_size(node: Kubelet, pod: PodView) -> bool:
     """Whether it is not known how many CPUs the pod gets, wherever it lies."""
-    return node.cpu is not None and _most_cpus(node, pod) > _least_cpus(pod)
+    if node.cpu is None or len(pod.containers) < 2 or pod.containers[0].kind == "app":
+        return False
+    return _most_cpus(node, pod) > _least_cpus(pod)
 
 
 def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
