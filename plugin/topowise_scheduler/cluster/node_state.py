@@ -20,6 +20,7 @@ from topowise_scheduler.cluster.admission_order import fit_after, fit_in_any_ord
 from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, Booking, BookingState, Ended, Resize, uncertain
 from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.possible_placements import (
+    has_choice_of_devices,
     holds_anything,
     holds_own,
     is_of_any_size,
@@ -369,7 +370,10 @@ class NodeState:
         if node is None:
             return []
         holders = [one for one in self.bookings.values() if not one.reported and holds_own(node, self._view(one))]
-        return uncertain(holders, self._releases, now) if holders else []
+        if not holders:
+            return []
+        undecided = {one.uid for one in holders if has_choice_of_devices(node, self._view(one))}
+        return uncertain(holders, self._releases, now, undecided)
 
     def highest(self) -> dict[str, int]:
         """By uid the highest position at which a pod has been predicted, of those whose way here has been seen. From

@@ -74,6 +74,14 @@ def is_of_any_size(node: Kubelet, pod: PodView) -> bool:
     return _most_cpus(node, pod) > _least_cpus(pod)
 
 
+def has_choice_of_devices(node: Kubelet, pod: PodView) -> bool:
+    """Whether it matters which of several devices the pod gets, because they are near other NUMA nodes besides. That is
+    its kubelet's (Go's map order) or its plug-in's choice."""
+    if node.settings.topology.policy not in _ZONES_DECIDE:
+        return False
+    return any(not table.of_one_node and device_requests(pod, name) for name, table in node.devices.tables.items())
+
+
 def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
     """What the pod gets of its own in all once it runs, in units of requests: milli-CPU, bytes, devices."""
     amounts: dict[str, int] = {"cpu": 1000 * pod.cpus} if node.cpu is not None and pod.cpus else {}
@@ -103,7 +111,7 @@ def possible_placements(
     )
     choices: list[list[tuple[str, _Part, int] | None]] = []
     for pod, parts in zip(uncertain, wanted, strict=True):
-        if len(parts) > 1 or _is_wide(parts[0], node):
+        if len(parts) > 1 or _is_wide(parts[0], node) or has_choice_of_devices(node, pod):
             return [_at_worst(node, uncertain)]
         count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
         places = [position for position in range(count) if _is_possible(parts[0], node, position)]

@@ -6,15 +6,16 @@ The reasons are looked for in what truly happened: what the node, the API server
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from burst.checks import asks_for_devices
 from burst.evidence import Scene
 from sandbox.kubescheduler.attempt import Refused
 from sandbox.kubescheduler.pod import PodInfo
+from topowise import pods
 from topowise_scheduler import refusals
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Placement
 
 if TYPE_CHECKING:
     from soak.world import World
@@ -64,9 +65,12 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
         # It came after the answer.
         return _UNHEARD
     untold = [uid for uid, booking in state.bookings.items() if not booking.reported and node.kubelet.runs(uid)]
-    if any(_places(node.kubelet.model, uid) != _places(state.kubelet, uid) for uid in untold):
+    believed = {uid: _places(state.kubelet.placements(uid)) for uid in state.bookings if uid in state.kubelet.active}
+    if any(_places(node.kubelet.model.placements(uid)) != believed.get(uid) for uid in untold):
         return "a pod of which no report tells yet lies elsewhere than predicted"
     on_their_way = [one.pod for one in world.scheduler.pods_on(name) if one.uid in coming]
+    if _init_memory_is_back(world, info, name, on_their_way):
+        return "init containers have given memory back, and no report has come since"
     if not node.kubelet.would_admit_as_told(info.pod, on_their_way):
         return _UNHEALTHY
     if any(not node.kubelet.would_admit(one, on_their_way[:at]).admitted for at, one in enumerate(on_their_way)):
@@ -82,9 +86,9 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
     return "" if world.fleet.nodes[name].kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
 
 
-def _places(kubelet: Kubelet, uid: str) -> list[tuple[object, ...]]:
+def _places(placements: Mapping[str, Placement]) -> list[tuple[object, ...]]:
     """What each container of a pod has."""
-    return [(name, held.cpus, held.memory, dict(held.devices)) for name, held in kubelet.placements(uid).items()]
+    return [(name, held.cpus, held.memory, dict(held.devices)) for name, held in placements.items()]
 
 
 def _not_told(world: World, node: str, gone: set[str]) -> str:
@@ -107,6 +111,31 @@ def _has_just_ended(world: World, node: str) -> bool:
     """Whether the service may not have heard yet of a pod's end there."""
     last = last_end(world.fleet.nodes[node].lifecycle.history)
     return asyncio.get_running_loop().time() - last < world.weather.lag + _HEARING_S
+
+
+def _init_memory_is_back(world: World, info: PodInfo, name: str, coming: Iterable[pods.Pod]) -> bool:
+    """Whether the pod fits if memory is as free as it is, and not as at the last report, which names no init container
+    that holds some."""
+    node, state = world.fleet.nodes[name], world.replica.service.ledger.node_state(name)
+    believed = None if state is None else state.without([info.uid])
+    looked = max((looked for looked, _ in node.reporter.reports), default=0.0)
+    truth = node.kubelet.model.fork()
+    if believed is None or believed.memory is None or truth.memory is None:
+        return False
+    if not gave_init_memory_back(node.lifecycle.history, looked):
+        return False
+    for one in coming:
+        truth.admit(one)
+    tables = truth.memory.tables
+    believed.memory.tables.correct(tables.free, tables.assignments, tables.cells)
+    return believed.admit(info.pod).admitted
+
+
+def gave_init_memory_back(history: Iterable[tuple[float, str]], since: float) -> bool:
+    """Whether a pod with init containers has started or ended since then."""
+    changed = {what.split()[0]: what.split()[1] for moment, what in history if moment >= since}
+    with_some = {what.split()[0] for _, what in history if " admitted: i" in what}
+    return any(name in with_some and how in ("started", "ended", "is") for name, how in changed.items())
 
 
 def last_end(history: Iterable[tuple[float, str]]) -> float:
