@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topowise_scheduler.cluster.possible_placements import holds_anything
+from topowise_scheduler.cluster.possible_placements import holds_own
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
@@ -31,7 +31,7 @@ def fit_in_any_order(state: Kubelet, record: PodRecord, coming: Sequence[PodReco
     shapes: dict[bytes, list[PodView]] = {record.shape: [record.view(state)]}
     for one in reversed(coming):
         view = one.view(state)
-        if holds_anything(state, view):
+        if holds_own(state, view):
             state.remove(one.uid)
             shapes.setdefault(one.shape, []).append(view)
     return _fit(state, list(shapes.values()), [at_most])

@@ -106,14 +106,21 @@ class Ended(NamedTuple):
         return not self.has_left and (self.held is None or self.held == listed)
 
 
-def uncertain(bookings: Collection[Booking], releases: Collection[float], now: float) -> list[Booking]:
-    """Those that may lie elsewhere than predicted: because they came lately, because others came or went then, or
-    because they came after one that may lie elsewhere itself: they were predicted beside its predicted place.
+def uncertain(
+    bookings: Collection[Booking], releases: Collection[float], now: float, undecided: Collection[str] = ()
+) -> list[Booking]:
+    """Those that may lie elsewhere than predicted: because they came lately, because others came or went then, because
+    they are `undecided` until a report tells, or because they came after one that may lie elsewhere itself: they were
+    predicted beside its predicted place.
 
     `bookings` are all those of the node, `releases` the times at which some gave back what they held.
     """
     assigned = [one for one in bookings if one.state is BookingState.ASSIGNED]
-    found = [one for one in bookings if _may_have_been_overtaken(one, assigned, releases, now)]
+    found = [
+        one
+        for one in bookings
+        if is_predicted(one, now) and (one.uid in undecided or _may_have_been_overtaken(one, assigned, releases, now))
+    ]
     first = min((one.since for one in found if one.state is BookingState.ASSIGNED), default=now)
     kept = {id(one) for one in found}
     found += [one for one in assigned if one.since > first and id(one) not in kept and is_predicted(one, now)]
@@ -131,8 +138,6 @@ def is_predicted(booking: Booking, now: float) -> bool:
 def _may_have_been_overtaken(
     booking: Booking, assigned: Iterable[Booking], releases: Iterable[float], now: float
 ) -> bool:
-    if not is_predicted(booking, now):
-        return False
     done = booking.acknowledged
     if booking.state is BookingState.RESERVED or done is None or now - done < LATE_S:
         return True

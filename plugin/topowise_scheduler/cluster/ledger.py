@@ -729,7 +729,13 @@ class Ledger:
                 return refusal
         if not node_state.survive(record, others, _MAX_SWAPPED):
             return "a pod that is on its way there would be refused if this one came first"
+        later = node_state.only_expected(record)
+        if later and not self._fits(record, name, {record.uid, *later, *others}):
+            return "it would be refused if it came before those that are only expected there"
         return ""
+
+    def _fits(self, record: PodRecord, name: str, without: Collection[str]) -> bool:
+        return all(state.admit_view(record.view(state)).admitted for state in self.states(name, without))
 
     def _put_pending(self, record: PodRecord) -> None:
         if self._pods.of(record.uid).is_assigned:

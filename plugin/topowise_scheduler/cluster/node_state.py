@@ -28,7 +28,14 @@ from topowise_scheduler.cluster.bookings import (
     uncertain,
 )
 from topowise_scheduler.cluster.confirmation import Comparison
-from topowise_scheduler.cluster.possible_placements import holds_anything, own_amounts, position_of
+from topowise_scheduler.cluster.possible_placements import (
+    has_choice_of_devices,
+    holds_anything,
+    holds_own,
+    is_of_any_size,
+    own_amounts,
+    position_of,
+)
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.same_zones import same_zones
 from topowise_scheduler.device_affinity import Devices
@@ -256,7 +263,7 @@ class NodeState:
         if booking.state is BookingState.ASSIGNED and ended_at is not None and self.report is not None:
             held = self.report.held.get(booking.name) if booking.whole else None
             self._ended[booking.name] = Ended(ended_at, booking.record, held)
-            if self.kubelet is not None and holds_anything(self.kubelet, self._view(booking)):
+            if self.kubelet is not None and holds_own(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
         if self.kubelet is None or self.report is None:
             return
@@ -322,7 +329,21 @@ class NodeState:
         away = {record.uid, *without}
         coming = self._coming(BookingState.ASSIGNED, away)
         state = self.without(away) if 0 < len(coming) <= at_most else None
-        return state is None or len(state.node_ids) < 2 or fit_after(state, record, coming)
+        return state is None or not _matters(state, [record, *coming]) or fit_after(state, record, coming)
+
+    def only_expected(self, record: PodRecord) -> list[str]:
+        """Pods that have room here and are not bound, if the pod might be refused for want of them.
+
+        Its kubelet does not know them. That there is more room is not always better: an init container that finds some
+        on another NUMA node ties those after it to that one.
+        """
+        node = self.kubelet
+        if node is None or len(node.node_ids) < 2 or len(record.view(node).containers) < 2:
+            return []
+        others = [one for one in self.bookings.values() if one.uid != record.uid and one.placed]
+        return [
+            one.uid for one in others if one.state is not BookingState.ASSIGNED and holds_own(node, self._view(one))
+        ]
 
     def survive_any_order(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
         """Whether this pod and all that their kubelet has not taken on yet, the reserved ones too, find room in
@@ -333,7 +354,7 @@ class NodeState:
         away = {record.uid, *without}
         coming = self._coming(BookingState.RESERVED, away)
         state = self.without(away) if coming else None
-        if state is None or len(state.node_ids) < 2 or not holds_anything(state, record.view(state)):
+        if state is None or not _matters(state, [record, *coming]) or not holds_own(state, record.view(state)):
             return True
         return fit_in_any_order(state, record, coming, at_most)
 
@@ -372,17 +393,24 @@ class NodeState:
     def uncertain(self, now: float) -> list[PodView]:
         """The pods that may lie elsewhere than predicted, if they lie there at all."""
         node = self.kubelet
-        if node is None or len(node.node_ids) < 2:
+        if node is None:
             return []
-        return [self._view(booking) for booking in self._uncertain(now)]
+        if len(node.node_ids) > 1:
+            return [view for one in self._uncertain(now) if holds_anything(node, view := self._view(one))]
+        if not any(is_of_any_size(node, self._view(one)) for one in self.bookings.values() if not one.reported):
+            return []
+        return [view for one in self._uncertain(now) if is_of_any_size(node, view := self._view(one))]
 
     def _uncertain(self, now: float) -> list[Booking]:
         node = self.kubelet
         told = [one for one in self.bookings.values() if not one.reported]
         if node is None or not any(is_predicted(one, now) for one in told):
             return []
-        holders = [one for one in told if holds_anything(node, one.record.seen(node))]
-        return uncertain(holders, self._releases, now) if holders else []
+        holders = [one for one in told if holds_own(node, one.record.seen(node))]
+        if not holders:
+            return []
+        undecided = {one.uid for one in holders if has_choice_of_devices(node, one.record.seen(node))}
+        return uncertain(holders, self._releases, now, undecided)
 
     def highest(self) -> dict[str, int]:
         """By uid the highest position at which a pod has been predicted, of those whose way here has been seen. From
@@ -642,3 +670,8 @@ class NodeState:
             return False
         gives_back = any(container.kind == "init" for container in booking.needs.containers)
         return gives_back and self.kubelet.start(booking.uid)
+
+
+def _matters(node: Kubelet, some: Iterable[PodRecord]) -> bool:
+    """Whether it matters to these pods in which order they come, if there is room for all of them."""
+    return len(node.node_ids) > 1 or any(is_of_any_size(node, one.view(node)) for one in some)

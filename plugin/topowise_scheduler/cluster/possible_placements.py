@@ -4,7 +4,8 @@ A prediction is as good as the order of events. Between our decision and the kub
 kubelet knows before the API server does, or two pods may change places; then a pod lies on another NUMA node than
 predicted, and the next one predicted on top of it may be refused. So until a report confirms them, or time has shown
 that nothing came in between, a pod only fits if it fits in every *possible placement*: each way in which such pods may
-lie on the NUMA nodes that could take them.
+lie on the NUMA nodes that could take them. How many CPUs such a pod has may be unknown too: which of those that its
+init containers had are given to it again is a matter of what else was free (allocateCPUs takes from both alike).
 
 Invariant: if the kubelet would refuse a pod in any way in which these pods may lie, it would in one of the copies.
 Where these are too many there is one instead, which is worse than all of them: each such pod holds what it could hold
@@ -20,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from topowise import pods
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.device_table import DeviceSet
@@ -33,20 +35,52 @@ _ANYWHERE: Final[Mapping[str, int]] = {}
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What has to lie together: a container, or with scope pod all of it. Whole CPUs, bytes, devices."""
+    """What has to lie together: a container, or with scope pod all of it. Whole CPUs, bytes, devices.
+
+    `reuses`: the CPUs are those of an init container before it. `more_cpus` are those that it may have there besides,
+    `from_anywhere` all that a pod may have where zones do not decide.
+    """
 
     cpus: int
-    memory: dict[str, int]
-    devices: dict[str, int]
-    is_init: bool = False
+    memory: Mapping[str, int]
+    devices: Mapping[str, int]
+    kind: pods.Kind = "app"
+    reuses: bool = False
+    more_cpus: int = 0
+    from_anywhere: int = 0
 
     def __bool__(self) -> bool:
+        return bool(self.from_anywhere) or self.has_place
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it lies on some NUMA node and not on others."""
         return bool(self.cpus or any(self.memory.values()) or any(self.devices.values()))
 
 
 def holds_anything(node: Kubelet, pod: PodView) -> bool:
-    """Whether the pod gets anything of its own on this node."""
+    """Whether the pod gets anything of its own on this node of which it matters where it is, or how much."""
     return any(_parts(node, pod))
+
+
+def holds_own(node: Kubelet, pod: PodView) -> bool:
+    """Whether any manager gives the pod anything: what others get depends on whether it is there."""
+    return any(own_amounts(node, pod).values())
+
+
+def is_of_any_size(node: Kubelet, pod: PodView) -> bool:
+    """Whether it is not known how many CPUs the pod gets, wherever it lies."""
+    if node.cpu is None or len(pod.containers) < 2 or pod.containers[0].kind == "app":
+        return False
+    return _most_cpus(node, pod) > _least_cpus(pod)
+
+
+def has_choice_of_devices(node: Kubelet, pod: PodView) -> bool:
+    """Whether it matters which of several devices the pod gets, because they are near other NUMA nodes besides. That is
+    its kubelet's (Go's map order) or its plug-in's choice."""
+    if node.settings.topology.policy not in _ZONES_DECIDE:
+        return False
+    return any(not table.of_one_node and device_requests(pod, name) for name, table in node.devices.tables.items())
 
 
 def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
@@ -78,10 +112,12 @@ def possible_placements(
     )
     choices: list[list[tuple[int, _Part] | None]] = []
     for pod, parts in zip(uncertain, wanted, strict=True):
-        if len(parts) > 1:
+        if len(parts) > 1 or _is_wide(parts[0], node) or has_choice_of_devices(node, pod):
             return [_at_worst(node, uncertain)]
         count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
         places = [position for position in range(count) if _is_possible(parts[0], node, position)]
+        if not parts[0].has_place:
+            del places[1:]
         choices.append([(position, parts[0]) for position in places] or [None])
     if prod(map(len, choices)) > _MAX_POSSIBLE:
         return [_at_worst(node, uncertain)]
@@ -111,6 +147,9 @@ def _at_worst(node: Kubelet, uncertain: Iterable[PodView]) -> Kubelet:
     for pod in uncertain:
         parts = [part for part in _parts(node, pod) if part]
         held = tuple(node.placements(pod.uid).values()) if pod.uid in node.active else ()
+        anywhere = sum(part.from_anywhere for part in parts)
+        if anywhere:
+            _reserve(copy, node, 0, _Part(0, {}, {}, from_anywhere=anywhere), held)
         for position in range(len(node.node_ids)):
             wanted = _together(parts, node, position)
             if wanted:
@@ -122,46 +161,70 @@ def _parts(node: Kubelet, pod: PodView) -> Iterator[_Part]:
     zones_decide = node.settings.topology.policy in _ZONES_DECIDE
     tables = node.devices.tables if zones_decide else {}
     has_cpus, has_memory = zones_decide and node.cpu is not None, node.memory is not None
+    most = _most_cpus(node, pod) if is_of_any_size(node, pod) else 0
     if node.settings.topology.scope == "pod":
         yield _Part(
             pod.cpus if has_cpus else 0,
             (pod.memory or {}) if has_memory else {},
             {name: count for name in tables if (count := device_requests(pod, name))},
+            more_cpus=max(0, most - pod.cpus) if has_cpus else 0,
+            from_anywhere=0 if has_cpus else most,
         )
         return
-    for container in pod.containers:
+    for container, reuses in zip(pod.containers, _reusing(pod), strict=True):
         yield _Part(
             container.cpus if has_cpus else 0,
             (container.memory or {}) if has_memory else {},
             {name: count for name, count in container.limits.items() if name in tables and count},
-            container.kind == "init",
+            container.kind,
+            reuses,
         )
+    if most and not has_cpus:
+        yield _Part(0, {}, {}, from_anywhere=most)
+
+
+def _reusing(pod: PodView) -> Iterator[bool]:
+    """For each container whether its CPUs are those of an init container before it, and no others.
+
+    They are if it asks for the same: what they are taken from is as it was, as long as no container in between keeps
+    any.
+    """
+    before: list[object] = []
+    for container in pod.containers:
+        asked = (container.cpus, container.memory, container.limits)
+        yield asked in before
+        if container.cpus:
+            before = [*before, asked] if container.kind == "init" else []
+
+
+def _most_cpus(node: Kubelet, pod: PodView) -> int:
+    """What the pod may have in all if as few CPUs as possible are used again."""
+    if pod.by_pod_level and node.settings.topology.scope == "pod":
+        return pod.cpus
+    return sum(one.cpus for one, reuses in zip(pod.containers, _reusing(pod), strict=True) if not reuses)
+
+
+def _least_cpus(pod: PodView) -> int:
+    """The same if as many as possible are."""
+    return pod.cpus if pod.by_pod_level else pods.peak((one.kind, one.cpus) for one in pod.containers)
 
 
 def _together(parts: Iterable[_Part], node: Kubelet, position: int) -> _Part:
     """The most of a pod that can lie on one NUMA node: all parts for which it is large enough; init ones in turn."""
-    cpus = initial_cpus = 0
-    memory: dict[str, int] = {}
-    initial_memory: dict[str, int] = {}
-    devices: dict[str, int] = {}
-    initial_devices: dict[str, int] = {}
-    for part in parts:
-        if not _is_possible(part, node, position):
-            continue
-        if part.is_init:
-            initial_cpus = max(initial_cpus, part.cpus)
-            for mine, theirs in ((initial_memory, part.memory), (initial_devices, part.devices)):
-                for name, amount in theirs.items():
-                    mine[name] = max(mine.get(name, 0), amount)
-            continue
-        cpus += part.cpus
-        for mine, theirs in ((memory, part.memory), (devices, part.devices)):
-            for name, amount in theirs.items():
-                mine[name] = mine.get(name, 0) + amount
-    for mine, theirs in ((memory, initial_memory), (devices, initial_devices)):
-        for name, amount in theirs.items():
-            mine[name] = max(mine.get(name, 0), amount)
-    return _Part(max(cpus, initial_cpus), memory, devices)
+    some = [one for one in parts if _is_possible(one, node, position) or _is_wide(one, node)]
+    cpus = sum(one.cpus + one.more_cpus for one in some if not one.reuses)
+    memory = _at_peak([(one.kind, one.memory) for one in some])
+    return _Part(cpus, memory, _at_peak([(one.kind, one.devices) for one in some]))
+
+
+def _at_peak(held: Sequence[tuple[pods.Kind, Mapping[str, int]]]) -> dict[str, int]:
+    names = dict.fromkeys(name for _, amounts in held for name in amounts)
+    return {name: pods.peak((kind, amounts.get(name, 0)) for kind, amounts in held) for name in names}
+
+
+def _is_wide(part: _Part, node: Kubelet) -> bool:
+    """Whether no NUMA node alone could have the part, so that it may lie on several of them."""
+    return not any(_is_possible(part, node, position) for position in range(len(node.node_ids)))
 
 
 def _is_possible(part: _Part, node: Kubelet, position: int) -> bool:
@@ -189,10 +252,11 @@ def _reserve(copy: Kubelet, node: Kubelet, position: int, wanted: _Part, held: S
     """Take what is free of it, beyond what the pod is predicted to have there already."""
     zone = node.node_ids[position]
     cpus: CpuSet = 0
-    if wanted.cpus and copy.cpu is not None:
-        mine = node.topology.numa_cpus[position]
-        already = sum([((placement.cpus or 0) & mine).bit_count() for placement in held])
-        cpus = lowest(copy.cpu.available & mine, wanted.cpus - already)
+    most = wanted.cpus + wanted.more_cpus + wanted.from_anywhere
+    if most and copy.cpu is not None:
+        mine = node.topology.cpus if wanted.from_anywhere else node.topology.numa_cpus[position]
+        already = _union(held) & mine
+        cpus = lowest(copy.cpu.available & mine, max(0, most - already.bit_count()))
     memory: dict[str, int] = {}
     if copy.memory is not None and copy.memory.tables.cells[position] == 1 << position:
         for name, size in wanted.memory.items():
@@ -215,3 +279,11 @@ def _reserve(copy: Kubelet, node: Kubelet, position: int, wanted: _Part, held: S
         )
         devices[name] = lowest(copy.devices.free(name) & table.near[position], count - already)
     copy.reserve(position, cpus, memory, devices)
+
+
+def _union(held: Iterable[Placement]) -> CpuSet:
+    """The CPUs of a pod, of which several containers may have had some."""
+    found: CpuSet = 0
+    for placement in held:
+        found |= placement.cpus or 0
+    return found

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
+from operator import add, mul, sub
 
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints
@@ -108,7 +109,7 @@ class TopologyManager:
         if not groups:
             return self.default
         narrowest = max(map(self._narrowest, groups))
-        reached: set[Mask] | None = None
+        reached: list[int] | None = None
         for mask in self._sequence(narrowest):
             above = supersets(mask, self.count)
             if not all(group & above for group in groups):
@@ -116,8 +117,8 @@ class TopologyManager:
             if any(group >> mask & 1 for group in groups):
                 return mask
             if reached is None:
-                reached = _products(groups, self.default)
-            if mask in reached:
+                reached = _products(groups, self.count)
+            if reached[mask]:
                 return mask
         return self.default
 
@@ -141,12 +142,27 @@ class TopologyManager:
         return found
 
 
-def _products(groups: Iterable[MaskSet], default: Mask) -> set[Mask]:
-    """Every AND of one mask of each group."""
-    reached = {default}
+def _products(groups: Iterable[MaskSet], count: int) -> list[int]:
+    """At index m in how many ways m is the AND of one mask of each group.
+
+    Above m there are as many as the product of how many each group has there; what is above m and not m is taken off
+    again. To walk pairs of masks instead takes minutes with sixteen nodes.
+    """
+    ways = [1] * (1 << count)
     for group in groups:
-        reached = {one & other for one in reached for other in masks_in(group)}
-    return reached
+        above = [digit == "1" for digit in reversed(f"{group:0{1 << count}b}")]
+        ways = [*map(mul, ways, _over_supersets(above, count, add))]
+    return _over_supersets(ways, count, sub)
+
+
+def _over_supersets(values: Iterable[int], count: int, combine: Callable[[int, int], int]) -> list[int]:
+    """With `add` at index m the sum of the values at m and all masks above it; `sub` undoes that."""
+    found = [*values]
+    for step in (1 << node for node in range(count)):
+        for low in range(0, 1 << count, 2 * step):
+            middle = low + step
+            found[low:middle] = map(combine, found[low:middle], found[middle : middle + step])
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -6,14 +6,16 @@ The reasons are looked for in what truly happened: what the node, the API server
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from burst.checks import asks_for_devices
 from burst.evidence import Scene
 from sandbox.kubescheduler.attempt import Refused
 from sandbox.kubescheduler.pod import PodInfo
+from topowise import pods
 from topowise_scheduler import refusals
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Placement
 
 if TYPE_CHECKING:
     from soak.world import World
@@ -27,6 +29,7 @@ _BY_TEXT = {
 # A kubelet counts them where it looks for the fewest NUMA nodes, and refuses even who asks for 0 of a resource of which
 # nothing is healthy. Neither List nor GetAllocatableResources has them.
 _UNHEALTHY = "devices that are not healthy count for its kubelet, and no report tells of them"
+_UNHEARD = "a pod has ended, and the watch has not come"
 # Also where a watch has to be begun again.
 _HEARING_S = 3.0
 _ENDED = ("Succeeded", "Failed")
@@ -57,10 +60,17 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     gone = {uid for uid in {*state.kubelet.active, *state.bookings} if not node.kubelet.runs(uid)} - coming
     if gone:
         return _not_told(world, name, gone)
+    without = state.without([info.uid])
+    if without is not None and without.admit(info.pod).admitted and _has_just_ended(world, name):
+        # It came after the answer.
+        return _UNHEARD
     untold = [uid for uid, booking in state.bookings.items() if not booking.reported and node.kubelet.runs(uid)]
-    if any(_places(node.kubelet.model, uid) != _places(state.kubelet, uid) for uid in untold):
+    believed = {uid: _places(state.kubelet.placements(uid)) for uid in state.bookings if uid in state.kubelet.active}
+    if any(_places(node.kubelet.model.placements(uid)) != believed.get(uid) for uid in untold):
         return "a pod of which no report tells yet lies elsewhere than predicted"
     on_their_way = [one.pod for one in world.scheduler.pods_on(name) if one.uid in coming]
+    if _init_memory_is_back(world, info, name, on_their_way):
+        return "init containers have given memory back, and no report has come since"
     if not node.kubelet.would_admit_as_told(info.pod, on_their_way):
         return _UNHEALTHY
     if any(not node.kubelet.would_admit(one, on_their_way[:at]).admitted for at, one in enumerate(on_their_way)):
@@ -76,9 +86,9 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
     return "" if world.fleet.nodes[name].kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
 
 
-def _places(kubelet: Kubelet, uid: str) -> list[tuple[object, ...]]:
+def _places(placements: Mapping[str, Placement]) -> list[tuple[object, ...]]:
     """What each container of a pod has."""
-    return [(name, held.cpus, held.memory, dict(held.devices)) for name, held in kubelet.placements(uid).items()]
+    return [(name, held.cpus, held.memory, dict(held.devices)) for name, held in placements.items()]
 
 
 def _not_told(world: World, node: str, gone: set[str]) -> str:
@@ -88,7 +98,53 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
         return "room is kept for a bind that failed, or that was not asked for"
     if any(uid in there and there[uid]["status"].get("phase", "") not in _ENDED for uid in gone):
         return "a pod has ended, and the API server does not know"
-    history = world.fleet.nodes[node].lifecycle.history
-    last = max((moment for moment, what in history if what.endswith(" ended") or " is " in what), default=0.0)
-    recent = asyncio.get_running_loop().time() - last
-    return "a pod has ended, and the watch has not come" if recent < world.weather.lag + _HEARING_S else ""
+    if _has_just_ended(world, node):
+        return _UNHEARD
+    there, began = world.fleet.nodes[node], world.replica.began
+    looked = max((looked for looked, _ in there.reporter.reports), default=0.0)
+    if all(ended_unseen(name, there.lifecycle.history, looked, began) for name in gone):
+        return "an old report has pods that ended before the service started"
+    return ""
+
+
+def _has_just_ended(world: World, node: str) -> bool:
+    """Whether the service may not have heard yet of a pod's end there."""
+    last = last_end(world.fleet.nodes[node].lifecycle.history)
+    return asyncio.get_running_loop().time() - last < world.weather.lag + _HEARING_S
+
+
+def _init_memory_is_back(world: World, info: PodInfo, name: str, coming: Iterable[pods.Pod]) -> bool:
+    """Whether the pod fits if memory is as free as it is, and not as at the last report, which names no init container
+    that holds some."""
+    node, state = world.fleet.nodes[name], world.replica.service.ledger.node_state(name)
+    believed = None if state is None else state.without([info.uid])
+    looked = max((looked for looked, _ in node.reporter.reports), default=0.0)
+    truth = node.kubelet.model.fork()
+    if believed is None or believed.memory is None or truth.memory is None:
+        return False
+    if not gave_init_memory_back(node.lifecycle.history, looked):
+        return False
+    for one in coming:
+        truth.admit(one)
+    tables = truth.memory.tables
+    believed.memory.tables.correct(tables.free, tables.assignments, tables.cells)
+    return believed.admit(info.pod).admitted
+
+
+def gave_init_memory_back(history: Iterable[tuple[float, str]], since: float) -> bool:
+    """Whether a pod with init containers has started or ended since then."""
+    changed = {what.split()[0]: what.split()[1] for moment, what in history if moment >= since}
+    with_some = {what.split()[0] for _, what in history if " admitted: i" in what}
+    return any(name in with_some and how in ("started", "ended", "is") for name, how in changed.items())
+
+
+def last_end(history: Iterable[tuple[float, str]]) -> float:
+    """When the API server was last told of a pod, or a pod ended."""
+    return max((moment for moment, what in history if what.endswith(" ended") or " is " in what), default=0.0)
+
+
+def ended_unseen(name: str, history: Iterable[tuple[float, str]], looked: float, began: float) -> bool:
+    """Whether a pod (namespace/name) ended after its node was `looked` at for the last report, and before the service
+    `began`, which was told neither of the pod nor of its end."""
+    ended = max((moment for moment, what in history if what == f"{name} ended"), default=-1.0)
+    return looked <= ended <= began

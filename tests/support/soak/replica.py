@@ -30,7 +30,7 @@ class _LoopClock(Clock):
 
 
 class Replica:
-    """`service` is the one that lives."""
+    """`service` is the one that lives, since `began`."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -83,6 +83,7 @@ class Replica:
         return sent[0]["status"], sent[1]["body"]
 
     def _start(self) -> None:
+        self.began = asyncio.get_running_loop().time()
         service = self.service = Service("TightFit", clock=_LoopClock())
         sources = reflectors(self._api, service.ledger, service.records, Budgets(), service.nodes)
 

@@ -1,0 +1,156 @@
+"""What init containers had is not always what the others get, so that where and how much a pod holds is known late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import GIB, Service, configuration, kubelet, machine, pod
+from topowise import pods
+from topowise_scheduler.cluster.possible_placements import holds_anything, is_of_any_size, possible_placements
+from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.kubelet.pod import PodView
+
+Json = dict[str, Any]
+Asked = tuple[int, str]
+
+
+def document(name: str, apps: list[Asked], before: list[tuple[str, Asked]], **fields: Any) -> Json:
+    """A Guaranteed pod; `before` are its init containers, "Always" for sidecars."""
+
+    def container(name: str, asked: Asked, restart: str = "") -> Json:
+        amounts = {"cpu": str(asked[0]), "memory": asked[1]}
+        made: Json = {"name": name, "resources": {"requests": amounts, "limits": amounts}}
+        return {**made, "restartPolicy": restart} if restart else made
+
+    made = pod(name, **fields)
+    made["spec"]["containers"] = [container(f"c{number}", one) for number, one in enumerate(apps)]
+    made["spec"]["initContainers"] = [container(f"i{number}", one, kind) for number, (kind, one) in enumerate(before)]
+    return made
+
+
+def seen(node: Kubelet, made: Json) -> PodView:
+    return node.view(made["metadata"]["uid"], pods.needs(pods.decode(msgspec.json.encode(made))))
+
+
+def small(count: int) -> Asked:
+    return count, "64Mi"
+
+
+class TestHowManyCpusItHas:
+    def test_at_most_the_sum_where_zones_do_not_decide(self) -> None:
+        node = kubelet(topologyManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=None)
+        one = seen(node, document("a", [small(2)], [("", small(1))]))
+        assert node.admit_view(one).admitted
+        assert node.cpu is not None
+        assert node.cpu.available.bit_count() == 5
+        (other,) = possible_placements(node, [one])
+        assert other.cpu is not None
+        assert other.cpu.available.bit_count() == 4
+
+    def test_what_asks_for_the_same_as_an_init_container_before_it_is_given_the_same(self) -> None:
+        node = kubelet(topologyManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=None)
+        same = seen(node, document("a", [small(2)], [("", small(2))]))
+        assert not is_of_any_size(node, same)
+        assert not holds_anything(node, same)
+        assert is_of_any_size(node, seen(node, document("b", [small(2), small(2)], [("", small(3))])))
+        assert not is_of_any_size(node, seen(node, document("c", [small(2)], [("Always", small(1))])))
+
+
+def histories() -> Iterator[tuple[Kubelet, Kubelet, PodView]]:
+    """A node on which a pod was admitted while others were there that are gone now, the same as somebody predicts it
+    who has the others gone first, and the pod."""
+    for seed in range(600):
+        rng = Random(seed)
+        zones, cores, shared, threads = rng.choice((1, 2, 2, 4)), rng.choice((2, 4, 6)), rng.choice((1, 2, 3)), 2
+        numa = [
+            NumaNode(
+                id=zone,
+                memory=16 * GIB,
+                cores=tuple(
+                    Core(zone, tuple(core + thread * zones * cores for thread in range(threads)), core // shared)
+                    for core in range(zone * cores, (zone + 1) * cores)
+                ),
+            )
+            for zone in range(zones)
+        ]
+        option = rng.choice(("", "distribute-cpus-across-numa", "prefer-align-cpus-by-uncorecache"))
+        config = configuration(
+            topologyManagerPolicy=rng.choice(("none", "best-effort", "restricted", "single-numa-node")),
+            topologyManagerScope=rng.choice(("container", "pod")),
+            cpuManagerPolicyOptions={option: "true"} if option else {},
+        )
+        node = Kubelet(Machine(numa=tuple(numa)), config)
+
+        def asked(rng: Random = rng) -> Asked:
+            return rng.randint(1, 4), rng.choice(("64Mi", "64Mi", "3Gi", "9Gi", "20Gi"))
+
+        for number in range(rng.choice((0, 1, 2))):
+            node.admit_view(seen(node, document(f"l{number}", [asked()], [])))
+        truth, predicted = node.fork(), node.fork()
+        before = [(rng.choice(("", "", "Always")), asked()) for _ in range(rng.choice((1, 1, 2)))]
+        view = seen(node, document("a", [asked() for _ in range(rng.choice((1, 1, 2)))], before))
+        gone = seen(node, document("gone", [asked()], []))
+        if truth.admit_view(gone).admitted and truth.admit_view(view).admitted and predicted.admit_view(view).admitted:
+            truth.remove(gone.uid)
+            yield truth, predicted, view
+
+
+def test_nobody_is_let_onto_a_node_that_refuses_it_whatever_has_ended_meanwhile() -> None:
+    tried = otherwise = 0
+    for truth, predicted, view in histories():
+        tried += 1
+        states = [predicted, *(possible_placements(predicted, [view]) if holds_anything(predicted, view) else ())]
+        assert truth.cpu is not None
+        assert predicted.cpu is not None
+        otherwise += truth.cpu.held.get(view.uid) != predicted.cpu.held.get(view.uid)
+        for count in range(1, 13):
+            newcomer = seen(truth, document("next", [small(count)], []))
+            if all(state.fork().admit_view(newcomer).admitted for state in states):
+                assert truth.fork().admit_view(newcomer).admitted, (truth.settings, view.containers, count)
+    assert tried > 150
+    assert otherwise > 30
+
+
+def reported(machine: Machine, **changed: Any) -> Service:
+    """A service that knows such a node, without pods. One CPU is the system's."""
+    config = configuration(memoryManagerPolicy="None", reservedMemory=None, **changed)
+    made = exported(machine, config, Kubelet(machine, config), lambda uid: ("default", uid))
+    service = Service()
+    service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+    return service
+
+
+class TestTheLedger:
+    @pytest.mark.parametrize("zones", [1, 2])
+    def test_nobody_is_sent_where_its_cpus_may_be_held(self, zones: int) -> None:
+        service = reported(machine(zones), topologyManagerPolicy="none")
+        service.put(pod("other", "1", node="n1", phase="Running"))
+        service.put(document("a", [small(2)], [("", small(1))], node="n1"))
+        service.ledger.drop_pod("uid-other")
+        left = 4 * zones - 1
+        assert not service.fits(pod("next", str(left - 2)), "n1")
+        assert service.fits(pod("next", str(left - 3)), "n1")
+
+    def test_it_is_not_bound_before_those_without_which_it_would_be_refused(self) -> None:
+        """While another holds two CPUs of node 0, its init container goes to node 1, and so does what comes after."""
+        service = reported(machine())
+        truth = kubelet(memoryManagerPolicy="None", reservedMemory=None)
+        other = service.put(pod("other", "2"))
+        assert other.needs is not None
+        service.ledger.reserve(other, other.needs, "n1")
+        made = document("a", [small(4)], [("", small(2))])
+        assert service.fits(made, "n1")
+        record = service.put(made)
+        assert record.needs is not None
+        assert not truth.admit_view(record.view(truth)).admitted
+        assert "before those that are only expected there" in service.ledger.assume(record, record.needs, "n1")
+        service.put(pod("other", "2", node="n1", phase="Running"))
+        service.clock.now += 3
+        service.ledger.tick()
+        assert service.ledger.assume(record, record.needs, "n1") == ""
