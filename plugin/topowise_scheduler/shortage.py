@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Final, Literal
 
 import msgspec
@@ -54,13 +55,16 @@ class Holes:
     def sync(self) -> Iterator[None]:
         """Looks at what has changed, in steps of a node."""
         for name in self._ledger.take_reshaped():
-            for zone in self._zones.pop(name, ()):
-                self._count(zone, -1)
+            before = self._zones.pop(name, ())
             node_state = self._ledger.node_state(name)
+            zones: _Zones = ()
             if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
                 zones = self._zones[name] = _zones(node_state.kubelet)
-                for zone in zones:
-                    self._count(zone, 1)
+            # Of a node that has changed most zones have not.
+            for was, is_now in zip_longest(before, zones, fillvalue=()):
+                if was != is_now:
+                    self._count(was, -1)
+                    self._count(is_now, 1)
             yield
 
     def largest(self) -> dict[str, int]:

@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import pairwise
 from typing import NamedTuple
 
+import msgspec
+
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
 from topowise_scheduler.cluster.admission_order import fit_after, fit_in_any_order
@@ -265,6 +267,8 @@ class NodeState:
             self._ended[booking.name] = Ended(ended_at, booking.record, held)
             if self.kubelet is not None and holds_own(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
+        elif booking.reported:
+            self._distrust()
         if self.kubelet is None or self.report is None:
             return
         has_ended = ended_at is not None
@@ -288,7 +292,15 @@ class NodeState:
 
     def forget_finished(self, uid: str) -> None:
         """It was deleted; its kubelet lists it no longer."""
-        self._finished.pop(uid, None)
+        name, report = self._finished.pop(uid, None), self.report
+        if name is not None and report is not None and report.lists_ended and name in report.held:
+            self._distrust()
+
+    def _distrust(self) -> None:
+        """What the present report says of a pod is not what is known of it: the next one is to be looked at as if it
+        were the first."""
+        if self.report is not None:
+            self.report = msgspec.structs.replace(self.report, zone_marks=b"")
 
     @property
     def is_empty(self) -> bool:
@@ -299,6 +311,8 @@ class NodeState:
         """Ended pods of long ago; True if the report still lists one of them, which now holds again what it held."""
         report = self.report
         late = [name for name, ended in self._ended.items() if now - ended.at >= ENDED_KEPT_S]
+        if report is not None and any(("", self._ended[name].record.uid) in report.held for name in late):
+            self._distrust()
         for name in late:
             del self._ended[name]
         self._releases = [at for at in self._releases if now - at < ENDED_KEPT_S]

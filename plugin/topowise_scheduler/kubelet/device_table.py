@@ -46,7 +46,8 @@ class DeviceTable:
         self._near = near
         self._everywhere = everywhere
         self.nodes: Mask = mask_of(positions.values() if everywhere else near)
-        self._of_one_node = sum(held.bit_count() for held in near.values()) == self.touching(self.nodes).bit_count()
+        self.with_nodes: DeviceSet = self.touching(self.nodes)
+        self._of_one_node = sum(held.bit_count() for held in near.values()) == self.with_nodes.bit_count()
 
     @cached_property
     def _masks(self) -> tuple[tuple[Mask, DeviceSet], ...]:

@@ -24,5 +24,5 @@ def free(node: Kubelet, mask: Mask) -> Amounts:
 def near(node: Kubelet, resource: str, devices: Mask, mask: Mask) -> int:
     """How many of these devices are there; ids that the plugin does not report may be anywhere."""
     table = node.devices.tables[resource]
-    elsewhere = table.touching(table.nodes) & ~table.touching(mask)
+    elsewhere = table.with_nodes & ~table.touching(mask)
     return (devices & ~elsewhere).bit_count()

@@ -43,10 +43,10 @@ def life(rng: Random, policy: str) -> Iterator[tuple[Kubelet, list[dict]]]:  # t
         yield node, list(there.values())
 
 
-def shown(node: Kubelet, version: int, rng: Random) -> nrt.NodeResourceTopology:
+def shown(node: Kubelet, version: int, *, state_files: bool = True) -> nrt.NodeResourceTopology:
     made = exported(
         machine(), configuration(topologyManagerPolicy=node.settings.topology.policy), node,
-        lambda uid: ("default", uid.removeprefix("uid-")), state_files=rng.random() < 0.8,
+        lambda uid: ("default", uid.removeprefix("uid-")), state_files=state_files,
     )  # fmt: skip
     return msgspec.structs.replace(
         made, metadata=msgspec.structs.replace(made.metadata, name="n1", resourceVersion=str(version))
@@ -65,15 +65,25 @@ def facts(state: NodeState) -> object:
 def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy: str) -> None:
     rng = Random(seed)
     going, before = Service(), None
+    known: set[str] = set()
     seen: set[str] = set()
     for version, (node, there) in enumerate(life(rng, policy), start=1):
         now = {one["metadata"]["uid"] for one in there}
-        for uid in seen - now:
+        for uid in known - now:
             going.ledger.drop_pod(uid)
+        known = now
+        for uid in [uid for uid, _ in going.ledger.assumed() if uid in now and rng.random() < 0.5]:
+            # The bind was not answered well, though its kubelet may have the pod by now.
+            going.ledger.forget(uid)
         for document in there:
-            going.ledger.put_pod(going.records.record(msgspec.convert(document, pods.Pod)))
-        seen = now
-        topology = shown(node, version, rng)
+            record = going.records.record(msgspec.convert(document, pods.Pod))
+            assert record.needs is not None
+            if record.uid in seen or rng.random() < 0.6:
+                going.ledger.put_pod(record)
+            else:
+                going.ledger.assume(record, record.needs, "n1")
+        seen = {uid for uid in now if rng.random() < 0.8}
+        topology = shown(node, version, state_files=rng.random() < 0.8)
         before = report.read_apart(nrt.decode_apart(msgspec.json.encode(topology)), before=before)
         assert before == msgspec.structs.replace(
             report.read(topology), marks=before.marks, zone_marks=before.zone_marks, source=before.source
@@ -136,3 +146,56 @@ def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() 
     state = service.ledger.node_state("n1")
     assert state is not None and state.kubelet is not None
     assert state.kubelet.devices.allocated[GPU].bit_count() == 1
+
+
+def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_said_to_hold() -> None:
+    service, version = Service(), "v1.32.1"
+    node = kubelet()
+    amounts = {"cpu": "1", "memory": "1Gi"}
+    resources = {"requests": amounts, "limits": amounts}
+    documents = [
+        pod(name, containers=[{"name": "c", "resources": resources}], node="n1", phase="Running") for name in "ab"
+    ]
+    for one in documents:
+        assert node.admit(pods.decode(msgspec.json.encode(one))).admitted
+        service.put(one)
+    for number in range(4):
+        state = service.ledger.node_state("n1")
+        before = None if state is None else state.report
+        apart = nrt.decode_apart(msgspec.json.encode(shown(node, number)))
+        found = report.read_apart(apart, version, before=before)
+        assert found.lists_ended
+        service.ledger.put_report(found)
+        state = service.ledger.node_state("n1")
+        assert state is not None
+        facts_then = facts(state)
+        state._rebuild(found, afresh=True)
+        assert facts(state) == facts_then
+        match number:
+            case 0:
+                service.put(pod("a", containers=documents[0]["spec"]["containers"], node="n1", phase="Succeeded"))
+                service.clock.now += 1000
+                service.ledger.tick()
+            case 1:
+                service.ledger.drop_pod("uid-a")
+
+
+def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said_to_hold() -> None:
+    service, node = Service(), kubelet()
+    node.report_devices(GPU, [Device("gpu0", (0,)), Device("gpu1", (1,))])
+    service.report(shown(node, 1))
+    limits = {"cpu": "1", "memory": "1Gi", GPU: "1"}
+    document = pod("a", containers=[{"name": "c", "resources": {"requests": limits, "limits": limits}}])
+    assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+    record = service.records.decode(msgspec.json.encode(document))
+    assert record.needs is not None
+    assert service.ledger.assume(record, record.needs, "n1") == ""
+    for version in (2, 3):
+        service.report(shown(node, version))
+        state = service.ledger.node_state("n1")
+        assert state is not None and state.kubelet is not None and state.report is not None
+        assert state.kubelet.devices.allocated[GPU].bit_count() == 1
+        found = facts(state)
+        state._rebuild(state.report, afresh=True)
+        assert found == facts(state)
+        service.ledger.forget("uid-a")
