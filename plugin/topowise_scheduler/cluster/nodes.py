@@ -15,7 +15,7 @@ import msgspec
 from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler.cluster.changes import Changes
-from topowise_scheduler.cluster.shared import Shared
+from topowise_scheduler.cluster.shared import BYTES_A_PAIR, Shared
 from topowise_scheduler.kube_scheduler import HOSTNAME, Node, NodeObject, Taint
 
 if TYPE_CHECKING:
@@ -83,10 +83,11 @@ class Nodes:
         taints = spec.taints or ()
         allocatable = status.allocatable or {}
         key, labels_key = _encode(allocatable), _encode(labels)
+        size = 2 * len(labels_key) + BYTES_A_PAIR * len(labels)
         return Node(
             name=metadata.name,
             allocatable=self._amounts.once(key, len(key), lambda: _amounts(allocatable)),
-            labels=self._labels.once(labels_key, len(labels_key), lambda: labels),
+            labels=self._labels.once(labels_key, size, lambda: labels),
             hostname=metadata.name if hostname == metadata.name else hostname,
             taints=self._taints.once(taints, sum([len(one.key) + len(one.value) for one in taints]), lambda: taints),
             is_cordoned=bool(spec.unschedulable),

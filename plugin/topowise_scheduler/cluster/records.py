@@ -21,7 +21,7 @@ from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policies
 from topowise_scheduler.cluster.asks import Asks, asks
-from topowise_scheduler.cluster.shared import Shared
+from topowise_scheduler.cluster.shared import BYTES_A_PAIR, Shared
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
@@ -31,8 +31,9 @@ from topowise_scheduler.shape import PodRequests
 # status.reason of a pod its kubelet would not place (pkg/kubelet/lifecycle, cm/admission).
 TOPOLOGY_AFFINITY_ERROR: Final = "TopologyAffinityError"
 KUBELET_REFUSALS: Final = frozenset((TOPOLOGY_AFFINITY_ERROR, "UnexpectedAdmissionError", "SMTAlignmentError"))
-# Of labels that are shared; those of a pod are some hundred.
-_MAX_LABEL_BYTES: Final = 8 << 20
+# Of labels that are shared; those of a pod are some kilobytes, and more of them than this are nobody else's.
+_MAX_LABEL_BYTES: Final = 4 << 20
+_MOST_LABELS: Final = 64
 MAX_CONTAINERS: Final = 64
 """Of a pod that is judged; pods of clusters have a third of it at the most."""
 LARGE_BYTES: Final = 1 << 17
@@ -191,10 +192,10 @@ class Records:
         return requests
 
     def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
-        if not labels:
-            return {}
+        if not labels or len(labels) > _MOST_LABELS:
+            return labels or {}
         key = _encode(labels)
-        return self._labels.once(key, len(key), lambda: labels)
+        return self._labels.once(key, 2 * len(key) + BYTES_A_PAIR * len(labels), lambda: labels)
 
 
 class Annotated(NamedTuple):

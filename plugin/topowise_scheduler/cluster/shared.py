@@ -7,13 +7,15 @@ keeps it, and later objects share among themselves.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Kept = TypeVar("Kept")
 
 # Of a key and what it is of, beside their texts.
 _OVERHEAD = 300
+BYTES_A_PAIR: Final = 180
+"""Of two texts in a dict, beside their characters."""
 
 
 class Shared(Generic[Key, Kept]):

@@ -54,7 +54,8 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
         return by_text
     state = world.replica.service.ledger.node_state(name)
     if state is None or state.kubelet is None:
-        return ""
+        is_new = asyncio.get_running_loop().time() - world.replica.began < _HEARING_S
+        return "who answered was killed since" if is_new else ""
     node = world.fleet.nodes[name]
     coming = {one.uid for one in world.scheduler.pods_on(name) if not node.kubelet.runs(one.uid)}
     gone = {uid for uid in {*state.kubelet.active, *state.bookings} if not node.kubelet.runs(uid)} - coming

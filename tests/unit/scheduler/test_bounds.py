@@ -98,6 +98,25 @@ def test_what_is_shared_is_bounded_in_bytes_and_begins_anew() -> None:
     assert shared.once("a", 100, list) is not first
 
 
+@pytest.mark.parametrize("count", [records_of_pods._MOST_LABELS, 200])
+def test_labels_of_pods_that_have_gone_are_bounded_in_all_that_they_take(count: int) -> None:
+    """A text of three characters takes fifty bytes, and a place in a dict."""
+    records = records_of_pods.Records()
+
+    def come_and_go(first: int, last: int) -> None:
+        for number in range(first, last):
+            document = pod("a", labels={f"l{number}-{label}": f"{label}" for label in range(count)})
+            records.decode(msgspec.json.encode(document))
+
+    come_and_go(0, 10)
+    tracemalloc.start()
+    come_and_go(10, 900)
+    gc.collect()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 5 << 20
+
+
 def test_labels_of_nodes_that_change_all_the_time_are_not_kept() -> None:
     nodes = Nodes()
     for number in range(100):
@@ -112,12 +131,13 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
     for number in range(800):
         document["metadata"]["uid"] = f"made-up-{number}"
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    assert 0 < len(service.ledger._asked) < 600
-    assert 31 << 20 < service.ledger._asked_size <= 32 << 20
+    asked = service.ledger._asked
+    assert 0 < len(asked._records) < 600
+    assert 31 << 20 < asked._size <= 32 << 20
     assert service.ledger.remembered("made-up-799") is not None
-    for uid in list(service.ledger._asked):
+    for uid in list(asked._records):
         service.ledger.drop_pod(uid)
-    assert service.ledger._asked_size == 0
+    assert asked._size == 0
 
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +216,7 @@ def test_pods_that_were_asked_about_count_with_their_amounts(monkeypatch: pytest
         document = pod(f"p{number}")
         document["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    assert 30 < len(service.ledger._asked) < 90
+    assert 30 < len(service.ledger._asked._records) < 90
 
 
 def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:
