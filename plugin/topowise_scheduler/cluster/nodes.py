@@ -15,7 +15,7 @@ import msgspec
 from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler.cluster.changes import Changes
-from topowise_scheduler.cluster.shared import BYTES_A_PAIR, Shared
+from topowise_scheduler.cluster.shared import Shared, size_of_texts
 from topowise_scheduler.kube_scheduler import HOSTNAME, Node, NodeObject, Taint
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Nodes:
         self._held: dict[str, Node] = {}
         self.tainted: set[str] = set()
         """Names of nodes with the start-up taint."""
-        self._amounts: Shared[bytes, pods.Amounts] = Shared(_MAX_BYTES)
-        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_BYTES)
-        self._taints: Shared[tuple[Taint, ...], tuple[Taint, ...]] = Shared(_MAX_BYTES)
+        self._amounts: Shared[bytes, pods.Amounts] = Shared(_MAX_BYTES, len)
+        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_BYTES, size_of_texts)
+        self._taints: Shared[tuple[Taint, ...], tuple[Taint, ...]] = Shared(_MAX_BYTES, _length)
         self._changes = Changes()
 
     def __len__(self) -> int:
@@ -82,14 +82,12 @@ class Nodes:
         hostname = labels.pop(HOSTNAME, "")
         taints = spec.taints or ()
         allocatable = status.allocatable or {}
-        key, labels_key = _encode(allocatable), _encode(labels)
-        size = 2 * len(labels_key) + BYTES_A_PAIR * len(labels)
         return Node(
             name=metadata.name,
-            allocatable=self._amounts.once(key, len(key), lambda: _amounts(allocatable)),
-            labels=self._labels.once(labels_key, size, lambda: labels),
+            allocatable=self._amounts.once(_encode(allocatable), lambda: _amounts(allocatable)),
+            labels=self._labels.once(_encode(labels), lambda: labels),
             hostname=metadata.name if hostname == metadata.name else hostname,
-            taints=self._taints.once(taints, sum([len(one.key) + len(one.value) for one in taints]), lambda: taints),
+            taints=self._taints.once(taints, lambda: taints),
             is_cordoned=bool(spec.unschedulable),
             is_ready=given.is_ready,
             # A cluster has a handful of them.
@@ -118,6 +116,10 @@ class Nodes:
             self.tainted.add(item.name)
         else:
             self.tainted.discard(item.name)
+
+
+def _length(taints: tuple[Taint, ...]) -> int:
+    return sum([len(one.key) + len(one.value) for one in taints])
 
 
 def _has_startup_taint(node: Node) -> bool:

@@ -30,7 +30,10 @@ Number = Callable[[str], int]
 
 _NO_ROWS: Final[Rows] = np.zeros(0, np.int32)
 _MOST_LATER: Final = 16
-_MOST_MADE: Final = 128
+_MOST_BYTES: Final = 8 << 20
+# Of a copy of a node, and of a pod in it.
+_NODE_BYTES: Final = 4096
+_POD_BYTES: Final = 256
 
 
 class PossibleRows:
@@ -46,6 +49,7 @@ class PossibleRows:
         self._rows: dict[int, Rows] = {}
         self._all: tuple[Rows, Rows] | None = None
         self._made: OrderedDict[int, list[Kubelet]] = OrderedDict()
+        self._bytes = 0
 
     def __contains__(self, node: str) -> bool:
         return node in self._expected
@@ -104,9 +108,10 @@ class PossibleRows:
         made = self._made.pop(number, None)
         if made is None:
             made = possible_placements(*self._expected[node])
+            self._bytes += _size(made)
         self._made[number] = made
-        if len(self._made) > _MOST_MADE:
-            self._made.popitem(last=False)
+        while self._bytes > _MOST_BYTES and len(self._made) > 1:
+            self._bytes -= _size(self._made.popitem(last=False)[1])
         self._write(node, made)
 
     def _write(self, node: str, possible: Sequence[Kubelet]) -> None:
@@ -123,3 +128,8 @@ class PossibleRows:
         if possible:
             self._counts[node] = len(possible)
             self._rows[row] = np.array([self._engine.row(name) for name in names[: len(possible)]], np.int32)
+
+
+def _size(made: Sequence[Kubelet]) -> int:
+    """Bytes, about."""
+    return sum([_NODE_BYTES + _POD_BYTES * len(one.active) for one in made])

@@ -21,7 +21,7 @@ from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policies
 from topowise_scheduler.cluster.asks import Asks, asks
-from topowise_scheduler.cluster.shared import BYTES_A_PAIR, Shared
+from topowise_scheduler.cluster.shared import Shared, size_of_texts
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
@@ -112,8 +112,8 @@ class Records:
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         # The same by what pods say, of which there may be several spellings.
         self._by_text: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
-        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES)
-        self._asks: Shared[bytes, Asks] = Shared(_MAX_LABEL_BYTES)
+        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES, size_of_texts)
+        self._asks: Shared[bytes, Asks] = Shared(_MAX_LABEL_BYTES, len)
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
@@ -124,7 +124,7 @@ class Records:
         if problem or record.stage != "pending" or pod.spec.schedulerName not in self._nominates:
             return record
         found = asks(kube_scheduler.decode(raw).spec)
-        return msgspec.structs.replace(record, asks=self._asks.once(found.key, len(found.key), lambda: found))
+        return msgspec.structs.replace(record, asks=self._asks.once(found.key, lambda: found))
 
     def record(self, pod: pods.Pod, problem: str = "") -> PodRecord:
         """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now.
@@ -194,8 +194,7 @@ class Records:
     def _shared_labels(self, labels: dict[str, str] | None) -> dict[str, str]:
         if not labels or len(labels) > _MOST_LABELS:
             return labels or {}
-        key = _encode(labels)
-        return self._labels.once(key, 2 * len(key) + BYTES_A_PAIR * len(labels), lambda: labels)
+        return self._labels.once(_encode(labels), lambda: labels)
 
 
 class Annotated(NamedTuple):

@@ -4,19 +4,27 @@ In a burst of alike pods one node after the other comes into the same few states
 state by its number need not ask again.
 
 Invariant: what admissions of a newcomer read of a Kubelet (Kubelet.fork has all that changes) is in the key, and so is
-all that possible_placements reads of pods that may lie elsewhere. A number is never given twice.
+all that possible_placements reads of pods that may lie elsewhere. A number is never given twice, so that what is
+forgotten here is only not recognised again.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Final, NamedTuple
 
+from topowise_scheduler.cluster.shared import Shared
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.same_node import sources
 
-_MOST: Final = 4096
+_MOST_BYTES: Final = 4 << 20
+# Of a node without pods; one with more CPUs and devices than that is not recognised. Hardly any is kept by this alone.
+_LARGE: Final = 1024
+_NODE_BYTES: Final = 1 << 17
+_MOST_NODE_BYTES: Final = 64 << 20
 _NOBODY: Final[Mapping[str, int]] = {}
 
 
@@ -32,21 +40,24 @@ class SameStates:
     """By state. Not thread-safe."""
 
     def __init__(self) -> None:
-        # With what its key has by identity, so that this lives as long as the key.
-        self._numbers: dict[Hashable, tuple[int, object]] = {}
-        self._last = 0
+        self._count = count(1)
+        # What keys have by identity has a number too, and lives as long as that is given out.
+        self._lasting: Shared[tuple[int, ...], tuple[int, object]] = Shared(_MOST_NODE_BYTES, lambda _: _NODE_BYTES)
+        self._numbers: Shared[tuple[Hashable, ...], int] = Shared(_MOST_BYTES, _bytes)
 
     def number(self, empty: Kubelet, expected: Expected) -> int:
         """The one of a node, of which `empty` is the state with no pods."""
+        if empty.topology.cpus.bit_count() + sum(len(one.ids) for one in empty.devices.tables.values()) > _LARGE:
+            return next(self._count)
         lasting = (empty, *sources(expected.node), *(pod.containers for pod in expected.uncertain))
-        key = (*map(id, lasting), *_held(expected.node), *_of_uncertain(expected))
-        found = self._numbers.get(key)
-        if found is None:
-            if len(self._numbers) >= _MOST:
-                self._numbers.clear()
-            self._last += 1
-            found = self._numbers[key] = self._last, lasting
-        return found[0]
+        number, _ = self._lasting.once(tuple(map(id, lasting)), lambda: (next(self._count), lasting))
+        key = (number, *_held(expected.node), *_of_uncertain(expected))
+        return self._numbers.once(key, lambda: next(self._count))
+
+
+def _bytes(part: Hashable) -> int:
+    parts = part if isinstance(part, tuple | frozenset) else ()
+    return sys.getsizeof(part) + sum([_bytes(one) for one in parts])
 
 
 def _held(node: Kubelet) -> Iterator[Hashable]:

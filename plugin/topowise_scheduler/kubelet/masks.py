@@ -19,6 +19,9 @@ MaskSet = int
 MAX_NODES: Final = 16
 # The kubelet's masks have a bit for each NUMA *id*; a nil mask is what it gets for one beyond, and it panics.
 KUBELET_BITS: Final = 64
+# Over more nodes there are up to 65,536 masks, two megabytes of them: no more than so many sets of these are kept.
+_FEW_NODES: Final = 8
+_MANY_KEPT: Final = 16
 
 
 def members(bits: int) -> Iterator[int]:
@@ -29,10 +32,17 @@ def members(bits: int) -> Iterator[int]:
         bits ^= low
 
 
-@lru_cache(maxsize=4096)
 def masks_in(masks: MaskSet) -> tuple[Mask, ...]:
     """The masks of a set, ascending; the same sets come again and again."""
+    return _few_in(masks) if masks.bit_length() <= 1 << _FEW_NODES else _many_in(masks)
+
+
+def _listed(masks: MaskSet) -> tuple[Mask, ...]:
     return tuple(members(masks))
+
+
+_few_in = lru_cache(maxsize=4096)(_listed)
+_many_in = lru_cache(maxsize=_MANY_KEPT)(_listed)
 
 
 def lowest(bits: int, count: int) -> int:
@@ -53,16 +63,23 @@ def mask_of(positions: Iterable[int]) -> Mask:
     return mask
 
 
-@lru_cache(maxsize=1024)
 def submasks(nodes: Mask) -> tuple[Mask, ...]:
     """Every mask but the empty one over these nodes, ascending (IterateBitMasks; the order never matters)."""
+    return _of_few(nodes) if nodes.bit_count() <= _FEW_NODES else _of_many(nodes)
+
+
+def _submasks(nodes: Mask) -> tuple[Mask, ...]:
     found = [0]
     for node in members(nodes):
         found += [mask | 1 << node for mask in found]
     return tuple(found[1:])
 
 
-@lru_cache(maxsize=1024)
+_of_few = lru_cache(maxsize=1024)(_submasks)
+_of_many = lru_cache(maxsize=_MANY_KEPT)(_submasks)
+
+
+@lru_cache(maxsize=64)
 def sized_submasks(nodes: Mask, size: int) -> tuple[Mask, ...]:
     """Those of `submasks` that have `size` nodes."""
     return tuple(mask for mask in submasks(nodes) if mask.bit_count() == size)

@@ -15,13 +15,17 @@ from crowds import many_containers
 from scheduling import WAITS, NoApi, Service, counts, kubelet, pod
 from topowise import pods
 from topowise.kube.reflector import Reflector, _decode_envelope
+from topowise_scheduler.cluster import possible_rows, same_states
 from topowise_scheduler.cluster import records as records_of_pods
 from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
+from topowise_scheduler.cluster.same_states import Expected, SameStates
 from topowise_scheduler.cluster.shared import Shared
+from topowise_scheduler.engine import Engine
 from topowise_scheduler.engine import cache as verdict_cache
 from topowise_scheduler.engine.cache import VerdictCache
-from topowise_scheduler.kubelet import Device
+from topowise_scheduler.kubelet import Device, masks
 from topowise_scheduler.kubelet.only import only, only_of, with_more
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.report import hardware
@@ -89,13 +93,13 @@ def test_a_large_pod_on_a_node_is_told_by_its_report_alone(caplog: pytest.LogCap
 
 
 def test_what_is_shared_is_bounded_in_bytes_and_begins_anew() -> None:
-    shared: Shared[str, list[str]] = Shared(10_000)
-    first = shared.once("a", 100, list)
-    assert shared.once("a", 100, list) is first
+    shared: Shared[str, list[str]] = Shared(10_000, lambda key: 100 if key == "a" else 700)
+    first = shared.once("a", list)
+    assert shared.once("a", list) is first
     for number in range(100):
-        shared.once(f"k{number}", 700, list)
+        shared.once(f"k{number}", list)
         assert len(shared) <= 10
-    assert shared.once("a", 100, list) is not first
+    assert shared.once("a", list) is not first
 
 
 @pytest.mark.parametrize("count", [records_of_pods._MOST_LABELS, 200])
@@ -179,6 +183,66 @@ def test_verdicts_are_bounded_in_bytes_with_what_they_are_of(monkeypatch: pytest
         found.kinds[number] = np.zeros(100, np.int64), np.zeros(100, np.int8)
     assert 1 < len(cached) < 10
     assert cached._bytes == sum(one.counted for one in cached._shapes.values()) <= 1 << 20
+
+
+def full_node(count: int, number: int, devices: int = 0) -> Expected:
+    """A node on which so many pods may lie elsewhere; no two of another number are alike."""
+    node = kubelet()
+    node.report_devices("x.io/nic", [Device(f"nic-{at}", (at % 2,)) for at in range(devices)])
+    needs = PodRequests(pods.needs(pods.decode(msgspec.json.encode(pod("p", "1", memory=f"{number + 1}Mi")))))
+    views = [needs.view(f"uid-{number}-{'x' * 200}-{at}", node.settings) for at in range(count)]
+    for view in views:
+        assert node.admit_view(view).admitted
+    return Expected(node, views)
+
+
+def test_states_are_recognised_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same_states, "_MOST_BYTES", 1 << 18)
+    states, alike = SameStates(), full_node(2, 0)
+    empty = alike.node.emptied()
+    assert states.number(empty, alike) == states.number(empty, alike)
+    tracemalloc.start()
+    try:
+        found = {states.number(empty, alike._replace(highest={alike.uncertain[0].uid: at})) for at in range(3000)}
+        assert tracemalloc.get_traced_memory()[0] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 3000
+    assert 0 < len(states._numbers) < 1000
+
+
+def test_a_node_of_very_many_devices_is_not_kept_for_its_states() -> None:
+    states, large = SameStates(), full_node(2, 0, devices=1100)
+    assert states.number(large.node.emptied(), large) != states.number(large.node.emptied(), large)
+    assert len(states._lasting) == len(states._numbers) == 0
+
+
+def test_possible_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(possible_rows, "_MOST_BYTES", 1 << 18)
+    numbers = iter(range(1000))
+    rows = PossibleRows(Engine(), lambda _: next(numbers))
+    tracemalloc.start()
+    try:
+        for number in range(60):
+            expected = full_node(4, number)
+            rows._engine.put("n", expected.node)
+            rows.put("n", expected)
+        kept = tracemalloc.get_traced_memory()[0]
+        rows._made.clear()
+        # What is left is what the node itself has, and what all tests share.
+        assert kept - tracemalloc.get_traced_memory()[0] < 1 << 19
+    finally:
+        tracemalloc.stop()
+    assert rows._bytes <= 1 << 18
+
+
+@pytest.mark.parametrize("nodes", [8, 16])
+def test_sets_of_masks_over_many_nodes_are_few(nodes: int) -> None:
+    for number in range(3):
+        assert len(masks.masks_in((1 << (1 << nodes) - number) - 1)) == (1 << nodes) - number
+    assert masks._many_in.cache_info().maxsize * (1 << 16) * 36 < 40 << 20
+    assert masks._few_in.cache_info().maxsize * (1 << 8) * 8 < 10 << 20
+    assert len(masks.submasks((1 << nodes) - 1)) == (1 << nodes) - 1
 
 
 def many_amounts(number: int) -> PodRequests:
