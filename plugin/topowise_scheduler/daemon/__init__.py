@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from topowise import __version__
 from topowise.kube import credentials
 from topowise.kube.api import Api
 from topowise.runtime import config, health, tasks, turns
+from topowise.runtime.heap import Heap
 from topowise.runtime.log import kv
 from topowise.runtime.turns import sliced
 from topowise_scheduler import grpc_api, metrics
@@ -26,7 +25,6 @@ log = logging.getLogger(__name__)
 
 _TICK_S: Final = 1.0
 _EXPIRIES: Final = 4
-_FREEZE_S: Final = 0.1
 
 
 async def run(settings: SchedulerConfiguration) -> int:
@@ -64,25 +62,12 @@ async def _run(core: Core) -> int:
             "clock": _tick(ledger),
             "event loop lag": turns.Lag(registry, metrics.PREFIX).run(),
             "shortage": metrics.watch_shortage(registry, ledger, core.answers).run(),
-            "memory": _freeze(core.not_synced),
+            "memory": Heap().run(),
             **({} if dashboard is None else {"dashboard": dashboard.run()}),
             "leader": leading.run(),
             "health": health.serve(settings.serving, probes, registry),
         }
     )
-
-
-async def _freeze(not_synced: Callable[[], str | None]) -> None:
-    """Until everything is listed, keeps what there is out of later garbage collections again and again.
-
-    In a large cluster a full one takes a third of a second, in which nobody is answered; hardly any of it ever dies,
-    and what does dies by its reference count.
-    """
-    while not_synced() is not None:
-        gc.freeze()
-        await asyncio.sleep(_FREEZE_S)
-    gc.freeze()
-    await asyncio.Event().wait()
 
 
 async def _tick(ledger: Ledger) -> None:

@@ -19,7 +19,9 @@ from topowise_scheduler.shape import PodRequests, Shape
 NOT_LOOKED_FOR, BY_CPUS, ANY_DEVICES, EXACT = range(4)
 
 _MAX_SHAPES = 1024
-_MAX_BYTES = 32 << 20
+# For so many rows some fifty shapes of pods of one container.
+_BYTES_PER_ROW = 1 << 11
+_MIN_BYTES, _MAX_BYTES = 8 << 20, 32 << 20
 
 
 class CachedVerdicts:
@@ -103,7 +105,8 @@ class CachedVerdicts:
 
 
 class VerdictCache:
-    """The shapes asked for last, at most 1,024 of them and 32 MiB; those of which there is a pod, or was lately."""
+    """The shapes asked for last, at most 1,024 of them and 8 to 32 MiB by the number of rows; those of which there is a
+    pod, or was lately."""
 
     def __init__(self) -> None:
         self._shapes: OrderedDict[tuple[Shape, ...], CachedVerdicts] = OrderedDict()
@@ -127,7 +130,8 @@ class VerdictCache:
         size = found.size
         self._bytes += size - found.counted
         found.counted = size
-        while len(self._shapes) > 1 and (len(self._shapes) > _MAX_SHAPES or self._bytes > _MAX_BYTES):
+        most = min(_MAX_BYTES, max(_MIN_BYTES, rows * _BYTES_PER_ROW))
+        while len(self._shapes) > 1 and (len(self._shapes) > _MAX_SHAPES or self._bytes > most):
             self._bytes -= self._shapes.popitem(last=False)[1].counted
         return found
 

@@ -1,0 +1,100 @@
+"""Garbage collections are short however much there is, nothing leaks by that, and what is free is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from topowise.kube.api import Api
+from topowise.kube.credentials import Credentials
+from topowise.runtime.heap import Heap, trim
+
+LONGEST_MS = 10
+
+
+@pytest.fixture(autouse=True)
+def _thawed() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+class Longest:
+    """The longest full collection so far."""
+
+    def __init__(self) -> None:
+        self.ms = 0.0
+        self._since = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._since = time.thread_time()
+        elif info["generation"] == 2:
+            self.ms = max(self.ms, 1e3 * (time.thread_time() - self._since))
+
+
+async def test_collections_stay_short_while_more_and_more_is_kept() -> None:
+    longest, heap = Longest(), asyncio.create_task(Heap().run())
+    await asyncio.sleep(0)
+    gc.callbacks.append(longest)
+    # A collection takes some 70 ms at the end of it if all of them are gone through.
+    kept = [[number] for number in range(800_000)]
+    gc.callbacks.remove(longest)
+    heap.cancel()
+    await asyncio.gather(heap, return_exceptions=True)
+    assert len(kept) == 800_000
+    assert 0 < longest.ms < LONGEST_MS
+    assert gc.get_freeze_count() > 500_000
+    assert not [one for one in gc.callbacks if getattr(one, "__self__", None).__class__ is Heap]
+
+
+def test_connections_that_were_open_at_a_collection_leave_nothing_when_they_close() -> None:
+    async def anonymous(_: bool) -> str:
+        return ""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        await asyncio.sleep(0.01)
+        writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    async def watch(times: int) -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        address = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, Api(Credentials(address, None, anonymous), "test") as api:
+            for _ in range(times):
+                async with api.stream("/x", query={"watch": "1"}, timeout=5, silence=5) as chunks:
+                    async for _chunk in chunks:
+                        gc.freeze()
+        await asyncio.sleep(0.05)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(watch(2))
+        gc.unfreeze()
+        gc.collect()
+        gc.disable()
+        try:
+            runner.run(watch(20))
+            gc.unfreeze()
+            assert gc.collect() < 40
+        finally:
+            gc.enable()
+
+
+def test_free_room_in_the_middle_of_the_heap_is_given_back() -> None:
+    kept = [bytearray(b"x" * 60_000) for _ in range(1000)]
+    del kept[::2]
+    before = _resident_mib()
+    trim()
+    assert before - _resident_mib() > 15
+    assert len(kept) == 500
+
+
+def _resident_mib() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / (1 << 20)
