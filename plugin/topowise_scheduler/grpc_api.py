@@ -144,8 +144,6 @@ def _together(request: scoring_pb2.FitTogetherRequest) -> FitTogether:
 
 async def serve(settings: Grpc, scoring: Scoring) -> None:
     """Serves until cancelled. Raises SourceError for an address that is taken, and for an unusable certificate."""
-    if not settings.socket and not settings.port:
-        await asyncio.Event().wait()
     server = grpc.aio.server(
         options=[
             ("grpc.so_reuseport", 0),

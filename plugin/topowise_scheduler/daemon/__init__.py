@@ -13,7 +13,7 @@ from topowise.runtime import config, health, tasks, turns
 from topowise.runtime.heap import Heap
 from topowise.runtime.log import kv
 from topowise.runtime.turns import sliced
-from topowise_scheduler import grpc_api, metrics
+from topowise_scheduler import metrics
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.daemon import ports
@@ -50,14 +50,13 @@ async def _run(core: Core) -> int:
     measured = http.Metrics(registry)
     dashboard = ports.dashboard(core)
     pages = ports.for_people(core, measured, dashboard)
-    scoring = grpc_api.Scoring(core.answers, core.view, core.fitting, core.not_synced)
     probes = health.Health()
     probes.ready["synced"] = core.not_synced
     return await tasks.run_until_stopped(
         {
             **{f"watch {source.name}": source.run() for source in core.sources},
             "extender": http.serve(settings.extender, ports.for_schedulers(core, measured)),
-            "grpc": grpc_api.serve(settings.grpc, scoring),
+            **({"grpc": _grpc(core)} if settings.grpc.socket or settings.grpc.port else {}),
             **({"pages": http.serve(settings.read_only, pages)} if settings.read_only.port else {}),
             "clock": _tick(ledger),
             "event loop lag": turns.Lag(registry, metrics.PREFIX).run(),
@@ -68,6 +67,14 @@ async def _run(core: Core) -> int:
             "health": health.serve(settings.serving, probes, registry),
         }
     )
+
+
+async def _grpc(core: Core) -> None:
+    # Eleven megabytes that hardly any service needs.
+    from topowise_scheduler import grpc_api
+
+    scoring = grpc_api.Scoring(core.answers, core.view, core.fitting, core.not_synced)
+    await grpc_api.serve(core.settings.grpc, scoring)
 
 
 async def _tick(ledger: Ledger) -> None:

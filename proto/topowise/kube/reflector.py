@@ -98,20 +98,22 @@ _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
 
 class _Versions:
-    """The version in which each object is held, by namespace and name: some 100 bytes each, as there may be 450,000."""
+    """The version in which each object is held, by namespace and name, as texts: those that the item keeps too."""
 
     def __init__(self) -> None:
-        self._by_namespace: dict[str, dict[str, int]] = {}
+        self._by_namespace: dict[str, dict[str, str]] = {}
 
     def of(self, meta: _Meta) -> int | None:
         """None for an object that is not held."""
-        return self._by_namespace.get(meta.namespace, {}).get(meta.name)
+        version = self._by_namespace.get(meta.namespace, {}).get(meta.name)
+        return None if version is None else _number(version)
 
     def put(self, meta: _Meta, item: object) -> None:
-        # The string of the item, if it keeps one: the envelope's is another.
-        name = getattr(item, "name", None)
-        versions = self._by_namespace.setdefault(meta.namespace, {})
-        versions[name if name == meta.name else meta.name] = _number(meta.resourceVersion)
+        # There may be 450,000, and the envelope's strings are others.
+        name, version = getattr(item, "name", ""), getattr(item, "version", "")
+        self._by_namespace.setdefault(meta.namespace, {})[name if name == meta.name else meta.name] = (
+            version if version == meta.resourceVersion else meta.resourceVersion
+        )
 
     def drop(self, meta: _Meta) -> None:
         versions = self._by_namespace.get(meta.namespace)
