@@ -5,7 +5,6 @@ Everything asked here is a simulation: nothing is reserved, so any scheduler may
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence

@@ -17,6 +17,7 @@ import pytest
 
 from crowds import ask, cluster, consumers, many_containers, names, records, relist, reports, requeueing, waiting
 from scheduling import Service, pod
+from topowise.runtime.heap import Heap
 from topowise.runtime.turns import sliced
 from watchdog import MOST_MS, idle_share, watchdog
 
@@ -35,8 +36,11 @@ def service() -> Service:
 
 @asynccontextmanager
 async def within(what: str, most: float = MOST_MS) -> AsyncIterator[None]:
+    # As in the daemon.
+    heap = asyncio.create_task(Heap().run())
     async with watchdog() as dog:
         yield
+    heap.cancel()
     sys.stdout.write(f"{what}: the longest turn took {dog.longest_ms:.1f} ms of {dog.turns}\n")
     assert dog.longest_ms < most, what
 
@@ -67,14 +71,33 @@ async def test_two_hundred_kinds_of_waiting_pods(service: Service) -> None:
     task.cancel()
 
 
+async def test_a_thousand_nominated_pods_and_four_thousand_quarantined_nodes(service: Service) -> None:
+    async with within("1,000 pods are nominated"):
+        for name in names(1000):
+            service.put(pod(f"nominated-{name}", "3", nominatedNodeName=name, priority=-1))
+            await asyncio.sleep(0)
+    for what in ("a pod before which they do not count", "another"):
+        await during(what, ask(service, "filter", pod(what[:4], "2"), names(NODES)), 2 * MOST_MS)
+    async with within("4,000 nodes refuse a pod"):
+        for name in names(4000):
+            service.put(pod(f"r-{name}", "6", node=name, phase="Failed", reason="TopologyAffinityError"), is_news=True)
+            await asyncio.sleep(0)
+    assert service.ledger.quarantines == 4000
+    for what in ("a pod of that shape", "another of it"):
+        await during(what, ask(service, "filter", pod(what[:4], "6"), names(NODES)), 2 * MOST_MS)
+
+
 async def test_lists_of_150_000_pods_and_5_000_nodes(service: Service) -> None:
     """The last one, as the nodes are full then."""
     told = consumers(service)
     listed, reported = records(service, NODES, PODS), list(reports(NODES, "2"))
     gc.collect()
-    gc.freeze()
     await during("a list of pods", relist(told["pods"], listed), 2 * MOST_MS)
-    gc.freeze()
     await during("the same list again", relist(told["pods"], listed))
     await during("a list of reports", relist(told["noderesourcetopologies"], reported), 2 * MOST_MS)
     await during("what time changes", sliced(service.ledger.ticking()))
+    fewer = [one for one in listed if not one.uid.endswith("-0")]
+    await during("a list that lacks a pod of every node", relist(told["pods"], fewer), 2 * MOST_MS)
+    await during("what time changes after it", sliced(service.ledger.ticking()))
+    nodes = [service.nodes.decode(msgspec.json.encode({"metadata": {"name": name}})) for name in names(3 * NODES)]
+    await during("a list of 15,000 nodes", relist(told["nodes"], nodes))

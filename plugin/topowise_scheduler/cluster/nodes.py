@@ -95,14 +95,6 @@ class Nodes:
             boot_id=status.nodeInfo.bootID[:_LONGEST],
         )
 
-    def replace(self, items: list[Node]) -> None:
-        """The collection is exactly this."""
-        before, self._held = self._held, {item.name: item for item in items}
-        for name in before.keys() | self._held.keys():
-            if before.get(name) != self._held.get(name):
-                self._changes.note(name)
-        self.tainted = {item.name for item in items if _has_startup_taint(item)}
-
     def apply(self, event: EventType, item: Node) -> None:
         """One node came, changed or went."""
         if self._held.get(item.name) != (None if event == "DELETED" else item):

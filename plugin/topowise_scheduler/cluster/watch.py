@@ -91,13 +91,14 @@ class _Nodes:
         self._nodes = nodes
 
     def replace(self, items: list[Node]) -> Iterator[None]:
-        self._nodes.replace(items)
-        for name in self._ledger.known - set(self._nodes):
+        listed = {item.name for item in items}
+        for name in {*self._ledger.known, *self._nodes} - listed:
+            if (gone := self._nodes.get(name)) is not None:
+                self._nodes.apply("DELETED", gone)
             self._ledger.drop_node(name)
             yield
         for item in items:
-            self._ledger.put_node(item.name, item.boot_id)
-            self._ledger.put_kubelet(item.name, item.kubelet_version, item.page_sizes)
+            self.apply("MODIFIED", item)
             yield
 
     def apply(self, event: EventType, item: Node) -> None:

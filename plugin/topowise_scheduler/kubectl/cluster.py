@@ -67,8 +67,8 @@ class Cluster:
             self.ledger.put_pod(record, is_news=False)
         self._time = now
         nodes = Nodes()
-        nodes.replace([nodes.node(one) for one in there.nodes or ()])
         for node in there.nodes or ():
+            nodes.apply("ADDED", nodes.node(node))
             self.ledger.put_node(node.metadata.name, node.status.nodeInfo.bootID)
         self.view = ClusterView(self.ledger, self.answers, nodes)
         for name in nodes:

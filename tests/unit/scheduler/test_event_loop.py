@@ -92,6 +92,17 @@ async def test_a_list_of_pods_and_reports_is_taken_in_step_by_step(service: Serv
     assert {uid for uid, _ in service.ledger.pod_states()} == {one.uid for one in records(service, NODES, 2, first=1)}
 
 
+async def test_a_list_of_nodes_is_taken_in_step_by_step(service: Service) -> None:
+    told = consumers(service)["nodes"]
+    listed = [service.nodes.decode(msgspec.json.encode({"metadata": {"name": name}})) for name in names(15_000)]
+    async with watchdog() as dog:
+        await relist(told, listed)
+        await relist(told, listed[1:])
+    assert len(service.nodes) == len(service.ledger.known) == 14_999
+    assert dog.turns > 10
+    assert dog.longest_ms < MOST_MS
+
+
 async def test_ten_thousand_budgets_are_listed_step_by_step() -> None:
     budgets = Budgets()
     listed = [

@@ -38,11 +38,12 @@ def test_nodes_of_one_pool_share_what_is_the_same() -> None:
 
 def test_a_node_takes_a_few_hundred_bytes() -> None:
     nodes = Nodes()
-    nodes.replace([nodes.decode(document("first"))])
+    nodes.apply("ADDED", nodes.decode(document("first")))
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        nodes.replace([nodes.decode(document(f"node-{at:05}")) for at in range(2000)])
+        for at in range(2000):
+            nodes.apply("ADDED", nodes.decode(document(f"node-{at:05}")))
         assert (tracemalloc.get_traced_memory()[0] - before) / 2000 < 500
     finally:
         tracemalloc.stop()
