@@ -32,6 +32,8 @@ class Heap:
     async def run(self) -> None:
         """Until cancelled."""
         gc.freeze()
+        # It finds nothing; the next is put off until there is a quarter more than the last has left.
+        gc.collect()
         gc.callbacks.append(self._note)
         try:
             while True:
