@@ -39,7 +39,7 @@ class Longest:
 
 
 async def test_collections_stay_short_while_more_and_more_is_kept() -> None:
-    many = [[number] for number in range(400_000)]
+    many = [[number] for number in range(1_200_000)]
     gc.collect()
     longest, heap = Longest(), asyncio.create_task(Heap().run())
     await asyncio.sleep(0)
@@ -49,7 +49,7 @@ async def test_collections_stay_short_while_more_and_more_is_kept() -> None:
     gc.callbacks.remove(longest)
     heap.cancel()
     await asyncio.gather(heap, return_exceptions=True)
-    assert (len(many), len(kept)) == (400_000, 800_000)
+    assert (len(many), len(kept)) == (1_200_000, 800_000)
     assert 0 < longest.ms < LONGEST_MS
     assert gc.get_freeze_count() > 500_000
     assert not [one for one in gc.callbacks if getattr(one, "__self__", None).__class__ is Heap]
