@@ -15,7 +15,7 @@ from sandbox.kubescheduler.attempt import Refused
 from sandbox.kubescheduler.pod import PodInfo
 from topowise import pods
 from topowise_scheduler import refusals
-from topowise_scheduler.kubelet import Placement
+from topowise_scheduler.kubelet import Kubelet, Placement
 
 if TYPE_CHECKING:
     from soak.world import World
@@ -29,6 +29,7 @@ _BY_TEXT = {
 # A kubelet counts them where it looks for the fewest NUMA nodes, and refuses even who asks for 0 of a resource of which
 # nothing is healthy. Neither List nor GetAllocatableResources has them.
 _UNHEALTHY = "devices that are not healthy count for its kubelet, and no report tells of them"
+_TWICE = "its kubelet has given a CPU to two pods, which no report can tell"
 _UNHEARD = "a pod has ended, and the watch has not come"
 # Also where a watch has to be begun again.
 _HEARING_S = 3.0
@@ -62,13 +63,21 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     if gone:
         return _not_told(world, name, gone)
     without = state.without([info.uid])
-    if without is not None and without.admit(info.pod).admitted and _has_just_ended(world, name):
-        # It came after the answer.
-        return _UNHEARD
+    if without is not None and without.admit(info.pod).admitted:
+        # What lets it in came after the answer.
+        if _has_just_ended(world, name):
+            return _UNHEARD
+        written = max((written for _, written in node.reporter.reports), default=0.0)
+        if asyncio.get_running_loop().time() - written < world.weather.lag + _HEARING_S:
+            return "a report has come since"
+    if gives_twice(node.kubelet.model):
+        return _TWICE
     untold = [uid for uid, booking in state.bookings.items() if not booking.reported and node.kubelet.runs(uid)]
     believed = {uid: _places(state.kubelet.placements(uid)) for uid in state.bookings if uid in state.kubelet.active}
     if any(_places(node.kubelet.model.placements(uid)) != believed.get(uid) for uid in untold):
         return "a pod of which no report tells yet lies elsewhere than predicted"
+    if any(_is_spread_otherwise(node.kubelet.model, state.kubelet, uid) for uid in untold):
+        return "memory over several NUMA nodes is spread otherwise than predicted, and no report has come"
     on_their_way = [one.pod for one in world.scheduler.pods_on(name) if one.uid in coming]
     if _init_memory_is_back(world, info, name, on_their_way):
         return "init containers have given memory back, and no report has come since"
@@ -84,7 +93,34 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
 
 def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None) -> str:
     """Of a pod that waits beside room when nothing moves any more."""
-    return "" if world.fleet.nodes[name].kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
+    kubelet = world.fleet.nodes[name].kubelet
+    if gives_twice(kubelet.model):
+        return _TWICE
+    return "" if kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
+
+
+def gives_twice(kubelet: Kubelet) -> bool:
+    """Whether two have one CPU, or one that somebody has is free: what a kubelet takes for a whole socket is measured
+    by the average (cpu_packing.py)."""
+    if kubelet.cpu is None:
+        return False
+    taken = 0
+    for containers in kubelet.cpu.held.values():
+        mine = 0
+        for cpus in containers.values():
+            mine |= cpus
+        if mine & (taken | kubelet.cpu.available):
+            return True
+        taken |= mine
+    return False
+
+
+def _is_spread_otherwise(truth: Kubelet, believed: Kubelet, uid: str) -> bool:
+    """Whether a block of the pod is over several NUMA nodes, and how much lies on which is not as believed."""
+    if truth.memory is None or believed.memory is None or truth.memory.tables.free == believed.memory.tables.free:
+        return False
+    held = truth.memory.held.get(uid, {}).values()
+    return any(block.mask.bit_count() > 1 for blocks in held for block in blocks)
 
 
 def _places(placements: Mapping[str, Placement]) -> list[tuple[object, ...]]:

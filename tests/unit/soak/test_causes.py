@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduling import kubelet
 from soak import causes
 
 HISTORY = [
@@ -34,3 +35,16 @@ def test_memory_is_back_of_pods_with_init_containers_that_have_started_or_ended(
     # It was seen; the others have none.
     assert not causes.gave_init_memory_back(history, since=2.5)
     assert not causes.gave_init_memory_back(HISTORY, since=0.0)
+
+
+def test_a_cpu_that_two_have_or_that_is_free_as_well_was_given_twice() -> None:
+    node = kubelet()
+    assert node.cpu is not None
+    node.cpu.hold("a", "c", 0b0110)
+    assert not causes.gives_twice(node)
+    node.cpu.hold("b", "c", 0b0100)
+    assert causes.gives_twice(node)
+    node.cpu.release("b")
+    assert causes.gives_twice(node)
+    node.cpu.release("a")
+    assert not causes.gives_twice(node)
