@@ -24,6 +24,7 @@ from topowise.errors import ParseError
 _READY_S: Final = 300.0
 _SETTLED_S: Final = 90.0
 _OUTCOME_S: Final = 60.0
+_PREDICTIONS: Final = "topowise_scheduler_predictions_total"
 STATE_FILES: Final = ("cpu_manager_state", "memory_manager_state")
 
 
@@ -203,9 +204,13 @@ class Lab:
 
     def metrics(self, name: str, address: str) -> dict[str, float]:
         """Of a pod of the guest, by name with labels."""
-        lines = self.guests[name].relayed(f"http://{address}:9153/metrics").splitlines()
-        pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-        return {key: float(value) for key, _, value in pairs}
+        return by_name(self.guests[name].relayed(f"http://{address}:9153/metrics"))
+
+    def predictions(self) -> dict[str, float]:
+        """How many of the service's predictions have come true so far, and how many have not, by its own count."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
+            counts = by_name(answer.read().decode())
+        return {outcome: counts.get(f'{_PREDICTIONS}{{outcome="{outcome}"}}', 0.0) for outcome in ("hit", "miss")}
 
     def kubectl(self, *arguments: str) -> str:
         """What it prints. Raises LabError."""
@@ -214,6 +219,12 @@ class Lab:
         if done.returncode:
             raise LabError(f"kubectl {' '.join(arguments)[:160]} ended with {done.returncode}: {done.stderr[-600:]}")
         return done.stdout
+
+
+def by_name(metrics: str) -> dict[str, float]:
+    """Values of a page of metrics, by name with labels."""
+    pairs = (line.rpartition(" ") for line in metrics.splitlines() if line and not line.startswith("#"))
+    return {key: float(value) for key, _, value in pairs}
 
 
 def is_decided(pod: Json) -> bool:
