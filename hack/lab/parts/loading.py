@@ -17,7 +17,7 @@ from lab.errors import LabError
 # Pods that stay, and how long one may take before the next is sent.
 _STAY = 4
 _PATIENCE_S = 5.0
-_PAUSE_S = 0.3
+_PAUSE_S = 1.5
 # Sent when all is over, so that the first moments after it are seen too.
 _AFTER = 4
 
