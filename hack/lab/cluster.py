@@ -83,8 +83,10 @@ class Lab:
         """`forget` removes its state files, as whoever changes its policies must."""
         files = " ".join(f"/var/lib/kubelet/{file}" for file in STATE_FILES)
         removed = f"rm -f {files};" if forget else ""
+        self.guests[name].run(f"systemctl stop kubelet; {removed}")
+        # A heartbeat of the one that was stopped would have devices that the new one has still to hear of.
         since = self.now(name)
-        self.guests[name].run(f"systemctl stop kubelet; {removed} systemctl start kubelet")
+        self.guests[name].run("systemctl start kubelet")
         self.until_ready(name, since)
 
     def now(self, name: str) -> str:

@@ -32,6 +32,13 @@ def unpack(commit: str, folder: Path) -> None:
         raise LabError(f"commit {commit} is not in the history here: {done.stderr.decode()[-200:]}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
+    for template in (folder / "charts/topowise/templates").rglob("*.tpl"):
+        template.write_text(patient(template.read_text()))
+
+
+def patient(template: str) -> str:
+    """Charts had no start-up probe once, and under emulation an exporter takes longer to start than its liveness waits."""
+    return template.replace("failureThreshold: 3\n", "failureThreshold: 60\n")
 
 
 def image(folder: Path, on: str, name: str, target: Path) -> None:
