@@ -37,7 +37,7 @@ def unpack(commit: str, folder: Path) -> None:
 
 
 def patient(template: str) -> str:
-    """Charts had no start-up probe once; under emulation an exporter starts for longer than its liveness probe waits."""
+    """Charts had no start-up probe once, and under emulation an exporter starts longer than liveness waits."""
     return template.replace("failureThreshold: 3\n", "failureThreshold: 60\n")
 
 
