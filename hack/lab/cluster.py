@@ -238,6 +238,12 @@ def is_decided(pod: Json) -> bool:
     return "Initialized" in conditions or conditions.get("PodScheduled") == "False"
 
 
+def is_refused(pod: Json) -> bool:
+    """By its kubelet, which names a reason. A pod that is deleted before it has run ends as Failed too, without one."""
+    status: Json = pod.get("status", {})
+    return status.get("phase") == "Failed" and bool(status.get("reason"))
+
+
 def attribute(raw: Json, name: str) -> str:
     """Of an object, "" if it has none of this name."""
     return next((str(one["value"]) for one in raw.get("attributes", ()) if one["name"] == name), "")

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, Final
 
 from lab.api import PODS, Json
-from lab.cluster import Lab
+from lab.cluster import Lab, is_refused
 from lab.parts.loading import refusals
 from lab.results import Part
 from lab.series import container, pod
@@ -19,7 +19,7 @@ GPU: Final = "example.com/gpu"
 _NIC: Final = "example.com/nic"
 _ALL: Final = 8
 _SIZES: Final = (1, 1, 1, 1, 2, 2, 4)
-_SECONDS: Final = 480.0
+_SECONDS: Final = 300.0
 _STEP_S: Final = 0.5
 # Of all GPUs, so many are in use or waited for.
 _LOAD: Final = 1.5
@@ -68,7 +68,7 @@ class _Owner:
         pods = {name: self._lab.pods.objects[name] for name in self._gpus if name in self._lab.pods.objects}
         running = {name for name, found in pods.items() if found["spec"].get("nodeName")}
         for name, found in pods.items():
-            if found["status"].get("phase") == "Failed":
+            if is_refused(found):
                 self._make(f"{name}{_REMADE}", self._gpus[name])
                 self._remade += 1
                 self._drop(name)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from lab.api import PODS, Json
-from lab.cluster import Lab
+from lab.cluster import Lab, is_refused
 from lab.errors import LabError
 
 # Pods that stay, and how long one may take before the next is sent.
@@ -70,8 +70,7 @@ def refusals(lab: Lab, since: float) -> list[str]:
     """Pods that a kubelet has refused since then, in words."""
     found = {}
     for _, name, pod in lab.pods.since(since):
-        status = pod["status"]
-        if status.get("phase") == "Failed":
-            where = pod["spec"].get("nodeName")
-            found[name] = f"{name} on {where}: {status.get('reason')}: {status.get('message', '')[:160]}"
+        if is_refused(pod):
+            where, status = pod["spec"].get("nodeName"), pod["status"]
+            found[name] = f"{name} on {where}: {status['reason']}: {status.get('message', '')[:160]}"
     return list(found.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab import earlier
-from lab.cluster import by_name
+from lab.cluster import by_name, is_refused
 from lab.machine import read
 from lab.parts import jobs
 from lab.testing import came_true
@@ -40,3 +40,9 @@ def test_jobs_of_p5_fill_its_machine_and_no_numa_node_has_room_for_all_of_it() -
     assert {name: int(sizes[name]) for name in per_node} == per_node
     all_of_it = jobs.job("b", 8)["spec"]["containers"][0]["resources"]["limits"]
     assert int(all_of_it["example.com/gpu"]) == 2 * per_node["example.com/gpu"]
+
+
+def test_a_pod_that_was_deleted_before_it_ran_is_not_one_that_a_kubelet_has_refused() -> None:
+    assert is_refused({"status": {"phase": "Failed", "reason": "TopologyAffinityError"}})
+    assert not is_refused({"status": {"phase": "Failed"}})
+    assert not is_refused({"status": {"phase": "Pending", "reason": "x"}})
