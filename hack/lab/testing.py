@@ -16,7 +16,7 @@ import images.__main__ as building
 import topowise
 from images import load
 from images.application import REPOSITORY
-from lab import controlplane, parts
+from lab import controlplane, parts, results
 from lab.cluster import Lab
 from lab.machine import Machine
 from lab.parts.disturbing import reconfigure
@@ -99,7 +99,7 @@ class Test:
         self._add(f"series {setting}", _guarded(f"Series: {setting}", run))
 
     def _add(self, key: str, found: Part) -> None:
-        part = msgspec.structs.replace(found, key=key)
+        part = msgspec.structs.replace(found, key=key, on=", ".join(self._lab.guests))
         print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
         for problem in part.problems:
             print(f"lab:         {problem}", flush=True)
@@ -115,8 +115,7 @@ class Test:
 def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
     """Of the service's own count what came in between."""
     hits, misses = (int(after[one] - before[one]) for one in ("hit", "miss"))
-    share = round(100 * hits / (hits + misses), 1) if hits + misses else "-"
-    return {"predictions that the service saw come true": hits, "and not": misses, "hit rate, %": share}
+    return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
 
 
 def _guarded(name: str, run: Callable[[], Part]) -> Part:
