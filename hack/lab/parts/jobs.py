@@ -19,7 +19,7 @@ GPU: Final = "example.com/gpu"
 _NIC: Final = "example.com/nic"
 _ALL: Final = 8
 _SIZES: Final = (1, 1, 1, 1, 2, 2, 4)
-_SECONDS: Final = 300.0
+_SECONDS: Final = 240.0
 _STEP_S: Final = 0.5
 # Of all GPUs, so many are in use or waited for.
 _LOAD: Final = 1.5
