@@ -163,7 +163,7 @@ def exporter_upgrade(lab: Lab) -> Part:
         chart.until_rolled_out(lab.api)
     problems = [*load.problems, *lab.settle(_SETTLED_S)]
     what = "from an earlier state of the project" if is_earlier else "the same image under another tag"
-    figures = {"what": what, "s for upgrade and rollback": seconds, **_of_load(load)}
+    figures: dict[str, Any] = {"what": what, "s for upgrade and rollback": seconds, **_of_load(load)}
     return Part("The exporter is upgraded and rolled back under load", not problems, figures, tuple(problems))
 
 

@@ -44,7 +44,7 @@ def p5(lab: Lab) -> Part:
         owner.step(time.time() - start)
         time.sleep(_STEP_S)
     refused = refusals(lab, start)
-    figures = {"s": round(_SECONDS), **owner.figures(), "refused": len(refused)}
+    figures: dict[str, Any] = {"s": round(_SECONDS), **owner.figures(), "refused": len(refused)}
     problems += [*refused, *owner.problems(), *lab.settle()]
     lab.clear()
     return Part("p5 in small: jobs of 1 to 8 GPUs", not problems, figures, tuple(problems[:20]))

@@ -8,18 +8,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from lab.api import PODS, Json
 from lab.cluster import Lab, is_refused
 from lab.errors import LabError
 
 # Pods that stay, and how long one may take before the next is sent.
-_STAY = 4
-_PATIENCE_S = 5.0
-_PAUSE_S = 1.5
+_STAY: Final = 4
+_PATIENCE_S: Final = 5.0
+_PAUSE_S: Final = 1.5
 # Sent when all is over, so that the first moments after it are seen too.
-_AFTER = 4
+_AFTER: Final = 4
 
 
 class Load(NamedTuple):
@@ -33,7 +33,9 @@ class Load(NamedTuple):
 
 def under_load(lab: Lab, disturb: Callable[[], None], pods: Iterator[Json]) -> Load:
     """Sends pods from before it begins until after it has ended."""
-    start, failed, sent = time.time(), [], []
+    start = time.time()
+    failed: list[str] = []
+    sent: list[str] = []
     thread = threading.Thread(target=lambda: failed.extend(_failure(disturb)))
     _send(lab, pods, sent)
     thread.start()
