@@ -8,6 +8,7 @@ from lab import earlier
 from lab.cluster import by_name, is_refused
 from lab.machine import read
 from lab.parts import jobs
+from lab.placing import is_offered
 from lab.testing import came_true
 
 PAGE = '# HELP x y\n# TYPE x counter\nx_total{outcome="hit"} 97.0\nx_total{outcome="miss"} 3.0\n\ny 1e3\n'
@@ -46,3 +47,10 @@ def test_a_pod_that_was_deleted_before_it_ran_is_not_one_that_a_kubelet_has_refu
     assert is_refused({"status": {"phase": "Failed", "reason": "TopologyAffinityError"}})
     assert not is_refused({"status": {"phase": "Failed"}})
     assert not is_refused({"status": {"phase": "Pending", "reason": "x"}})
+
+
+def test_a_kubelet_ignores_extended_resources_that_its_node_does_not_have() -> None:
+    """So it cannot be asked about a refusal for one."""
+    asks = jobs.job("a", 1)
+    assert is_offered(asks, read("p5"))
+    assert not is_offered(asks, read("memory"))
