@@ -277,7 +277,7 @@ async def run(settings: ExporterConfiguration) -> int:
         PodResources(settings.podresources_socket) as podresources,
         Api(access, "topowise-exporter", timeout=client.timeout) as api,
     ):
-        source = Source(settings.kubelet)
+        source = Source(settings.kubelet, socket=socket_path(settings.podresources_socket))
         slices = ResourceSlices(api, settings.resolved_node_name(), lambda: trigger.notify("resourceslices"))
         observer = Observer(settings, podresources, source, devices=lambda: slices.devices)
         publisher = Publisher(settings, api, metrics, conditions)

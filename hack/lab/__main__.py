@@ -29,6 +29,7 @@ def main(arguments: list[str]) -> int:
     ):
         each = verbs.add_parser(verb, help=what)
         each.add_argument("machines", nargs="*", default=["dual"], help="of hack/lab/machines, or files")
+        each.add_argument("--before", default="", metavar="COMMIT", help="what the exporter is upgraded from")
     test = verbs.choices["test"]
     test.add_argument("--pods", type=int, default=300, help="of each series")
     test.add_argument("--minutes", type=float, default=60.0, help="after which no series is begun or goes on")
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 def _do(args: argparse.Namespace) -> int:
     if args.verb == "up":
-        _up(args.machines)
+        _up(args.machines, args.before)
     elif args.verb == "test":
         return _test(args)
     elif args.verb == "down":
@@ -66,12 +67,12 @@ def _do(args: argparse.Namespace) -> int:
     return 0
 
 
-def _up(machines: list[str]) -> Lab:
+def _up(machines: list[str], before: str) -> Lab:
     """Whatever goes wrong, nothing is left running."""
     if kept.running(running.LINK):
         raise LabError("a lab is running already; make lab ARGS=down ends it")
     try:
-        return starting.up(machines)
+        return starting.up(machines, before)
     except BaseException:
         running.end()
         raise
@@ -84,7 +85,7 @@ def _test(args: argparse.Namespace) -> int:
     is_own = not kept.running(running.LINK)
     start = time.monotonic()
     try:
-        lab = _up(args.machines) if is_own else starting.again()
+        lab = _up(args.machines, args.before) if is_own else starting.again()
         test = testing.Test(lab, chosen, args.pods, start + 60 * args.minutes, lambda found: _save(found, earlier))
         found = _save(msgspec.structs.replace(test.run(), notes=tuple(args.note)), earlier)
     finally:

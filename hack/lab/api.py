@@ -23,7 +23,7 @@ _TIMEOUT_S: Final = 30.0
 # A watch that is silent for longer is asked for anew.
 _WATCH_S: Final = 600
 # Changes that a watch remembers.
-_KEPT: Final = 2000
+_KEPT: Final = 10_000
 
 
 class Api:

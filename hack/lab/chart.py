@@ -30,8 +30,8 @@ def helm(kubeconfig: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def install(kubeconfig: Path, values: Mapping[str, str] | None = None) -> None:
-    """A new revision of the release, the first if there is none."""
+def install(kubeconfig: Path, values: Mapping[str, str] | None = None, tree: Path = REPOSITORY) -> None:
+    """A new revision of the release, the first if there is none, of the chart in a tree."""
     spelt = [f"--set-string={key}={value}" for key, value in {**_VALUES, **(values or {})}.items()]
     # Not every API server that people run answers for its schema.
     helm(
@@ -39,7 +39,7 @@ def install(kubeconfig: Path, values: Mapping[str, str] | None = None) -> None:
         "upgrade",
         "--install",
         RELEASE,
-        str(REPOSITORY / "charts/topowise"),
+        str(tree / "charts/topowise"),
         "--create-namespace",
         "--disable-openapi-validation",
         *spelt,

@@ -24,6 +24,7 @@ from topowise.errors import ParseError
 _READY_S: Final = 300.0
 _SETTLED_S: Final = 90.0
 _OUTCOME_S: Final = 60.0
+_PREDICTIONS: Final = "topowise_scheduler_predictions_total"
 STATE_FILES: Final = ("cpu_manager_state", "memory_manager_state")
 
 
@@ -82,8 +83,10 @@ class Lab:
         """`forget` removes its state files, as whoever changes its policies must."""
         files = " ".join(f"/var/lib/kubelet/{file}" for file in STATE_FILES)
         removed = f"rm -f {files};" if forget else ""
+        self.guests[name].run(f"systemctl stop kubelet; {removed}")
+        # A heartbeat of the one that was stopped would have devices that the new one has still to hear of.
         since = self.now(name)
-        self.guests[name].run(f"systemctl stop kubelet; {removed} systemctl start kubelet")
+        self.guests[name].run("systemctl start kubelet")
         self.until_ready(name, since)
 
     def now(self, name: str) -> str:
@@ -203,9 +206,13 @@ class Lab:
 
     def metrics(self, name: str, address: str) -> dict[str, float]:
         """Of a pod of the guest, by name with labels."""
-        lines = self.guests[name].relayed(f"http://{address}:9153/metrics").splitlines()
-        pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
-        return {key: float(value) for key, _, value in pairs}
+        return by_name(self.guests[name].relayed(f"http://{address}:9153/metrics"))
+
+    def predictions(self) -> dict[str, float]:
+        """How many of the service's predictions have come true so far, and how many have not, by its own count."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.plan.metrics}/metrics", timeout=20) as answer:
+            counts = by_name(answer.read().decode())
+        return {outcome: counts.get(f'{_PREDICTIONS}{{outcome="{outcome}"}}', 0.0) for outcome in ("hit", "miss")}
 
     def kubectl(self, *arguments: str) -> str:
         """What it prints. Raises LabError."""
@@ -216,6 +223,12 @@ class Lab:
         return done.stdout
 
 
+def by_name(metrics: str) -> dict[str, float]:
+    """Values of a page of metrics, by name with labels."""
+    pairs = (line.rpartition(" ") for line in metrics.splitlines() if line and not line.startswith("#"))
+    return {key: float(value) for key, _, value in pairs}
+
+
 def is_decided(pod: Json) -> bool:
     """Whether somebody has said yes or no to it: a kubelet by its status, kube-scheduler by a condition."""
     status: dict[str, Any] = pod.get("status", {})
@@ -223,6 +236,12 @@ def is_decided(pod: Json) -> bool:
         return True
     conditions = {one["type"]: one["status"] for one in status.get("conditions", ())}
     return "Initialized" in conditions or conditions.get("PodScheduled") == "False"
+
+
+def is_refused(pod: Json) -> bool:
+    """By its kubelet, which names a reason. A pod that is deleted before it has run ends as Failed too, without one."""
+    status: Json = pod.get("status", {})
+    return status.get("phase") == "Failed" and bool(status.get("reason"))
 
 
 def attribute(raw: Json, name: str) -> str:

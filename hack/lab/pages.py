@@ -23,7 +23,7 @@ NEVER_RUN: Final = (
     "other container runtimes than the one above, and another kubelet than the one above",
     "devices of resource claims (DRA), SR-IOV, hot-plugged memory and CPUs",
     "topowise-scheduler as a pod: it runs on the host, with the rights that the chart gives to a static pod",
-    "an upgrade between two releases: the image of `helm upgrade` is the same one under another tag",
+    "an upgrade between two releases, as there is none yet",
 )
 
 
@@ -47,7 +47,10 @@ def page(found: Results) -> str:
         notes="\n".join(f"{one}\n" for one in found.notes),
         versions=_table(("what", "version"), found.versions.items()),
         machines=_table(("guest", "machine"), found.machines.items()),
-        parts=_table(("part", "", "figures"), ((part.name, _verdict(part), _figures(part)) for part in others)),
+        parts=_table(
+            ("part", "guests", "", "figures"),
+            ((part.name, part.on, _verdict(part), _figures(part)) for part in others),
+        ),
         series=_series(series),
         problems=_problems(found.parts),
         not_run="\n".join(f"- {one}" for one in (*map(_unrun, found.not_run), *NEVER_RUN)),
@@ -67,15 +70,26 @@ def _figures(part: Part) -> str:
 
 
 def _series(series: Iterable[Part]) -> str:
-    """A column for each series that was run."""
+    """A column for each series that was run, and one for all of them together."""
     parts = list(series)
     if not parts:
         return "No series was run."
     names = list(dict.fromkeys(name for part in parts for name in part.figures))
-    heads = ("", *(part.name.removeprefix(_SERIES) for part in parts))
-    rows = [(name, *(str(part.figures.get(name, 0)) for part in parts)) for name in names]
-    verdicts = ("", *map(_verdict, parts))
-    return _table(heads, [*rows, verdicts])
+    heads = ("", *(part.name.removeprefix(_SERIES) for part in parts), "all")
+    rows = [
+        ("guests", *(part.on for part in parts), ""),
+        *((name, *(str(part.figures.get(name, 0)) for part in parts), _all(name, parts)) for name in names),
+        ("", *map(_verdict, parts), ""),
+    ]
+    return _table(heads, rows)
+
+
+def _all(name: str, parts: Iterable[Part]) -> str:
+    """The sum; the hit rate is that of the sums."""
+    values = [part.figures.get(name, 0) for part in parts]
+    if name == results.HIT_RATE:
+        return str(results.hit_rate(*(int(_all(one, parts)) for one in (results.HITS, results.MISSES))))
+    return str(sum(value for value in values if isinstance(value, int)))
 
 
 def _problems(parts: Iterable[Part]) -> str:

@@ -15,6 +15,7 @@ from lab import truth
 from lab.api import PODS, Json, wait
 from lab.cluster import Lab
 from lab.errors import LabError
+from lab.machine import Machine
 from lab.results import Part
 from lab.series import Series, bound_by_hand
 
@@ -86,7 +87,8 @@ class Placing:
         if not node or (decided or {})["status"].get("phase") == "Failed":
             self._lab.delete([name])
         for other, verdict in said.items():
-            if other != node and verdict["verdict"] in _JUDGED and self._random.random() < self._by_hand:
+            is_judged = verdict["verdict"] in _JUDGED and is_offered(pod, self._lab.machines[other])
+            if other != node and is_judged and self._random.random() < self._by_hand:
                 self._bind(pod, other, verdict)
         self._make_room()
 
@@ -141,6 +143,16 @@ class Placing:
             there = self._lab.live(node)
             if len(there) > self._random.choice(_STAY):
                 self._lab.delete(self._random.sample(there, self._random.randint(1, max(1, len(there) // 2))))
+
+
+def is_offered(pod: Json, machine: Machine) -> bool:
+    """Whether the machine has every kind of device that is asked for. A kubelet does not look at requests for others
+    (removeMissingExtendedResources), which are kube-scheduler's affair."""
+    spec = pod["spec"]
+    offered = {one.resource for one in machine.devices}
+    listed = [*spec.get("initContainers", ()), *spec["containers"]]
+    asked = {name for one in listed for name in one["resources"].get("limits", {}) if "/" in name}
+    return asked <= offered
 
 
 def _sizes(pod: Json) -> str:

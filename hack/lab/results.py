@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 Figure: TypeAlias = int | float | str
 
+# Of a series, by the service's own count.
+HITS: Final = "predictions that the service saw come true"
+MISSES: Final = "and not"
+HIT_RATE: Final = "hit rate, %"
+
 
 class Part(msgspec.Struct, frozen=True):
     """One part: whether all was as it should be, its figures by name, and what was not, in words. `key` is how it is
-    chosen."""
+    chosen, `on` are the guests."""
 
     name: str
     passed: bool
     figures: dict[str, Figure] = {}
     problems: tuple[str, ...] = ()
     key: str = ""
+    on: str = ""
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -40,15 +46,25 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def merged(earlier: Results, found: Results) -> Results:
-    """A run, with the parts of an earlier one on the same lab that were not run again, in the order they were run."""
-    again = {part.key for part in found.parts}
-    parts = (*(part for part in earlier.parts if part.key not in again), *found.parts)
+    """A run, with the parts of an earlier one that were not run again on the same guests, in their order."""
+    again = {(part.key, part.on) for part in found.parts}
+    parts = (*(part for part in earlier.parts if (part.key, part.on) not in again), *found.parts)
     there = {part.key for part in parts}
-    return msgspec.structs.replace(found, parts=parts, not_run=tuple(one for one in found.not_run if one not in there))
+    return msgspec.structs.replace(
+        found,
+        parts=parts,
+        machines={**earlier.machines, **found.machines},
+        not_run=tuple(one for one in found.not_run if one not in there),
+    )
 
 
 def as_json(found: Results) -> bytes:
     return msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n"
+
+
+def hit_rate(hits: int, misses: int) -> Figure:
+    """In percent."""
+    return round(100 * hits / (hits + misses), 1) if hits + misses else "-"
 
 
 def percentile(values: list[float], share: float) -> float:

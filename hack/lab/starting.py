@@ -13,7 +13,7 @@ from typing import Final
 import images.__main__ as building
 from images import engines, load
 from images.application import REPOSITORY
-from lab import base, chart, controlplane, instruments, machine, qemu, running, series
+from lab import base, chart, controlplane, earlier, instruments, machine, qemu, running, series
 from lab.cluster import Lab
 from lab.errors import LabError
 from lab.qemu import Ports
@@ -37,8 +37,9 @@ class Progress:
         print(f"lab: {seconds:5.0f} s  part {self._part} of {self._parts}: {what}", flush=True)
 
 
-def up(names: Sequence[str]) -> Lab:
-    """Starts it all. Raises LabError; whoever calls ends what has been started then."""
+def up(names: Sequence[str], before: str = "") -> Lab:
+    """Starts it all; with the daemons of the commit `before` at hand for upgrades, if one is named. Raises LabError;
+    whoever calls ends what has been started then."""
     progress = Progress(_PARTS)
     for name in names:
         machine.read(name)
@@ -50,7 +51,7 @@ def up(names: Sequence[str]) -> Lab:
     progress.part(f"the guests' Debian (kept in {base.cache()})")
     base.made()
     progress.part("the image (dist/) and the disk that the guests share")
-    _shared(directory, binaries)
+    _shared(directory, binaries, before)
     progress.part("etcd, kube-apiserver, kube-controller-manager")
     plan = _plan(names)
     running.write(directory, plan)
@@ -91,7 +92,7 @@ def _plan(names: Sequence[str]) -> Plan:
     return Plan(own[0], own[1], own[2], own[3], qemu.accelerator(), guests)
 
 
-def _shared(directory: Path, binaries: Path) -> None:
+def _shared(directory: Path, binaries: Path, before: str) -> None:
     """A file system with kubelet and images, which takes a second to make; all guests have it as their second disk."""
     folder = directory / "shared-files"
     folder.mkdir()
@@ -100,11 +101,22 @@ def _shared(directory: Path, binaries: Path) -> None:
         subprocess.run([sys.executable, "-m", "images", "build"], check=True, cwd=REPOSITORY)
     _pause(folder / "pause.tar")
     shutil.copy(image, folder / "topowise.tar")
+    if before:
+        _earlier(directory / earlier.TAG, before, folder / f"{earlier.TAG}.tar")
     shutil.copy(binaries / "kubelet", folder / "kubelet")
     size = sum(path.stat().st_size for path in folder.iterdir()) // (1 << 20) * 6 // 5 + 64
     target = str(directory / "shared")
     subprocess.run(["mkfs.ext4", "-q", "-F", "-m", "0", "-d", str(folder), target, f"{size}M"], check=True)
     shutil.rmtree(folder)
+
+
+def _earlier(folder: Path, commit: str, target: Path) -> None:
+    folder.mkdir()
+    earlier.unpack(commit, folder)
+    today = f"{instruments.IMAGE}-{load.architecture()}"
+    if not engines.find().has(today):
+        raise LabError(f"{today} is not stored here, only its archive; make images first")
+    earlier.image(folder, today, f"{instruments.IMAGE.rpartition(':')[0]}:{earlier.TAG}", target)
 
 
 def _pause(target: Path) -> None:
@@ -120,7 +132,8 @@ def _pause(target: Path) -> None:
 
 
 def _import(lab: Lab, name: str) -> None:
-    for archive in ("pause", "topowise"):
+    there = ("pause", "topowise", *([earlier.TAG] if (lab.directory / earlier.TAG).exists() else []))
+    for archive in there:
         command = f"ctr -n k8s.io images import /opt/lab/{archive}.tar"
         # containerd may still be starting.
         lab.guests[name].run(f"until ctr version > /dev/null 2>&1; do sleep 0.5; done; {command}", seconds=_IMPORT_S)

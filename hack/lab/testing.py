@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,12 +16,12 @@ import images.__main__ as building
 import topowise
 from images import load
 from images.application import REPOSITORY
-from lab import controlplane, parts
+from lab import controlplane, parts, results
 from lab.cluster import Lab
 from lab.machine import Machine
 from lab.parts.disturbing import reconfigure
 from lab.placing import Placing
-from lab.results import Part, Results
+from lab.results import Figure, Part, Results
 from lab.series import Series
 from lab.settings import SETTINGS
 from lab.starting import Progress
@@ -67,8 +67,12 @@ class Test:
         return self.results
 
     def _run(self, name: str, part: Callable[[Lab], Part]) -> None:
-        if name in self._chosen:
-            self._progress.part(name)
+        if name not in self._chosen:
+            return
+        self._progress.part(name)
+        if parts.WANTS.get(name, "") not in ("", *self._lab.guests):
+            self._skip(name)
+        else:
             self._add(name, _guarded(name, lambda: part(self._lab)))
 
     def _place(self, number: int, setting: str) -> None:
@@ -82,17 +86,20 @@ class Test:
                 reconfigure(self._lab, name, SETTINGS[setting])
             placing = Placing(self._lab, number)
             made = Series(next(iter(self._lab.machines.values())), number, f"s{number}")
+            before = self._lab.predictions()
             for pod in made.pods(self._pods):
                 if time.monotonic() > self._deadline:
                     break
                 placing.place(pod)
+            part = placing.tally.part(f"Series: {setting}")
+            found = came_true(before, self._lab.predictions())
             self._lab.clear()
-            return placing.tally.part(f"Series: {setting}")
+            return msgspec.structs.replace(part, figures={**part.figures, **found})
 
         self._add(f"series {setting}", _guarded(f"Series: {setting}", run))
 
     def _add(self, key: str, found: Part) -> None:
-        part = msgspec.structs.replace(found, key=key)
+        part = msgspec.structs.replace(found, key=key, on=", ".join(self._lab.guests))
         print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
         for problem in part.problems:
             print(f"lab:         {problem}", flush=True)
@@ -103,6 +110,12 @@ class Test:
     def _skip(self, name: str) -> None:
         self.results = msgspec.structs.replace(self.results, not_run=(*self.results.not_run, name))
         self._save(self.results)
+
+
+def came_true(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, Figure]:
+    """Of the service's own count what came in between."""
+    hits, misses = (int(after[one] - before[one]) for one in ("hit", "miss"))
+    return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
 
 
 def _guarded(name: str, run: Callable[[], Part]) -> Part:

@@ -6,6 +6,7 @@ that at most, never something that one of them computed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -233,11 +234,13 @@ def agreement(
             continue
         given = listed[name].devices
         wanted = {resource: frozenset(ids) for resource, ids in expected.devices.items()}
-        if _places(wanted, truth) != _places(given, truth):
+        if _aligned(wanted, truth, expected.numa) != _aligned(given, truth, expected.numa):
             why.append(f"{name}: devices {_spell(wanted)} predicted, {_spell(given)} given")
         elif wanted != given:
             chosen_otherwise = True
-        numa = _numa(cpus, files.get(name, Held()).memory, given, truth, machine)
+        # Of equal devices one may be near a second node, which says nothing of where the container was placed.
+        counted = wanted if chosen_otherwise else given
+        numa = _numa(cpus, files.get(name, Held()).memory, counted, truth, machine)
         if frozenset(expected.numa) != numa:
             why.append(f"{name}: NUMA nodes {sorted(expected.numa)} predicted, {sorted(numa)} given")
     holds = {name for name, held in listed.items() if any(held)}
@@ -245,12 +248,18 @@ def agreement(
     return Agreement(not why and not chosen_otherwise, not why and chosen_otherwise, tuple(why))
 
 
-def _places(devices: Mapping[str, frozenset[str]], truth: Truth) -> dict[str, list[list[int]]]:
-    """The NUMA nodes of each device, in some order that does not depend on which of equal ones it is."""
+def _aligned(devices: Mapping[str, frozenset[str]], truth: Truth, numa: tuple[int, ...]) -> dict[str, Counter[str]]:
+    """How many are near the chosen nodes, far from them, and near none: within each the kubelet takes any."""
     return {
-        resource: sorted(sorted(truth.near.get(resource, {}).get(one, ())) for one in ids)
+        resource: Counter(_relation(truth.near.get(resource, {}).get(one), numa) for one in ids)
         for resource, ids in devices.items()
     }
+
+
+def _relation(near: frozenset[int] | None, numa: tuple[int, ...]) -> str:
+    if not near:
+        return "nowhere"
+    return "near" if near & frozenset(numa) else "far"
 
 
 def _numa(

@@ -116,16 +116,25 @@ async def test_a_crd_that_is_installed_later_is_named_and_waited_for(
         await assert_eventually(lambda: published(bare))
 
 
-async def test_a_changed_policy_is_published(server: ApiServer, start: Start, config: dict[str, Any]) -> None:
-    await start("topowise_exporter", "run", config=config)
+async def test_a_changed_policy_is_published_once_the_kubelet_has_read_it(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet
+) -> None:
+    exporter = await start("topowise_exporter", "run", config=config)
     await assert_eventually(lambda: published(server))
-    Path(config["kubelet"]["configFile"]).write_text("topologyManagerPolicy: restricted\n")
 
-    def policy() -> bool:
-        topology = published(server) or {}
-        return {"name": "topologyManagerPolicy", "value": "restricted"} in topology.get("attributes", [])
+    def policies() -> set[str]:
+        named = (published(server) or {}).get("attributes", [])
+        return {one["value"] for one in named if one["name"] == "topologyManagerPolicy"}
 
-    await assert_eventually(policy)
+    path = Path(config["kubelet"]["configFile"])
+    path.write_text(path.read_text().replace("single-numa-node", "restricted"))
+    await assert_eventually(lambda: exporter.lines("has changed since the kubelet was started"))
+    kubelet.give("p", 1)
+    await assert_eventually(lambda: available(server) == "2")
+    assert policies() == {"single-numa-node"}
+    await kubelet.stop()
+    await kubelet.start()
+    await assert_eventually(lambda: policies() == {"restricted"})
 
 
 async def test_a_state_file_is_an_event_and_its_finished_init_containers_count(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from lab.cluster import Lab
-from lab.parts import disturbing, observing
+from lab.parts import disturbing, jobs, observing
 from lab.results import Part
 
 Run = Callable[[Lab], Part]
@@ -27,4 +27,7 @@ AFTER: Final[dict[str, Run]] = {
     "upgrade": disturbing.exporter_upgrade,
     "drain": disturbing.drain,
     "rejoin": disturbing.rejoin,
+    jobs.MACHINE: jobs.p5,
 }
+# Guests without which a part cannot be.
+WANTS: Final = {jobs.MACHINE: jobs.MACHINE}

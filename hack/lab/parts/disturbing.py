@@ -5,45 +5,54 @@ Each leaves the lab as it has found it: no pods of a series, kubelets as the mac
 
 from __future__ import annotations
 
-import threading
 import time
+from functools import partial
 from typing import Any, Final
 
-from lab import chart, instruments
+from lab import chart, earlier, instruments
 from lab.api import NODES, Json, wait
 from lab.cluster import Lab, attribute
-from lab.errors import LabError
-from lab.placing import REFUSED, SENT, Placing, until_placed
+from lab.parts.loading import Load, under_load
+from lab.placing import until_placed
 from lab.results import Part
 from lab.series import Series, small
 from topowise import nrt
 
-_LOADED: Final = 60
+# More than there is time for.
+_LOADED: Final = 10_000
 _SETTLED_S: Final = 300.0
-_NEXT: Final = "ghcr.io/topowise/topowise:next"
+_SAME: Final = instruments.IMAGE.rpartition(":")[0]
 
 
 def kubelet_restart(lab: Lab) -> Part:
-    """With pods on the node: the object never lacks one of them, and no pod is refused right after."""
+    """With pods on the node, and more that come meanwhile: the object never lacks one of them, and none is refused."""
     problems: list[str] = []
-    seconds: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name in lab.guests:
         kept = _occupy(lab, name)
         lab.settle()
         since, start = time.time(), time.monotonic()
-        lab.restart_kubelet(name)
-        seconds[f"s until {name} is Ready"] = round(time.monotonic() - start, 1)
-        placing = Placing(lab, 3, 0.0)
-        for pod in Series(lab.machines[name], 3, f"restart-{name}").pods(4):
-            placing.place(pod)
-        problems += [one for one in placing.tally.problems if one.startswith(REFUSED)]
-        problems += lab.settle(_SETTLED_S)
+
+        def restart(name: str = name) -> None:
+            lab.restart_kubelet(name)
+            lab.until_devices(name)
+
+        load = under_load(lab, restart, Series(lab.machines[name], 3, f"restart-{name}").pods(_LOADED))
+        problems += [*load.problems, *lab.settle(_SETTLED_S)]
         lacking = _lacking(lab, name, since, kept)
-        seconds[f"objects of {name} that lacked a pod"] = lacking
+        figures |= {
+            f"s until {name} is as before": round(time.monotonic() - start, 1),
+            f"objects of {name} that lacked a pod": lacking,
+            **_of_load(load),
+        }
         if lacking:
             problems.append(f"{lacking} objects of {name} lacked a pod that its kubelet held all along")
         lab.clear()
-    return Part("A kubelet restarts", not problems, seconds, tuple(problems))
+    return Part("A kubelet restarts under load", not problems, figures, tuple(problems))
+
+
+def _of_load(load: Load) -> dict[str, Any]:
+    return {"pods meanwhile": load.sent, "of them bound": load.bound, "refused after fits": load.refused}
 
 
 def _occupy(lab: Lab, node: str) -> list[str]:
@@ -99,12 +108,18 @@ def reboot(lab: Lab) -> Part:
         before = attribute(lab.reports.objects[name], "topowise.io/boot-id")
         start = time.monotonic()
         restart(lab, name)
+        # The object from before may say the same as the kubelet: what it held it holds again.
+        if lab.reports.until(partial(_is_of_another_boot, name, before), _SETTLED_S) is None:
+            problems.append(f"the object of {name} is still of the boot before")
         problems += lab.settle(_SETTLED_S)
         figures[f"s from power off to a true object of {name}"] = round(time.monotonic() - start, 1)
-        if attribute(lab.reports.objects[name], "topowise.io/boot-id") == before:
-            problems.append(f"the object of {name} is still of the boot before")
         lab.clear()
     return Part("A machine reboots", not problems, figures, tuple(problems))
+
+
+def _is_of_another_boot(name: str, before: str, reports: dict[str, Json]) -> bool | None:
+    now = attribute(reports[name], "topowise.io/boot-id") if name in reports else ""
+    return now not in ("", before) or None
 
 
 def restart(lab: Lab, name: str) -> None:
@@ -122,42 +137,34 @@ def restart(lab: Lab, name: str) -> None:
 
 
 def exporter_upgrade(lab: Lab) -> Part:
-    """`helm upgrade` to another tag and `helm rollback`, while pods come and go. Both tags are one image here."""
-    for guest in lab.guests.values():
-        guest.run(f"ctr -n k8s.io images tag --force {instruments.IMAGE} {_NEXT}")
-    done: list[str] = []
+    """`helm upgrade` and `helm rollback`, while pods come and go: from an earlier state of the project, if the lab has
+    one, else from the same image under another tag."""
+    before = lab.directory / earlier.TAG
+    is_earlier = before.exists()
+    if is_earlier:
+        chart.install(lab.kubeconfig, {"image.tag": earlier.TAG}, before)
+        chart.until_rolled_out(lab.api)
+    else:
+        for guest in lab.guests.values():
+            guest.run(f"ctr -n k8s.io images tag --force {instruments.IMAGE} {_SAME}:{earlier.TAG}")
 
     def roll() -> None:
-        try:
-            chart.install(lab.kubeconfig, {"image.tag": _NEXT.rpartition(":")[2]})
-            chart.until_rolled_out(lab.api)
-            chart.roll_back(lab.kubeconfig)
-            chart.until_rolled_out(lab.api)
-            done.append("")
-        except LabError as exc:
-            done.append(str(exc))
+        chart.install(lab.kubeconfig, {} if is_earlier else {"image.tag": earlier.TAG})
+        chart.until_rolled_out(lab.api)
+        chart.roll_back(lab.kubeconfig)
+        chart.until_rolled_out(lab.api)
 
-    rolling = threading.Thread(target=roll)
-    rolling.start()
     start = time.monotonic()
-    first = next(iter(lab.machines.values()))
-    placing = Placing(lab, 5, 0.0)
-    # A sync may wait for the exporter that starts; that it is late is not wrong here, and told by the count.
-    for pod in Series(first, 5, "upgrade").pods(_LOADED):
-        if not rolling.is_alive():
-            break
-        placing.place(pod)
-    rolling.join()
-    problems = [one for one in done if one]
-    problems += [one for one in placing.tally.problems if one.startswith(REFUSED)]
+    load = under_load(lab, roll, Series(next(iter(lab.machines.values())), 5, "upgrade").pods(_LOADED))
+    seconds = round(time.monotonic() - start, 1)
     lab.clear()
-    problems += lab.settle(_SETTLED_S)
-    figures = {
-        "s for upgrade and rollback": round(time.monotonic() - start, 1),
-        "pods meanwhile": placing.tally.counts[SENT],
-        "refused after fits": placing.tally.counts[REFUSED],
-    }
-    return Part("The exporter is upgraded and rolled back under load", not problems, dict(figures), tuple(problems))
+    if is_earlier:
+        chart.install(lab.kubeconfig)
+        chart.until_rolled_out(lab.api)
+    problems = [*load.problems, *lab.settle(_SETTLED_S)]
+    what = "from an earlier state of the project" if is_earlier else "the same image under another tag"
+    figures: dict[str, Any] = {"what": what, "s for upgrade and rollback": seconds, **_of_load(load)}
+    return Part("The exporter is upgraded and rolled back under load", not problems, figures, tuple(problems))
 
 
 def drain(lab: Lab) -> Part:

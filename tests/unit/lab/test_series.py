@@ -106,17 +106,24 @@ def found(*parts: Part) -> Results:
     return Results("2030-01-02", "abc", "2 CPUs, TCG", {"kubelet": "v1.36.2"}, {"dual": "12 CPUs"}, parts, ("reboot",))
 
 
+def _came_true(hits: int, misses: int) -> dict[str, results.Figure]:
+    return {results.HITS: hits, results.MISSES: misses, results.HIT_RATE: results.hit_rate(hits, misses)}
+
+
 def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
     page = pages.page(
         found(
-            Part("A part", True, {"pods": 20}),
-            Part("Series: restricted", False, {"pods": 3}, ("refused | after fits",)),
+            Part("A part", True, {"pods": 20}, on="dual"),
+            Part("Series: restricted", False, {"pods": 3, **_came_true(2, 1)}, ("refused | after fits",), on="dual"),
+            Part("Series: restricted", True, {"pods": 4, **_came_true(5, 0)}, on="quad"),
         )
     )
     for text in (
         "2030-01-02",
-        "| A part | passed | pods: 20 |",
-        "| pods | 3 |",
+        "| A part | dual | passed | pods: 20 |",
+        "| guests | dual | quad |  |",
+        "| pods | 3 | 4 | 7 |",
+        "| hit rate, % | 66.7 | 100.0 | 87.5 |",
         "refused \\| after fits",
         "- reboot: left out",
     ):
@@ -124,11 +131,14 @@ def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
 
 
 def test_parts_that_were_not_run_again_stay_in_the_result() -> None:
-    earlier = found(Part("A", False, key="a"), Part("B", True, {"pods": 1}, key="b"))
-    later = Results("2030-01-02", "abd", "", {}, {}, (Part("A", True, key="a"),), ("b", "c"))
+    elsewhere = Part("A", True, key="a", on="quad")
+    earlier = found(Part("A", False, key="a", on="dual"), elsewhere, Part("B", True, {"pods": 1}, key="b", on="dual"))
+    again = Part("A", True, key="a", on="dual")
+    later = Results("2030-01-02", "abd", "", {}, {"quad": "24 CPUs"}, (again,), ("b", "c"))
     whole = results.merged(earlier, later)
-    assert [(part.name, part.passed) for part in whole.parts] == [("B", True), ("A", True)]
+    assert whole.parts == (elsewhere, earlier.parts[-1], again)
     assert whole.not_run == ("c",)
+    assert set(whole.machines) == {"dual", "quad"}
 
 
 def test_percentiles() -> None:

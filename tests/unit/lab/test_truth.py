@@ -103,6 +103,17 @@ def test_another_one_of_equal_devices_is_told_apart() -> None:
     assert agreement(predicted(devices={"example.com/nic": ("nic-1",)})) == Agreement(False, True)
 
 
+def test_a_device_near_two_nodes_is_as_good_to_the_kubelet_as_one_near_the_chosen_one() -> None:
+    near_both = told()
+    given = near_both["list"]["pod_resources"][0]["containers"][0]["devices"][0]
+    given |= {"resource_name": "example.com/gpu", "device_ids": ["gpu-0"]}
+    one = {"resource_name": "example.com/gpu", "device_ids": ["gpu-1"], "topology": {"nodes": [{}]}}
+    near_both["allocatable"]["devices"].append(one)
+    expected = predicted(devices={"example.com/gpu": ("gpu-1",)})
+    found = truth.agreement(expected, "uid-a", POD, truth.read(near_both), truth.nodes(SYS))
+    assert found == Agreement(False, True)
+
+
 @pytest.mark.parametrize(
     "changed, why",
     [

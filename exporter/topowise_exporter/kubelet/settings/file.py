@@ -8,7 +8,9 @@ are merged key by key, feature gates among them, lists and scalars are replaced,
   keeps the others, where in the main file it would drop them; mergeDefaultEvictionSettings in a drop-in is too late.
 - Without a main file there are no default thresholds at all.
 
-A file is read again only when it changed. The running kubelet may still use what it read when it started.
+A file is read again only when it changed, and counts once the kubelet has been started since, as it goes by what it
+read then. When it was started, its podresources socket tells, which it makes anew. Compared are the times of changes to
+inodes, because no tool sets those.
 """
 
 from __future__ import annotations
@@ -23,26 +25,31 @@ from topowise.kubeletconfig import KubeletConfiguration
 
 DROP_IN: Final = ".conf"
 
-_Stamp = tuple[str, int, int, int]
+_Stamp = tuple[str, int, int, int, int]
 
 
 class FileSource:
-    """One of the two paths may be empty."""
+    """One of the two paths may be empty. Without `socket`, the kubelet's, changed files count at once."""
 
     name: Final = "file"
     version: Final = ""
 
-    def __init__(self, config_file: str, config_dir: str = "") -> None:
+    def __init__(self, config_file: str, config_dir: str = "", *, socket: str = "") -> None:
         self._config_file = config_file
         self._config_dir = config_dir
+        self._socket = socket
         self._seen: tuple[str | None, list[_Stamp]] | None = None
         self._read = KubeletConfiguration()
+        # What the kubelet goes by, and the files as they were then.
+        self._used: KubeletConfiguration | None = None
+        self._used_from: list[_Stamp] = []
 
     def expire(self) -> None:
         """Nothing is kept for longer than the files stay as they are."""
 
     async def read(self, kubelet_version: str | None) -> KubeletConfiguration:
-        """The merged configuration with defaults. Raises SourceError naming the file."""
+        """The merged configuration with defaults. Raises SourceError naming the file, also one that no kubelet has
+        read yet."""
         paths = [self._config_file] if self._config_file else []
         if self._config_dir:
             paths += drop_ins(self._config_dir)
@@ -51,7 +58,24 @@ class FileSource:
         if seen != self._seen:
             self._read = load(self._config_file, paths[bool(self._config_file) :], kubelet_version)
             self._seen = seen
+        if self._used not in (None, self._read) and seen[1] != self._used_from:
+            self._check_started_since(seen[1])
+        self._used, self._used_from = self._read, seen[1]
         return self._read
+
+    def _check_started_since(self, stamps: list[_Stamp]) -> None:
+        """Raises SourceError if a file is newer than the kubelet that runs."""
+        if not self._socket:
+            return
+        try:
+            started = Path(self._socket).stat().st_ctime_ns
+        except OSError:
+            started = 0
+        # A drop-in that is gone has left no other mark.
+        folder = [_stamp(self._config_dir)] if self._config_dir else []
+        for path, *_, changed in (*stamps, *folder):
+            if changed > started:
+                raise SourceError(path, "has changed since the kubelet was started, which goes by what it read then")
 
 
 def load(config_file: str, drop_in_files: list[str], kubelet_version: str | None = None) -> KubeletConfiguration:
@@ -119,4 +143,4 @@ def _stamp(path: str) -> _Stamp:
         status = Path(path).stat()
     except OSError as exc:
         raise SourceError(path, f"cannot be read: {exc.strerror}") from exc
-    return path, status.st_mtime_ns, status.st_ino, status.st_size
+    return path, status.st_mtime_ns, status.st_ino, status.st_size, status.st_ctime_ns

@@ -49,7 +49,8 @@ class Readable(Protocol):
 
 
 class Source:
-    """`name` is the source in use ("" before the first answer); `problems` has a line for each that failed last time.
+    """`name` is the source in use ("" before the first answer); `problems` has a line for each that failed last time;
+    `socket` is the kubelet's.
 
     Raises ConfigError for settings that cannot work. Not for use by two tasks at once.
     """
@@ -58,10 +59,11 @@ class Source:
         self,
         settings: Kubelet,
         *,
+        socket: str = "",
         environment: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._candidates = _candidates(settings, environment, clock)
+        self._candidates = _candidates(settings, socket, environment, clock)
         self._overrides = Overrides(settings.overrides)
         self._clock = clock
         self._good: KubeletConfiguration | None = None
@@ -110,11 +112,13 @@ class Source:
         return self._overrides.over(kubeletconfig.with_defaults(KubeletConfiguration(), version))
 
 
-def _candidates(settings: Kubelet, environment: Mapping[str, str], clock: Callable[[], float]) -> tuple[Readable, ...]:
+def _candidates(
+    settings: Kubelet, socket: str, environment: Mapping[str, str], clock: Callable[[], float]
+) -> tuple[Readable, ...]:
     found: list[Readable] = []
     if settings.configz.enabled:
         address = settings.configz.resolved_address(environment)
         found.append(ConfigzSource(settings.configz, address, clock=clock))
     if settings.config_file or settings.config_dir:
-        found.append(FileSource(settings.config_file, settings.config_dir))
+        found.append(FileSource(settings.config_file, settings.config_dir, socket=socket))
     return tuple(found)

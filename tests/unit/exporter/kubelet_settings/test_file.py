@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,72 @@ async def test_a_new_version_of_the_kubelet_is_a_reason_to_look_again(tmp_path: 
     source = FileSource(write(tmp_path / "config.yaml"))
     assert "imagefs.inodesFree" not in ((await source.read("v1.29.0")).evictionHard or {})
     assert (await source.read("v1.30.0")).evictionHard == EVICTION
+
+
+def start_kubelet(socket: Path) -> None:
+    """Makes its socket anew; a file does for what is looked at."""
+    socket.unlink(missing_ok=True)
+    time.sleep(0.02)
+    socket.touch()
+
+
+async def test_what_was_written_after_the_kubelet_started_is_not_what_it_goes_by(tmp_path: Path) -> None:
+    path, socket = tmp_path / "config.yaml", tmp_path / "kubelet.sock"
+    write(path, "maxPods: 1")
+    start_kubelet(socket)
+    source = FileSource(str(path), socket=str(socket))
+    assert (await source.read(None)).maxPods == 1
+    time.sleep(0.02)
+    write(path, "maxPods: 22")
+    with pytest.raises(SourceError, match=r"config\.yaml: has changed since the kubelet was started"):
+        await source.read(None)
+    start_kubelet(socket)
+    assert (await source.read(None)).maxPods == 22
+
+
+async def test_a_drop_in_that_goes_while_the_kubelet_runs_is_still_what_it_goes_by(tmp_path: Path) -> None:
+    drop_in, socket = tmp_path / "conf.d/1.conf", tmp_path / "kubelet.sock"
+    main = write(tmp_path / "config.yaml", "maxPods: 1")
+    write(drop_in, "maxPods: 2")
+    start_kubelet(socket)
+    source = FileSource(main, str(drop_in.parent), socket=str(socket))
+    assert (await source.read(None)).maxPods == 2
+    time.sleep(0.02)
+    drop_in.unlink()
+    with pytest.raises(SourceError, match=r"conf\.d: has changed since the kubelet was started"):
+        await source.read(None)
+    start_kubelet(socket)
+    assert (await source.read(None)).maxPods == 1
+
+
+async def test_a_file_that_says_the_same_in_another_way_is_no_news(tmp_path: Path) -> None:
+    path, socket = tmp_path / "config.yaml", tmp_path / "kubelet.sock"
+    write(path, "maxPods: 1")
+    start_kubelet(socket)
+    source = FileSource(str(path), socket=str(socket))
+    await source.read(None)
+    time.sleep(0.02)
+    write(path, "# by hand\nmaxPods: 1")
+    assert (await source.read(None)).maxPods == 1
+
+
+async def test_nobody_knows_what_a_kubelet_went_by_before_the_first_reading(tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+    start_kubelet(socket)
+    time.sleep(0.02)
+    source = FileSource(write(tmp_path / "config.yaml", "maxPods: 3"), socket=str(socket))
+    assert (await source.read(None)).maxPods == 3
+    # The Node has told the version meanwhile; that is no other file.
+    assert (await source.read("v1.36.2")).maxPods == 3
+
+
+async def test_without_a_kubelet_a_changed_file_waits_for_one(tmp_path: Path) -> None:
+    path, socket = tmp_path / "config.yaml", tmp_path / "kubelet.sock"
+    write(path, "maxPods: 1")
+    start_kubelet(socket)
+    source = FileSource(str(path), socket=str(socket))
+    await source.read(None)
+    socket.unlink()
+    write(path, "maxPods: 22")
+    with pytest.raises(SourceError, match="has changed since the kubelet was started"):
+        await source.read(None)

@@ -1,0 +1,56 @@
+"""What the lab makes of counts, and of an earlier state of the project."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab import earlier
+from lab.cluster import by_name, is_refused
+from lab.machine import read
+from lab.parts import jobs
+from lab.placing import is_offered
+from lab.testing import came_true
+
+PAGE = '# HELP x y\n# TYPE x counter\nx_total{outcome="hit"} 97.0\nx_total{outcome="miss"} 3.0\n\ny 1e3\n'
+
+
+def test_metrics_are_known_by_name_and_labels() -> None:
+    assert by_name(PAGE) == {'x_total{outcome="hit"}': 97.0, 'x_total{outcome="miss"}': 3.0, "y": 1000.0}
+
+
+@pytest.mark.parametrize(("hits", "misses", "rate"), [(97, 3, 97.0), (2, 1, 66.7), (0, 0, "-")])
+def test_a_series_has_the_predictions_of_its_own_time(hits: int, misses: int, rate: float | str) -> None:
+    before = {"hit": 40.0, "miss": 7.0}
+    after = {"hit": 40.0 + hits, "miss": 7.0 + misses}
+    assert list(came_true(before, after).values()) == [hits, misses, rate]
+
+
+def test_no_bytecode_of_today_is_left_of_what_an_earlier_image_has_its_own_of() -> None:
+    lines = earlier.dockerfile("localhost/today").splitlines()
+    (removed,) = (line for line in lines if "rm -rf" in line)
+    copied = [line.split()[-1] for line in lines if line.startswith("COPY")]
+    assert lines[0] == "FROM localhost/today"
+    assert removed.split()[3:] == copied
+    assert lines[-1].startswith("USER 65532")
+
+
+def test_jobs_of_p5_fill_its_machine_and_no_numa_node_has_room_for_all_of_it() -> None:
+    machine = read(jobs.MACHINE)
+    per_node = {one.resource: one.near["0"] for one in machine.devices}
+    sizes = jobs.job("a", 4)["spec"]["containers"][0]["resources"]["limits"]
+    assert {name: int(sizes[name]) for name in per_node} == per_node
+    all_of_it = jobs.job("b", 8)["spec"]["containers"][0]["resources"]["limits"]
+    assert int(all_of_it["example.com/gpu"]) == 2 * per_node["example.com/gpu"]
+
+
+def test_a_pod_that_was_deleted_before_it_ran_is_not_one_that_a_kubelet_has_refused() -> None:
+    assert is_refused({"status": {"phase": "Failed", "reason": "TopologyAffinityError"}})
+    assert not is_refused({"status": {"phase": "Failed"}})
+    assert not is_refused({"status": {"phase": "Pending", "reason": "x"}})
+
+
+def test_a_kubelet_ignores_extended_resources_that_its_node_does_not_have() -> None:
+    """So it cannot be asked about a refusal for one."""
+    asks = jobs.job("a", 1)
+    assert is_offered(asks, read("p5"))
+    assert not is_offered(asks, read("memory"))
