@@ -96,6 +96,9 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
     kubelet = world.fleet.nodes[name].kubelet
     if gives_twice(kubelet.model):
         return _TWICE
+    requeued = world.replica.requeuer._requeued.get(info.uid)
+    if requeued is not None and requeued.not_before > asyncio.get_running_loop().time():
+        return "it was requeued in vain, and is left alone for a while"
     return "" if kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
 
 
