@@ -140,9 +140,9 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
         return "a pod has ended, and the API server does not know"
     if _has_just_ended(world, node):
         return _UNHEARD
-    there, began = world.fleet.nodes[node], world.replica.began
-    looked = max((looked for looked, _ in there.reporter.reports), default=0.0)
-    if all(ended_unseen(name, there.lifecycle.history, looked, began) for name in gone):
+    hollow, began = world.fleet.nodes[node], world.replica.began
+    looked = max((looked for looked, _ in hollow.reporter.reports), default=0.0)
+    if all(ended_unseen(name, hollow.lifecycle.history, looked, began) for name in gone):
         return "an old report has pods that ended before the service started"
     return ""
 
