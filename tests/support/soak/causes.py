@@ -96,6 +96,9 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
     kubelet = world.fleet.nodes[name].kubelet
     if gives_twice(kubelet.model):
         return _TWICE
+    requeued = world.replica.requeuer._requeued.get(info.uid)
+    if requeued is not None and requeued.not_before > asyncio.get_running_loop().time():
+        return "it was requeued in vain, and is left alone for a while"
     return "" if kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
 
 
@@ -137,9 +140,9 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
         return "a pod has ended, and the API server does not know"
     if _has_just_ended(world, node):
         return _UNHEARD
-    there, began = world.fleet.nodes[node], world.replica.began
-    looked = max((looked for looked, _ in there.reporter.reports), default=0.0)
-    if all(ended_unseen(name, there.lifecycle.history, looked, began) for name in gone):
+    hollow, began = world.fleet.nodes[node], world.replica.began
+    looked = max((looked for looked, _ in hollow.reporter.reports), default=0.0)
+    if all(ended_unseen(name, hollow.lifecycle.history, looked, began) for name in gone):
         return "an old report has pods that ended before the service started"
     return ""
 

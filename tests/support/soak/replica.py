@@ -97,7 +97,7 @@ class Replica:
             _MOST_BYTES,
             Callers(("localhost",)),
         )
-        requeuer = Requeuer(
+        requeuer = self.requeuer = Requeuer(
             self._api,
             service.ledger,
             service.answers.fits,
