@@ -25,7 +25,7 @@ from topowise import pods
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.device_table import DeviceSet
-from topowise_scheduler.kubelet.masks import lowest
+from topowise_scheduler.kubelet.masks import lowest, union
 from topowise_scheduler.kubelet.pod import PodView, device_requests
 
 # Under the other policies CPUs and devices may come from anywhere, so that only their sums decide.
@@ -223,25 +223,30 @@ def _at_peak(held: Sequence[tuple[pods.Kind, Mapping[str, int]]]) -> dict[str, i
 
 
 def _is_wide(part: _Part, node: Kubelet) -> bool:
-    """Whether no NUMA node alone could have the part, so that it may lie on several of them."""
-    return not any(_is_possible(part, node, position) for position in range(len(node.node_ids)))
+    """Whether no NUMA node alone could have the part, so that it lies on several of them if it is there at all."""
+    if node.settings.topology.policy == "single-numa-node":
+        return False
+    everywhere = range(len(node.node_ids))
+    return _is_possible(part, node, *everywhere) and not any(_is_possible(part, node, at) for at in everywhere)
 
 
-def _is_possible(part: _Part, node: Kubelet, position: int) -> bool:
-    """Whether the NUMA node could have the part if nothing else were there."""
+def _is_possible(part: _Part, node: Kubelet, *positions: int) -> bool:
+    """Whether these NUMA nodes could have the part if nothing else were there."""
     if part.cpus and node.cpu is not None:
-        usable = node.topology.numa_cpus[position] & ~node.cpu.policy.reserved
+        usable = union([node.topology.numa_cpus[at] for at in positions]) & ~node.cpu.policy.reserved
         if usable.bit_count() < part.cpus:
             return False
     if node.memory is not None:
         allocatable = node.memory.policy.allocatable
         if any(
-            size > allocatable.get(name, _NONE)[position] for name, size in part.memory.items() if name in allocatable
+            size > sum([allocatable[name][at] for at in positions])
+            for name, size in part.memory.items()
+            if name in allocatable
         ):
             return False
+    tables = [(node.devices.tables[name], count) for name, count in part.devices.items()]
     return all(
-        (node.devices.tables[name].near[position] & node.devices.tables[name].healthy).bit_count() >= count
-        for name, count in part.devices.items()
+        (union([table.near[at] for at in positions]) & table.healthy).bit_count() >= count for table, count in tables
     )
 
 
@@ -255,7 +260,7 @@ def _reserve(copy: Kubelet, node: Kubelet, position: int, wanted: _Part, held: S
     most = wanted.cpus + wanted.more_cpus + wanted.from_anywhere
     if most and copy.cpu is not None:
         mine = node.topology.cpus if wanted.from_anywhere else node.topology.numa_cpus[position]
-        already = _union(held) & mine
+        already = union([placement.cpus or 0 for placement in held]) & mine
         cpus = lowest(copy.cpu.available & mine, max(0, most - already.bit_count()))
     memory: dict[str, int] = {}
     if copy.memory is not None and copy.memory.tables.cells[position] == 1 << position:
@@ -279,11 +284,3 @@ def _reserve(copy: Kubelet, node: Kubelet, position: int, wanted: _Part, held: S
         )
         devices[name] = lowest(copy.devices.free(name) & table.near[position], count - already)
     copy.reserve(position, cpus, memory, devices)
-
-
-def _union(held: Iterable[Placement]) -> CpuSet:
-    """The CPUs of a pod, of which several containers may have had some."""
-    found: CpuSet = 0
-    for placement in held:
-        found |= placement.cpus or 0
-    return found

@@ -55,6 +55,14 @@ def lowest(bits: int, count: int) -> int:
     return bits & ~rest
 
 
+def union(several: Iterable[int]) -> int:
+    """The bits that are set in any of them."""
+    found = 0
+    for bits in several:
+        found |= bits
+    return found
+
+
 def mask_of(positions: Iterable[int]) -> Mask:
     """The mask with these positions set."""
     mask = 0

@@ -49,6 +49,19 @@ class TestPossiblePlacements:
         assert node.admit_view(view(node, "other", "4")).admitted
         assert [free(possible)[0] for possible in possible_placements(node, [view(node, "a", "2")])] == [[1, 0], [3, 0]]
 
+    @pytest.mark.parametrize(
+        ("policy", "cpus", "free_at_worst"),
+        [("restricted", "5", [0, 0]), ("restricted", "8", [3, 4]), ("single-numa-node", "5", [3, 4])],
+    )
+    def test_one_too_large_for_a_numa_node_lies_on_several_or_nowhere(
+        self, policy: str, cpus: str, free_at_worst: list[int]
+    ) -> None:
+        """Three CPUs of the first NUMA node and four of the second are not the system's."""
+        node = kubelet(topologyManagerPolicy=policy)
+        wide = view(node, "a", cpus)
+        node.admit_view(wide)
+        assert [free(possible)[0] for possible in possible_placements(node, [wide])] == [free_at_worst]
+
     def test_two_pods_may_lie_together_or_apart(self) -> None:
         node = kubelet()
         pair = [view(node, name, "1") for name in "ab"]
