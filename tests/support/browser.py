@@ -48,14 +48,16 @@ _CONTRAST = """
 })()
 """
 # The sum of what has moved by itself since (layout shift, web.dev/cls).
+# What has been written by now is painted two frames later at the most; on a busy machine those may take their time.
 _SHIFTS = """
 window.shifts = [];
-new PerformanceObserver((list) => {
-  for (const one of list.getEntries()) {
-    const names = one.sources.map((source) => source.node?.id || source.node?.nodeName);
-    if (!one.hadRecentInput) window.shifts.push([one.value, ...names]);
-  }
-}).observe({ type: "layout-shift" });
+new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted))).then(() =>
+  new PerformanceObserver((list) => {
+    for (const one of list.getEntries()) {
+      const names = one.sources.map((source) => source.node?.id || source.node?.nodeName);
+      if (!one.hadRecentInput) window.shifts.push([one.value, ...names]);
+    }
+  }).observe({ type: "layout-shift" }));
 """
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

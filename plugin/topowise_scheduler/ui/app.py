@@ -141,6 +141,7 @@ class Dashboard:
 
     async def _all(self, query: Query) -> tuple[State, str, fits.Fitting | None]:
         """The state, what is opened, and where the pod fits by which the nodes are filtered."""
+        self._sightings.begin()
         state = await self._read(query.resource)
         return state, await self._opened(query), await self._counted.fitting(query.fits)
 

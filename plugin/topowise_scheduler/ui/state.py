@@ -117,6 +117,11 @@ class Sightings:
         self._seen: dict[str, tuple[object, int]] = {}
         self._is_first = True
 
+    def begin(self) -> None:
+        """Somebody looks: whatever comes after this is new to them."""
+        if self._is_first:
+            self.update()
+
     def update(self) -> None:
         """To be called every second or so: a walk over the names."""
         now = int(self._clock())

@@ -216,6 +216,14 @@ def test_when_a_report_came_is_remembered(site: Site) -> None:
     assert "&lt;time" not in site.parts(node="n2")["panel"][1]
 
 
+def test_what_comes_after_the_first_page_is_new_however_soon(site: Site) -> None:
+    site.parts()
+    site.service.report(counts("n2", ("2", "0"), included=(), policy="restricted", version="8"))
+    site.dashboard._sightings.update()
+    assert "reported <time" in site.parts(node="n2")["panel"][1]
+    assert "no new report since the service started" in site.parts(node="n1")["panel"][1]
+
+
 def test_only_the_parts_that_have_changed_are_sent(site: Site) -> None:
     first = site.parts()
     assert first.keys() == {
