@@ -774,7 +774,7 @@ class Ledger:
         self, record: PodRecord, state: PodState, *, needs: pods.Needs | None = None, is_news: bool = True
     ) -> None:
         """Move a pod, and let the nodes know that this concerns. Where it comes, its needs must be readable."""
-        self._lesser.note({state.nominated, self._pods.of(record.uid).nominated} - {""})
+        self._note_nominated(record.uid, state)
         for name, _, after in self._pods.move(record.uid, state):
             if after is None:
                 self._drop_booking(record.uid, name, ended=False)
@@ -787,12 +787,16 @@ class Ledger:
 
     def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
         """Move a pod off its node; `ended`: for good."""
-        self._lesser.note({state.nominated, self._pods.of(uid).nominated} - {""})
+        self._note_nominated(uid, state)
         for name, _, after in self._pods.move(uid, state):
             if after is None:
                 self._drop_booking(uid, name, ended=ended)
             else:
                 self._nodes[name].lower(uid, after)
+
+    def _note_nominated(self, uid: str, state: PodState) -> None:
+        """Who is nominated where changes."""
+        self._lesser.note({state.nominated, self._pods.of(uid).nominated} - {""})
 
     def _bookings_of(self, name: str) -> Mapping[str, Booking]:
         node_state = self._nodes.get(name)

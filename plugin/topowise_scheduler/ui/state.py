@@ -114,7 +114,8 @@ class Sightings:
     def __init__(self, ledger: Ledger, clock: Callable[[], float]) -> None:
         self._ledger = ledger
         self._clock = clock
-        self._seen: dict[str, tuple[object, int]] = {}
+        # By node the version of its object, as the report is made anew when the Node tells of another kubelet.
+        self._seen: dict[str, tuple[str, int]] = {}
         self._is_first = True
 
     def begin(self) -> None:
@@ -125,21 +126,23 @@ class Sightings:
     def update(self) -> None:
         """To be called every second or so: a walk over the names."""
         now = int(self._clock())
-        found: dict[str, tuple[object, int]] = {}
+        found: dict[str, tuple[str, int]] = {}
         for name in self._ledger.reported():
             node_state = self._ledger.node_state(name)
             report = None if node_state is None else node_state.report
             before = self._seen.get(name)
-            if before is not None and before[0] is report:
+            if report is None:
+                continue
+            if before is not None and before[0] == report.version:
                 found[name] = before
-            elif report is not None:
-                found[name] = (report, 0 if self._is_first else now)
+            else:
+                found[name] = report.version, 0 if self._is_first else now
         self._seen = found
         self._is_first = self._is_first and not found
 
     def of(self, name: str) -> int:
         """Seconds since 1970, 0 if it is not known."""
-        return self._seen.get(name, (None, 0))[1]
+        return self._seen.get(name, ("", 0))[1]
 
 
 class Reader:

@@ -216,6 +216,14 @@ def test_when_a_report_came_is_remembered(site: Site) -> None:
     assert "&lt;time" not in site.parts(node="n2")["panel"][1]
 
 
+def test_a_report_that_is_judged_anew_is_no_new_one(site: Site) -> None:
+    site.parts()
+    site.now += 60
+    site.service.ledger.put_kubelet("n1", "v1.31.0")
+    site.dashboard._sightings.update()
+    assert "no new report since the service started" in site.parts(node="n1")["panel"][1]
+
+
 def test_what_comes_after_the_first_page_is_new_however_soon(site: Site) -> None:
     site.parts()
     site.service.report(counts("n2", ("2", "0"), included=(), policy="restricted", version="8"))
