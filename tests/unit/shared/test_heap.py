@@ -16,6 +16,8 @@ from topowise.kube.credentials import Credentials
 from topowise.runtime.heap import Heap, trim
 
 LONGEST_MS = 10
+# Python's own thresholds let a full one wait for 70,000 new ones.
+MOST_OBJECTS = 30_000
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +27,17 @@ def _thawed() -> Iterator[None]:
 
 
 class Longest:
-    """The longest full collection so far."""
+    """The longest full collection so far, and the most objects that one went through."""
 
     def __init__(self) -> None:
         self.ms = 0.0
+        self.objects = 0
         self._since = 0.0
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
+            if info["generation"] == 2:
+                self.objects = max(self.objects, len(gc.get_objects()))
             self._since = time.thread_time()
         elif info["generation"] == 2:
             self.ms = max(self.ms, 1e3 * (time.thread_time() - self._since))
@@ -53,6 +58,20 @@ async def test_collections_stay_short_while_more_and_more_is_kept() -> None:
     assert 0 < longest.ms < LONGEST_MS
     assert gc.get_freeze_count() > 500_000
     assert not [one for one in gc.callbacks if getattr(one, "__self__", None).__class__ is Heap]
+
+
+async def test_objects_that_take_long_are_gone_through_a_few_at_a_time() -> None:
+    gc.collect()
+    longest, heap = Longest(), asyncio.create_task(Heap().run())
+    await asyncio.sleep(0)
+    gc.callbacks.append(longest)
+    kept = [[number] * 200 for number in range(100_000)]
+    gc.callbacks.remove(longest)
+    heap.cancel()
+    await asyncio.gather(heap, return_exceptions=True)
+    assert len(kept) == 100_000
+    assert 0 < longest.objects < MOST_OBJECTS
+    assert gc.get_threshold() == (700, 10, 10)
 
 
 def test_connections_that_were_open_at_a_collection_leave_nothing_when_they_close() -> None:
