@@ -1,10 +1,13 @@
-"""Pods that are decided one after the other, as kube-scheduler does it."""
+"""Pods that are decided one after the other, as kube-scheduler does it, and that the watch has brought before.
+
+A pod that nobody has heard of may hold no place, so deciding it would cost less than it does.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
@@ -47,8 +50,8 @@ class Asking:
 
     def prepare(self) -> float:
         """Learns which nodes each shape fits on; the mean share of them."""
-        for shape in range(len(metal.SHAPES)):
-            _, answer = self._filter(self._pod(shape, 0), self._all)
+        for pod in self._come([(shape, 0) for shape in range(len(metal.SHAPES))]):
+            _, answer = self._filter(pod, self._all)
             self._fitting.append(msgspec.json.decode(answer)["NodeNames"])
         self.gone()
         return statistics.mean(map(len, self._fitting)) / NODES
@@ -64,12 +67,12 @@ class Asking:
     ) -> Times:
         """Some pods, about all nodes, or a part of them, or others each time; `per_second` 0 is as fast as it goes."""
         times = Times([], [], [], [], 0.0)
+        shapes = [number % len(metal.SHAPES) for number in range(count)]
+        pods = self._come([(shape, self._number + at if new_shapes else 0) for at, shape in enumerate(shapes)])
         cpu, since = self._service.cpu_ms(), time.perf_counter()
-        for number in range(count):
+        for number, (shape, pod) in enumerate(zip(shapes, pods, strict=True)):
             if per_second:
                 time.sleep(max(0.0, since + number / per_second - time.perf_counter()))
-            shape = number % len(metal.SHAPES)
-            pod = self._pod(shape, self._number if new_shapes else 0)
             all_fit = number // len(metal.SHAPES) % 2 == 1
             names = self._all if whole else self._window(self._fitting[shape] if all_fit else self._names)
             if names_of is not None:
@@ -93,7 +96,7 @@ class Asking:
 
     def floor(self) -> float:
         """Milliseconds of a question about no node."""
-        return statistics.median(self._filter(self._pod(0, 0), b"[]")[0] for _ in range(200))
+        return statistics.median(self._filter(pod, b"[]")[0] for pod in self._come([(0, 0)] * 200))
 
     def sample(self, share: float) -> bytes:
         """So many of all names, in any order."""
@@ -103,18 +106,18 @@ class Asking:
         """Decides pods and reserves room for them; their bind requests."""
         requests = []
         shapes = [shape for shape, names in enumerate(self._fitting) if len(names) > NODES // 4]
-        for number in range(count):
-            shape = shapes[number % len(shapes)]
-            pod = self._pod(shape, 0)
+        wanted = [shapes[number % len(shapes)] for number in range(count)]
+        for shape, pod in zip(wanted, self._come([(shape, 0) for shape in wanted]), strict=True):
             names = msgspec.json.encode(self._rng.sample(self._fitting[shape], min(part, len(self._fitting[shape]))))
             _, answer = self._filter(pod, names)
             kept = msgspec.json.encode(msgspec.json.decode(answer)["NodeNames"])
             _, answer = self.caller.post("prioritize", arguments(pod, kept))
             scores = msgspec.json.decode(answer)
             if scores:
-                uid, name = self._asked[-1]
+                meta = msgspec.json.decode(pod)["metadata"]
                 best = max(scores, key=lambda one: int(one["Score"]))["Host"]
-                requests.append(encode({"PodName": name, "PodNamespace": "team-0", "PodUID": uid, "Node": best}))
+                named = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
+                requests.append(encode({**named, "Node": best}))
         return requests
 
     def gone(self) -> float:
@@ -126,12 +129,17 @@ class Asking:
             time.sleep(0.02)
         return time.perf_counter() - since
 
-    def _pod(self, shape: int, extra: int) -> bytes:
-        self._number += 1
-        name = f"bench-{shape}-{self._number:06}"
-        pod = metal.extender_pod(shape, name, extra)
-        self._asked.append((metal.uid_of(name), name))
-        return pod
+    def _come(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Pods of these shapes, with so many bytes of memory on top, once the service has heard of them."""
+        sent = []
+        for shape, extra in wanted:
+            self._number += 1
+            name = f"bench-{shape}-{self._number:06}"
+            sent.append(metal.extender_pod(shape, name, extra))
+            self._asked.append((metal.uid_of(name), name))
+        created = fetch(f"{self._api}/control/come", b"[%b]" % b",".join(sent))
+        self._service.wait_until_idle()
+        return list(map(bytes, msgspec.json.decode(created, type=list[msgspec.Raw])))
 
     def _window(self, names: list[str]) -> bytes:
         start = self._rng.randrange(len(names) + 1)

@@ -46,6 +46,7 @@ class Catalogue:
 
     POST /control/reports?rate=&seconds=  NRTs change, a pod coming and going that no pod event has told of yet
     POST /control/pods?rate=&seconds=     pods live: pending, assigned, running, ready, ending, gone
+    POST /control/come                    these pods ([Pod, ...]) are created; answers them with their versions
     POST /control/gone                    the pods of these uids and names ([[uid, name], ...]) are deleted
     GET  /control/sent                    how many events were sent since the last stream began, and for how long
     """
@@ -71,6 +72,7 @@ class Catalogue:
             app.router.add_patch(prefix + "/api/v1/namespaces/{namespace}/pods/{name}", self._patch)
         app.router.add_post("/control/reports", self._stream_reports)
         app.router.add_post("/control/pods", self._stream_pods)
+        app.router.add_post("/control/come", self._create)
         app.router.add_post("/control/gone", self._delete)
         app.router.add_get("/control/sent", self._tell)
         return app
@@ -139,6 +141,14 @@ class Catalogue:
         self._version += 1
         pod = template.replace(metal.NAME, name).replace(metal.UID, uid).replace(metal.NODE, node)
         return b'{"type":"%s","object":%s}\n' % (kind.encode(), pod.replace(metal.VERSION, b"%d" % self._version))
+
+    async def _create(self, request: web.Request) -> web.Response:
+        created = []
+        for pod in msgspec.json.decode(await request.read(), type=list[msgspec.Raw]):
+            self._version += 1
+            created.append(bytes(pod).replace(metal.VERSION, b"%d" % self._version))
+        await self._send(PODS, [b'{"type":"ADDED","object":%b}\n' % pod for pod in created])
+        return web.Response(body=b"[%b]" % b",".join(created))
 
     async def _delete(self, request: web.Request) -> web.Response:
         gone = metal.pod_template(0, "Pending", False)

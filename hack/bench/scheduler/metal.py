@@ -103,8 +103,11 @@ def node(name: str, number: int) -> bytes:
 
 
 def extender_pod(shape: int, name: str, extra: int = 0) -> bytes:
-    """The pod of a question. `extra` bytes of memory on top make it a shape of its own."""
-    return msgspec.json.encode(_document(shape, "team-0", name, uid_of(name), "Pending", extra=extra))
+    """The pod of a question, with a placeholder for its version. `extra` bytes of memory on top make it a shape of its
+    own."""
+    document = _document(shape, "team-0", name, uid_of(name), "Pending", extra=extra)
+    document["metadata"]["resourceVersion"] = VERSION.decode()
+    return msgspec.json.encode(document)
 
 
 def uid_of(name: str) -> str:

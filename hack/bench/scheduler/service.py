@@ -17,6 +17,7 @@ from sandbox.apiserver import kubeconfig
 from sandbox.processes import Process, free_ports
 
 _START_LIMIT_S: Final = 180.0
+_IDLE_S: Final = 0.1
 
 
 class Service:
@@ -56,6 +57,16 @@ class Service:
     def cpu_ms(self) -> float:
         """Milliseconds of CPU since it started."""
         return usage.cpu_seconds(self.pid) * 1e3
+
+    def wait_until_idle(self, most_s: float = 5.0) -> None:
+        """Until it does next to nothing for a moment."""
+        until, before = time.perf_counter() + most_s, self.cpu_ms()
+        while time.perf_counter() < until:
+            time.sleep(_IDLE_S)
+            now = self.cpu_ms()
+            if now - before < _IDLE_S * 1e3 / 20:
+                return
+            before = now
 
     def metric(self, name: str) -> float:
         """A sample, by its name with labels and without the common prefix."""
