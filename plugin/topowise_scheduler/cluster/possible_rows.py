@@ -6,8 +6,8 @@ A burst that is nominated changes many nodes about which nobody asks soon, so th
 for. A few wait for that at most: a question of all nodes has to make them all. What was made for a state is kept by its
 number, as others will come into it too.
 
-Invariant: what is given out has a row for each possible placement of each node that it is about, and no other. The
-joint array is kept until the next `put`: rows stay their node's as long as it is in the engine.
+Invariant: what is given out has a row for each possible placement of each node that it is about, and no other; a
+change of one node costs what that node has, not what all have.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class PossibleRows:
         self._expected: dict[str, Expected] = {}
         self._counts: dict[str, int] = {}
         self._later: dict[str, None] = {}
-        self._rows: dict[int, Rows] = {}
-        self._all: tuple[Rows, Rows] | None = None
+        self._joined = JoinedRows()
         self._made: OrderedDict[int, list[Kubelet]] = OrderedDict()
         self._bytes = 0
 
@@ -69,7 +68,6 @@ class PossibleRows:
 
     def put(self, node: str, expected: Expected | None, *, later: bool = False) -> None:
         """What the node may be, None if it is as predicted; `later`: nobody is likely to ask soon."""
-        self._all = None
         if expected is None or not expected.uncertain:
             self._expected.pop(node, None)
             self._write(node, [])
@@ -87,21 +85,13 @@ class PossibleRows:
             for node in self._engine.names(np.array(rows, np.int32)):
                 if node in self._later:
                     self._make(node)
-        found = [(row, self._rows[row]) for row in rows if row in self._rows]
-        if not found:
-            return _NO_ROWS, _NO_ROWS
-        owners = np.repeat(np.array([row for row, _ in found], np.int32), [len(mine) for _, mine in found])
-        return np.concatenate([mine for _, mine in found]), owners
+        return self._joined.of(rows)
 
     def all(self) -> tuple[Rows, Rows]:
         """(possible,) the rows of all of them, and for each the row of its node."""
         for node in list(self._later):
             self._make(node)
-        if self._all is None:
-            rows = [_NO_ROWS, *self._rows.values()]
-            owners = np.repeat(np.fromiter(self._rows, np.int32, len(self._rows)), [len(one) for one in rows[1:]])
-            self._all = np.concatenate(rows), owners
-        return self._all
+        return self._joined.all()
 
     def _make(self, node: str) -> None:
         number = self._number(node)
@@ -117,9 +107,7 @@ class PossibleRows:
     def _write(self, node: str, possible: Sequence[Kubelet]) -> None:
         """These are what it may be."""
         self._later.pop(node, None)
-        self._all = None
         row, before = self._engine.row(node), self._counts.pop(node, 0)
-        self._rows.pop(row, None)
         names = [f"{node}/{number}" for number in range(max(len(possible), before))]
         for name, kubelet in zip(names, possible, strict=False):
             self._engine.put(name, kubelet)
@@ -127,7 +115,55 @@ class PossibleRows:
             self._engine.drop(name)
         if possible:
             self._counts[node] = len(possible)
-            self._rows[row] = np.array([self._engine.row(name) for name in names[: len(possible)]], np.int32)
+        self._joined.put(row, [self._engine.row(name) for name in names[: len(possible)]])
+
+
+class JoinedRows:
+    """Rows of possible placements and of their nodes, in no order, so that each has its place until it goes."""
+
+    def __init__(self) -> None:
+        self._rows, self._owners = np.zeros(64, np.int32), np.zeros(64, np.int32)
+        self._count = 0
+        # By row of a node.
+        self._places: dict[int, list[int]] = {}
+
+    def put(self, owner: int, rows: Sequence[int]) -> None:
+        """These are the node's, and no others."""
+        places = self._places.setdefault(owner, [])
+        while len(places) > len(rows):
+            self._free(places.pop())
+        while len(places) < len(rows):
+            places.append(self._new(owner))
+        if places:
+            self._rows[places] = rows
+        else:
+            del self._places[owner]
+
+    def of(self, owners: Sequence[int]) -> tuple[Rows, Rows]:
+        """(possible,) the rows of these nodes, and for each the row of its node."""
+        places = [place for owner in owners for place in self._places.get(owner, ())]
+        return (self._rows[places], self._owners[places]) if places else (_NO_ROWS, _NO_ROWS)
+
+    def all(self) -> tuple[Rows, Rows]:
+        """The same of all, as they are until the next `put`."""
+        return self._rows[: self._count], self._owners[: self._count]
+
+    def _new(self, owner: int) -> int:
+        place = self._count
+        if place == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+            self._owners = np.concatenate([self._owners, np.zeros_like(self._owners)])
+        self._owners[place] = owner
+        self._count += 1
+        return place
+
+    def _free(self, place: int) -> None:
+        """The last takes the place that is free now."""
+        self._count = last = self._count - 1
+        if place != last:
+            self._rows[place], self._owners[place] = self._rows[last], self._owners[last]
+            places = self._places[int(self._owners[last])]
+            places[places.index(last)] = place
 
 
 def _size(made: Sequence[Kubelet]) -> int:
