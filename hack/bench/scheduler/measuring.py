@@ -29,6 +29,7 @@ from bench.scheduler.service import Service
 from bench.scheduler.storms import storms
 from sandbox.processes import Process, free_ports
 from topowise import pods
+from topowise.runtime.heap import TRIM_S
 
 _LARGE: Final = 3
 STRATEGIES: Final = ("LeastAllocated", "MostAllocated", "BalancedAllocation", "LeastNUMANodes", "NUMAAware")
@@ -109,6 +110,8 @@ def _on_whole_cluster(work: Path, api: str, servers: Sequence[metal.Server]) -> 
         figures += storms(service, asking, api)
         figures += binds(service, asking, api)
         figures += whole_pods(service, asking, api)
+        # Free pages go back to the system now and then.
+        time.sleep(TRIM_S + 1)
         resident, peak = usage.memory(service.pid)
         figures += [
             Figure(f"{cluster}: resident after all of this", round(resident), "MiB", 350),

@@ -20,7 +20,8 @@ from typing import Final
 
 # CPU of a collection after which its survivors are left out of the next.
 _LONG_S: Final = 0.002
-_TRIM_S: Final = 30.0
+TRIM_S: Final = 30.0
+"""Seconds after which free pages go back to the system."""
 # Of new containers, and of collections of each younger generation, before the next one; Python's own are 700, 10, 10.
 _THRESHOLDS: Final = (700, 5, 2)
 
@@ -42,7 +43,7 @@ class Heap:
         gc.callbacks.append(self._note)
         try:
             while True:
-                await asyncio.sleep(_TRIM_S)
+                await asyncio.sleep(TRIM_S)
                 trim()
         finally:
             gc.callbacks.remove(self._note)
