@@ -93,8 +93,7 @@ class Holes:
 
 def _zones(node: Kubelet) -> _Zones:
     return tuple(
-        tuple((name, _rounded(amount)) for name, amount in room.free(node, 1 << position).items())
-        for position in range(len(node.node_ids))
+        [tuple([(name, _rounded(amount)) for name, amount in free.items()]) for free in room.by_position(node)]
     )
 
 

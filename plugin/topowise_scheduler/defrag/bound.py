@@ -25,7 +25,7 @@ class Bound:
         is_single = node.settings.topology.policy == "single-numa-node"
         masks = [1 << position for position in range(len(node.node_ids))] if is_single else [everywhere]
         self._relief = {uid: {mask: _held(node, uid, mask) for mask in masks} for uid in uids}
-        free = {mask: room.free(node, mask) for mask in masks}
+        free = dict(zip(masks, room.free(node, masks), strict=True))
         # What has to lie together, and for each place where it may, what is missing there.
         self._wishes = [
             [(mask, _missing(wish, free[mask])) for mask in masks] for wish in _wishes(node, pod, is_single=is_single)

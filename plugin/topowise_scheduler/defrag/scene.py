@@ -174,9 +174,9 @@ class Scene:
             empty = before.fork()
             for uid in list(empty.active):
                 empty.remove(uid)
-            for position, numa in enumerate(before.node_ids):
-                free = [room.free(state, 1 << position) for state in (empty, before, after)]
-                yield Change(name, numa, *free)
+            free = [room.by_position(state) for state in (empty, before, after)]
+            for numa, *amounts in zip(before.node_ids, *free, strict=True):
+                yield Change(name, numa, *amounts)
 
     def has_sums(self, pod: Pod, name: str, leaving: Sequence[Amounts] = ()) -> bool:
         """Whether what pods request leaves room for this one on a node, as kube-scheduler counts, once some left."""
