@@ -6,15 +6,74 @@ pods have the same shapes; where there were too many to try, the caller's `at_mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from topowise_scheduler.cluster.possible_placements import holds_own
+from topowise_scheduler.cluster.bookings import BookingState
+from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.cluster.possible_placements import holds_own, is_of_any_size
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 
 
-def fit_after(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord]) -> bool:
+def survive(node: NodeState, record: PodRecord, without: Collection[str], at_most: int) -> bool:
+    """Whether the pods that their kubelet has not taken on yet still find room if this one comes before them.
+    `without` some pods. True if there are more than `at_most` of them.
+    """
+    away = {record.uid, *without}
+    coming = _coming(node, BookingState.ASSIGNED, away)
+    state = node.without(away) if 0 < len(coming) <= at_most else None
+    return state is None or not _matters(state, [record, *coming]) or _fit_after(state, record, coming)
+
+
+def survive_any_order(node: NodeState, record: PodRecord, without: Collection[str], at_most: int) -> bool:
+    """Whether this pod and all that their kubelet has not taken on yet, the reserved ones too, find room in whatever
+    order they come: the one for pods that somebody else binds. `without` some pods.
+
+    After `at_most` admissions, what was tried decides.
+    """
+    away = {record.uid, *without}
+    coming = _coming(node, BookingState.RESERVED, away)
+    state = node.without(away) if coming else None
+    if state is None or not _matters(state, [record, *coming]) or not holds_own(state, record.view(state)):
+        return True
+    return _fit_in_any_order(state, record, coming, at_most)
+
+
+def only_expected(node: NodeState, record: PodRecord) -> list[str]:
+    """Pods that have room here and are not bound, if the pod might be refused for want of them.
+
+    Its kubelet does not know them. That there is more room is not always better: an init container that finds some on
+    another NUMA node ties those after it to that one.
+    """
+    state = node.kubelet
+    if state is None or len(state.node_ids) < 2 or len(record.view(state).containers) < 2:
+        return []
+    others = [one for one in node.bookings.values() if one.uid != record.uid and one.placed]
+    return [
+        one.uid for one in others if one.state is not BookingState.ASSIGNED and holds_own(state, one.record.view(state))
+    ]
+
+
+def _coming(node: NodeState, least: BookingState, away: Collection[str]) -> list[PodRecord]:
+    """Pods at least as sure as this that have room here, and that their kubelet has not been seen to take on."""
+    return [
+        booking.record
+        for booking in node.bookings.values()
+        if booking.state >= least
+        and booking.placed
+        and not booking.reported
+        and booking.acknowledged is None
+        and booking.uid not in away
+    ]
+
+
+def _matters(node: Kubelet, some: Iterable[PodRecord]) -> bool:
+    """Whether it matters to these pods in which order they come, if there is room for all of them."""
+    return len(node.node_ids) > 1 or any(is_of_any_size(node, one.view(node)) for one in some)
+
+
+def _fit_after(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord]) -> bool:
     """Whether all of these, which the node has, still find room if another pod comes before them."""
     trial = state.fork()
     for one in coming:
@@ -22,7 +81,7 @@ def fit_after(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord]) ->
     return all(trial.admit_view(one.view(trial)).admitted for one in (record, *coming))
 
 
-def fit_in_any_order(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord], at_most: int) -> bool:
+def _fit_in_any_order(state: Kubelet, record: PodRecord, coming: Sequence[PodRecord], at_most: int) -> bool:
     """Whether another pod and all of these find room in whatever order they come. Takes them off the node.
 
     After `at_most` admissions, what was tried decides.

@@ -20,6 +20,7 @@ import msgspec
 from topowise import pods
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
+from topowise_scheduler.cluster import admission_order
 from topowise_scheduler.cluster.apart_rows import ApartNodes
 from topowise_scheduler.cluster.asked_pods import AskedPods
 from topowise_scheduler.cluster.bookings import Booking, BookingState
@@ -483,7 +484,7 @@ class Ledger:
         scheduler that binds by itself binds side by side."""
         node_state = self._nodes.get(name)
         others = {*self.disregarded(record.uid, record.priority, name), *leaving}
-        return node_state is None or node_state.survive_any_order(record, others, _MAX_ORDERS)
+        return node_state is None or admission_order.survive_any_order(node_state, record, others, _MAX_ORDERS)
 
     def states_without(self, record: PodRecord, name: str, leaving: Collection[str]) -> Iterator[Kubelet]:
         """Copies of a node's state for a pod (`states`) once these have left, and those who wait for it have come."""
@@ -727,9 +728,9 @@ class Ledger:
             refusal = self.affinity_refusal(self.affinity(record, name, self.states(name, {record.uid, *others})))
             if refusal:
                 return refusal
-        if not node_state.survive(record, others, _MAX_SWAPPED):
+        if not admission_order.survive(node_state, record, others, _MAX_SWAPPED):
             return "a pod that is on its way there would be refused if this one came first"
-        later = node_state.only_expected(record)
+        later = admission_order.only_expected(node_state, record)
         if later and not self._fits(record, name, {record.uid, *later, *others}):
             return "it would be refused if it came before those that are only expected there"
         return ""

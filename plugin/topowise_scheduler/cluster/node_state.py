@@ -15,11 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Set
 from itertools import pairwise
 from typing import NamedTuple
 
-import msgspec
-
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
-from topowise_scheduler.cluster.admission_order import fit_after, fit_in_any_order
 from topowise_scheduler.cluster.bookings import (
     ENDED_KEPT_S,
     Booking,
@@ -70,6 +67,8 @@ class NodeState:
         self._revision = 0
         # Pods by uid that the numbers of a counts report are known to be of; where they lie may be known.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
+        # What the present report says of a pod is not what is known of it: nothing follows from the next saying it too.
+        self._is_overruled = False
 
     def __repr__(self) -> str:
         pods = ", ".join(
@@ -111,7 +110,7 @@ class NodeState:
         else:
             self._included = {}
             self._mark_counted(report, believes=is_newer)
-        self.report = report
+        self.report, self._is_overruled = report, False
         self._rebuild(report, news)
         return comparison
 
@@ -119,7 +118,9 @@ class NodeState:
         """What an exact report may tell that is not known yet; None for all. Of other pods it says what the last one
         said, which was all of them."""
         last = self.report
-        if last is None or last.empty is not report.empty or not (last.zone_marks and report.zone_marks):
+        if last is None or self._is_overruled or last.empty is not report.empty:
+            return None
+        if not (last.zone_marks and report.zone_marks):
             return None
         before, held = last.held, report.held
         names = {*self._ended, *[("", one.record.uid) for one in self._ended.values()], *before.keys() - held.keys()}
@@ -268,7 +269,7 @@ class NodeState:
             if self.kubelet is not None and holds_own(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
         elif booking.reported:
-            self._distrust()
+            self._is_overruled = True
         if self.kubelet is None or self.report is None:
             return
         has_ended = ended_at is not None
@@ -294,13 +295,7 @@ class NodeState:
         """It was deleted; its kubelet lists it no longer."""
         name, report = self._finished.pop(uid, None), self.report
         if name is not None and report is not None and report.lists_ended and name in report.held:
-            self._distrust()
-
-    def _distrust(self) -> None:
-        """What the present report says of a pod is not what is known of it: the next one is to be looked at as if it
-        were the first."""
-        if self.report is not None:
-            self.report = msgspec.structs.replace(self.report, zone_marks=b"")
+            self._is_overruled = True
 
     @property
     def is_empty(self) -> bool:
@@ -312,7 +307,7 @@ class NodeState:
         report = self.report
         late = [name for name, ended in self._ended.items() if now - ended.at >= ENDED_KEPT_S]
         if report is not None and any(("", self._ended[name].record.uid) in report.held for name in late):
-            self._distrust()
+            self._is_overruled = True
         for name in late:
             del self._ended[name]
         self._releases = [at for at in self._releases if now - at < ENDED_KEPT_S]
@@ -335,54 +330,6 @@ class NodeState:
     def remembers(self) -> bool:
         """Whether `forget_past` will have something to do."""
         return bool(self._ended or self._releases) or any(one.resized for one in self.bookings.values())
-
-    def survive(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
-        """Whether the pods that their kubelet has not taken on yet still find room if this one comes before them.
-        `without` some pods. True if there are more than `at_most` of them.
-        """
-        away = {record.uid, *without}
-        coming = self._coming(BookingState.ASSIGNED, away)
-        state = self.without(away) if 0 < len(coming) <= at_most else None
-        return state is None or not _matters(state, [record, *coming]) or fit_after(state, record, coming)
-
-    def only_expected(self, record: PodRecord) -> list[str]:
-        """Pods that have room here and are not bound, if the pod might be refused for want of them.
-
-        Its kubelet does not know them. That there is more room is not always better: an init container that finds some
-        on another NUMA node ties those after it to that one.
-        """
-        node = self.kubelet
-        if node is None or len(node.node_ids) < 2 or len(record.view(node).containers) < 2:
-            return []
-        others = [one for one in self.bookings.values() if one.uid != record.uid and one.placed]
-        return [
-            one.uid for one in others if one.state is not BookingState.ASSIGNED and holds_own(node, self._view(one))
-        ]
-
-    def survive_any_order(self, record: PodRecord, without: Collection[str], at_most: int) -> bool:
-        """Whether this pod and all that their kubelet has not taken on yet, the reserved ones too, find room in
-        whatever order they come: the one for pods that somebody else binds. `without` some pods.
-
-        After `at_most` admissions, what was tried decides.
-        """
-        away = {record.uid, *without}
-        coming = self._coming(BookingState.RESERVED, away)
-        state = self.without(away) if coming else None
-        if state is None or not _matters(state, [record, *coming]) or not holds_own(state, record.view(state)):
-            return True
-        return fit_in_any_order(state, record, coming, at_most)
-
-    def _coming(self, least: BookingState, away: Collection[str]) -> list[PodRecord]:
-        """Pods at least as sure as this that have room here, and that their kubelet has not been seen to take on."""
-        return [
-            booking.record
-            for booking in self.bookings.values()
-            if booking.state >= least
-            and booking.placed
-            and not booking.reported
-            and booking.acknowledged is None
-            and booking.uid not in away
-        ]
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
         """A copy of the present state in which these pods are gone."""
@@ -684,8 +631,3 @@ class NodeState:
             return False
         gives_back = any(container.kind == "init" for container in booking.needs.containers)
         return gives_back and self.kubelet.start(booking.uid)
-
-
-def _matters(node: Kubelet, some: Iterable[PodRecord]) -> bool:
-    """Whether it matters to these pods in which order they come, if there is room for all of them."""
-    return len(node.node_ids) > 1 or any(is_of_any_size(node, one.view(node)) for one in some)
