@@ -83,6 +83,12 @@ def has_choice_of_devices(node: Kubelet, pod: PodView) -> bool:
     return any(not table.of_one_node and device_requests(pod, name) for name, table in node.devices.tables.items())
 
 
+def has_wide_memory(node: Kubelet, uid: str) -> bool:
+    """Whether an active pod has memory over several NUMA nodes."""
+    held = {} if node.memory is None else node.memory.held.get(uid, {})
+    return any(block.mask.bit_count() > 1 for blocks in held.values() for block in blocks)
+
+
 def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
     """What the pod gets of its own in all once it runs, in units of requests: milli-CPU, bytes, devices."""
     amounts: dict[str, int] = {"cpu": 1000 * pod.cpus} if node.cpu is not None and pod.cpus else {}
@@ -169,8 +175,7 @@ def _may_lie_in_groups(node: Kubelet, uncertain: Sequence[PodView], highest: Map
 def _may_be_wide(node: Kubelet, pod: PodView, *, only_ends: bool) -> bool:
     """Whether the pod's memory may lie over several NUMA nodes. By best-effort it also does if CPUs or devices do; but
     one that had all it asked for on one has it on one still when others have ended (`only_ends`)."""
-    held = node.placements(pod.uid).values() if pod.uid in node.active else ()
-    if any(len(block.numa) > 1 for placement in held for block in placement.memory):
+    if has_wide_memory(node, pod.uid):
         return True
     amounts = [pod.memory] if node.settings.topology.scope == "pod" else [one.memory for one in pod.containers]
     if any(_is_wide(_Part(0, one, {}), node) for one in amounts if one):

@@ -8,7 +8,8 @@ from random import Random
 import msgspec
 import pytest
 
-from scheduling import configuration, kubelet, machine, pod
+from sandbox.exported import exported
+from scheduling import GIB, Service, configuration, kubelet, machine, pod
 from topowise import pods
 from topowise_scheduler.cluster.possible_placements import holds_anything, position_of, possible_placements
 from topowise_scheduler.kubelet import Kubelet
@@ -59,7 +60,8 @@ def test_nobody_is_let_onto_a_node_whose_groups_may_be_others(only_ends: bool) -
         assert predicted.memory is not None
         tried += 1
         otherwise += truth.memory.held[one.uid] != predicted.memory.held[one.uid]
-        states = [predicted, *(possible_placements(predicted, [one], highest) if holds_anything(predicted, one) else ())]
+        uncertain = [one] if holds_anything(predicted, one) else []
+        states = [predicted, *possible_placements(predicted, uncertain, highest)]
         counts = refused_after_yes(truth, states, rng)
         admitted, wrong = admitted + counts[0], wrong + counts[1]
     assert tried > 300
@@ -79,3 +81,53 @@ def test_on_a_node_of_two_everybody_may_come_again_once_both_are_in_use() -> Non
     for name in "bc":
         assert node.admit_view(node.view(f"uid-{name}", needs(name, "14Gi"))).admitted
     assert all(state.admit_view(newcomer).admitted for state in possible_placements(node, [one]))
+
+
+@pytest.fixture
+def service() -> Service:
+    """Of a node with a pod over both NUMA nodes: the first has none left, the second 11 GiB."""
+    config = configuration(topologyManagerPolicy="best-effort")
+    node = Kubelet(machine(), config)
+    assert node.admit_view(node.view("uid-l", needs("l", "20Gi"))).admitted
+    made = exported(machine(), config, node, lambda uid: ("default", uid.removeprefix("uid-")))
+    known = Service()
+    known.put(pod("l", "1", "20Gi", node="n1", phase="Running"))
+    known.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+    assert free(known) == [0, 11]
+    return known
+
+
+def free(service: Service) -> list[int]:
+    state = service.ledger.node_state("n1")
+    assert state is not None
+    assert state.kubelet is not None
+    assert state.kubelet.memory is not None
+    return [amount // GIB for amount in state.kubelet.memory.tables.free["memory"]]
+
+
+def reserve(service: Service, name: str, memory: str) -> None:
+    record = service.put(pod(name, "1", memory))
+    assert record.needs is not None
+    service.ledger.reserve(record, record.needs, "n1")
+
+
+def test_what_never_came_leaves_the_memory_where_it_was(service: Service) -> None:
+    reserve(service, "a", "5Gi")
+    assert free(service) == [0, 6]
+    service.ledger.drop_pod("uid-a")
+    assert free(service) == [0, 11]
+
+
+def test_nor_does_it_move_when_one_that_is_bound_comes_before_it(service: Service) -> None:
+    reserve(service, "a", "5Gi")
+    service.put(pod("b", "1", "2Gi", node="n1"))
+    assert free(service) == [0, 4]
+    service.ledger.drop_pod("uid-a")
+    assert free(service) == [0, 9]
+
+
+def test_what_was_there_gives_back_as_its_kubelet_does(service: Service) -> None:
+    service.put(pod("a", "1", "5Gi", node="n1"))
+    assert free(service) == [0, 6]
+    service.ledger.drop_pod("uid-a")
+    assert free(service) == [5, 6]
