@@ -2,9 +2,9 @@
 
 The first names pods ("namespace/name") whose admission has not been seen to end: they may hold more than the object
 says. The second has the reasons for which the object is the last true one and not what the kubelet says now:
-"cpu-manager", "memory-manager", "pods", "device:example.com/nic"; with the last kind alone it is the present one, but for
-these devices. Both are absent when there is nothing to say, and a reader takes a word that it does not know for a reason
-like any other.
+"cpu-manager", "memory-manager", "pods", "device:example.com/nic"; with the last kind alone it is the present one, but
+for these devices. Both are absent when there is nothing to say, and a reader takes a word that it does not know for a
+reason like any other.
 """
 
 from __future__ import annotations
