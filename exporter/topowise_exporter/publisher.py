@@ -83,6 +83,7 @@ class Publisher:
         self._size_limit = size.LIMIT
         self._published: Observation | None = None
         self._true: nrt.NodeResourceTopology | None = None
+        self._lacks: frozenset[str] = frozenset()
         self._is_recalled = False
         self.has_published = False
 
@@ -103,7 +104,7 @@ class Publisher:
             self._metrics.clamped.inc()
         self._metrics.pods.set(len(seen.allocations.pods))
         self._metrics.show_claims(held_by_node(seen.devices, seen.machine, seen.allocations.pods))
-        self._true = made.topology
+        self._true, self._lacks = made.topology, reasons
         self.show_doubts(reasons)
         wanted = topology.unconfirmed(made.topology, reasons) if reasons else made.topology
         outcome = await self._write_topology(wanted)
@@ -146,7 +147,7 @@ class Publisher:
         owner = await self._own_node()
         if self._is_orphan():
             return
-        await self._write_topology(topology.owned(topology.unconfirmed(self._true, reasons), owner))
+        await self._write_topology(topology.owned(topology.unconfirmed(self._true, reasons | self._lacks), owner))
 
     def show_doubts(self, reasons: frozenset[str]) -> None:
         """In metrics and the log."""

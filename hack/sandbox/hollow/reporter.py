@@ -100,6 +100,7 @@ class Reporter:
         self._is_writing = False
         self._published: tuple[Observation, frozenset[str]] | None = None
         self._true: nrt.NodeResourceTopology | None = None
+        self._lacks: frozenset[str] = frozenset()
         self.written = 0
         self.reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         """When the node was looked at and when that was published, by the event loop's clock; newest last."""
@@ -165,19 +166,19 @@ class Reporter:
         if self._true is None or not self._looker.doubts:
             return
         await asyncio.sleep(lag)
-        await self._write(self._writers[0], topology.unconfirmed(self._true, self._looker.doubts))
+        await self._write(self._writers[0], topology.unconfirmed(self._true, self._looker.doubts | self._lacks))
         self._published = None
 
     async def _publish_seen(self, seen: Observation, lag: float) -> None:
         made = topology.build(self._name, seen, self._reporting.published, Exclusions())
         if made.problems:
             log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(made.problems)))
-        self._true = made.topology
+        reasons = self._looker.doubts
+        self._true, self._lacks = made.topology, reasons
         objects: list[object] = [made.topology]
         if self._reporting.numatopology:
             for_volcano = volcano.observed(self._name, seen, Exclusions())
             objects.append(numatopology.stamped(for_volcano, int(time.time())))
-        reasons = self._looker.doubts
         if reasons:
             # As the daemon does.
             objects = [topology.unconfirmed(made.topology, reasons)]

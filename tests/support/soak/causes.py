@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from burst.checks import asks_for_devices
 from burst.evidence import Scene
+from sandbox.kubescheduler import fit
 from sandbox.kubescheduler.attempt import Refused
 from sandbox.kubescheduler.pod import PodInfo
 from topowise import pods
@@ -32,6 +34,7 @@ _BY_TEXT = {
 # nothing is healthy. Neither List nor GetAllocatableResources has them.
 _UNHEALTHY = "devices that are not healthy count for its kubelet, and no report tells of them"
 _TWICE = "its kubelet has given a CPU to two pods, which no report can tell"
+_UNREPORTED = "there was no report of its node, and who decided had started after it was deleted"
 _SPREAD = "memory over several NUMA nodes is spread otherwise than predicted, and no report has come"
 _UNHEARD = "a pod has ended, and the watch has not come"
 # Also where a watch has to be begun again.
@@ -46,6 +49,8 @@ def of_refusal(world: World, seen: Scene) -> str:
     """Of a pod that its kubelet refused."""
     if seen.is_race("default/blind", world.weather.lag):
         return "another scheduler's pod was bound there at the same moment"
+    if seen.refusal.pod.metadata.uid in world.unreported:
+        return _UNREPORTED
     # What a restart takes away for a while are devices; CPUs and memory are those of its files.
     if asks_for_devices(seen.refusal) and seen.is_overtaken(world.weather.lag):
         return "its kubelet went down, and nobody could have told in time"
@@ -104,10 +109,27 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
     kubelet = world.fleet.nodes[name].kubelet
     if gives_twice(kubelet.model):
         return _TWICE
+    if refused is not None and refused.plugin == fit.PLUGIN and _counts_otherwise(world, info, name):
+        return "kube-scheduler counts what the pods of its node ask for together, and its kubelet what containers do"
     requeued = world.replica.requeuer._requeued.get(info.uid)
     if requeued is not None and requeued.not_before > asyncio.get_running_loop().time():
         return "it was requeued in vain, and is left alone for a while"
     return "" if kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
+
+
+def _counts_otherwise(world: World, info: PodInfo, name: str) -> bool:
+    """Whether the sums of the pods there leave no room, as kube-scheduler counts them, and those of their containers
+    do: a kubelet without the gate PodLevelResources goes by these."""
+    some, node = [*world.scheduler.pods_on(name), info], world.scheduler._cache.get(name)
+    allocatable = {} if node is None else node.allocatable
+
+    def fits(*, by_pod: bool) -> bool:
+        used: Counter[str] = Counter()
+        for one in some:
+            used.update(pods.needs(one.pod, pod_level_resources=by_pod).requests)
+        return all(amount <= allocatable.get(resource, 0) for resource, amount in used.items() if amount)
+
+    return fits(by_pod=False) and not fits(by_pod=True)
 
 
 def gives_twice(kubelet: Kubelet) -> bool:
@@ -200,14 +222,15 @@ def _fits_with_true_memory(
 def _looked(world: World, name: str) -> float:
     """When the node was looked at for the report that the service has."""
     state, reports = world.replica.service.ledger.node_state(name), list(world.fleet.nodes[name].reporter.reports)
-    there = {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in _reports(world)}
-    is_heard = state is None or state.report is None or state.report.version == there.get(name)
+    is_heard = state is None or state.report is None or state.report.version == reported(world).get(name)
     is_due = not reports or asyncio.get_running_loop().time() - reports[-1][1] > world.weather.lag + _HEARING_S
     return max((looked for looked, _ in (reports if is_heard or is_due else reports[:-1])), default=0.0)
 
 
-def _reports(world: World) -> Iterable[dict[str, Any]]:
-    return world.server.store.objects("noderesourcetopologies.topology.node.k8s.io")
+def reported(world: World) -> dict[str, str]:
+    """The nodes that have an object, with its version."""
+    objects = world.server.store.objects("noderesourcetopologies.topology.node.k8s.io")
+    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in objects}
 
 
 def by_group(tables: MemoryTables) -> dict[tuple[int, str], int]:

@@ -91,6 +91,9 @@ class World:
         self._timers: set[asyncio.Task[None]] = set()
         self._attempts: dict[str, list[Attempt]] = {}
         self._empty: list[EmulatedNode] = []
+        self.unreported: set[str] = set()
+        """Pods that were decided while their node had no object, by a service that has never seen it."""
+        self._deleted: dict[str, float] = {}
 
     async def play(self) -> None:
         """From the first node to the end."""
@@ -202,6 +205,7 @@ class World:
         name = self._random.choice(list(self.fleet.nodes))
         with contextlib.suppress(ApiError):
             await self.api.request("DELETE", f"{nrt.PATH}/{name}")
+            self._deleted[name] = asyncio.get_running_loop().time()
         await asyncio.sleep(self._random.uniform(0, 2))
         await self.fleet.nodes[name].reporter.check()
 
@@ -236,6 +240,9 @@ class World:
             moment = asyncio.get_running_loop().time()
             history = self.fleet.nodes[attempt.chosen].lifecycle.history
             history.append((moment, f"{attempt.namespace}/{attempt.name} decided"))
+            was_known = self._deleted.get(attempt.chosen, 0.0) > self.replica.began
+            if attempt.chosen not in causes.reported(self) and not was_known:
+                self.unreported.add(attempt.uid)
             return
         info = next((one for one in self.scheduler.pending if one.uid == attempt.uid), None)
         if info is not None:

@@ -368,6 +368,9 @@ async def test_while_only_a_device_plug_in_is_missing_the_rest_is_written_as_it_
     await publisher.publish(facts, frozenset({doubts.device("nic")}))
     assert marks(api) == {attributes.UNCONFIRMED: "device:nic"}
     assert free(api) == "1"
+    # The kubelet starts anew: the last object lacks these devices still.
+    await publisher.keep(PODS)
+    assert marks(api) == {attributes.UNCONFIRMED: "device:nic,pods"}
     await publisher.publish(facts)
     assert marks(api) == {}
 
