@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -88,6 +89,7 @@ class World:
         self.seed = seed
         self.weather = Weather.drawn(self._random, pods)
         self.tally = Tally(seeds=1)
+        self.defects = Defects()
         self._timers: set[asyncio.Task[None]] = set()
         self._attempts: dict[str, list[Attempt]] = {}
         self._empty: list[EmulatedNode] = []
@@ -300,12 +302,31 @@ class World:
 
 
 def play(seed: int, *, pods: int = 80) -> Tally:
-    """What came of one cluster."""
+    """What came of one cluster. Raises AssertionError for a defect that a daemon would have logged and gone on."""
     # Back-offs and the length of watches are drawn by modules that take no generator.
     random.seed(seed)
-    world = World(seed, pods=pods)
-    simulated_time.run(world.play())
+    world, was_disabled = World(seed, pods=pods), logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    logging.root.addHandler(world.defects)
+    try:
+        simulated_time.run(world.play())
+    finally:
+        logging.root.removeHandler(world.defects)
+        logging.disable(was_disabled)
+    assert not world.defects.found, f"seed {seed}: {world.defects.found[0]}"
     return world.tally
+
+
+class Defects(logging.Handler):
+    """Exceptions that nobody expected, by which one object or one answer is lost and not the daemon."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.found.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
 def _knows(node: HollowNode, info: PodInfo) -> bool:
