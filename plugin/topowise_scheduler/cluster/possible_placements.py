@@ -159,17 +159,15 @@ def _may_lie_in_groups(node: Kubelet, uncertain: Sequence[PodView], highest: Map
     policy = node.settings.topology.policy
     if node.memory is None or policy == "single-numa-node":
         return False
+    are_wide = any(_may_be_wide(node, pod, only_ends=pod.uid in highest) for pod in uncertain)
+    if not are_wide and policy != "best-effort":
+        return False
     base = node.fork()
     for pod in uncertain:
         base.remove(pod.uid)
     assert base.memory is not None
     tables = base.memory.tables
-    has_groups = any(cells.bit_count() > 1 for cells in tables.cells)
-    if not has_groups and tables.assignments.count(0) < 2:
-        return False
-    if policy == "best-effort" and has_groups:
-        return True
-    return any(_may_be_wide(node, pod, only_ends=pod.uid in highest) for pod in uncertain)
+    return any(cells.bit_count() > 1 for cells in tables.cells) or (are_wide and tables.assignments.count(0) > 1)
 
 
 def _may_be_wide(node: Kubelet, pod: PodView, *, only_ends: bool) -> bool:
