@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from topowise import __version__
+from topowise.attributes import doubts
 from topowise.errors import ApiError, SourceError
 from topowise.kube import credentials
 from topowise.kube.api import Api
@@ -185,11 +186,12 @@ class Exporter:
         self._has_recalled = True
 
     async def _publish(self, seen: Observation) -> None:
-        if self._observer.doubts:
-            # At once: a pod that comes now would be admitted before its devices are there again.
-            await self._publisher.keep(self._observer.doubts)
+        # At once: a pod that comes now would be admitted before its devices are there again.
+        reasons = self._observer.doubts
+        if doubts.of_devices_only(reasons):
+            await self._publisher.publish(seen, reasons)
         else:
-            await self._publisher.publish(seen)
+            await self._publisher.keep(reasons)
 
     def _failed(self, exc: ApiError) -> Pause:
         self._conditions.set(_NO_WRITE, str(exc))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from topowise import nrt, numatopology
+from topowise.attributes import doubts
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
@@ -41,6 +42,7 @@ _HIGH_NODES = "Leaving out NUMA nodes with ids beyond 63, to which no kubelet al
 _NO_NUMATOPOLOGY = "Cannot publish for Volcano, trying again"
 _OTHER_WRITER = "Somebody else writes the same object, ours is written once a minute at most: switch one of the two off"
 _NOT_TRUE_YET = "The kubelet does not know yet what it has, the last true object stays"
+_NO_DEVICES_YET = "Device plug-ins have not registered since the kubelet started, publishing all but their devices"
 _LARGE = "The object is too large for the API server, leaving out what it can do without"
 
 
@@ -81,12 +83,13 @@ class Publisher:
         self._size_limit = size.LIMIT
         self._published: Observation | None = None
         self._true: nrt.NodeResourceTopology | None = None
+        self._lacks: frozenset[str] = frozenset()
         self._is_recalled = False
         self.has_published = False
 
-    async def publish(self, seen: Observation) -> None:
-        """Writes the objects that say something new."""
-        if seen is self._published and self._is_settled():
+    async def publish(self, seen: Observation, reasons: frozenset[str] = frozenset()) -> None:
+        """Writes the objects that say something new; for these `reasons` it is not all of the truth yet."""
+        if not reasons and seen is self._published and self._is_settled():
             # The observer gives the same object for the same facts: there is nothing to build or to compare.
             self._metrics.last_publish.set_to_current_time()
             return
@@ -101,15 +104,19 @@ class Publisher:
             self._metrics.clamped.inc()
         self._metrics.pods.set(len(seen.allocations.pods))
         self._metrics.show_claims(held_by_node(seen.devices, seen.machine, seen.allocations.pods))
-        self._true = made.topology
-        self.show_doubts(frozenset())
-        outcome = await self._write_topology(made.topology)
+        self._true, self._lacks = made.topology, reasons
+        self.show_doubts(reasons)
+        wanted = topology.unconfirmed(made.topology, reasons) if reasons else made.topology
+        outcome = await self._write_topology(wanted)
         self._published = None
         if outcome == "written":
             self._metrics.show_accounts(made.accounts)
         if outcome != "held-back":
             self.has_published = True
             self._metrics.last_publish.set_to_current_time()
+        if reasons:
+            # Volcano's object has no word for doubts: the last true one stays.
+            return
         is_done = self._numatopology is None or await self._publish_for_volcano(
             self._numatopology, volcano.observed(self._node_name, seen, self._settings.exclude, owner)
         )
@@ -140,12 +147,15 @@ class Publisher:
         owner = await self._own_node()
         if self._is_orphan():
             return
-        await self._write_topology(topology.owned(topology.unconfirmed(self._true, reasons), owner))
+        await self._write_topology(topology.owned(topology.unconfirmed(self._true, reasons | self._lacks), owner))
 
     def show_doubts(self, reasons: frozenset[str]) -> None:
         """In metrics and the log."""
         self._metrics.show_doubts(reasons)
-        self._conditions.note(_NOT_TRUE_YET, (", ".join(sorted(reasons)),) if reasons else ())
+        what = (", ".join(sorted(reasons)),) if reasons else ()
+        is_of_devices = doubts.of_devices_only(reasons)
+        self._conditions.note(_NOT_TRUE_YET, () if is_of_devices else what)
+        self._conditions.note(_NO_DEVICES_YET, what if is_of_devices else ())
 
     def _is_orphan(self) -> bool:
         """Whether the object went with its Node: it comes back with the Node, and would be collected at once before."""

@@ -3,7 +3,8 @@
 A kubelet that has just started serves its socket before it knows anything: for seconds List is empty and nothing is
 allocatable, as if the managers were off and the node empty, and a device plug-in is unknown to it until it has
 registered again. All the while the state files and the last object have what was there. So from its start until its
-answers agree with these once, they are not published; each reason for that has its end.
+answers agree with these once, they are not published; each reason for that has its end. Where only device plug-ins are
+missing, all but these agrees.
 
 A start is seen by the socket, which a kubelet makes anew. One that has been up for longer than any of the waits is
 believed, also by an exporter that has just started itself.
@@ -110,7 +111,7 @@ class Kubelet:
         self._started = 0.0
         self._listed: tuple[tuple[PodAllocation, ...], float] = (), 0.0
         self._missing: dict[str, float] = {}
-        self._is_believed = False
+        self._is_believed = self._lists_are_true = False
         self.before = Before()
         """To be set from the last object by whoever starts."""
 
@@ -123,6 +124,9 @@ class Kubelet:
         if self._is_believed:
             return frozenset()
         reasons = why_not(said, self.before, now - self._started, now - self._listed[1])
+        if self._lists_are_true:
+            reasons = frozenset(reason for reason in reasons if doubts.of_devices_only([reason]))
+        self._lists_are_true = doubts.of_devices_only(reasons)
         self._is_believed = not reasons
         return reasons
 
@@ -152,5 +156,6 @@ class Kubelet:
             return
         # A clock that was set in between makes an old kubelet young at worst.
         age = max(0.0, self._wall() - status.st_mtime) if self._identity is None else 0.0
-        self._identity, self._started, self._is_believed = identity, now - age, False
+        self._identity, self._started = identity, now - age
+        self._is_believed = self._lists_are_true = False
         self._listed = self._listed[0], now

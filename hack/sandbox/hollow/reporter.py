@@ -21,6 +21,7 @@ from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubelet.pace import Seconds
 from sandbox.kubelet.podresources import PodResourcesServicer
 from topowise import nrt, numatopology
+from topowise.attributes import doubts
 from topowise.errors import ApiError, SourceError
 from topowise.kube import paths
 from topowise.kube.api import Api
@@ -97,8 +98,9 @@ class Reporter:
             self._writers.append(Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND))
         self._stale = asyncio.Event()
         self._is_writing = False
-        self._published: Observation | None = None
+        self._published: tuple[Observation, frozenset[str]] | None = None
         self._true: nrt.NodeResourceTopology | None = None
+        self._lacks: frozenset[str] = frozenset()
         self.written = 0
         self.reports: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         """When the node was looked at and when that was published, by the event loop's clock; newest last."""
@@ -154,7 +156,7 @@ class Reporter:
             await self._mark(lag)
             self.marks.append((now, loop.time()))
         else:
-            if seen != self._published:
+            if (seen, self._looker.doubts) != self._published:
                 await self._publish_seen(seen, lag)
             self.reports.append((now, loop.time()))
         self._is_writing = False
@@ -164,22 +166,26 @@ class Reporter:
         if self._true is None or not self._looker.doubts:
             return
         await asyncio.sleep(lag)
-        await self._write(self._writers[0], topology.unconfirmed(self._true, self._looker.doubts))
+        await self._write(self._writers[0], topology.unconfirmed(self._true, self._looker.doubts | self._lacks))
         self._published = None
 
     async def _publish_seen(self, seen: Observation, lag: float) -> None:
         made = topology.build(self._name, seen, self._reporting.published, Exclusions())
         if made.problems:
             log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(made.problems)))
-        self._true = made.topology
+        reasons = self._looker.doubts
+        self._true, self._lacks = made.topology, reasons
         objects: list[object] = [made.topology]
         if self._reporting.numatopology:
             for_volcano = volcano.observed(self._name, seen, Exclusions())
             objects.append(numatopology.stamped(for_volcano, int(time.time())))
+        if reasons:
+            # As the daemon does.
+            objects = [topology.unconfirmed(made.topology, reasons)]
         await asyncio.sleep(lag)
-        for writer, wanted in zip(self._writers, objects, strict=True):
+        for writer, wanted in zip(self._writers, objects, strict=False):
             await self._write(writer, wanted)
-        self._published = seen
+        self._published = seen, reasons
 
     async def _write(self, writer: Writer[Any], wanted: object) -> None:
         backoff = Backoff(0.1, 2.0)
@@ -204,7 +210,7 @@ class _Exporter(Observer):
     async def observe(self) -> Observation:
         """As the daemon does: what is not the truth is not published."""
         seen = await super().observe()
-        if self.doubts:
+        if not doubts.of_devices_only(self.doubts):
             raise SourceError("kubelet", f"not to be believed yet: {', '.join(sorted(self.doubts))}")
         return seen
 

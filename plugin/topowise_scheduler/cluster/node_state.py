@@ -29,6 +29,7 @@ from topowise_scheduler.cluster.bookings import (
 from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.possible_placements import (
     has_choice_of_devices,
+    has_wide_memory,
     holds_anything,
     holds_own,
     is_of_any_size,
@@ -272,8 +273,10 @@ class NodeState:
             self._is_overruled = True
         if self.kubelet is None or self.report is None:
             return
-        has_ended = ended_at is not None
-        if self.report.precision == "counts" and self._mark_counted(self.report, believes=has_ended):
+        # Memory over several NUMA nodes is given back to other ones than it was taken from; this was never taken.
+        is_undone = ended_at is None and has_wide_memory(self.kubelet, uid)
+        is_counted = self.report.precision == "counts"
+        if is_undone or (is_counted and self._mark_counted(self.report, believes=ended_at is not None)):
             self._rebuild(self.report)
             return
         # A pod that a counts report includes stays in its numbers until the next one, if nobody knows where it lies.
@@ -580,13 +583,17 @@ class NodeState:
 
     def _place_before_the_less_sure(self, booking: Booking) -> None:
         """The kubelet knows nothing of pods that are only expected, so they make room for one that is bound."""
-        assert self.kubelet is not None
+        assert self.kubelet is not None and self.report is not None
         lesser = [one for one in self.bookings.values() if one.state is not BookingState.ASSIGNED]
+        is_undone = any(has_wide_memory(self.kubelet, one.uid) for one in (booking, *lesser))
         for one in (booking, *lesser):
             self.kubelet.remove(one.uid)
             one.placed = False
             # Whatever is placed anew later, such as after a report, is placed in this order.
             self.bookings[one.uid] = self.bookings.pop(one.uid)
+        if is_undone:
+            self._rebuild(self.report)
+            return
         self._place(booking)
         self._place_the_rest()
 

@@ -83,6 +83,12 @@ def has_choice_of_devices(node: Kubelet, pod: PodView) -> bool:
     return any(not table.of_one_node and device_requests(pod, name) for name, table in node.devices.tables.items())
 
 
+def has_wide_memory(node: Kubelet, uid: str) -> bool:
+    """Whether an active pod has memory over several NUMA nodes."""
+    held = {} if node.memory is None else node.memory.held.get(uid, {})
+    return any(block.mask.bit_count() > 1 for blocks in held.values() for block in blocks)
+
+
 def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
     """What the pod gets of its own in all once it runs, in units of requests: milli-CPU, bytes, devices."""
     amounts: dict[str, int] = {"cpu": 1000 * pod.cpus} if node.cpu is not None and pod.cpus else {}
@@ -104,10 +110,13 @@ def possible_placements(
     """
     if not uncertain:
         return []
+    if _may_lie_in_groups(node, uncertain, highest):
+        return [_without_memory(_at_worst(node, uncertain))]
     wanted = [[part for part in _parts(node, pod) if part] for pod in uncertain]
     takes_the_lowest = (
         all(pod.uid in highest for pod in uncertain)
         and not node.settings.topology.prefer_most_allocated
+        and all(_had_its_wish(node, pod) for pod in uncertain)
         and all(parts == wanted[0] for parts in wanted[1:])
     )
     choices: list[list[tuple[int, _Part] | None]] = []
@@ -139,6 +148,55 @@ def position_of(node: Kubelet, placements: Mapping[str, Placement]) -> int:
     hints = {placement.numa for placement in placements.values() if placement.numa is not None}
     zones = {zone for hint in hints for zone in hint}
     return node.node_ids.index(zones.pop()) if len(zones) == 1 else len(node.node_ids) - 1
+
+
+def _may_lie_in_groups(node: Kubelet, uncertain: Sequence[PodView], highest: Mapping[str, int]) -> bool:
+    """Whether memory of these pods may lie over several NUMA nodes, or beside what does.
+
+    It may be other ones than predicted, and a container that is given some of both is refused ("violates NUMA node
+    allocation"), or finds nothing beside its hint.
+    """
+    policy = node.settings.topology.policy
+    if node.memory is None or policy == "single-numa-node":
+        return False
+    are_wide = any(_may_be_wide(node, pod, only_ends=pod.uid in highest) for pod in uncertain)
+    if not are_wide and policy != "best-effort":
+        return False
+    base = node.fork()
+    for pod in uncertain:
+        base.remove(pod.uid)
+    assert base.memory is not None
+    tables = base.memory.tables
+    return any(cells.bit_count() > 1 for cells in tables.cells) or (are_wide and tables.assignments.count(0) > 1)
+
+
+def _may_be_wide(node: Kubelet, pod: PodView, *, only_ends: bool) -> bool:
+    """Whether the pod's memory may lie over several NUMA nodes. By best-effort it also does if CPUs or devices do; but
+    one that had all it asked for on one has it on one still when others have ended (`only_ends`)."""
+    if has_wide_memory(node, pod.uid):
+        return True
+    amounts = [pod.memory] if node.settings.topology.scope == "pod" else [one.memory for one in pod.containers]
+    if any(_is_wide(_Part(0, one, {}), node) for one in amounts if one):
+        return True
+    if node.settings.topology.policy != "best-effort":
+        return False
+    return any(amounts) and not (only_ends and _had_its_wish(node, pod))
+
+
+def _had_its_wish(node: Kubelet, pod: PodView) -> bool:
+    """Whether the pod was given a hint that is preferred, as all are whom the other policies admit. Best-effort may
+    find such a one on a higher NUMA node later."""
+    if node.settings.topology.policy != "best-effort":
+        return True
+    return pod.uid in node.active and all(placement.preferred for placement in node.placements(pod.uid).values())
+
+
+def _without_memory(node: Kubelet) -> Kubelet:
+    """Nobody who asks for some finds any."""
+    assert node.memory is not None
+    for name, values in node.memory.tables.free.items():
+        node.memory.tables.free[name] = [0] * len(values)
+    return node
 
 
 def _at_worst(node: Kubelet, uncertain: Iterable[PodView]) -> Kubelet:

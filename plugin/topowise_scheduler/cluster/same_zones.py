@@ -32,7 +32,10 @@ def same_zones(node: Kubelet, placements: Mapping[str, Placement]) -> dict[str, 
         free_cpus &= ~cpus
         devices: dict[str, tuple[str, ...]] = {}
         for resource, ids in held.devices.items():
-            table = node.devices.tables[resource]
+            table = node.devices.tables.get(resource)
+            if table is None or not table.index.keys() >= set(ids):
+                # Its plug-in has gone, or has not come back yet.
+                return None
             chosen = _as_many(table.select(ids), table.near, free_devices[resource])
             if chosen is None:
                 return None

@@ -95,8 +95,9 @@ def _closes(reason: str, record: PodRecord) -> bool:
     needs = record.needs
     if needs is None or reason == OBJECT_DELETED:
         return False
-    asked = {name for one in needs.containers for name, amount in one.limits.items() if amount and name not in _NATIVE}
+    named = {name for one in needs.containers for name in one.limits if name not in _NATIVE}
     if reason.startswith(doubts.DEVICE):
-        return reason.removeprefix(doubts.DEVICE) in asked
+        # Without healthy ones a kubelet refuses even who asks for 0 of them.
+        return reason.removeprefix(doubts.DEVICE) in named
     # A kubelet may give such a pod CPUs, memory or devices of its own; it gives other pods nothing.
-    return needs.qos == "Guaranteed" or bool(asked)
+    return needs.qos == "Guaranteed" or any(one.limits.get(name) for one in needs.containers for name in named)

@@ -2,8 +2,9 @@
 
 The first names pods ("namespace/name") whose admission has not been seen to end: they may hold more than the object
 says. The second has the reasons for which the object is the last true one and not what the kubelet says now:
-"cpu-manager", "memory-manager", "pods", "device:example.com/nic". Both are absent when there is nothing to say, and a
-reader takes a word that it does not know for a reason like any other.
+"cpu-manager", "memory-manager", "pods", "device:example.com/nic"; with the last kind alone it is the present one, but
+for these devices. Both are absent when there is nothing to say, and a reader takes a word that it does not know for a
+reason like any other.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ _LONGEST: Final = 300
 def device(resource: str) -> str:
     """The reason that a device plug-in has not registered again: its devices are not allocatable yet."""
     return DEVICE + resource
+
+
+def of_devices_only(reasons: Iterable[str]) -> bool:
+    """Whether all that the kubelet says of CPUs, memory and pods is true."""
+    return all(reason.startswith(DEVICE) for reason in reasons)
 
 
 def write_pods(pods: Iterable[tuple[str, str]]) -> str:

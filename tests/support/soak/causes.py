@@ -6,16 +6,20 @@ The reasons are looked for in what truly happened: what the node, the API server
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from burst.checks import asks_for_devices
 from burst.evidence import Scene
+from sandbox.kubescheduler import fit
 from sandbox.kubescheduler.attempt import Refused
 from sandbox.kubescheduler.pod import PodInfo
 from topowise import pods
 from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet, Placement
+from topowise_scheduler.kubelet.memory_tables import MemoryTables
 
 if TYPE_CHECKING:
     from soak.world import World
@@ -30,16 +34,23 @@ _BY_TEXT = {
 # nothing is healthy. Neither List nor GetAllocatableResources has them.
 _UNHEALTHY = "devices that are not healthy count for its kubelet, and no report tells of them"
 _TWICE = "its kubelet has given a CPU to two pods, which no report can tell"
+_UNREPORTED = "there was no report of its node, and who decided had started after it was deleted"
+_SPREAD = "memory over several NUMA nodes is spread otherwise than predicted, and no report has come"
 _UNHEARD = "a pod has ended, and the watch has not come"
 # Also where a watch has to be begun again.
 _HEARING_S = 3.0
 _ENDED = ("Succeeded", "Failed")
+# In the history of a node.
+_WIDE = re.compile(r" admitted: .*\('[^']+', \(\d+, \d")
+_CHANGES = ("admitted:", "started", "ended")
 
 
 def of_refusal(world: World, seen: Scene) -> str:
     """Of a pod that its kubelet refused."""
     if seen.is_race("default/blind", world.weather.lag):
         return "another scheduler's pod was bound there at the same moment"
+    if seen.refusal.pod.metadata.uid in world.unreported:
+        return _UNREPORTED
     # What a restart takes away for a while are devices; CPUs and memory are those of its files.
     if asks_for_devices(seen.refusal) and seen.is_overtaken(world.weather.lag):
         return "its kubelet went down, and nobody could have told in time"
@@ -77,8 +88,10 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     if any(_places(node.kubelet.model.placements(uid)) != believed.get(uid) for uid in untold):
         return "a pod of which no report tells yet lies elsewhere than predicted"
     if any(_is_spread_otherwise(node.kubelet.model, state.kubelet, uid) for uid in untold):
-        return "memory over several NUMA nodes is spread otherwise than predicted, and no report has come"
+        return _SPREAD
     on_their_way = [one.pod for one in world.scheduler.pods_on(name) if one.uid in coming]
+    if _is_spread_since(world, info, name, on_their_way):
+        return _SPREAD
     if _init_memory_is_back(world, info, name, on_their_way):
         return "init containers have given memory back, and no report has come since"
     if not node.kubelet.would_admit_as_told(info.pod, on_their_way):
@@ -96,10 +109,27 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
     kubelet = world.fleet.nodes[name].kubelet
     if gives_twice(kubelet.model):
         return _TWICE
+    if refused is not None and refused.plugin == fit.PLUGIN and _counts_otherwise(world, info, name):
+        return "kube-scheduler counts what the pods of its node ask for together, and its kubelet what containers do"
     requeued = world.replica.requeuer._requeued.get(info.uid)
     if requeued is not None and requeued.not_before > asyncio.get_running_loop().time():
         return "it was requeued in vain, and is left alone for a while"
     return "" if kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
+
+
+def _counts_otherwise(world: World, info: PodInfo, name: str) -> bool:
+    """Whether the sums of the pods there leave no room, as kube-scheduler counts them, and those of their containers
+    do: a kubelet without the gate PodLevelResources goes by these."""
+    some, node = [*world.scheduler.pods_on(name), info], world.scheduler._cache.get(name)
+    allocatable = {} if node is None else node.allocatable
+
+    def fits(*, by_pod: bool) -> bool:
+        used: Counter[str] = Counter()
+        for one in some:
+            used.update(pods.needs(one.pod, pod_level_resources=by_pod).requests)
+        return all(amount <= allocatable.get(resource, 0) for resource, amount in used.items() if amount)
+
+    return fits(by_pod=False) and not fits(by_pod=True)
 
 
 def gives_twice(kubelet: Kubelet) -> bool:
@@ -140,9 +170,9 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
         return "a pod has ended, and the API server does not know"
     if _has_just_ended(world, node):
         return _UNHEARD
-    hollow, began = world.fleet.nodes[node], world.replica.began
-    looked = max((looked for looked, _ in hollow.reporter.reports), default=0.0)
-    if all(ended_unseen(name, hollow.lifecycle.history, looked, began) for name in gone):
+    history, began = world.fleet.nodes[node].lifecycle.history, world.replica.began
+    looked = _looked(world, node)
+    if all(ended_unseen(name, history, looked, began) for name in gone):
         return "an old report has pods that ended before the service started"
     return ""
 
@@ -156,19 +186,67 @@ def _has_just_ended(world: World, node: str) -> bool:
 def _init_memory_is_back(world: World, info: PodInfo, name: str, coming: Iterable[pods.Pod]) -> bool:
     """Whether the pod fits if memory is as free as it is, and not as at the last report, which names no init container
     that holds some."""
-    node, state = world.fleet.nodes[name], world.replica.service.ledger.node_state(name)
+    history, looked = world.fleet.nodes[name].lifecycle.history, _looked(world, name)
+    return gave_init_memory_back(history, looked) and _fits_with_true_memory(world, info, name, coming)
+
+
+def _is_spread_since(world: World, info: PodInfo, name: str, coming: Iterable[pods.Pod]) -> bool:
+    """Whether the pod fits if memory is spread as it is, since a pod with some over several NUMA nodes came or went:
+    what it gives back is on other nodes than what it took."""
+    history, looked = world.fleet.nodes[name].lifecycle.history, _looked(world, name)
+    return moved_memory(history, looked) and _fits_with_true_memory(world, info, name, coming, by_group)
+
+
+def _fits_with_true_memory(
+    world: World,
+    info: PodInfo,
+    name: str,
+    coming: Iterable[pods.Pod],
+    known: Callable[[MemoryTables], object] = lambda tables: None,
+) -> bool:
+    """Whether the service would let the pod in if it knew how much memory is free where; it is right about what is
+    `known` of it."""
+    truth, state = world.fleet.nodes[name].kubelet.model.fork(), world.replica.service.ledger.node_state(name)
     believed = None if state is None else state.without([info.uid])
-    looked = max((looked for looked, _ in node.reporter.reports), default=0.0)
-    truth = node.kubelet.model.fork()
     if believed is None or believed.memory is None or truth.memory is None:
-        return False
-    if not gave_init_memory_back(node.lifecycle.history, looked):
         return False
     for one in coming:
         truth.admit(one)
     tables = truth.memory.tables
+    if known(tables) != known(believed.memory.tables):
+        return False
     believed.memory.tables.correct(tables.free, tables.assignments, tables.cells)
     return believed.admit(info.pod).admitted
+
+
+def _looked(world: World, name: str) -> float:
+    """When the node was looked at for the report that the service has."""
+    state, reports = world.replica.service.ledger.node_state(name), list(world.fleet.nodes[name].reporter.reports)
+    is_heard = state is None or state.report is None or state.report.version == reported(world).get(name)
+    is_due = not reports or asyncio.get_running_loop().time() - reports[-1][1] > world.weather.lag + _HEARING_S
+    return max((looked for looked, _ in (reports if is_heard or is_due else reports[:-1])), default=0.0)
+
+
+def reported(world: World) -> dict[str, str]:
+    """The nodes that have an object, with its version."""
+    objects = world.server.store.objects("noderesourcetopologies.topology.node.k8s.io")
+    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in objects}
+
+
+def by_group(tables: MemoryTables) -> dict[tuple[int, str], int]:
+    """Free memory by group of NUMA nodes and type."""
+    found: dict[tuple[int, str], int] = {}
+    for name, values in tables.free.items():
+        for cells, value in zip(tables.cells, values, strict=True):
+            found[cells, name] = found.get((cells, name), 0) + value
+    return found
+
+
+def moved_memory(history: Iterable[tuple[float, str]], since: float) -> bool:
+    """Whether a pod with memory over several NUMA nodes has come or gone since then."""
+    history = list(history)
+    wide = {what.split()[0] for _, what in history if _WIDE.search(what)}
+    return any(what.split()[0] in wide and what.split()[1] in _CHANGES for at, what in history if at >= since)
 
 
 def gave_init_memory_back(history: Iterable[tuple[float, str]], since: float) -> bool:

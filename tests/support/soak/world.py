@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -88,9 +89,13 @@ class World:
         self.seed = seed
         self.weather = Weather.drawn(self._random, pods)
         self.tally = Tally(seeds=1)
+        self.defects = Defects()
         self._timers: set[asyncio.Task[None]] = set()
         self._attempts: dict[str, list[Attempt]] = {}
         self._empty: list[EmulatedNode] = []
+        self.unreported: set[str] = set()
+        """Pods that were decided while their node had no object, by a service that has never seen it."""
+        self._deleted: dict[str, float] = {}
 
     async def play(self) -> None:
         """From the first node to the end."""
@@ -202,6 +207,7 @@ class World:
         name = self._random.choice(list(self.fleet.nodes))
         with contextlib.suppress(ApiError):
             await self.api.request("DELETE", f"{nrt.PATH}/{name}")
+            self._deleted[name] = asyncio.get_running_loop().time()
         await asyncio.sleep(self._random.uniform(0, 2))
         await self.fleet.nodes[name].reporter.check()
 
@@ -236,6 +242,9 @@ class World:
             moment = asyncio.get_running_loop().time()
             history = self.fleet.nodes[attempt.chosen].lifecycle.history
             history.append((moment, f"{attempt.namespace}/{attempt.name} decided"))
+            was_known = self._deleted.get(attempt.chosen, 0.0) > self.replica.began
+            if attempt.chosen not in causes.reported(self) and not was_known:
+                self.unreported.add(attempt.uid)
             return
         info = next((one for one in self.scheduler.pending if one.uid == attempt.uid), None)
         if info is not None:
@@ -293,12 +302,31 @@ class World:
 
 
 def play(seed: int, *, pods: int = 80) -> Tally:
-    """What came of one cluster."""
+    """What came of one cluster. Raises AssertionError for a defect that a daemon would have logged and gone on."""
     # Back-offs and the length of watches are drawn by modules that take no generator.
     random.seed(seed)
-    world = World(seed, pods=pods)
-    simulated_time.run(world.play())
+    world, was_disabled = World(seed, pods=pods), logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    logging.root.addHandler(world.defects)
+    try:
+        simulated_time.run(world.play())
+    finally:
+        logging.root.removeHandler(world.defects)
+        logging.disable(was_disabled)
+    assert not world.defects.found, f"seed {seed}: {world.defects.found[0]}"
     return world.tally
+
+
+class Defects(logging.Handler):
+    """Exceptions that nobody expected, by which one object or one answer is lost and not the daemon."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.found.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
 def _knows(node: HollowNode, info: PodInfo) -> bool:

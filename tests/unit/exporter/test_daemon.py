@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from topowise.attributes import doubts
 from topowise.errors import ApiError, SourceError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.backoff import Backoff
@@ -39,6 +40,7 @@ class Stub:
         self._observe, self._write = observe, write
         self.problems: dict[str, str] = {}
         self.checks = self.expired = 0
+        self.wrote: tuple[str, frozenset[str]] | None = None
 
     async def check_drift(self) -> None:
         self.checks += 1
@@ -57,9 +59,13 @@ class Stub:
             raise self._observe
         return SEEN
 
-    async def publish(self, seen: object) -> None:
+    async def publish(self, seen: object, reasons: frozenset[str] = frozenset()) -> None:
+        self.wrote = "present", reasons
         if self._write:
             raise self._write
+
+    async def keep(self, reasons: frozenset[str]) -> None:
+        self.wrote = "last", reasons
 
 
 def exporter(stub: Any, metrics: Metrics | None = None, **settings: Any) -> Exporter:
@@ -78,6 +84,22 @@ async def test_a_server_that_wants_us_to_wait_long_does_not_make_us_look_dead(mo
     await asyncio.sleep(0.2)
     task.cancel()
     assert len(beats) > 3
+
+
+@pytest.mark.parametrize(
+    ("reasons", "written"),
+    [
+        ((), "present"),
+        ((doubts.device("nic"),), "present"),
+        ((doubts.device("nic"), doubts.PODS), "last"),
+        ((doubts.MEMORY_MANAGER,), "last"),
+    ],
+)
+async def test_the_last_object_stays_for_doubts_of_more_than_devices(reasons: tuple[str, ...], written: str) -> None:
+    stub = Stub()
+    stub.doubts = frozenset(reasons)
+    await exporter(stub).sync()
+    assert stub.wrote == (written, frozenset(reasons))
 
 
 def test_longer_timeouts_make_a_longer_round() -> None:

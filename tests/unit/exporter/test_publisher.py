@@ -359,6 +359,22 @@ async def test_the_last_true_object_stays_and_says_so() -> None:
     assert metrics.registry.get_sample_value("topowise_exporter_unconfirmed", {"reason": "pods"}) is None
 
 
+async def test_while_only_a_device_plug_in_is_missing_the_rest_is_written_as_it_is() -> None:
+    """A kubelet that starts anew gives memory to finished init containers again, and only it can tell."""
+    api = FakeApi()
+    publisher = make(api)
+    await publisher.publish(seen(1))
+    facts = seen(1, 2)
+    await publisher.publish(facts, frozenset({doubts.device("nic")}))
+    assert marks(api) == {attributes.UNCONFIRMED: "device:nic"}
+    assert free(api) == "1"
+    # The kubelet starts anew: the last object lacks these devices still.
+    await publisher.keep(PODS)
+    assert marks(api) == {attributes.UNCONFIRMED: "device:nic,pods"}
+    await publisher.publish(facts)
+    assert marks(api) == {}
+
+
 async def test_the_same_facts_after_doubts_are_written_without_the_mark() -> None:
     api = FakeApi()
     publisher = make(api)

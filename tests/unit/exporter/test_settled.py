@@ -151,6 +151,18 @@ def test_every_wait_ends(tmp_path: Path, clock: Clock) -> None:
     assert seen.index(0) == int(settled.MANAGERS_AT_MOST_S)
 
 
+def test_what_comes_while_only_a_device_plug_in_is_missing_is_seen_as_it_is(tmp_path: Path, clock: Clock) -> None:
+    """A pod that the kubelet refuses stays in its files for a while, and in no list."""
+    kubelet, socket = following(tmp_path, clock, up_for=2.0)
+    kubelet.before = Before(devices=(GPU,))
+    left = Answer(STATIC, READY, living=frozenset({"refused"}))
+    assert kubelet.doubts(left) == {doubts.PODS, doubts.device("gpu")}
+    assert kubelet.doubts(Answer(STATIC, READY)) == {doubts.device("gpu")}
+    assert kubelet.doubts(left) == {doubts.device("gpu")}
+    started(socket, 5001.0)
+    assert kubelet.doubts(left) == {doubts.PODS, doubts.device("gpu")}
+
+
 def test_a_resource_whose_plug_in_is_away_keeps_its_devices_for_five_minutes(tmp_path: Path, clock: Clock) -> None:
     kubelet, _ = following(tmp_path, clock, up_for=4000.0)
 

@@ -48,3 +48,22 @@ def test_a_cpu_that_two_have_or_that_is_free_as_well_was_given_twice() -> None:
     assert causes.gives_twice(node)
     node.cpu.release("a")
     assert not causes.gives_twice(node)
+
+
+def test_memory_moves_with_pods_that_have_some_over_several_numa_nodes() -> None:
+    wide = "default/w admitted: c numa=(0,) cpus=0 memory=[('memory', (0, 1), 5)] devices={}"
+    near = "default/n admitted: c numa=(0,) cpus=0 memory=[('memory', (0,), 5)] devices={'x.io/gpu': ('a', 'b')}"
+    history = [(1.0, wide), (2.0, near), (3.0, "default/n ended"), (4.0, "default/w decided"), (5.0, "default/w ended")]
+    assert causes.moved_memory(history, since=4.5)
+    assert causes.moved_memory(history[:1], since=0.0)
+    assert not causes.moved_memory(history[:4], since=1.5)
+
+
+def test_a_group_has_what_its_numa_nodes_have() -> None:
+    node = kubelet()
+    assert node.memory is not None
+    apart = causes.by_group(node.memory.tables)
+    node.memory.tables.take("memory", 0b11, 20)
+    together = causes.by_group(node.memory.tables)
+    assert set(together) == {(0b11, "memory")}
+    assert together[0b11, "memory"] == sum(apart.values()) - 20

@@ -58,6 +58,15 @@ def test_nor_has_one_that_lets_pods_onto_every_node(monkeypatch: pytest.MonkeyPa
     assert play(4, pods=24).refused[""] > 0
 
 
+def test_what_a_daemon_would_log_and_live_on_after_breaks_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: Ledger, report: object) -> None:
+        raise KeyError("gpu0")
+
+    monkeypatch.setattr(Ledger, "put_report", fails)
+    with pytest.raises(AssertionError, match="gpu0"):
+        play(4, pods=12)
+
+
 def test_an_hour_takes_no_time() -> None:
     async def hour() -> float:
         loop = asyncio.get_running_loop()

@@ -89,7 +89,8 @@ class TestPossiblePlacements:
         node = kubelet(topologyManagerPolicy="best-effort")
         one = view(node, "a", "2", "4Gi")
         assert node.admit_view(one).admitted
-        assert [free(possible)[1] for possible in possible_placements(node, [one])] == [[11, 16], [15, 12]]
+        highest = {one.uid: 1}
+        assert [free(possible)[1] for possible in possible_placements(node, [one], highest)] == [[11, 16], [15, 12]]
 
     def test_a_pod_of_the_shared_pool_holds_nothing(self) -> None:
         node = kubelet(memoryManagerPolicy="None", reservedMemory=None)

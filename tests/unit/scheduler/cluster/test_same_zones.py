@@ -46,8 +46,13 @@ def test_two_containers_do_not_get_the_same_cpus() -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"kind": "init"}, {"memory": (MemoryBlock("memory", (0, 1), GIB),)}, {"memory": (MemoryBlock("gold", (1,), 1),)}],
-    ids=["init container", "memory over two nodes", "memory that the node does not have"],
+    [
+        {"kind": "init"},
+        {"memory": (MemoryBlock("memory", (0, 1), GIB),)},
+        {"memory": (MemoryBlock("gold", (1,), 1),)},
+        {"devices": {"example.com/gone": ("d0",)}},
+    ],
+    ids=["init container", "memory over two nodes", "memory that the node does not have", "devices that are gone"],
 )
 def test_what_only_an_admission_can_tell_has_no_place(changed: dict[str, object]) -> None:
     assert same_zones(kubelet(), {"c": msgspec.structs.replace(HELD, **changed)}) is None
@@ -56,6 +61,7 @@ def test_what_only_an_admission_can_tell_has_no_place(changed: dict[str, object]
 def test_as_many_devices_near_the_same_numa_node_are_found_or_none() -> None:
     node = Kubelet(machine(), configuration())
     held = Placement("app", None, False, None, (), {GPU: ("gpu10",)})
+    assert same_zones(node, {"c": msgspec.structs.replace(held, devices={GPU: ("gone",)})}) is None
     for own, expected in (("a", "gpu10"), ("b", "gpu11")):
         found = same_zones(node, {"c": held})
         assert found is not None

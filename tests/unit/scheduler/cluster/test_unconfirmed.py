@@ -45,9 +45,11 @@ class TestAKubeletThatRestarts:
     def test_a_device_plugin_that_is_missing_keeps_away_who_asks_for_its_devices(self, service: Service) -> None:
         service.report(unconfirmed("2", "device:example.com/nic"))
         assert service.fits(pod("a", "2"), "n1") == ["n1"]
-        asks = pod("b", "2")
-        asks["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "2", "memory": "1Gi", "example.com/nic": "1"}
-        assert service.fits(asks, "n1") == []
+        for amount in "10":
+            asks = pod("b", "2")
+            limits = {"cpu": "2", "memory": "1Gi", "example.com/nic": amount}
+            asks["spec"]["containers"][0]["resources"]["limits"] = limits
+            assert service.fits(asks, "n1") == []
 
     def test_people_are_told_why(self, service: Service) -> None:
         service.report(unconfirmed("2", "pods"))

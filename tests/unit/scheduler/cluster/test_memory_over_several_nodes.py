@@ -1,0 +1,133 @@
+"""Memory that lies over several NUMA nodes shuts out whoever does not take exactly these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import GIB, Service, configuration, kubelet, machine, pod
+from topowise import pods
+from topowise_scheduler.cluster.possible_placements import holds_anything, position_of, possible_placements
+from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.pod import PodView
+
+_SIZES = ("64Mi", "1Gi", "3Gi", "9Gi", "14Gi", "20Gi", "40Gi")
+
+
+def needs(name: str, memory: str, cpu: str = "1") -> pods.Needs:
+    return pods.needs(pods.decode(msgspec.json.encode(pod(name, cpu, memory))))
+
+
+def view(node: Kubelet, name: str, rng: Random) -> PodView:
+    return node.view(f"uid-{name}", needs(name, rng.choice(_SIZES), str(rng.randint(1, 6))))
+
+
+def histories() -> Iterator[tuple[Random, Kubelet, Kubelet, PodView]]:
+    """A node on which a pod was admitted while another was there that is gone now, the same as somebody predicts it who
+    has the other gone first, and the pod."""
+    for seed in range(1500):
+        rng = Random(seed)
+        policy = rng.choice(("none", "best-effort", "best-effort", "restricted"))
+        node = Kubelet(machine(rng.choice((2, 3, 4))), configuration(topologyManagerPolicy=policy))
+        for number in range(rng.choice((0, 1, 2, 2, 3))):
+            node.admit_view(view(node, f"l{number}", rng))
+        here, away = node.fork(), node.fork()
+        gone, one = view(node, "gone", rng), view(node, "a", rng)
+        if not (here.admit_view(gone).admitted and here.admit_view(one).admitted and away.admit_view(one).admitted):
+            continue
+        here.remove(gone.uid)
+        yield rng, here, away, one
+
+
+def refused_after_yes(truth: Kubelet, states: list[Kubelet], rng: Random) -> tuple[int, int]:
+    """How many newcomers all these states take, and how many of them the node refuses."""
+    some = [view(truth, f"next{number}", rng) for number in range(12)]
+    taken = [one for one in some if all(state.fork().admit_view(one).admitted for state in states)]
+    return len(taken), sum(not truth.fork().admit_view(one).admitted for one in taken)
+
+
+@pytest.mark.parametrize("only_ends", [False, True])
+def test_nobody_is_let_onto_a_node_whose_groups_may_be_others(only_ends: bool) -> None:
+    tried = otherwise = admitted = wrong = 0
+    for rng, beside_another, alone, one in histories():
+        truth, predicted = (alone, beside_another) if only_ends else (beside_another, alone)
+        highest = {one.uid: position_of(predicted, predicted.placements(one.uid))} if only_ends else {}
+        assert truth.memory is not None
+        assert predicted.memory is not None
+        tried += 1
+        otherwise += truth.memory.held[one.uid] != predicted.memory.held[one.uid]
+        uncertain = [one] if holds_anything(predicted, one) else []
+        states = [predicted, *possible_placements(predicted, uncertain, highest)]
+        counts = refused_after_yes(truth, states, rng)
+        admitted, wrong = admitted + counts[0], wrong + counts[1]
+    assert tried > 300
+    assert otherwise > 100
+    assert admitted > 1000
+    assert wrong == 0
+
+
+def test_on_a_node_of_two_everybody_may_come_again_once_both_are_in_use() -> None:
+    node = kubelet(topologyManagerPolicy="best-effort")
+    one = node.view("uid-a", needs("a", "1Gi"))
+    newcomer = node.view("uid-n", needs("n", "1Gi"))
+    assert node.admit_view(one).admitted
+    assert not any(state.admit_view(newcomer).admitted for state in possible_placements(node, [one]))
+    # If no other came first it lies where it was predicted, or lower.
+    assert all(state.admit_view(newcomer).admitted for state in possible_placements(node, [one], {one.uid: 0}))
+    for name in "bc":
+        assert node.admit_view(node.view(f"uid-{name}", needs(name, "14Gi"))).admitted
+    assert all(state.admit_view(newcomer).admitted for state in possible_placements(node, [one]))
+
+
+@pytest.fixture
+def service() -> Service:
+    """Of a node with a pod over both NUMA nodes: the first has none left, the second 11 GiB."""
+    config = configuration(topologyManagerPolicy="best-effort")
+    node = Kubelet(machine(), config)
+    assert node.admit_view(node.view("uid-l", needs("l", "20Gi"))).admitted
+    made = exported(machine(), config, node, lambda uid: ("default", uid.removeprefix("uid-")))
+    known = Service()
+    known.put(pod("l", "1", "20Gi", node="n1", phase="Running"))
+    known.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+    assert free(known) == [0, 11]
+    return known
+
+
+def free(service: Service) -> list[int]:
+    state = service.ledger.node_state("n1")
+    assert state is not None
+    assert state.kubelet is not None
+    assert state.kubelet.memory is not None
+    return [amount // GIB for amount in state.kubelet.memory.tables.free["memory"]]
+
+
+def reserve(service: Service, name: str, memory: str) -> None:
+    record = service.put(pod(name, "1", memory))
+    assert record.needs is not None
+    service.ledger.reserve(record, record.needs, "n1")
+
+
+def test_what_never_came_leaves_the_memory_where_it_was(service: Service) -> None:
+    reserve(service, "a", "5Gi")
+    assert free(service) == [0, 6]
+    service.ledger.drop_pod("uid-a")
+    assert free(service) == [0, 11]
+
+
+def test_nor_does_it_move_when_one_that_is_bound_comes_before_it(service: Service) -> None:
+    reserve(service, "a", "5Gi")
+    service.put(pod("b", "1", "2Gi", node="n1"))
+    assert free(service) == [0, 4]
+    service.ledger.drop_pod("uid-a")
+    assert free(service) == [0, 9]
+
+
+def test_what_was_there_gives_back_as_its_kubelet_does(service: Service) -> None:
+    service.put(pod("a", "1", "5Gi", node="n1"))
+    assert free(service) == [0, 6]
+    service.ledger.drop_pod("uid-a")
+    assert free(service) == [5, 6]
