@@ -8,7 +8,7 @@ knows nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class EmulatedNode:
         self._config = config
         self._machine = _machine(scanned, plugins(scanned) if devices is None else tuple(devices))
         self._capacity_cpus = len(scanned.online)
+        self.before_end: Callable[[Kubelet], None] = lambda model: None
+        """Called before a pod ends, with the model of the kubelet."""
         self._begin()
 
     def _begin(self) -> None:
@@ -207,6 +209,7 @@ class EmulatedNode:
 
     def remove(self, uid: str) -> bool:
         """The pod has ended, and is not active any more; False if it was never admitted."""
+        self.before_end(self._kubelet)
         self._active.pop(uid, None)
         return self._kubelet.remove(uid)
 

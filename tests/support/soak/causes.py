@@ -39,6 +39,8 @@ _SPREAD = "memory over several NUMA nodes is spread otherwise than predicted, an
 _UNHEARD = "a pod has ended, and the watch has not come"
 # Also where a watch has to be begun again.
 _HEARING_S = 3.0
+# From kube-scheduler's question to its decision.
+_DECIDING_S = 0.1
 _ENDED = ("Succeeded", "Failed")
 # In the history of a node.
 _WIDE = re.compile(r" admitted: .*\('[^']+', \(\d+, \d")
@@ -56,6 +58,8 @@ def of_refusal(world: World, seen: Scene) -> str:
         return "its kubelet went down, and nobody could have told in time"
     if world.fleet.nodes[seen.refusal.node].kubelet.would_admit_as_told(seen.refusal.pod):
         return _UNHEALTHY
+    if _has_too_much_room(world, seen):
+        return "a pod has ended since, with which it would have been taken"
     return ""
 
 
@@ -161,6 +165,23 @@ def _places(placements: Mapping[str, Placement]) -> list[tuple[object, ...]]:
     return [(name, held.cpus, held.memory, dict(held.devices)) for name, held in placements.items()]
 
 
+def _has_too_much_room(world: World, seen: Scene) -> bool:
+    """Whether its kubelet would have taken the pod if another had not ended after the service could know of it: an init
+    container that finds room on another NUMA node ties those after it to that one."""
+    node, pod, heard = world.fleet.nodes[seen.refusal.node], seen.refusal.pod, world.weather.lag + _DECIDING_S
+    decided = seen.times().get(seen.pod, {}).get("decided", seen.refusal.at)
+    there = [one.pod for one in world.scheduler.pods_on(seen.refusal.node) if node.kubelet.runs(one.uid)]
+    before = [state for moment, state in world.before_ends[seen.refusal.node] if moment >= decided - heard]
+    return any(takes_beside(state, [one for one in there if one != pod], pod) for state in before)
+
+
+def takes_beside(before: Kubelet, there: Iterable[pods.Pod], pod: pods.Pod) -> bool:
+    """Whether a node in an earlier state takes those that have come since, and after them this pod."""
+    trial = before.fork()
+    come = [one for one in there if one.metadata.uid not in before.active]
+    return all(trial.admit(one).admitted for one in (*come, pod))
+
+
 def _not_told(world: World, node: str, gone: set[str]) -> str:
     """Of pods that the service still has on a node and that are not there."""
     there = {one["metadata"]["uid"]: one for one in world.server.store.objects("pods")}
@@ -172,7 +193,7 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
         return _UNHEARD
     history, began = world.fleet.nodes[node].lifecycle.history, world.replica.began
     looked = _looked(world, node)
-    if all(ended_unseen(name, history, looked, began) for name in gone):
+    if all(ended_unseen(world.names.get(name, name), history, looked, began) for name in gone):
         return "an old report has pods that ended before the service started"
     return ""
 

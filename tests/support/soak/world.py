@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -30,12 +32,14 @@ from soak.replica import InProcess, Replica
 from soak.tally import Tally
 from topowise import nrt, pods
 from topowise.errors import ApiError
+from topowise_scheduler.kubelet import Kubelet
 
 OURS, BLIND = "numa-scheduler", "default-scheduler"
 _POD = "/api/v1/namespaces/default/pods"
 _QUIET_S = 12.0
 _LONGEST_S = 3600.0
 _EVIDENCE = 3
+_ENDS = 32
 
 
 class Weather(msgspec.Struct, frozen=True):
@@ -96,6 +100,10 @@ class World:
         self.unreported: set[str] = set()
         """Pods that were decided while their node had no object, by a service that has never seen it."""
         self._deleted: dict[str, float] = {}
+        self.names: dict[str, str] = {}
+        """namespace/name of the pods that were decided, by uid: a report has only that of what init containers left."""
+        self.before_ends: dict[str, deque[tuple[float, Kubelet]]] = {}
+        """By node, what it was before its last pods ended, and when that was."""
 
     async def play(self) -> None:
         """From the first node to the end."""
@@ -120,6 +128,8 @@ class World:
         for number, place in enumerate(scenes.places(rng, self.weather.nodes)):
             name = f"n{number}"
             self.fleet.add(name, place.machine, place.config, devices=place.devices, reporting=_reporting(rng))
+            self.before_ends[name] = deque(maxlen=_ENDS)
+            self.fleet.nodes[name].kubelet.before_end = partial(self._keep, self.before_ends[name])
             self._empty.append(place.kubelet)
         await stack.enter_async_context(self.fleet)
         session = await stack.enter_async_context(aiohttp.ClientSession())
@@ -233,12 +243,16 @@ class World:
 
     # What is counted
 
+    def _keep(self, ends: deque[tuple[float, Kubelet]], model: Kubelet) -> None:
+        ends.append((asyncio.get_running_loop().time(), model.fork()))
+
     def _note_attempt(self, attempt: Attempt) -> None:
         self._attempts.setdefault(attempt.uid, []).append(attempt)
         if attempt.error:
             return
         if attempt.chosen is not None:
             self.tally.bound += 1
+            self.names[attempt.uid] = f"{attempt.namespace}/{attempt.name}"
             moment = asyncio.get_running_loop().time()
             history = self.fleet.nodes[attempt.chosen].lifecycle.history
             history.append((moment, f"{attempt.namespace}/{attempt.name} decided"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from scheduling import kubelet
+import msgspec
+
+from scheduling import kubelet, pod
 from soak import causes
+from topowise import pods
 
 HISTORY = [
     (1.0, "default/a assigned"),
@@ -67,3 +70,16 @@ def test_a_group_has_what_its_numa_nodes_have() -> None:
     together = causes.by_group(node.memory.tables)
     assert set(together) == {(0b11, "memory")}
     assert together[0b11, "memory"] == sum(apart.values()) - 20
+
+
+def test_a_pod_is_tried_beside_those_that_have_come_since_and_are_not_counted_twice() -> None:
+    before = kubelet()
+    first, second, wanted = (made(name) for name in ("first", "second", "wanted"))
+    assert before.admit(first).admitted
+    assert causes.takes_beside(before, [first], wanted)
+    assert not causes.takes_beside(before, [first, second], wanted)
+    assert list(before.active) == ["uid-first"]
+
+
+def made(name: str) -> pods.Pod:
+    return pods.decode(msgspec.json.encode(pod(name, "3")))
