@@ -126,8 +126,7 @@ class NodeState:
         before, held = last.held, report.held
         names = {*self._ended, *[("", one.record.uid) for one in self._ended.values()], *before.keys() - held.keys()}
         names.update([name for name, placements in held.items() if before.get(name) is not placements])
-        if self._finished and report.lists_ended:
-            names.update(self._finished.values(), [("", uid) for uid in self._finished])
+        names.update(self._left_by_finished(report))
         uids = {name for namespace, name in names if not namespace}
         unsure = [one for uid, one in self.bookings.items() if uid in uids or not one.is_settled]
         names.update([one.name for one in unsure])
@@ -289,15 +288,24 @@ class NodeState:
         lists of it from now on is free, however long it does. True if that changes the node's state."""
         self._finished[uid] = name
         report = self.report
-        if report is None or not report.lists_ended or name not in report.held or name in self._ended:
+        if report is None or name in self._ended or self._left_by_finished(report).isdisjoint((name, ("", uid))):
             return False
         self._rebuild(report)
         return True
 
+    def _left_by_finished(self, report: Report) -> set[PodName]:
+        """What the report lists of pods that have ended by their own status. By its uid alone it has one that List does
+        not have: the managers keep what was given to a pod until the next one is admitted."""
+        left: set[PodName] = {("", uid) for uid in self._finished if ("", uid) in report.held}
+        if report.lists_ended:
+            left.update([name for name in self._finished.values() if name in report.held])
+        return left
+
     def forget_finished(self, uid: str) -> None:
         """It was deleted; its kubelet lists it no longer."""
-        name, report = self._finished.pop(uid, None), self.report
-        if name is not None and report is not None and report.lists_ended and name in report.held:
+        report = self.report
+        left = set() if report is None else self._left_by_finished(report)
+        if not left.isdisjoint((self._finished.pop(uid, ("", "")), ("", uid))):
             self._is_overruled = True
 
     @property
@@ -470,8 +478,7 @@ class NodeState:
         known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
         # What a finished init container left to a pod is in the report by the pod's uid.
         gone = {*self._ended, *(("", ended.record.uid) for ended in self._ended.values())}
-        if self._finished and report.lists_ended:
-            gone.update(self._finished.values(), (("", uid) for uid in self._finished))
+        gone.update(self._left_by_finished(report))
         for booking in self._assigned(told):
             # A pod that its kubelet has not started yet is in the report by its uid alone.
             names = (booking.name, ("", booking.uid))

@@ -101,7 +101,7 @@ class World:
         """Pods that were decided while their node had no object, by a service that has never seen it."""
         self._deleted: dict[str, float] = {}
         self.names: dict[str, str] = {}
-        """namespace/name of the pods that were decided, by uid: a report has only that of what init containers left."""
+        """namespace/name of all pods, by uid: a report has nothing else of one that is being admitted."""
         self.before_ends: dict[str, deque[tuple[float, Kubelet]]] = {}
         """By node, what it was before its last pods ended, and when that was."""
 
@@ -182,7 +182,8 @@ class World:
             spec["priority"] = 100
         metadata = {"name": name, "namespace": "default", "annotations": annotations}
         document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        await self.api.request("POST", _POD, body=msgspec.json.encode(document))
+        made = pods.decode(await self.api.request("POST", _POD, body=msgspec.json.encode(document)))
+        self.names[made.metadata.uid] = f"default/{name}"
         if is_deleted and lifetime is not None:
             self._later(self._delete(f"{_POD}/{name}"), lifetime)
 
@@ -252,7 +253,6 @@ class World:
             return
         if attempt.chosen is not None:
             self.tally.bound += 1
-            self.names[attempt.uid] = f"{attempt.namespace}/{attempt.name}"
             moment = asyncio.get_running_loop().time()
             history = self.fleet.nodes[attempt.chosen].lifecycle.history
             history.append((moment, f"{attempt.namespace}/{attempt.name} decided"))

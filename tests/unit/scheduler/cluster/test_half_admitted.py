@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scheduling import Service, counts, exact, kubelet, pod
-from topowise import pods
+from topowise import nrt, pods
 from topowise_scheduler.kubelet import Kubelet, Placement
 
 TWO = {"cpu": "2", "memory": "1Gi"}
@@ -155,3 +155,33 @@ def kubelet_with(*documents: dict[str, Any]) -> Kubelet:
     for document in documents:
         assert node.admit(decoded(document)).admitted
     return node
+
+
+class TestWhatAnEndedPodLeaves:
+    """The managers' files have a pod until the next one is admitted, and List has not: a report names it by its uid, as
+    one that is being admitted. A service that has started since was never told of it but by its status."""
+
+    @pytest.fixture
+    def left(self) -> nrt.NodeResourceTopology:
+        node = kubelet()
+        assert node.admit(decoded(pod("a", "3"))).admitted
+        return exact(node, "1", name_of=lambda uid: ("", uid))
+
+    def test_it_is_free_if_the_status_comes_after_the_report(self, left: nrt.NodeResourceTopology) -> None:
+        service = Service()
+        service.report(left)
+        assert sum(service.free("n1")) == 4
+        service.put(pod("a", "3", node="n1", phase="Succeeded"), is_news=False)
+        assert sum(service.free("n1")) == 7
+
+    def test_so_it_is_if_the_status_comes_before(self, left: nrt.NodeResourceTopology) -> None:
+        service = Service()
+        service.put(pod("a", "3", node="n1", phase="Succeeded"), is_news=False)
+        service.report(left)
+        assert sum(service.free("n1")) == 7
+
+    def test_a_pod_that_is_being_admitted_holds_what_it_has(self, left: nrt.NodeResourceTopology) -> None:
+        service = Service()
+        service.put(pod("b", "1", node="n1", phase="Succeeded"), is_news=False)
+        service.report(left)
+        assert sum(service.free("n1")) == 4
