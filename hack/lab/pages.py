@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -40,6 +40,7 @@ def write(found: Results) -> None:
 def page(found: Results) -> str:
     series = [part for part in found.parts if part.name.startswith(_SERIES)]
     others = [part for part in found.parts if part not in series]
+    runs = _runs(found.parts)
     return Template(_WORDS.read_text()).substitute(
         day=found.day,
         commit=found.commit,
@@ -48,10 +49,11 @@ def page(found: Results) -> str:
         versions=_table(("what", "version"), found.versions.items()),
         machines=_table(("guest", "machine"), found.machines.items()),
         parts=_table(
-            ("part", "guests", "", "figures"),
-            ((part.name, part.on, _verdict(part), _figures(part)) for part in others),
+            ("part", "guests", "run", "", "figures"),
+            ((part.name, part.on, runs[part.at], _verdict(part), _figures(part)) for part in others),
         ),
-        series=_series(series),
+        runs=_table(("run", "day, commit and image"), ((number, at) for at, number in runs.items())),
+        series=_series(series, runs),
         problems=_problems(found.parts),
         not_run="\n".join(f"- {one}" for one in (*map(_unrun, found.not_run), *NEVER_RUN)),
     )
@@ -69,7 +71,12 @@ def _figures(part: Part) -> str:
     return "; ".join(f"{name}: {value}" for name, value in part.figures.items())
 
 
-def _series(series: Iterable[Part]) -> str:
+def _runs(parts: Iterable[Part]) -> dict[str, str]:
+    """Numbers of what parts were run with, the latest first."""
+    return {at: str(number) for number, at in enumerate(dict.fromkeys(part.at for part in reversed([*parts])), 1)}
+
+
+def _series(series: Iterable[Part], runs: Mapping[str, str]) -> str:
     """A column for each series that was run, and one for all of them together."""
     parts = list(series)
     if not parts:
@@ -78,6 +85,7 @@ def _series(series: Iterable[Part]) -> str:
     heads = ("", *(part.name.removeprefix(_SERIES) for part in parts), "all")
     rows = [
         ("guests", *(part.on for part in parts), ""),
+        ("run", *(runs[part.at] for part in parts), ""),
         *((name, *(str(part.figures.get(name, 0)) for part in parts), _all(name, parts)) for name in names),
         ("", *map(_verdict, parts), ""),
     ]

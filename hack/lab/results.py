@@ -17,7 +17,8 @@ HIT_RATE: Final = "hit rate, %"
 
 class Part(msgspec.Struct, frozen=True):
     """One part: whether all was as it should be, its figures by name, and what was not, in words. `key` is how it is
-    chosen, `on` are the guests."""
+    chosen, `on` are the guests, `at` the day, the commit and the image that it was run with: a page may have parts of
+    several runs."""
 
     name: str
     passed: bool
@@ -25,6 +26,7 @@ class Part(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
     key: str = ""
     on: str = ""
+    at: str = ""
 
 
 class Results(msgspec.Struct, frozen=True):

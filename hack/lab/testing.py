@@ -52,6 +52,7 @@ class Test:
                 name for name in EACH if name not in chosen and name.removeprefix("series ") not in self._series
             ),
         )
+        self._at = f"{self.results.day}, {self.results.commit}, {self.results.versions['image']}"
 
     def run(self) -> Results:
         for name, part in parts.BEFORE.items():
@@ -99,7 +100,7 @@ class Test:
         self._add(f"series {setting}", _guarded(f"Series: {setting}", run))
 
     def _add(self, key: str, found: Part) -> None:
-        part = msgspec.structs.replace(found, key=key, on=", ".join(self._lab.guests))
+        part = msgspec.structs.replace(found, key=key, on=", ".join(self._lab.guests), at=self._at)
         print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
         for problem in part.problems:
             print(f"lab:         {problem}", flush=True)

@@ -6,6 +6,7 @@ import ast
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from lab import instruments, kubelet, machine, pages, results
@@ -111,17 +112,20 @@ def _came_true(hits: int, misses: int) -> dict[str, results.Figure]:
 
 
 def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
+    first, second = "2030-01-01, abb, sha256:1", "2030-01-02, abc, sha256:2"
+    failed = Part("Series: restricted", False, {"pods": 3, **_came_true(2, 1)}, ("refused | after fits",), at=first)
     page = pages.page(
         found(
-            Part("A part", True, {"pods": 20}, on="dual"),
-            Part("Series: restricted", False, {"pods": 3, **_came_true(2, 1)}, ("refused | after fits",), on="dual"),
-            Part("Series: restricted", True, {"pods": 4, **_came_true(5, 0)}, on="quad"),
+            Part("A part", True, {"pods": 20}, on="dual", at=first),
+            msgspec.structs.replace(failed, on="dual"),
+            Part("Series: restricted", True, {"pods": 4, **_came_true(5, 0)}, on="quad", at=second),
         )
     )
     for text in (
         "2030-01-02",
-        "| A part | dual | passed | pods: 20 |",
-        "| guests | dual | quad |  |",
+        "| 1 | 2030-01-02, abc, sha256:2 |\n| 2 | 2030-01-01, abb, sha256:1 |",
+        "| A part | dual | 2 | passed | pods: 20 |",
+        "| guests | dual | quad |  |\n| run | 2 | 1 |  |",
         "| pods | 3 | 4 | 7 |",
         "| hit rate, % | 66.7 | 100.0 | 87.5 |",
         "refused \\| after fits",
