@@ -189,6 +189,7 @@ class Lab:
             for name, pod in list(self.pods.objects.items())
             if LABEL in pod["metadata"].get("labels", {})
             and not pod["metadata"].get("deletionTimestamp")
+            and not is_failed(pod)
             and (not node or pod["spec"].get("nodeName") == node)
         ]
 
@@ -197,6 +198,10 @@ class Lab:
         for name in names:
             self.api.delete(f"{PODS}/{name}", grace=1)
         self.pods.until(lambda pods: not pods.keys() & set(names), _OUTCOME_S)
+
+    def discard(self, name: str) -> None:
+        """A pod that holds nothing, be it refused or without a node: nothing has to wait until it is gone."""
+        self.api.delete(f"{PODS}/{name}", grace=1)
 
     def clear(self) -> None:
         """Without any pod of a series."""
@@ -238,10 +243,14 @@ def is_decided(pod: Json) -> bool:
     return "Initialized" in conditions or conditions.get("PodScheduled") == "False"
 
 
+def is_failed(pod: Json | None) -> bool:
+    return pod is not None and pod.get("status", {}).get("phase") == "Failed"
+
+
 def is_refused(pod: Json) -> bool:
     """By its kubelet, which names a reason. A pod that is deleted before it has run ends as Failed too, without one."""
     status: Json = pod.get("status", {})
-    return status.get("phase") == "Failed" and bool(status.get("reason"))
+    return is_failed(pod) and bool(status.get("reason"))
 
 
 def attribute(raw: Json, name: str) -> str:

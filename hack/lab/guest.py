@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import shlex
@@ -14,9 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from google.protobuf.json_format import MessageToDict
+
 from lab import api
 from lab.errors import LabError
 from lab.qemu import Ports
+from topowise.wire import podresources_pb2 as pb
 
 _OPTIONS: Final = {
     "StrictHostKeyChecking": "no",
@@ -28,6 +32,10 @@ _OPTIONS: Final = {
     "ServerAliveInterval": "15",
     "ControlMaster": "auto",
     "ControlPersist": "60",
+}
+_MESSAGES: Final[dict[str, Any]] = {
+    "list": pb.ListPodResourcesResponse,
+    "allocatable": pb.AllocatableResourcesResponse,
 }
 _BOOT_S: Final = 400.0
 _COMMAND_S: Final = 300.0
@@ -92,7 +100,7 @@ class Guest:
                 told = json.load(answer)
         except (OSError, ValueError) as exc:
             raise LabError(f"agent of guest {self.name}: {exc}") from exc
-        return Seen(told, told["now"] - (before + time.time()) / 2)
+        return Seen(_read(told), told["now"] - (before + time.time()) / 2)
 
     def relayed(self, url: str) -> str:
         """What an address of the guest's pods serves."""
@@ -103,3 +111,13 @@ class Guest:
         except OSError as exc:
             raise LabError(f"{url} in guest {self.name}: {exc}") from exc
         return text
+
+
+def _read(told: Mapping[str, Any]) -> dict[str, Any]:
+    """With what the agent passes on as it is on the wire."""
+    return {
+        name: MessageToDict(_MESSAGES[name].FromString(base64.b64decode(value)), preserving_proto_field_name=True)
+        if name in _MESSAGES
+        else value
+        for name, value in told.items()
+    }

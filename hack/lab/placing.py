@@ -13,14 +13,14 @@ import msgspec
 
 from lab import truth
 from lab.api import PODS, Json, wait
-from lab.cluster import Lab
+from lab.cluster import Lab, is_failed
 from lab.errors import LabError
 from lab.machine import Machine
 from lab.results import Part
 from lab.series import Series, bound_by_hand
 
-# Pods that stay on a node: enough that most places are taken, not so many that nothing fits any more.
-_STAY: Final = (2, 4, 6)
+# Pods that stay on a node: enough that many places are taken, not so many that most pods fit nowhere.
+_STAY: Final = (1, 2, 4)
 # Verdicts that are about the kubelet, which alone a kubelet can contradict.
 _JUDGED: Final = ("not now", "never")
 _MOST_PROBLEMS: Final = 40
@@ -84,8 +84,8 @@ class Placing:
         decided = self._lab.outcome(name)
         node = "" if decided is None else decided["spec"].get("nodeName", "")
         self._judge(pod, decided, said)
-        if not node or (decided or {})["status"].get("phase") == "Failed":
-            self._lab.delete([name])
+        if not node or is_failed(decided):
+            self._lab.discard(name)
         for other, verdict in said.items():
             is_judged = verdict["verdict"] in _JUDGED and is_offered(pod, self._lab.machines[other])
             if other != node and is_judged and self._random.random() < self._by_hand:
@@ -136,7 +136,10 @@ class Placing:
             self.tally.counts[SAME] += 1
         else:
             self.tally.wrong(OTHER, f"{name}: {status.get('reason')!r} and not {verdict['reason']!r} {_sizes(pod)}")
-        self._lab.delete([name])
+        if is_failed(decided):
+            self._lab.discard(name)
+        else:
+            self._lab.delete([name])
 
     def _make_room(self) -> None:
         for node in self._lab.guests:

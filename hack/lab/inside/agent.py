@@ -7,9 +7,11 @@ words of kernel and kubelet, not with what some code of ours makes of them.
 
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import sys
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -18,9 +20,6 @@ from typing import Any, Final
 
 sys.path.insert(1, "/opt/topowise/lib")
 import grpc
-from google.protobuf.json_format import MessageToDict
-
-from topowise.wire import podresources_pb2 as pb
 
 KUBELET: Final = Path("/var/lib/kubelet")
 FILES: Final = ("cpu_manager_state", "memory_manager_state", "device-plugins/kubelet_internal_checkpoint")
@@ -36,26 +35,36 @@ PATTERNS: Final = (
     "bus/pci/devices/*/numa_node",
 )
 SERVICE: Final = "/v1.PodResourcesLister/"
+METHODS: Final = {"list": "List", "allocatable": "GetAllocatableResources"}
 
 
-def podresources() -> dict[str, Any]:
-    """List and GetAllocatableResources."""
-    # The authority must be one that the kubelet's gRPC takes; of a unix socket it would be the path.
-    options = [("grpc.default_authority", "localhost")]
-    with grpc.insecure_channel(f"unix://{KUBELET}/pod-resources/kubelet.sock", options) as channel:
-        return {
-            "list": _call(channel, "List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse),
-            "allocatable": _call(
-                channel, "GetAllocatableResources", pb.AllocatableResourcesRequest(), pb.AllocatableResourcesResponse
-            ),
-        }
+class PodResources:
+    """List and GetAllocatableResources, as they are on the wire: to read them takes the host a tenth of the time. The
+    connection is kept, as to make one takes a guest longer than to ask; after a failure there is a new one at once,
+    since gRPC itself would wait ever longer for a kubelet that has restarted."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._channel = self._connected()
 
-def _call(channel: grpc.Channel, method: str, request: Any, reply: Any) -> Any:
-    call = channel.unary_unary(
-        SERVICE + method, request_serializer=type(request).SerializeToString, response_deserializer=reply.FromString
-    )
-    return MessageToDict(call(request, timeout=10), preserving_proto_field_name=True)
+    def _connected(self) -> grpc.Channel:
+        # The authority must be one that the kubelet's gRPC takes; of a unix socket it would be the path.
+        options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
+        return grpc.insecure_channel(f"unix://{KUBELET}/pod-resources/kubelet.sock", options)
+
+    def seen(self) -> dict[str, str]:
+        with self._lock:
+            try:
+                return {name: self._call(method) for name, method in METHODS.items()}
+            except grpc.RpcError:
+                self._channel.close()
+                self._channel = self._connected()
+                raise
+
+    def _call(self, method: str) -> str:
+        call: Any = self._channel.unary_unary(SERVICE + method)
+        # The request of either is an empty message.
+        return base64.b64encode(call(b"", timeout=10)).decode()
 
 
 def state_files() -> dict[str, Any]:
@@ -76,6 +85,9 @@ def machine() -> dict[str, Any]:
     return {str(path.relative_to(SYS)): path.read_text() for path in paths}
 
 
+PODS: Final = PodResources()
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urllib.parse.urlsplit(self.path)
@@ -85,7 +97,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 with urllib.request.urlopen(wanted, timeout=10) as answer:
                     self._answer(200, answer.read())
                 return
-            told = {"sys": machine()} if url.path == "/machine" else {"files": state_files(), **podresources()}
+            told = {"sys": machine()} if url.path == "/machine" else {"files": state_files(), **PODS.seen()}
             self._answer(200, json.dumps({"now": time.time(), **told}).encode())
         except Exception as exc:
             self._answer(503, repr(exc).encode())
