@@ -19,8 +19,8 @@ from lab.machine import Machine
 from lab.results import Part
 from lab.series import Series, bound_by_hand
 
-# Pods that stay on a node: enough that many places are taken, not so many that most pods fit nowhere.
-_STAY: Final = (1, 2, 4)
+# Pods that stay on a node: enough that most places are taken, not so many that nothing fits any more.
+_STAY: Final = (2, 4, 6)
 # Verdicts that are about the kubelet, which alone a kubelet can contradict.
 _JUDGED: Final = ("not now", "never")
 _MOST_PROBLEMS: Final = 40
@@ -142,10 +142,12 @@ class Placing:
             self._lab.delete([name])
 
     def _make_room(self) -> None:
+        """Of many pods at once: a kubelet takes seconds to end one, and no longer to end several. So nodes are filled
+        and emptied, and most pods fit somewhere."""
         for node in self._lab.guests:
             there = self._lab.live(node)
             if len(there) > self._random.choice(_STAY):
-                self._lab.delete(self._random.sample(there, self._random.randint(1, max(1, len(there) // 2))))
+                self._lab.delete(self._random.sample(there, self._random.randint(len(there) // 2, len(there))))
 
 
 def is_offered(pod: Json, machine: Machine) -> bool:
