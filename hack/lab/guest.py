@@ -100,7 +100,7 @@ class Guest:
                 told = json.load(answer)
         except (OSError, ValueError) as exc:
             raise LabError(f"agent of guest {self.name}: {exc}") from exc
-        return Seen(_read(told), told["now"] - (before + time.time()) / 2)
+        return Seen(read(told), told["now"] - (before + time.time()) / 2)
 
     def relayed(self, url: str) -> str:
         """What an address of the guest's pods serves."""
@@ -113,7 +113,7 @@ class Guest:
         return text
 
 
-def _read(told: Mapping[str, Any]) -> dict[str, Any]:
+def read(told: Mapping[str, Any]) -> dict[str, Any]:
     """With what the agent passes on as it is on the wire."""
     return {
         name: MessageToDict(_MESSAGES[name].FromString(base64.b64decode(value)), preserving_proto_field_name=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import ParseDict
 
-from lab import truth
+from lab import guest, truth
 from lab.truth import Agreement, Expected
+from topowise.wire import podresources_pb2 as pb
 
 MIB = 1 << 20
 SYS = {
@@ -89,6 +92,16 @@ def test_a_device_of_two_nodes_is_one_and_node_0_needs_no_id() -> None:
     }
     assert found.changed == 95.0
     assert found.listed[POD]["main"].cpus == {1, 2}
+
+
+def test_what_the_agent_passes_on_as_it_is_on_the_wire_is_the_same() -> None:
+    whole = told()
+    messages = {"list": pb.ListPodResourcesResponse(), "allocatable": pb.AllocatableResourcesResponse()}
+    wire = {
+        name: base64.b64encode(ParseDict(whole[name], message).SerializeToString()).decode()
+        for name, message in messages.items()
+    }
+    assert truth.read(guest.read({**whole, **wire})) == truth.read(whole)
 
 
 def test_containers_with_nothing_are_nobody_s() -> None:
