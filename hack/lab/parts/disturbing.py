@@ -174,7 +174,7 @@ def drain(lab: Lab) -> Part:
     lab.settle()
     start = time.monotonic()
     lab.kubectl("drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s")
-    # Evicted pods without a grace period are gone before their kubelet has heard of it: it is as full as the object then.
+    # Evicted pods without a grace period are gone before their kubelet has heard of it: it is as full as its object.
     is_empty = lab.reports.until(partial(_is_empty, name), _SETTLED_S)
     seconds = round(time.monotonic() - start, 1)
     problems = [] if is_empty else ["the object still has pods"]
