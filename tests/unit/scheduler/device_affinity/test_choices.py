@@ -20,7 +20,7 @@ NEAR = ((0,), (0,), (0,), (1,), (1,), (0, 1))
 def test_of_devices_near_two_numa_nodes_one_container_may_take_what_the_next_one_needs(
     scope: str, counts: tuple[int, ...], may_be_refused: bool
 ) -> None:
-    """A real kubelet has done both with the first of these pods (docs/lab.md)."""
+    """A real kubelet has refused a pod that asks for devices as the first of these does (docs/lab.md)."""
     numa = tuple(NumaNode(at, 1 << 30, (Core(at, (2 * at,)), Core(at, (2 * at + 1,))), {}, (10, 20)) for at in (0, 1))
     plugin = DevicePlugin(GPU, tuple(Device(f"gpu-{at}", near) for at, near in enumerate(NEAR)))
     config = KubeletConfiguration(topologyManagerPolicy="restricted", topologyManagerScope=scope)
