@@ -278,8 +278,9 @@ def gave_init_memory_back(history: Iterable[tuple[float, str]], since: float) ->
 
 
 def last_end(history: Iterable[tuple[float, str]]) -> float:
-    """When the API server was last told of a pod, or a pod ended."""
-    return max((moment for moment, what in history if what.endswith(" ended") or " is " in what), default=0.0)
+    """When the API server was last told of a pod, or a pod ended or was refused."""
+    ends = (moment for moment, what in history if what.endswith(" ended") or " is " in what or " REFUSED" in what)
+    return max(ends, default=0.0)
 
 
 def ended_unseen(name: str, history: Iterable[tuple[float, str]], looked: float, began: float) -> bool:

@@ -21,6 +21,7 @@ def test_an_end_is_the_last_that_was_heard_of() -> None:
     assert causes.last_end(HISTORY) == 9.0
     assert causes.last_end(HISTORY[:3]) == 3.0
     assert causes.last_end(HISTORY[:2]) == 0.0
+    assert causes.last_end([*HISTORY, (9.7, "default/b REFUSED: TopologyAffinityError")]) == 9.7
 
 
 def test_a_pod_is_unseen_that_ended_between_the_last_report_and_the_start_of_the_service() -> None:
