@@ -288,24 +288,25 @@ class NodeState:
         lists of it from now on is free, however long it does. True if that changes the node's state."""
         self._finished[uid] = name
         report = self.report
-        if report is None or name in self._ended or self._left_by_finished(report).isdisjoint((name, ("", uid))):
+        if report is None or name in self._ended or not _lists(report, uid, name):
             return False
         self._rebuild(report)
         return True
 
     def _left_by_finished(self, report: Report) -> set[PodName]:
-        """What the report lists of pods that have ended by their own status. By its uid alone it has one that List does
-        not have: the managers keep what was given to a pod until the next one is admitted."""
-        left: set[PodName] = {("", uid) for uid in self._finished if ("", uid) in report.held}
+        """What the report lists of pods that have ended by their own status."""
+        if not self._finished:
+            return set()
+        # There may be thousands of them, and never so many that are listed.
+        left = {name for name in report.held if not name[0] and name[1] in self._finished}
         if report.lists_ended:
             left.update([name for name in self._finished.values() if name in report.held])
         return left
 
     def forget_finished(self, uid: str) -> None:
         """It was deleted; its kubelet lists it no longer."""
-        report = self.report
-        left = set() if report is None else self._left_by_finished(report)
-        if not left.isdisjoint((self._finished.pop(uid, ("", "")), ("", uid))):
+        name, report = self._finished.pop(uid, None), self.report
+        if name is not None and report is not None and _lists(report, uid, name):
             self._is_overruled = True
 
     @property
@@ -645,3 +646,9 @@ class NodeState:
             return False
         gives_back = any(container.kind == "init" for container in booking.needs.containers)
         return gives_back and self.kubelet.start(booking.uid)
+
+
+def _lists(report: Report, uid: str, name: PodName) -> bool:
+    """Whether a report lists something of a pod that has ended by its own status. By its uid alone it has one that List
+    does not have: the managers keep what was given to a pod until the next one is admitted."""
+    return ("", uid) in report.held or (report.lists_ended and name in report.held)
