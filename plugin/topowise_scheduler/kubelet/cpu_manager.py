@@ -20,7 +20,7 @@ from topowise_scheduler.kubelet.hints import (
     ProviderHints,
     Refused,
 )
-from topowise_scheduler.kubelet.masks import by_size, mask_of, masks_in, members, reaching, subsets, supersets
+from topowise_scheduler.kubelet.masks import by_groups, by_size, mask_of, members, reaching, subsets, supersets
 from topowise_scheduler.kubelet.only import with_more
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
@@ -228,12 +228,9 @@ class CpuManager:
         nodes_per_socket = len(topology.numas) // topology.sockets_total if topology.sockets_total else 0
         if not nodes_per_socket:
             return 0
+        by_sockets = by_groups(topology.socket_masks, self.policy.node_count)
         sockets = -(-size // nodes_per_socket)
-        aligned = 0
-        for mask in masks_in(fits):
-            if topology.sockets_in(topology.cpus_in(mask)) == sockets:
-                aligned |= 1 << mask
-        return aligned
+        return fits & by_sockets[sockets] if sockets < len(by_sockets) else 0
 
     def _check_smt_alignment(self, count: int) -> None:
         """full-pcpus-only: whole cores, none of which has a reserved CPU (enforceSMTAlignment)."""

@@ -51,6 +51,9 @@ class CpuTopology:
         self.cpus_per_uncore = count // len(self.uncores) if self.uncores else 0
         self.numas_of = _contained(self.sockets, self.numas)
         self.sockets_of = _contained(self.numas, self.sockets)
+        self.socket_masks: tuple[Mask, ...] = tuple(
+            mask_of(numa.id for numa in self.numas_of[socket]) for socket in self.sockets
+        )
         self.uncores_of = _contained(self.numas, self.uncores)
         self.cores_of = _contained((*self.numas, *self.sockets), self.cores)
         self.capacity_by_size = _largest(self.numa_cpus)

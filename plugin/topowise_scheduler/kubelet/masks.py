@@ -102,6 +102,18 @@ def by_size(count: int) -> tuple[MaskSet, ...]:
     return tuple(sets)
 
 
+@lru_cache(maxsize=32)
+def by_groups(groups: tuple[Mask, ...], count: int) -> tuple[MaskSet, ...]:
+    """At index k the masks, for a machine of `count` nodes, that have nodes of k of the groups."""
+    everything = (1 << count) - 1
+    sets = [subsets(everything)]
+    for group in groups:
+        without = subsets(everything & ~group)
+        pairs = zip((*sets, 0), (0, *sets), strict=True)
+        sets = [same & without | fewer & ~without for same, fewer in pairs]
+    return tuple(sets)
+
+
 @lru_cache(maxsize=1024)
 def subsets(mask: Mask) -> MaskSet:
     """Every mask within `mask`, the empty one included."""

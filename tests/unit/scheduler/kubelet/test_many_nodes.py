@@ -23,7 +23,9 @@ from topowise_scheduler.kubelet import (
     cost,
     version_of,
 )
+from topowise_scheduler.kubelet.cpu_manager import CpuManager
 from topowise_scheduler.kubelet.hints import Hint, Hints
+from topowise_scheduler.kubelet.masks import masks_in
 
 GI = 1 << 30
 PodOf = Callable[..., pods.Pod]
@@ -247,3 +249,58 @@ def test_memory_that_is_reserved_stays_with_its_node(pod_of: PodOf) -> None:
     assert kubelet.node_ids == (0, 1, 2, 3, 4, 5, 6, 12)
     assert kubelet.memory is not None
     assert kubelet.memory.policy.allocatable["memory"] == (8 * GI, 0, 0, 0, 0, 0, 0, 7 * GI)
+
+
+def _sockets(*nodes: tuple[int, ...]) -> Machine:
+    """NUMA nodes of four CPUs each, with the sockets that these are dealt out to; () is a node without CPUs."""
+    numa = tuple(
+        NumaNode(node, 16 * GI, tuple(Core(mine[cpu % len(mine)], (4 * node + cpu,)) for cpu in range(4)))
+        if mine
+        else NumaNode(node, 16 * GI)
+        for node, mine in enumerate(nodes)
+    )
+    return Machine(numa=numa)
+
+
+def _aligned(machine: Machine) -> CpuManager:
+    config = _config("restricted", cpuManagerPolicyOptions={"align-by-socket": "true"}, reservedSystemCPUs="0")
+    manager = Kubelet(machine, config).cpu
+    assert manager is not None
+    return manager
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(_sockets((0,), (0,), (1,), (1,)), id="two sockets of two nodes"),
+        pytest.param(_sockets((0, 1), (0,), (1,), (1,), (), (2,)), id="a node on two sockets, and one without CPUs"),
+        pytest.param(_sockets((0,), (1,), (2,), (3,), (0,)), id="more sockets than nodes of one"),
+    ],
+)
+def test_a_mask_is_aligned_if_it_is_on_as_few_sockets_as_the_smallest(pod_of: PodOf, machine: Machine) -> None:
+    manager = _aligned(machine)
+    topology = manager.policy.topology
+    per_socket = len(topology.numas) // topology.sockets_total
+    for count in range(1, topology.cpus.bit_count()):
+        view = Kubelet(machine, _config("none")).view(
+            "p", pods.needs(pod_of("p", {"cpu": str(count), "memory": "1Gi"}))
+        )
+        hints = manager.hints(view, view.containers[0])["cpu"]
+        smallest = topology.smallest_mask(count)
+        for mask in masks_in(hints.fits):
+            # isHintSocketAligned, a mask at a time.
+            sockets = {
+                socket.id for numa in topology.numas if mask >> numa.id & 1 for socket in topology.sockets_of[numa]
+            }
+            aligned = bool(per_socket) and len(sockets) == -(-smallest // per_socket)
+            assert bool(hints.preferred >> mask & 1) == (aligned or mask.bit_count() == smallest)
+
+
+def test_alignment_by_socket_takes_milliseconds_on_16_nodes(pod_of: PodOf) -> None:
+    manager = _aligned(_sockets(*[(node // 4,) for node in range(16)]))
+    kubelet = Kubelet(_sockets((0,)), _config("none"))
+    started = time.process_time()
+    for count in range(1, 41):
+        view = kubelet.view("p", pods.needs(pod_of("p", {"cpu": str(count), "memory": "1Gi"})))
+        assert manager.hints(view, view.containers[0])["cpu"].preferred
+    assert time.process_time() - started < 2
