@@ -12,7 +12,7 @@ model; only a booking for which the model has no room is left out (`check`). Wha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
 from topowise import fingerprint, pods
@@ -262,6 +262,8 @@ class NodeState:
         self._raise_highest(booking)
         if ended_at is not None:
             self._doubt_those_after(booking, ended_at)
+        # Their kubelet will place them as if it had never been expected.
+        beside = self._expected_after(booking) if ended_at is None else []
         del self.bookings[uid]
         if booking.state is BookingState.ASSIGNED and ended_at is not None and self.report is not None:
             held = self.report.held.get(booking.name) if booking.whole else None
@@ -273,15 +275,27 @@ class NodeState:
         if self.kubelet is None or self.report is None:
             return
         # Memory over several NUMA nodes is given back to other ones than it was taken from; this was never taken.
-        is_undone = ended_at is None and has_wide_memory(self.kubelet, uid)
+        is_undone = ended_at is None and any(has_wide_memory(self.kubelet, one) for one in (uid, *beside))
         is_counted = self.report.precision == "counts"
         if is_undone or (is_counted and self._mark_counted(self.report, believes=ended_at is not None)):
             self._rebuild(self.report)
             return
         # A pod that a counts report includes stays in its numbers until the next one, if nobody knows where it lies.
         self.kubelet.remove(uid)
+        for one in beside:
+            self.kubelet.remove(one)
+            self.bookings[one].placed = False
         self._removals += 1
         self._place_the_rest()
+
+    def _expected_after(self, booking: Booking) -> list[str]:
+        """The pods, by uid, that are only expected and were placed beside one that holds something."""
+        if self.kubelet is None or not booking.placed or not holds_own(self.kubelet, self._view(booking)):
+            return []
+        later = dropwhile(lambda one: one is not booking, self.bookings.values())
+        return [
+            one.uid for one in later if one is not booking and one.placed and one.state is not BookingState.ASSIGNED
+        ]
 
     def finish(self, uid: str, name: PodName) -> bool:
         """A pod has ended by its own status, which its kubelet writes when nothing of it runs any more: what a report

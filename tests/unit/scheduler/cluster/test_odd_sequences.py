@@ -50,6 +50,19 @@ class TestWhatIsOnlyExpected:
         service.put(pod("y", "6", node="n1"))
         assert service.free("n1") == [2, 4]
 
+    def test_a_reservation_beside_one_that_came_to_nothing_lies_where_the_kubelet_puts_it(
+        self, service: Service
+    ) -> None:
+        service.report(counts("n1", ("8", "8"), included=()))
+        service.report(counts("n2", ("8", "8"), included=()))
+        for name in ("x", "y"):
+            record = service.put(pod(name, "6"))
+            assert record.needs is not None
+            service.ledger.reserve(record, record.needs, "n1")
+        assert service.free("n1") == [2, 2]
+        service.put(pod("x", "6", node="n2"))
+        assert service.free("n1") == [2, 8]
+
     def test_a_nomination_does_not_make_a_bound_pod_vanish(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
         service.put(pod("nominated", "8", priority=1, nominatedNodeName="n1"))
