@@ -80,16 +80,17 @@ def nodes(server: ApiServer, count: int) -> list[str]:
 
 
 async def usage_around(server: ApiServer, start: Start, directory: Path, count: int) -> tuple[Usage, Usage]:
-    """What a service holds after one pod of each kind, and after so many more."""
+    """What a service holds after as many pods as there are at the same time, and after so many more: what it once
+    needed for all of these its allocator keeps."""
     service = Service(server, directory)
     service.config["extender"]["maxBodyBytes"] = 16 << 20
     names = nodes(server, 6)
     daemon = await start("topowise_scheduler", "serve", config=service.config)
     await assert_eventually(service.is_ready, within=60)
     async with aiohttp.ClientSession() as session:
-        await _come_and_go(server, service, session, range(len(_KINDS)), names)
+        await _come_and_go(server, service, session, range(_AT_ONCE), names)
         before = usage(daemon.process.pid)
-        await _come_and_go(server, service, session, range(len(_KINDS), len(_KINDS) + count), names)
+        await _come_and_go(server, service, session, range(_AT_ONCE, _AT_ONCE + count), names)
         await asyncio.sleep(1)
         after = usage(daemon.process.pid)
     assert not daemon.lines("Traceback")
