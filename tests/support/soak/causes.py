@@ -37,6 +37,8 @@ _TWICE = "its kubelet has given a CPU to two pods, which no report can tell"
 _UNREPORTED = "there was no report of its node, and who decided had started after it was deleted"
 _SPREAD = "memory over several NUMA nodes is spread otherwise than predicted, and no report has come"
 _UNHEARD = "a pod has ended, and the watch has not come"
+_PREFERRED = "a device plugin has chosen devices that it prefers, and others were left for the next container"
+_GIVEN_AGAIN = "its kubelet has restarted and given memory to init containers again, and no report has come since"
 # Also where a watch has to be begun again.
 _HEARING_S = 3.0
 # From kube-scheduler's question to its decision.
@@ -60,6 +62,10 @@ def of_refusal(world: World, seen: Scene) -> str:
         return _UNHEALTHY
     if _has_too_much_room(world, seen):
         return "a pod has ended since, with which it would have been taken"
+    if takes_without_preferences(world.fleet.nodes[seen.refusal.node].kubelet.model, (), seen.refusal.pod):
+        return _PREFERRED
+    if _is_given_again(world, seen):
+        return _GIVEN_AGAIN
     return ""
 
 
@@ -102,6 +108,8 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
         return _UNHEALTHY
     if any(not node.kubelet.would_admit(one, on_their_way[:at]).admitted for at, one in enumerate(on_their_way)):
         return "a pod on its way there will be refused"
+    if not takes_without_preferences(node.kubelet.model, on_their_way, info.pod):
+        return _PREFERRED
     order = [one for uid in state.bookings for one in on_their_way if one.metadata.uid == uid]
     if not node.kubelet.would_admit(info.pod, order).admitted:
         return "pods on their way there may come in another order"
@@ -180,6 +188,33 @@ def takes_beside(before: Kubelet, there: Iterable[pods.Pod], pod: pods.Pod) -> b
     trial = before.fork()
     come = [one for one in there if one.metadata.uid not in before.active]
     return all(trial.admit(one).admitted for one in (*come, pod))
+
+
+def takes_without_preferences(truth: Kubelet, coming: Iterable[pods.Pod], pod: pods.Pod) -> bool:
+    """Whether a node takes the pod, after those on their way there, if device plugins give the first that are free."""
+    trial = truth.fork()
+    trial.devices.preferred = {}
+    for one in coming:
+        trial.admit(one)
+    return trial.admit(pod).admitted
+
+
+def _is_given_again(world: World, seen: Scene) -> bool:
+    """Whether its kubelet would have taken the pod had it not restarted since its exporter looked at it."""
+    restart = max((moment for moment, what in seen.history if what == "kubelet restarts"), default=0.0)
+    if restart < seen.looked_at:
+        return False
+    since = {what.split()[0] for moment, what in seen.history if moment > restart and " admitted: " in what}
+    node = world.fleet.nodes[seen.refusal.node].kubelet.model
+    return takes_once_started(node, [uid for uid in node.active if world.names.get(uid) not in since], seen.refusal.pod)
+
+
+def takes_once_started(node: Kubelet, before: Iterable[str], pod: pods.Pod) -> bool:
+    """Whether a node takes the pod if the init containers of those that were there before (uids) hold nothing."""
+    trial = node.fork()
+    for uid in before:
+        trial.start(uid)
+    return trial.admit(pod).admitted
 
 
 def _not_told(world: World, node: str, gone: set[str]) -> str:

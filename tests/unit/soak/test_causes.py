@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from scheduling import kubelet, pod
+from scheduling import kubelet, machine, pod
 from soak import causes
 from topowise import pods
+from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, KubeletConfiguration
+
+GPUS = "nvidia.com/gpu"
 
 HISTORY = [
     (1.0, "default/a assigned"),
@@ -80,6 +83,38 @@ def test_a_pod_is_tried_beside_those_that_have_come_since_and_are_not_counted_tw
     assert causes.takes_beside(before, [first], wanted)
     assert not causes.takes_beside(before, [first, second], wanted)
     assert list(before.active) == ["uid-first"]
+
+
+def test_a_choice_of_a_plugin_counts_only_where_another_would_have_let_the_pod_in() -> None:
+    # The first container gets the device near both NUMA nodes, if its plugin prefers it; the second needs two of one.
+    gpus = DevicePlugin(GPUS, (Device("a", (0,)), Device("b", (1,)), Device("c", (0, 1))), preferred=("c",))
+    config = {"topologyManagerPolicy": "restricted", "cpuManagerPolicy": "none", "memoryManagerPolicy": "None"}
+    node = Kubelet(msgspec.structs.replace(machine(), devices=(gpus,)), msgspec.convert(config, KubeletConfiguration))
+    wanted = pod("wanted")
+    wanted["spec"]["containers"] = [_asking("one", 1), _asking("two", 2)]
+    both = pods.decode(msgspec.json.encode(wanted))
+    assert not node.fork().admit(both).admitted
+    assert causes.takes_without_preferences(node, [], both)
+    wanted = pod("alone")
+    wanted["spec"]["containers"] = [_asking("one", 1)]
+    alone = pods.decode(msgspec.json.encode(wanted))
+    assert not causes.takes_without_preferences(node, [alone], both)
+
+
+def _asking(name: str, gpus: int) -> dict[str, object]:
+    return {"name": name, "resources": {"requests": {GPUS: str(gpus)}, "limits": {GPUS: str(gpus)}}}
+
+
+def test_init_containers_that_hold_memory_again_leave_it_once_started() -> None:
+    node = kubelet()
+    document = pod("before", "1", "1Gi")
+    amounts = {"cpu": "1", "memory": "6Gi"}
+    document["spec"]["initContainers"] = [{"name": "i", "resources": {"requests": amounts, "limits": amounts}}]
+    assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+    wanted = [pods.decode(msgspec.json.encode(pod(name, "1", "10Gi"))) for name in ("one", "two")]
+    assert node.admit(wanted[0]).admitted
+    assert causes.takes_once_started(node, ["uid-before"], wanted[1])
+    assert not causes.takes_once_started(node, [], wanted[1])
 
 
 def made(name: str) -> pods.Pod:
