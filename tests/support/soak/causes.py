@@ -93,6 +93,8 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
             return "a report has come since"
     if gives_twice(node.kubelet.model):
         return _TWICE
+    if any(node.kubelet.runs(uid) and uid not in node.kubelet.model.active for uid in state.bookings):
+        return "its kubelet is refusing another pod at this moment"
     untold = [uid for uid, booking in state.bookings.items() if not booking.reported and node.kubelet.runs(uid)]
     believed = {uid: _places(state.kubelet.placements(uid)) for uid in state.bookings if uid in state.kubelet.active}
     if any(_places(node.kubelet.model.placements(uid)) != believed.get(uid) for uid in untold):
