@@ -22,14 +22,20 @@ from topowise import nrt
 from topowise.errors import ParseError
 
 _READY_S: Final = 300.0
+# A kubelet that is stopped between the two writes of an allocation does not start again (policy_static.go,
+# validateState), until somebody removes the file.
+_DISAGREES: Final = "the expected machine state is different from the real one"
+_STARTING_S: Final = 120.0
 _SETTLED_S: Final = 90.0
 _OUTCOME_S: Final = 60.0
 _PREDICTIONS: Final = "topowise_scheduler_predictions_total"
-STATE_FILES: Final = ("cpu_manager_state", "memory_manager_state")
+MEMORY_STATE: Final = "memory_manager_state"
+STATE_FILES: Final = ("cpu_manager_state", MEMORY_STATE)
 
 
 class Lab:
-    """`changed` are the fields of KubeletConfiguration that a test has set, by guest."""
+    """`changed` are the fields of KubeletConfiguration that a test has set, by guest; `disagreements` counts kubelets
+    that their own memory_manager_state kept from starting, so that it was removed, as an operator has to."""
 
     def __init__(self, directory: Path, plan: Plan) -> None:
         self.directory, self.plan = directory, plan
@@ -44,6 +50,7 @@ class Lab:
         }
         self.changed: dict[str, Json] = {name: {} for name in self.guests}
         self.hardware: dict[str, dict[int, truth.Node]] = {}
+        self.disagreements = 0
 
     def watch(self) -> None:
         """From now on objects and pods are followed."""
@@ -87,14 +94,22 @@ class Lab:
         # A heartbeat of the one that was stopped would have devices that the new one has still to hear of.
         since = self.now(name)
         self.guests[name].run("systemctl start kubelet")
-        self.until_ready(name, since)
+        try:
+            self.until_ready(name, since, _STARTING_S)
+        except LabError:
+            if _DISAGREES not in self.guests[name].run("journalctl --unit kubelet --no-pager --lines 300"):
+                raise
+            self.disagreements += 1
+            self.guests[name].run(f"systemctl stop kubelet; rm -f /var/lib/kubelet/{MEMORY_STATE}")
+            self.guests[name].run("systemctl start kubelet")
+            self.until_ready(name, self.now(name))
 
     def now(self, name: str) -> str:
         """By the guest's clock, in the spelling of heartbeats. Those have whole seconds, so it is the next one's."""
         seconds = int(self.guests[name].run("date +%s")) + 1
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
-    def until_ready(self, name: str, since: str = "") -> None:
+    def until_ready(self, name: str, since: str = "", seconds: float = _READY_S) -> None:
         """Until the node is Ready by a heartbeat that is not older. Raises LabError."""
 
         def ready() -> bool:
@@ -106,7 +121,7 @@ class Lab:
                 for one in conditions
             )
 
-        wait(ready, _READY_S, f"node {name} is Ready", 0.5)
+        wait(ready, seconds, f"node {name} is Ready", 0.5)
 
     def until_devices(self, name: str) -> None:
         """Until every device plug-in of its machine has registered. Raises LabError."""

@@ -31,7 +31,7 @@ def kubelet_restart(lab: Lab) -> Part:
     for name in lab.guests:
         kept = _occupy(lab, name)
         lab.settle()
-        since, start = time.time(), time.monotonic()
+        since, start, disagreements = time.time(), time.monotonic(), lab.disagreements
 
         def restart(name: str = name) -> None:
             lab.restart_kubelet(name)
@@ -43,6 +43,7 @@ def kubelet_restart(lab: Lab) -> Part:
         figures |= {
             f"s until {name} is as before": round(time.monotonic() - start, 1),
             f"objects of {name} that lacked a pod": lacking,
+            "starts that its own memory_manager_state prevented": lab.disagreements - disagreements,
             **_of_load(load),
         }
         if lacking:
