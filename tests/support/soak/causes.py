@@ -281,8 +281,9 @@ def _looked(world: World, name: str) -> float:
     """When the node was looked at for the report that the service has."""
     state, reports = world.replica.service.ledger.node_state(name), list(world.fleet.nodes[name].reporter.reports)
     is_heard = state is None or state.report is None or state.report.version == reported(world).get(name)
-    is_due = not reports or asyncio.get_running_loop().time() - reports[-1][1] > world.weather.lag + _HEARING_S
-    return max((looked for looked, _ in (reports if is_heard or is_due else reports[:-1])), default=0.0)
+    # Of what was written in the last seconds nobody can tell how much has come.
+    come = asyncio.get_running_loop().time() - (0.0 if is_heard else world.weather.lag + _HEARING_S)
+    return max((looked for looked, written in reports if written <= come), default=0.0)
 
 
 def reported(world: World) -> dict[str, str]:
