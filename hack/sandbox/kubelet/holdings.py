@@ -27,10 +27,14 @@ class ContainerHoldings(msgspec.Struct, frozen=True):
 
 
 class PodHoldings(msgspec.Struct, frozen=True):
+    """`cpus` and `memory` are the pod's own, of which its containers have parts (gate PodLevelResourceManagers)."""
+
     uid: str
     namespace: str
     name: str
     containers: tuple[ContainerHoldings, ...] = ()
+    cpus: frozenset[int] = frozenset()
+    memory: tuple[Block, ...] = ()
 
 
 class NodeHoldings(msgspec.Struct, frozen=True):

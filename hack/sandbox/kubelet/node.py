@@ -34,6 +34,7 @@ from topowise_scheduler.kubelet import (
     NumaNode,
 )
 from topowise_scheduler.kubelet.masks import members
+from topowise_scheduler.kubelet.memory_manager import Blocks
 
 _UNKNOWN = NodeHoldings(frozenset(), (), frozenset(), {})
 
@@ -249,8 +250,19 @@ class EmulatedNode:
 
     def checkpoints(self) -> NodeHoldings:
         """What the files of the managers have: everybody that they know, the dead too."""
+        managers = self._managers
+        cpus = managers.cpu.bubbles if managers.cpu else {}
+        memory = managers.memory.bubbles if managers.memory else {}
         return self._shown(
-            PodHoldings(uid, "", "", self._held(uid, self._managers.kinds(uid))) for uid in self._managers.holders
+            PodHoldings(
+                uid,
+                "",
+                "",
+                self._held(uid, managers.kinds(uid)),
+                frozenset(members(cpus.get(uid, 0))),
+                self._blocks(memory.get(uid, ())),
+            )
+            for uid in managers.holders
         )
 
     def _shown(self, pods: Iterable[PodHoldings]) -> NodeHoldings:
@@ -282,11 +294,14 @@ class EmulatedNode:
                 name=name,
                 kind=kind,
                 cpus=frozenset(members(cpus.get(name, 0))),
-                memory=tuple(Block(one.type, self._kubelet.ids(one.mask), one.size) for one in memory.get(name, ())),
+                memory=self._blocks(memory.get(name, ())),
                 devices={resource: tables[resource].names(ids) for resource, ids in devices.get(name, {}).items()},
             )
             for name, kind in kinds.items()
         )
+
+    def _blocks(self, blocks: Blocks) -> tuple[Block, ...]:
+        return tuple(Block(one.type, self._kubelet.ids(one.mask), one.size) for one in blocks)
 
     def _allocatable_memory(self) -> tuple[Block, ...]:
         memory = self._kubelet.memory

@@ -9,6 +9,7 @@ from topowise import cpuset
 from topowise.errors import SourceError
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 from topowise_scheduler.kubelet.masks import mask_of
+from topowise_scheduler.kubelet.memory_manager import Block as Allocated
 
 Json = dict[str, Any]
 _Held = dict[str, dict[str, dict[str, Any]]]
@@ -33,6 +34,7 @@ def restored(kubelet: Kubelet, files: StateFiles, cpu_policy: str, memory_policy
     for uid, containers in held.items():
         kubelet.hold(uid, {}, {name: _placement(parts) for name, parts in containers.items()})
     _correct_tables(kubelet, (memory or {}).get("machineState") or {})
+    _hold_whole(kubelet, (cpu or {}).get("podEntries") or {}, (memory or {}).get("podEntries") or {})
     return frozenset(held)
 
 
@@ -53,6 +55,21 @@ def _placement(parts: dict[str, Any]) -> Placement:
 
 def _block(block: Json) -> MemoryBlock:
     return MemoryBlock(block["type"], tuple(block["numaAffinity"]), block["size"])
+
+
+def _hold_whole(kubelet: Kubelet, cpus: Json, memory: Json) -> None:
+    """What pods have as a whole (gate PodLevelResourceManagers), which they are not given once more."""
+    if kubelet.cpu is not None:
+        for uid, entry in cpus.items():
+            mine = kubelet.cpu.bubbles[uid] = mask_of(cpuset.parse(entry["cpuSet"]))
+            kubelet.cpu.default &= ~mine
+    if kubelet.memory is not None:
+        positions = {node: position for position, node in enumerate(kubelet.node_ids)}
+        for uid, entry in memory.items():
+            kubelet.memory.bubbles[uid] = tuple(
+                Allocated(one["type"], mask_of(positions[node] for node in one["numaAffinity"]), one["size"])
+                for one in entry["memoryBlocks"]
+            )
 
 
 def _correct_tables(kubelet: Kubelet, nodes: Json) -> None:

@@ -8,14 +8,14 @@ them. The device checkpoint is not rewritten when a pod goes, as in the real one
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from sandbox.kubelet.holdings import NodeHoldings
+from sandbox.kubelet.holdings import Block, NodeHoldings
 from topowise import cpuset, pods
 from topowise.errors import SourceError
 from topowise_exporter.kubelet import checksum, device_checkpoint
@@ -120,27 +120,27 @@ def _cpu_state(holdings: NodeHoldings, policy: str) -> Json:
         pod.uid: {one.name: cpuset.spell(one.cpus) for one in pod.containers if one.cpus} for pod in holdings.pods
     }
     state = {"policyName": policy, "defaultCpuSet": cpuset.spell(holdings.shared_cpus)}
-    return _with_entries(state, entries)
+    of_pods = {pod.uid: {"cpuSet": cpuset.spell(pod.cpus)} for pod in holdings.pods if pod.cpus}
+    return _with_entries(state, entries, of_pods)
 
 
 def _memory_state(holdings: NodeHoldings, policy: str) -> Json:
     entries = {
-        pod.uid: {
-            one.name: [
-                {"numaAffinity": list(block.numa), "type": block.type, "size": block.size} for block in one.memory
-            ]
-            for one in pod.containers
-            if one.memory
-        }
-        for pod in holdings.pods
+        pod.uid: {one.name: _blocks(one.memory) for one in pod.containers if one.memory} for pod in holdings.pods
     }
-    return _with_entries({"policyName": policy, "machineState": holdings.memory_tables}, entries)
+    of_pods = {pod.uid: {"memoryBlocks": _blocks(pod.memory)} for pod in holdings.pods if pod.memory}
+    return _with_entries({"policyName": policy, "machineState": holdings.memory_tables}, entries, of_pods)
 
 
-def _with_entries(state: Json, entries: dict[str, Json]) -> Json:
+def _blocks(blocks: Iterable[Block]) -> list[Json]:
+    return [{"numaAffinity": list(one.numa), "type": one.type, "size": one.size} for one in blocks]
+
+
+def _with_entries(state: Json, entries: dict[str, Json], of_pods: dict[str, Json]) -> Json:
     """Left out when there are none, as by Go's omitempty."""
     held = {uid: containers for uid, containers in entries.items() if containers}
-    return {**state, "entries": held} if held else state
+    parts = {"entries": held, "podEntries": of_pods}
+    return {**state, **{name: part for name, part in parts.items() if part}}
 
 
 def _device_state(holdings: NodeHoldings) -> Json:

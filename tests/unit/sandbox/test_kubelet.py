@@ -237,6 +237,27 @@ def test_memory_over_several_nodes_is_spread_after_a_restart_as_it_was_before(tm
     assert node.checkpoints().memory_tables == before
 
 
+def test_what_a_pod_has_as_a_whole_is_not_taken_once_more_after_a_restart(tmp_path: Path) -> None:
+    gates = {"topologyManagerScope": "pod", "featureGates": {"PodLevelResourceManagers": True}}
+    fields = {field: getattr(CONFIG, field) for field in CONFIG.__struct_fields__}
+    node = EmulatedNode(scanned(MACHINE), KubeletConfiguration(**fields | gates))
+    amounts = {"cpu": "2", "memory": "64Mi"}
+    level = {"requests": amounts, "limits": amounts}
+    spec = {"containers": [container("a", 1, mib=32), {"name": "b"}], "resources": level}
+    metadata = {"name": "p", "namespace": "default", "uid": "p"}
+    there = pods.decode(json.dumps({"metadata": metadata, "spec": spec}).encode())
+    assert node.admit(there).admitted
+    files, before = StateFiles(tmp_path), node.checkpoints()
+    checkpoint(node, files)
+    assert json.loads((tmp_path / "cpu_manager_state").read_bytes())["podEntries"] == {"p": {"cpuSet": "1-2"}}
+    node.restart(StateFiles(tmp_path))
+    assert node.checkpoints().pods == before.pods
+    assert admit_again(node, there).admitted
+    assert node.checkpoints().pods == before.pods
+    node.remove("p")
+    assert node.model.cpu is not None and node.model.cpu.available == 0b11111110
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"policyName":"static","defaultCpuSet":"0-7","checksum":1}'])
 def test_a_kubelet_does_not_start_with_a_damaged_checkpoint(node: EmulatedNode, tmp_path: Path, text: str) -> None:
     (tmp_path / "cpu_manager_state").write_text(text)
