@@ -29,10 +29,10 @@ from topowise_scheduler.cluster.bookings import (
 from topowise_scheduler.cluster.confirmation import Comparison
 from topowise_scheduler.cluster.possible_placements import (
     has_choice_of_devices,
-    has_wide_memory,
     holds_anything,
     holds_own,
     is_of_any_size,
+    is_undone_by_removal,
     own_amounts,
     position_of,
 )
@@ -68,6 +68,8 @@ class NodeState:
         self._revision = 0
         # Pods by uid that the numbers of a counts report are known to be of; where they lie may be known.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
+        # The NUMA nodes that the highest positions of the bookings are among.
+        self._node_ids: tuple[int, ...] = ()
         # What the present report says of a pod is not what is known of it: nothing follows from the next saying it too.
         self._is_overruled = False
 
@@ -274,10 +276,9 @@ class NodeState:
             self._is_overruled = True
         if self.kubelet is None or self.report is None:
             return
-        # Memory over several NUMA nodes is given back to other ones than it was taken from; this was never taken.
-        is_undone = ended_at is None and any(has_wide_memory(self.kubelet, one) for one in (uid, *beside))
+        is_undone = ended_at is not None or all(is_undone_by_removal(self.kubelet, one) for one in (uid, *beside))
         is_counted = self.report.precision == "counts"
-        if is_undone or (is_counted and self._mark_counted(self.report, believes=ended_at is not None)):
+        if not is_undone or (is_counted and self._mark_counted(self.report, believes=ended_at is not None)):
             self._rebuild(self.report)
             return
         # A pod that a counts report includes stays in its numbers until the next one, if nobody knows where it lies.
@@ -406,6 +407,13 @@ class NodeState:
             return {}
         return {one.uid: one.highest for one in self.bookings.values() if one.highest is not None and not one.was_there}
 
+    def _renumber(self, node_ids: tuple[int, ...]) -> None:
+        """Positions mean others where NUMA nodes have come or gone, such as one without anything but devices."""
+        if self._node_ids not in ((), node_ids):
+            for booking in self.bookings.values():
+                booking.highest = None if booking.highest is None else len(node_ids) - 1
+        self._node_ids = node_ids
+
     def _raise_highest(self, booking: Booking) -> None:
         """A pod that goes, or is known to lie somewhere, may have lain elsewhere when those after it were admitted:
         they may lie anywhere. As long as all of them are there, and alike, it is all the same which lies where."""
@@ -515,6 +523,7 @@ class NodeState:
             beside=bare,
             news=news and (news.names, [one.uid for one in told]),
         )
+        self._renumber(self.kubelet.node_ids)
         bare &= self.kubelet.active.keys()
         for uid in self._included.keys() - self.bookings.keys():
             self.kubelet.remove(uid)
@@ -607,13 +616,13 @@ class NodeState:
         """The kubelet knows nothing of pods that are only expected, so they make room for one that is bound."""
         assert self.kubelet is not None and self.report is not None
         lesser = [one for one in self.bookings.values() if one.state is not BookingState.ASSIGNED]
-        is_undone = any(has_wide_memory(self.kubelet, one.uid) for one in (booking, *lesser))
+        is_undone = all(is_undone_by_removal(self.kubelet, one.uid) for one in (booking, *lesser))
         for one in (booking, *lesser):
             self.kubelet.remove(one.uid)
             one.placed = False
             # Whatever is placed anew later, such as after a report, is placed in this order.
             self.bookings[one.uid] = self.bookings.pop(one.uid)
-        if is_undone:
+        if not is_undone:
             self._rebuild(self.report)
             return
         self._place(booking)
@@ -631,8 +640,8 @@ class NodeState:
         # A kubelet knows nothing of one that is no more than nominated.
         self._revision += booking.state is not BookingState.NOMINATED
         view = self._view(booking)
-        parts = self._parts(booking, view)
-        if parts:
+        parts = self._parts(booking)
+        if parts and not view.by_pod_level:
             # As a kubelet that goes on with an admission: what is allocated stays, the rest is found beside it.
             self.kubelet.hold(booking.uid, view.requests, parts)
         admission = self.kubelet.admit_view(view)
@@ -646,10 +655,10 @@ class NodeState:
             booking.highest = max(booking.highest or 0, position_of(self.kubelet, placements))
             self._start(booking)
 
-    def _parts(self, booking: Booking, view: PodView) -> Placements:
+    def _parts(self, booking: Booking) -> Placements:
         """What an exact report lists of a pod that it does not confirm, as its kubelet is still admitting it."""
         report = self.report
-        if report is None or booking.state is not BookingState.ASSIGNED or booking.resized or view.by_pod_level:
+        if report is None or booking.state is not BookingState.ASSIGNED or booking.resized:
             return {}
         listed = report.held.get(booking.name, {})
         return {} if confirmation.is_old(booking.name, listed, self._ended) else listed

@@ -11,7 +11,7 @@ from topowise import nrt, pods
 from topowise_scheduler import report
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.watch import reflectors
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets
 
 
@@ -27,7 +27,33 @@ def exact(node: Kubelet, version: str = "1", name: str = "n1") -> nrt.NodeResour
     )
 
 
+def of_zones(zones: int, version: str) -> nrt.NodeResourceTopology:
+    return of_hardware(machine(zones), Kubelet(machine(zones), configuration()), version)
+
+
+def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.NodeResourceTopology:
+    made = exported(hardware, configuration(), node, lambda uid: ("default", uid.removeprefix("uid-")))
+    return msgspec.structs.replace(
+        made, metadata=msgspec.structs.replace(made.metadata, name="n1", resourceVersion=version)
+    )
+
+
 class TestWhatIsOnlyExpected:
+    def test_pods_that_were_predicted_on_a_numa_node_that_is_gone_may_lie_on_all_others(self, service: Service) -> None:
+        service.report(of_zones(3, "1"))
+        for name in ("a", "b", "c"):
+            record = service.put(pod(name, "3"))
+            assert record.needs is not None
+            assert service.ledger.assume(record, record.needs, "n1") == ""
+            service.put(pod(name, "3", node="n1"))
+        service.report(of_zones(2, "2"))
+        assert service.free("n1") == [0, 1]
+        # Whichever of them is the one that the kubelet will refuse.
+        assert service.fits(pod("d", "1"), "n1") == []
+        service.ledger.drop_report("n1")
+        service.report(of_zones(1, "3"))
+        assert service.free("n1") == [0]
+
     def test_a_reservation_that_comes_to_nothing_has_not_moved_a_bound_pod(self, service: Service) -> None:
         service.report(counts("n1", ("8", "4"), included=()))
         service.report(counts("n2", ("8", "4"), included=()))
@@ -62,6 +88,30 @@ class TestWhatIsOnlyExpected:
         assert service.free("n1") == [2, 2]
         service.put(pod("x", "6", node="n2"))
         assert service.free("n1") == [2, 8]
+
+    def test_cpus_that_an_uneven_machine_gives_twice_are_not_free_when_the_second_does_not_come(
+        self, service: Service
+    ) -> None:
+        # A CPU a core in the mean: half of a core of two is taken for a whole one, and given with its other half.
+        cores = tuple(Core(0, threads) for threads in ((0,), (1,), (2, 4), (3, 5)))
+        hardware = Machine(numa=(NumaNode(0, 16 << 30, cores),))
+        node = Kubelet(hardware, configuration())
+        documents = [pod(name, "1", node="n1") for name in ("a", "b")]
+        for document in documents:
+            assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+        service.report(of_hardware(hardware, node))
+        for document in documents:
+            service.put(document)
+        node_state = service.ledger.node_state("n1")
+        assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.cpu is not None
+        free = node_state.kubelet.cpu.available
+        reserved = service.put(pod("c", "2"))
+        assert reserved.needs is not None
+        service.ledger.reserve(reserved, reserved.needs, "n1")
+        held = node_state.kubelet.cpu.held
+        assert held["uid-c"]["c"] & held["uid-b"]["c"]
+        service.ledger.unreserve("uid-c")
+        assert node_state.kubelet.cpu.available == free
 
     def test_a_nomination_does_not_make_a_bound_pod_vanish(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
