@@ -103,6 +103,7 @@ class Observer:
         self._matched: _Matched | None = None
         self._admissions = Admissions()
         self._leftovers = holders.Leftovers()
+        self._whole_pods = holders.WholePods()
         self._kubelet = Kubelet(settings.podresources_socket, clock)
         self._lists_claims = False
         self.problems: dict[str, str] = {}
@@ -141,6 +142,7 @@ class Observer:
         pods = await self._podresources.pods()
         read = self._read_machine()
         files = self._read_files(kubelet)
+        pods = self._whole_pods.of(pods, files.cpu, files.memory)
         found = self._admissions.sort(
             pods, files.readable, None if directories is None else directories | admitted, self._clock()
         )

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
+import msgspec
+
 from topowise.checkpoints import MemoryNode
 from topowise_exporter.kubelet.device_checkpoint import DeviceState
 from topowise_exporter.kubelet.model import Device, FreeMemory, MemoryBlock, PodAllocation
@@ -50,6 +52,57 @@ def unlisted_devices(
         if uid in live
     }
     return {uid: devices for uid, devices in held.items() if devices}
+
+
+class WholePods:
+    """Pods with what they hold as a whole, which List tells from 1.37 on and the state files (podEntries) from 1.36."""
+
+    def __init__(self) -> None:
+        self._last: tuple[tuple[PodAllocation, ...], CpuState | None, MemoryState | None] = ((), None, None)
+        self._found: tuple[PodAllocation, ...] = ()
+
+    def of(
+        self, pods: tuple[PodAllocation, ...], cpu: CpuState | None, memory: MemoryState | None
+    ) -> tuple[PodAllocation, ...]:
+        """The listed pods; the same object for the same ones."""
+        cpus, blocks = {} if cpu is None else cpu.pods, {} if memory is None else memory.pods
+        if not (cpus or blocks) or any(pod.own_cpus or pod.own_memory for pod in pods):
+            return pods
+        given = pods, cpu, memory
+        if not all(one is other for one, other in zip(given, self._last, strict=True)):
+            uids = _by_entry({*cpus, *blocks}, cpu, memory)
+            self._last, self._found = given, tuple([_whole(pod, uids, cpus, blocks) for pod in pods])
+        return self._found
+
+
+_Held = tuple[str, frozenset[int], tuple[MemoryBlock, ...]]
+
+
+def _by_entry(among: Iterable[str], cpu: CpuState | None, memory: MemoryState | None) -> dict[_Held, list[str]]:
+    """The uids whose container of this name holds this."""
+    found: dict[_Held, list[str]] = {}
+    for uid in sorted(among):
+        cpus = {} if cpu is None else cpu.holders.get(uid, {})
+        blocks = {} if memory is None else memory.holders.get(uid, {})
+        for name in {*cpus, *blocks}:
+            held = name, cpus.get(name, frozenset()), listed_blocks(blocks.get(name, ()))
+            found.setdefault(held, []).append(uid)
+    return found
+
+
+def _whole(
+    pod: PodAllocation,
+    uids: Mapping[_Held, list[str]],
+    cpus: Mapping[str, frozenset[int]],
+    blocks: Mapping[str, tuple[MemoryBlock, ...]],
+) -> PodAllocation:
+    held = next(((one.name, one.cpus, one.memory) for one in pod.containers if one.cpus or one.memory), None)
+    alike = None if held is None else uids.get(held)
+    if not alike:
+        return pod
+    # Of two that hold the same it is all the same which is which, but each has its own.
+    uid = alike.pop()
+    return msgspec.structs.replace(pod, own_cpus=cpus.get(uid, frozenset()), own_memory=blocks.get(uid, ()))
 
 
 class Leftovers:
@@ -169,7 +222,7 @@ class _Accounting:
 def _unexplained(state: MemoryState) -> list[MemoryBlock]:
     """Blocks that are in the tables and nobody's. The kubelet writes a container's blocks into the tables first and its
     entry a moment later, and takes both away in the other order (SetMachineState, SetMemoryBlocks)."""
-    if state.has_pod_level:
+    if state.pods:
         # Then the tables have the pod's total, and entries are shares of it.
         return []
     blocks = [block for held in state.holders.values() for mine in held.values() for block in mine]

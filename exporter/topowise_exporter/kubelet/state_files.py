@@ -39,25 +39,27 @@ BlockHolders = Mapping[str, Mapping[str, tuple[MemoryBlock, ...]]]
 
 
 class CpuState(msgspec.Struct, frozen=True):
-    """`shared` is the default cpuset: everything not given exclusively."""
+    """`shared` is the default cpuset: everything not given exclusively. `pods` is what pods have as a whole, by uid
+    (KEP-5526)."""
 
     shared: frozenset[int]
     holders: Holders
+    pods: Mapping[str, frozenset[int]] = {}
 
 
 class MemoryState(msgspec.Struct, frozen=True):
-    """By NUMA node id. `has_pod_level`: some pod has memory as a whole (KEP-5526)."""
+    """By NUMA node id; `pods` as in CpuState."""
 
     nodes: Mapping[int, checkpoints.MemoryNode]
     holders: BlockHolders
-    has_pod_level: bool = False
+    pods: Mapping[str, tuple[MemoryBlock, ...]] = {}
 
 
 def parse_cpu_state(text: bytes, source: str) -> CpuState | None:
     """None if the CPU manager is off. Raises SourceError."""
     state = _read(checkpoints.cpu_state, text, source)
     checksum.check_cpu_state(text, source)
-    return CpuState(state.shared, state.held) if state.policy == "static" else None
+    return CpuState(state.shared, state.held, state.pods) if state.policy == "static" else None
 
 
 def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
@@ -70,7 +72,8 @@ def parse_memory_state(text: bytes, source: str) -> MemoryState | None:
         uid: {name: tuple(map(_block, blocks)) for name, blocks in containers.items()}
         for uid, containers in state.held.items()
     }
-    return MemoryState(state.nodes, holders, bool(state.pods))
+    of_pods = {uid: tuple(map(_block, blocks)) for uid, blocks in state.pods.items()}
+    return MemoryState(state.nodes, holders, of_pods)
 
 
 def _read(parse: Callable[[bytes], Read], text: bytes, source: str) -> Read:

@@ -53,7 +53,12 @@ def kubelet_restart(lab: Lab) -> Part:
 
 
 def _of_load(load: Load) -> dict[str, Any]:
-    return {"pods meanwhile": load.sent, "of them bound": load.bound, "refused after fits": load.refused}
+    return {
+        "pods meanwhile": load.sent,
+        "of them bound": load.bound,
+        "refused after fits": load.refused,
+        "refused when admitted once more": load.readmitted,
+    }
 
 
 def _occupy(lab: Lab, node: str) -> list[str]:

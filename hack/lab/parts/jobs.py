@@ -43,7 +43,8 @@ def p5(lab: Lab) -> Part:
     while time.time() < start + _SECONDS:
         owner.step(time.time() - start)
         time.sleep(_STEP_S)
-    refused = refusals(lab, start)
+    refused, again = refusals(lab.pods.since(start))
+    refused += again
     figures: dict[str, Any] = {"s": round(_SECONDS), **owner.figures(), "refused": len(refused)}
     problems += [*refused, *owner.problems(), *lab.settle()]
     lab.clear()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from lab.api import PODS, Json
-from lab.cluster import Lab, is_refused
+from lab.cluster import Lab, is_decided, is_refused
 from lab.errors import LabError
 
 # Pods that stay, and how long one may take before the next is sent.
@@ -23,11 +23,14 @@ _AFTER: Final = 4
 
 
 class Load(NamedTuple):
-    """`problems` are refusals of kubelets, and what kept the thing itself from being done."""
+    """`problems` are refusals of kubelets, and what kept the thing itself from being done; `readmitted` pods had been
+    admitted, and were refused by a kubelet that has restarted: it admits all of its pods once more, and one whose
+    containers do not run finds no healthy device before the plug-in has registered."""
 
     sent: int
     bound: int
     refused: int
+    readmitted: int
     problems: list[str]
 
 
@@ -44,9 +47,9 @@ def under_load(lab: Lab, disturb: Callable[[], None], pods: Iterator[Json]) -> L
     for _ in range(_AFTER):
         _send(lab, pods, sent)
     seen = {name: pod for _, name, pod in lab.pods.since(start)}
-    refused = refusals(lab, start)
+    refused, again = refusals(lab.pods.since(start))
     bound = sum("nodeName" in seen[name]["spec"] for name in sent if name in seen)
-    return Load(len(sent), bound, len(refused), failed + refused)
+    return Load(len(sent), bound, len(refused), len(again), failed + refused)
 
 
 def _failure(disturb: Callable[[], None]) -> list[str]:
@@ -68,11 +71,16 @@ def _send(lab: Lab, pods: Iterator[Json], sent: list[str]) -> None:
     time.sleep(_PAUSE_S)
 
 
-def refusals(lab: Lab, since: float) -> list[str]:
-    """Pods that a kubelet has refused since then, in words."""
-    found = {}
-    for _, name, pod in lab.pods.since(since):
+def refusals(changes: Iterable[tuple[float, str, Json]]) -> tuple[list[str], list[str]]:
+    """Pods that a kubelet has refused, in words: those that it had not admitted before, and those that it had."""
+    admitted: set[str] = set()
+    found: dict[str, str] = {}
+    again: dict[str, str] = {}
+    for _, name, pod in changes:
         if is_refused(pod):
             where, status = pod["spec"].get("nodeName"), pod["status"]
-            found[name] = f"{name} on {where}: {status['reason']}: {status.get('message', '')[:160]}"
-    return list(found.values())
+            words = f"{name} on {where}: {status['reason']}: {status.get('message', '')[:160]}"
+            (again if name in admitted else found)[name] = words
+        elif pod["spec"].get("nodeName") and is_decided(pod):
+            admitted.add(name)
+    return list(found.values()), list(again.values())

@@ -641,15 +641,19 @@ class NodeState:
         self._revision += booking.state is not BookingState.NOMINATED
         view = self._view(booking)
         parts = self._parts(booking)
-        if parts and not view.by_pod_level:
+        if parts:
             # As a kubelet that goes on with an admission: what is allocated stays, the rest is found beside it.
             self.kubelet.hold(booking.uid, view.requests, parts)
-        admission = self.kubelet.admit_view(view)
-        placements, booking.placed = admission.placements, admission.admitted
+        if parts and view.by_pod_level:
+            # What it has as a whole was allocated at once, and is not free in the report.
+            placements, booking.placed = parts, True
+        else:
+            admission = self.kubelet.admit_view(view)
+            placements, booking.placed = admission.placements, admission.admitted
         if parts and not booking.placed:
             # Taken it is all the same.
             self.kubelet.hold(booking.uid, view.requests, parts)
-            placements, booking.placed = self.kubelet.placements(booking.uid), True
+            placements, booking.placed = parts, True
         booking.releases_before = self._removals
         if booking.placed:
             booking.highest = max(booking.highest or 0, position_of(self.kubelet, placements))

@@ -102,6 +102,8 @@ class World:
         self._deleted: dict[str, float] = {}
         self.names: dict[str, str] = {}
         """namespace/name of all pods, by uid: a report has nothing else of one that is being admitted."""
+        self.deletions: dict[str, float] = {}
+        """namespace/name of the pods that were deleted, and when."""
         self.before_ends: dict[str, deque[tuple[float, Kubelet]]] = {}
         """By node, what it was before its last pods ended, and when that was."""
 
@@ -232,6 +234,7 @@ class World:
     async def _delete(self, path: str) -> None:
         with contextlib.suppress(ApiError):
             await self.api.request("DELETE", path)
+        self.deletions[f"default/{path.rpartition('/')[2]}"] = asyncio.get_running_loop().time()
 
     def _later(self, work: Awaitable[None], seconds: float) -> None:
         async def waited() -> None:

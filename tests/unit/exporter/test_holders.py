@@ -117,6 +117,37 @@ def test_of_two_pods_that_hold_alike_only_the_listed_one_is_alive() -> None:
     assert both.free == {(0, "memory"): 0}
 
 
+WHOLE_CPU = b"""{"policyName":"static","defaultCpuSet":"0","entries":{"u":{"setup":"1","main":"1-2"},"v":{"main":"5"},
+ "w":{"main":"7"}},"podEntries":{"u":{"cpuSet":"1-4"},"v":{"cpuSet":"5-6"}},"checksum":0}"""
+WHOLE_MEMORY = b"""{"policyName":"Static","machineState":{},"entries":{
+ "u":{"main":[{"numaAffinity":[0],"type":"memory","size":4}]},"x":{"main":[{"numaAffinity":[1],"type":"memory","size":5}]},
+ "y":{"main":[{"numaAffinity":[1],"type":"memory","size":5}]}},"podEntries":{
+ "u":{"memoryBlocks":[{"numaAffinity":[0],"type":"memory","size":9}]},
+ "x":{"memoryBlocks":[{"numaAffinity":[1],"type":"memory","size":8}]},
+ "y":{"memoryBlocks":[{"numaAffinity":[1],"type":"memory","size":7}]}},"checksum":0}"""
+
+
+def test_what_pods_have_as_a_whole_is_in_the_files_where_list_does_not_tell_it() -> None:
+    cpu, memory = parse_cpu_state(WHOLE_CPU, "x"), parse_memory_state(WHOLE_MEMORY, "x")
+
+    def listed(name: str, *cpus: int, memory: tuple[MemoryBlock, ...] = ()) -> PodAllocation:
+        return PodAllocation("ns", name, (ContainerAllocation("main", frozenset(cpus), memory),))
+
+    block, alike = MemoryBlock("memory", (0,), 4), (MemoryBlock("memory", (1,), 5),)
+    pods = (listed("u", 1, 2, memory=(block,)), listed("v", 5), listed("w", 7))
+    pods += (listed("x", memory=alike), listed("y", memory=alike), PodAllocation("ns", "idle"))
+    whole = holders.WholePods()
+    found = whole.of(pods, cpu, memory)
+    assert [set(pod.own_cpus) for pod in found] == [{1, 2, 3, 4}, {5, 6}, set(), set(), set(), set()]
+    sizes = [[block.size for block in pod.own_memory] for pod in found]
+    assert (sizes[:3], sorted(sizes[3:5]), sizes[5]) == ([[9], [], []], [[7], [8]], [])
+    assert [pod.containers for pod in found] == [pod.containers for pod in pods]
+    assert whole.of(pods, cpu, memory) is found
+    # A kubelet that tells it itself is believed, and without such pods nothing is made anew.
+    assert whole.of(found, cpu, memory) is found
+    assert whole.of(pods, parse_cpu_state(CPU, "x"), None) is pods
+
+
 @pytest.mark.parametrize("parse", [parse_cpu_state, parse_memory_state])
 def test_a_damaged_file_is_named(parse: Any) -> None:
     with pytest.raises(SourceError, match="/state"):

@@ -8,6 +8,7 @@ from lab import earlier
 from lab.cluster import by_name, is_refused
 from lab.machine import read
 from lab.parts import jobs
+from lab.parts.loading import refusals
 from lab.placing import is_offered
 from lab.testing import came_true
 
@@ -47,6 +48,21 @@ def test_a_pod_that_was_deleted_before_it_ran_is_not_one_that_a_kubelet_has_refu
     assert is_refused({"status": {"phase": "Failed", "reason": "TopologyAffinityError"}})
     assert not is_refused({"status": {"phase": "Failed"}})
     assert not is_refused({"status": {"phase": "Pending", "reason": "x"}})
+
+
+def test_a_pod_that_its_kubelet_had_admitted_before_was_not_refused_after_fits() -> None:
+    refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no healthy devices"}
+    admitted = {"phase": "Pending", "conditions": [{"type": "Initialized", "status": "False"}]}
+    bound = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]}
+    changes = [
+        (float(at), name, {"spec": {"nodeName": "dual"}, "status": status})
+        for at, (name, status) in enumerate(
+            [("a", bound), ("b", bound), ("a", admitted), ("a", refused), ("b", refused)]
+        )
+    ]
+    new, again = refusals(changes)
+    assert new == ["b on dual: UnexpectedAdmissionError: no healthy devices"]
+    assert again == ["a on dual: UnexpectedAdmissionError: no healthy devices"]
 
 
 def test_a_kubelet_ignores_extended_resources_that_its_node_does_not_have() -> None:

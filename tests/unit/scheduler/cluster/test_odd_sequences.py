@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
@@ -303,6 +305,34 @@ class TestTime:
 
 
 class TestGates:
+    def test_a_pod_of_which_a_report_lists_the_containers_alone_has_its_room(self, service: Service) -> None:
+        """Pod-level resources of a kubelet that does not tell what pods have as a whole, by an exporter that does not
+        either."""
+        config = configuration(topologyManagerScope="pod", featureGates={"PodLevelResourceManagers": True})
+        amounts = {"cpu": "3", "memory": "12Gi"}
+        document = pod("a", "1", "1Gi", resources={"requests": amounts, "limits": amounts})
+        # Two CPUs and two gigabytes are its containers', the rest is kept for it.
+        document["spec"]["containers"].append({**document["spec"]["containers"][0], "name": "other"})
+        node = Kubelet(machine(), config)
+        assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+        made = exported(machine(), config, node, lambda uid: ("default", uid.removeprefix("uid-")))
+        listed = [
+            msgspec.structs.replace(one, value=msgspec.json.encode([pod[:3] for pod in json.loads(one.value)]).decode())
+            if one.name == "topowise.io/holdings"
+            else one
+            for one in made.attributes
+        ]
+        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion="2")
+        service.report(exact(Kubelet(machine(), config)))
+        service.put(document)
+        service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
+        service.report(msgspec.structs.replace(made, metadata=metadata, attributes=tuple(listed)))
+        node_state = service.ledger.node_state("n1")
+        assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.memory is not None
+        assert node_state.kubelet.active.keys() == {"uid-a"}
+        assert node_state.kubelet.memory.tables.free["memory"] == [3 << 30, 16 << 30]
+        assert service.free("n1") == [0, 4]
+
     def test_a_kubelet_without_pod_level_resources_sees_the_containers_only(self, service: Service) -> None:
         old = configuration(featureGates={"PodLevelResources": False})
         service.report(exported(machine(), old, Kubelet(machine(), old)))
