@@ -86,7 +86,7 @@ def _is_told_by_uid(report: Report, booking: Booking) -> bool:
     if left is None:
         return False
     pod, node = booking.record.view(report.empty), report.empty
-    if pod.by_pod_level or any(one.kind != "init" and _wants(one, node) for one in pod.containers):
+    if node.allocates_whole(pod) or any(one.kind != "init" and _wants(one, node) for one in pod.containers):
         return False
     # Memory is given back when they are done, and the free amounts of the report tell of it.
     return all(_has_all(left, one, node, with_memory=False) for one in pod.containers)
@@ -103,7 +103,7 @@ def is_whole(report: Report, booking: Booking) -> bool:
     if booking.name in report.admitting:
         return False
     pod = booking.record.view(node)
-    if pod.by_pod_level:
+    if node.allocates_whole(pod):
         own = held.get("")
         return (node.cpu is None or not pod.cpus or own is not None) and all(
             one.name in held for one in pod.containers if one.kind == "app" and _wants(one, node)

@@ -644,7 +644,7 @@ class NodeState:
         if parts:
             # As a kubelet that goes on with an admission: what is allocated stays, the rest is found beside it.
             self.kubelet.hold(booking.uid, view.requests, parts)
-        if parts and view.by_pod_level:
+        if parts and self.kubelet.allocates_whole(view):
             # What it has as a whole was allocated at once, and is not free in the report.
             placements, booking.placed = parts, True
         else:

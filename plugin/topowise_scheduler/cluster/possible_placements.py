@@ -87,7 +87,7 @@ def is_of_any_size(node: Kubelet, pod: PodView) -> bool:
     """Whether it is not known how many CPUs the pod gets, wherever it lies."""
     if node.cpu is None or len(pod.containers) < 2 or pod.containers[0].kind == "app":
         return False
-    return _most_cpus(node, pod) > _least_cpus(pod)
+    return _most_cpus(node, pod) > _least_cpus(node, pod)
 
 
 def has_choice_of_devices(node: Kubelet, pod: PodView) -> bool:
@@ -272,14 +272,14 @@ def _reusing(pod: PodView) -> Iterator[bool]:
 
 def _most_cpus(node: Kubelet, pod: PodView) -> int:
     """What the pod may have in all if as few CPUs as possible are used again."""
-    if pod.by_pod_level and node.settings.topology.scope == "pod":
+    if node.allocates_whole(pod):
         return pod.cpus
     return sum(one.cpus for one, reuses in zip(pod.containers, _reusing(pod), strict=True) if not reuses)
 
 
-def _least_cpus(pod: PodView) -> int:
+def _least_cpus(node: Kubelet, pod: PodView) -> int:
     """The same if as many as possible are."""
-    return pod.cpus if pod.by_pod_level else pods.peak((one.kind, one.cpus) for one in pod.containers)
+    return pod.cpus if node.allocates_whole(pod) else pods.peak((one.kind, one.cpus) for one in pod.containers)
 
 
 def _together(parts: Iterable[_Part], node: Kubelet, position: int) -> _Part:

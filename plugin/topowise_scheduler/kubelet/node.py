@@ -286,6 +286,11 @@ class Kubelet:
         if self.cpu is not None:
             self.cpu.recount()
 
+    def allocates_whole(self, pod: PodView) -> bool:
+        """Whether a pod is given CPUs and memory as a whole, of which its containers get parts (AllocatePod)."""
+        topology = self.settings.topology
+        return pod.by_pod_level and topology.scope == "pod" and topology.policy != "none"
+
     def has_bare(self, uid: str, seen: PodView) -> bool:
         """Whether the pod is active as it is seen now, and was given nothing but room in the sums of requests."""
         active = self.active.get(uid)

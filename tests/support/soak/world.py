@@ -232,9 +232,11 @@ class World:
         self.server.streams.end(lambda asked: True, abort=False)
 
     async def _delete(self, path: str) -> None:
+        name = f"default/{path.rpartition('/')[2]}"
+        self.deletions[name] = asyncio.get_running_loop().time()
         with contextlib.suppress(ApiError):
             await self.api.request("DELETE", path)
-        self.deletions[f"default/{path.rpartition('/')[2]}"] = asyncio.get_running_loop().time()
+        self.deletions[name] = asyncio.get_running_loop().time()
 
     def _later(self, work: Awaitable[None], seconds: float) -> None:
         async def waited() -> None:

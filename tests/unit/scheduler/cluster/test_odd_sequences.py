@@ -333,6 +333,21 @@ class TestGates:
         assert node_state.kubelet.memory.tables.free["memory"] == [3 << 30, 16 << 30]
         assert service.free("n1") == [0, 4]
 
+    def test_a_pod_with_resources_of_its_own_is_confirmed_by_its_containers_in_scope_container(
+        self, service: Service
+    ) -> None:
+        config = configuration(featureGates={"PodLevelResourceManagers": True})
+        amounts = {"cpu": "3", "memory": "12Gi"}
+        document = pod("a", "1", "1Gi", resources={"requests": amounts, "limits": amounts})
+        node = Kubelet(machine(), config)
+        assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+        service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
+        made = exported(machine(), config, node, lambda uid: ("default", uid.removeprefix("uid-")))
+        service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+        node_state = service.ledger.node_state("n1")
+        assert node_state is not None
+        assert node_state.bookings["uid-a"].reported
+
     def test_a_kubelet_without_pod_level_resources_sees_the_containers_only(self, service: Service) -> None:
         old = configuration(featureGates={"PodLevelResources": False})
         service.report(exported(machine(), old, Kubelet(machine(), old)))
