@@ -227,8 +227,8 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
     if any(uid in there and there[uid]["status"].get("phase", "") not in _ENDED for uid in gone):
         return "a pod has ended, and the API server does not know"
     unheard_since = asyncio.get_running_loop().time() - world.weather.lag - _HEARING_S
-    is_deleted = any(world.deletions.get(world.names.get(uid, ""), 0.0) > unheard_since for uid in gone)
-    if is_deleted or _has_just_ended(world, node):
+    deletions = [world.api.deletions.get(world.names.get(uid, "").rpartition("/")[2], 0.0) for uid in gone]
+    if max(deletions) > unheard_since or _has_just_ended(world, node):
         return _UNHEARD
     history, began = world.fleet.nodes[node].lifecycle.history, world.replica.began
     looked = _looked(world, node)

@@ -85,6 +85,23 @@ class ServiceApi(DirectApi):
         return answer
 
 
+class OthersApi(DirectApi):
+    """All others'. `deletions` has the pods by name that somebody deletes (kube-scheduler its victims), and when."""
+
+    def __init__(self, server: ApiServer, rng: Random) -> None:
+        super().__init__(server, "world", latency=lambda: rng.uniform(0.0005, 0.01))
+        self.deletions: dict[str, float] = {}
+
+    async def request(self, method: str, path: str, **how: Any) -> bytes:
+        is_deletion = method == "DELETE" and path.startswith(_POD)
+        if is_deletion:
+            self.deletions[path.rpartition("/")[2]] = asyncio.get_running_loop().time()
+        answer = await super().request(method, path, **how)
+        if is_deletion:
+            self.deletions[path.rpartition("/")[2]] = asyncio.get_running_loop().time()
+        return answer
+
+
 class World:
     """`play` fills the tally."""
 
@@ -102,8 +119,6 @@ class World:
         self._deleted: dict[str, float] = {}
         self.names: dict[str, str] = {}
         """namespace/name of all pods, by uid: a report has nothing else of one that is being admitted."""
-        self.deletions: dict[str, float] = {}
-        """namespace/name of the pods that were deleted, and when."""
         self.before_ends: dict[str, deque[tuple[float, Kubelet]]] = {}
         """By node, what it was before its last pods ended, and when that was."""
 
@@ -123,7 +138,7 @@ class World:
         rng = self._random
         self.server = ApiServer(window=100_000, new_uid=lambda: str(UUID(int=rng.getrandbits(128))))
         self.server.install_crds(CRD)
-        self.api = DirectApi(self.server, "world", latency=lambda: rng.uniform(0.0005, 0.01))
+        self.api = OthersApi(self.server, rng)
         slow = Pause((0.005, 0.05), (0.2, 1.0), 4) if self.weather.slow else Pause()
         pace = Pace(admission=(0.0, 0.1), start=(0.0, 2.0), stop=(0.02, 1.0), pause=slow)
         self.fleet = Fleet(self.api, pace=pace, refused=self._note_refusal, seed=self.seed)
@@ -232,11 +247,8 @@ class World:
         self.server.streams.end(lambda asked: True, abort=False)
 
     async def _delete(self, path: str) -> None:
-        name = f"default/{path.rpartition('/')[2]}"
-        self.deletions[name] = asyncio.get_running_loop().time()
         with contextlib.suppress(ApiError):
             await self.api.request("DELETE", path)
-        self.deletions[name] = asyncio.get_running_loop().time()
 
     def _later(self, work: Awaitable[None], seconds: float) -> None:
         async def waited() -> None:
