@@ -6,7 +6,7 @@ the containers; all clients share 100 requests a second. API: k8s.io/kubelet/pkg
 
 List and GetAllocatableResources are served by every kubelet from 1.28 on. What differs by version is in List: devices
 of resource claims (`lists_claims`), pods that have ended, which it names up to 1.33, and what pods hold as a whole,
-from 1.37 on (docs/development/kubelet-versions.md). Get is not needed.
+from 1.37 on (docs/development/kubelet-versions.md; holders.py takes it from the files of 1.36). Get is not needed.
 """
 
 from __future__ import annotations
