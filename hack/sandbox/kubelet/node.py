@@ -52,8 +52,8 @@ class EmulatedNode:
         self._config = config
         self._machine = _machine(scanned, plugins(scanned) if devices is None else tuple(devices))
         self._capacity_cpus = len(scanned.online)
-        self.before_end: Callable[[Kubelet], None] = lambda model: None
-        """Called before a pod ends, with the model of the kubelet."""
+        self.before_release: Callable[[Kubelet], None] = lambda model: None
+        """Called before a pod gives back what it holds, or its init containers do, with the model of the kubelet."""
         self._begin()
 
     def _begin(self) -> None:
@@ -176,6 +176,7 @@ class EmulatedNode:
 
     def start(self, uid: str) -> bool:
         """The pod's containers run, its init containers are done; False if the pod is not here."""
+        self.before_release(self._kubelet)
         started = self._kubelet.start(uid)
         memory, model = self._managers.memory, self._kubelet.memory
         if started and memory is not None and model is not None:
@@ -210,7 +211,7 @@ class EmulatedNode:
 
     def remove(self, uid: str) -> bool:
         """The pod has ended, and is not active any more; False if it was never admitted."""
-        self.before_end(self._kubelet)
+        self.before_release(self._kubelet)
         self._active.pop(uid, None)
         return self._kubelet.remove(uid)
 

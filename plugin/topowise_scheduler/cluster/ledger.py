@@ -560,6 +560,7 @@ class Ledger:
                 self._publish(name, node_state, better=False)
             if not node_state.remembers:
                 self._with_past.discard(name)
+                self._forget_if_empty(name, node_state)
             yield
         for name, uncertain in self.possible.counts():
             # It may have gone since the last step.

@@ -267,8 +267,9 @@ class NodeState:
         # Their kubelet will place them as if it had never been expected.
         beside = self._expected_after(booking) if ended_at is None else []
         del self.bookings[uid]
-        if booking.state is BookingState.ASSIGNED and ended_at is not None and self.report is not None:
-            held = self.report.held.get(booking.name) if booking.whole else None
+        if booking.state is BookingState.ASSIGNED and ended_at is not None:
+            # Without a report too: the next one may be of before.
+            held = self.report.held.get(booking.name) if self.report is not None and booking.whole else None
             self._ended[booking.name] = Ended(ended_at, booking.record, held)
             if self.kubelet is not None and holds_own(self.kubelet, self._view(booking)):
                 self._releases.append(ended_at)
@@ -327,7 +328,7 @@ class NodeState:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of the node."""
-        return self.report is None and not self.bookings and not self._finished
+        return self.report is None and not self.bookings and not self._finished and not self._ended
 
     def forget_past(self, now: float) -> bool:
         """Ended pods of long ago; True if the report still lists one of them, which now holds again what it held."""

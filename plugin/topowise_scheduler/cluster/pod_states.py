@@ -141,7 +141,8 @@ class PodStates:
 
     def note_listed(self, uids: Collection[str], now: float) -> None:
         """These are all the pods. One that is assumed and not among them was deleted, if no event names it soon."""
-        self._unlisted = {uid: now for uid in self._assumed if uid not in uids}
+        # Since the first of several lists: the next one would begin the time anew for ever.
+        self._unlisted = {uid: self._unlisted.get(uid, now) for uid in self._assumed if uid not in uids}
 
     def note_event(self, uid: str) -> None:
         """An event names the pod: it is there, whatever a list lacked."""

@@ -6,6 +6,7 @@ The reasons are looked for in what truly happened: what the node, the API server
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +38,7 @@ _TWICE = "its kubelet has given a CPU to two pods, which no report can tell"
 _UNREPORTED = "there was no report of its node, and who decided had started after it was deleted"
 _SPREAD = "memory over several NUMA nodes is spread otherwise than predicted, and no report has come"
 _UNHEARD = "a pod has ended, and the watch has not come"
+_UNLISTED = "a pod was deleted while the watch was down, and may be one that the list did not have yet"
 _PREFERRED = "a device plugin has chosen devices that it prefers, and others were left for the next container"
 _GIVEN_AGAIN = "its kubelet has restarted and given memory to init containers again, and no report has come since"
 # Also where a watch has to be begun again.
@@ -61,7 +63,7 @@ def of_refusal(world: World, seen: Scene) -> str:
     if world.fleet.nodes[seen.refusal.node].kubelet.would_admit_as_told(seen.refusal.pod):
         return _UNHEALTHY
     if _has_too_much_room(world, seen):
-        return "a pod has ended since, with which it would have been taken"
+        return "a pod has given something back since, with which it would have been taken"
     if takes_without_preferences(world.fleet.nodes[seen.refusal.node].kubelet.model, (), seen.refusal.pod):
         return _PREFERRED
     if _is_given_again(world, seen):
@@ -125,6 +127,9 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
         return _TWICE
     if refused is not None and refused.plugin == fit.PLUGIN and _counts_otherwise(world, info, name):
         return "kube-scheduler counts what the pods of its node ask for together, and its kubelet what containers do"
+    state = world.replica.service.ledger.node_state(name)
+    if state is not None and _is_unlisted(world, {*state.bookings}):
+        return _UNLISTED
     requeued = world.replica.requeuer._requeued.get(info.uid)
     if requeued is not None and requeued.not_before > asyncio.get_running_loop().time():
         return "it was requeued in vain, and is left alone for a while"
@@ -176,12 +181,13 @@ def _places(placements: Mapping[str, Placement]) -> list[tuple[object, ...]]:
 
 
 def _has_too_much_room(world: World, seen: Scene) -> bool:
-    """Whether its kubelet would have taken the pod if another had not ended after the service could know of it: an init
-    container that finds room on another NUMA node ties those after it to that one."""
+    """Whether its kubelet would have taken the pod if another had not ended, or been done with its init containers,
+    after the service could know of it: an init container that finds room on another NUMA node ties those after it to
+    that one."""
     node, pod, heard = world.fleet.nodes[seen.refusal.node], seen.refusal.pod, world.weather.lag + _DECIDING_S
     decided = seen.times().get(seen.pod, {}).get("decided", seen.refusal.at)
     there = [one.pod for one in world.scheduler.pods_on(seen.refusal.node) if node.kubelet.runs(one.uid)]
-    before = [state for moment, state in world.before_ends[seen.refusal.node] if moment >= decided - heard]
+    before = [state for moment, state in world.before_releases[seen.refusal.node] if moment >= decided - heard]
     return any(takes_beside(state, [one for one in there if one != pod], pod) for state in before)
 
 
@@ -221,6 +227,8 @@ def takes_once_started(node: Kubelet, before: Iterable[str], pod: pods.Pod) -> b
 
 def _not_told(world: World, node: str, gone: set[str]) -> str:
     """Of pods that the service still has on a node and that are not there."""
+    if _is_unlisted(world, gone):
+        return _UNLISTED
     there = {one["metadata"]["uid"]: one for one in world.server.store.objects("pods")}
     if any(uid in there and not there[uid]["spec"].get("nodeName") for uid in gone):
         return "room is kept for a bind that failed, or that was not asked for"
@@ -235,6 +243,11 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
     if all(ended_unseen(world.names.get(name, name), history, looked, began) for name in gone):
         return "an old report has pods that ended before the service started"
     return ""
+
+
+def _is_unlisted(world: World, uids: set[str]) -> bool:
+    """Whether one of these was bound, and a list of all pods lacks it: its room is kept for two minutes."""
+    return not uids.isdisjoint(world.replica.service.ledger._pods.unlisted(math.inf))
 
 
 def _has_just_ended(world: World, node: str) -> bool:

@@ -119,8 +119,8 @@ class World:
         self._deleted: dict[str, float] = {}
         self.names: dict[str, str] = {}
         """namespace/name of all pods, by uid: a report has nothing else of one that is being admitted."""
-        self.before_ends: dict[str, deque[tuple[float, Kubelet]]] = {}
-        """By node, what it was before its last pods ended, and when that was."""
+        self.before_releases: dict[str, deque[tuple[float, Kubelet]]] = {}
+        """By node, what it was before its last pods gave something back, and when that was."""
 
     async def play(self) -> None:
         """From the first node to the end."""
@@ -145,8 +145,8 @@ class World:
         for number, place in enumerate(scenes.places(rng, self.weather.nodes)):
             name = f"n{number}"
             self.fleet.add(name, place.machine, place.config, devices=place.devices, reporting=_reporting(rng))
-            self.before_ends[name] = deque(maxlen=_ENDS)
-            self.fleet.nodes[name].kubelet.before_end = partial(self._keep, self.before_ends[name])
+            self.before_releases[name] = deque(maxlen=_ENDS)
+            self.fleet.nodes[name].kubelet.before_release = partial(self._keep, self.before_releases[name])
             self._empty.append(place.kubelet)
         await stack.enter_async_context(self.fleet)
         session = await stack.enter_async_context(aiohttp.ClientSession())

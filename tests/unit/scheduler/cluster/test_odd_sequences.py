@@ -40,6 +40,44 @@ def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.Nod
     )
 
 
+class TestWhatIsGone:
+    def test_a_report_of_before_the_end_of_a_pod_that_ended_while_there_was_none(self, service: Service) -> None:
+        node = kubelet()
+        service.report(exact(node))
+        free, document = service.free("n1"), pod("a", "3", node="n1")
+        service.put(document)
+        service.ledger.drop_report("n1")
+        service.ledger.drop_pod("uid-a")
+        assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+        service.report(exact(node, version="2"))
+        assert service.free("n1") == free
+        # Nothing is remembered for ever, and what nobody reports is forgotten.
+        service.clock.now += 200
+        service.ledger.tick()
+        assert service.free("n1") == [0, 4]
+        service.ledger.drop_report("n1")
+        assert service.ledger.node_state("n1") is None
+
+    def test_nothing_is_kept_of_a_node_that_nobody_reports_once_its_pods_are_long_gone(self, service: Service) -> None:
+        service.put(pod("a", "3", node="n1"))
+        service.ledger.drop_pod("uid-a")
+        assert service.ledger.node_state("n1") is not None
+        service.clock.now += 200
+        service.ledger.tick()
+        assert service.ledger.node_state("n1") is None
+
+    def test_a_pod_that_no_list_has_goes_though_lists_follow_each_other(self, service: Service) -> None:
+        service.report(exact(kubelet()))
+        record = service.put(pod("a", "3"))
+        assert record.needs is not None
+        assert service.ledger.assume(record, record.needs, "n1") == ""
+        for _ in range(5):
+            service.ledger.note_listed([])
+            service.clock.now += 30
+            service.ledger.tick()
+        assert service.free("n1") == [3, 4]
+
+
 class TestWhatIsOnlyExpected:
     def test_pods_that_were_predicted_on_a_numa_node_that_is_gone_may_lie_on_all_others(self, service: Service) -> None:
         service.report(of_zones(3, "1"))

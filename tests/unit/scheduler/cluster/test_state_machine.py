@@ -201,7 +201,8 @@ class LedgerMachine(RuleBasedStateMachine):
                 self.service.put(self.document(uid, node=one.node), is_news=False)
         self.service.ledger.note_listed(listed)
         for uid, one in self.pods.items():
-            one.unlisted = self.service.clock.now if one.state == "assumed" and uid not in listed else None
+            since = self.service.clock.now if one.unlisted is None else one.unlisted
+            one.unlisted = since if one.state == "assumed" and uid not in listed else None
 
     # Kubelets, exporters, time
 
