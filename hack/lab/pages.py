@@ -20,7 +20,7 @@ NEVER_RUN: Final = (
     "real hardware: caches, distances and devices are those that QEMU makes up, and nothing is fast",
     "KVM, unless the line above says so",
     "hosts and images of arm64",
-    "other container runtimes than the one above, and another kubelet than the one above",
+    "other container runtimes than the one above, and kubelets of other minors than those named",
     "devices of resource claims (DRA), SR-IOV, hot-plugged memory and CPUs",
     "topowise-scheduler as a pod: it runs on the host, with the rights that the chart gives to a static pod",
     "an upgrade between two releases, as there is none yet",
@@ -49,8 +49,8 @@ def page(found: Results) -> str:
         versions=_table(("what", "version"), found.versions.items()),
         machines=_table(("guest", "machine"), found.machines.items()),
         parts=_table(
-            ("part", "guests", "run", "", "figures"),
-            ((part.name, part.on, runs[part.at], _verdict(part), _figures(part)) for part in others),
+            ("part", "guests", "kubelet", "run", "", "figures"),
+            ((part.name, part.on, part.kubelet, runs[part.at], _verdict(part), _figures(part)) for part in others),
         ),
         runs=_table(("run", "day, commit and image"), ((number, at) for at, number in runs.items())),
         series=_series(series, runs),
@@ -85,6 +85,7 @@ def _series(series: Iterable[Part], runs: Mapping[str, str]) -> str:
     heads = ("", *(part.name.removeprefix(_SERIES) for part in parts), "all")
     rows = [
         ("guests", *(part.on for part in parts), ""),
+        ("kubelet", *(part.kubelet for part in parts), ""),
         ("run", *(runs[part.at] for part in parts), ""),
         *((name, *(str(part.figures.get(name, 0)) for part in parts), _all(name, parts)) for name in names),
         ("", *map(_verdict, parts), ""),

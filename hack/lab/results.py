@@ -17,8 +17,8 @@ HIT_RATE: Final = "hit rate, %"
 
 class Part(msgspec.Struct, frozen=True):
     """One part: whether all was as it should be, its figures by name, and what was not, in words. `key` is how it is
-    chosen, `on` are the guests, `at` the day, the commit and the image that it was run with: a page may have parts of
-    several runs."""
+    chosen, `on` are the guests, `kubelet` is their version, `at` the day, the commit and the image that it was run
+    with: a page may have parts of several runs."""
 
     name: str
     passed: bool
@@ -26,6 +26,7 @@ class Part(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
     key: str = ""
     on: str = ""
+    kubelet: str = ""
     at: str = ""
 
 
@@ -48,9 +49,9 @@ class Results(msgspec.Struct, frozen=True):
 
 
 def merged(earlier: Results, found: Results) -> Results:
-    """A run, with the parts of an earlier one that were not run again on the same guests, in their order."""
-    again = {(part.key, part.on) for part in found.parts}
-    parts = (*(part for part in earlier.parts if (part.key, part.on) not in again), *found.parts)
+    """A run, with the parts of an earlier one that were not run again on the same guests and kubelet, in order."""
+    again = {(part.key, part.on, part.kubelet) for part in found.parts}
+    parts = (*(part for part in earlier.parts if (part.key, part.on, part.kubelet) not in again), *found.parts)
     there = {part.key for part in parts}
     return msgspec.structs.replace(
         found,

@@ -100,7 +100,8 @@ class Test:
         self._add(f"series {setting}", _guarded(f"Series: {setting}", run))
 
     def _add(self, key: str, found: Part) -> None:
-        part = msgspec.structs.replace(found, key=key, on=", ".join(self._lab.guests), at=self._at)
+        guests, kubelet = ", ".join(self._lab.guests), self.results.versions["kubelet"]
+        part = msgspec.structs.replace(found, key=key, on=guests, kubelet=kubelet, at=self._at)
         print(f"lab: {'passed' if part.passed else 'FAILED'}  {part.name}: {part.figures}", flush=True)
         for problem in part.problems:
             print(f"lab:         {problem}", flush=True)

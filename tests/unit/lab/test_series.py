@@ -116,16 +116,16 @@ def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
     failed = Part("Series: restricted", False, {"pods": 3, **_came_true(2, 1)}, ("refused | after fits",), at=first)
     page = pages.page(
         found(
-            Part("A part", True, {"pods": 20}, on="dual", at=first),
-            msgspec.structs.replace(failed, on="dual"),
-            Part("Series: restricted", True, {"pods": 4, **_came_true(5, 0)}, on="quad", at=second),
+            Part("A part", True, {"pods": 20}, on="dual", kubelet="v1.36.2", at=first),
+            msgspec.structs.replace(failed, on="dual", kubelet="v1.36.2"),
+            Part("Series: restricted", True, {"pods": 4, **_came_true(5, 0)}, on="quad", kubelet="v1.35.6", at=second),
         )
     )
     for text in (
         "2030-01-02",
         "| 1 | 2030-01-02, abc, sha256:2 |\n| 2 | 2030-01-01, abb, sha256:1 |",
-        "| A part | dual | 2 | passed | pods: 20 |",
-        "| guests | dual | quad |  |\n| run | 2 | 1 |  |",
+        "| A part | dual | v1.36.2 | 2 | passed | pods: 20 |",
+        "| guests | dual | quad |  |\n| kubelet | v1.36.2 | v1.35.6 |  |\n| run | 2 | 1 |  |",
         "| pods | 3 | 4 | 7 |",
         "| hit rate, % | 66.7 | 100.0 | 87.5 |",
         "refused \\| after fits",
@@ -135,12 +135,14 @@ def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
 
 
 def test_parts_that_were_not_run_again_stay_in_the_result() -> None:
-    elsewhere = Part("A", True, key="a", on="quad")
-    earlier = found(Part("A", False, key="a", on="dual"), elsewhere, Part("B", True, {"pods": 1}, key="b", on="dual"))
+    elsewhere, older = Part("A", True, key="a", on="quad"), Part("A", True, key="a", on="dual", kubelet="v1.33.1")
+    earlier = found(
+        Part("A", False, key="a", on="dual"), elsewhere, older, Part("B", True, {"pods": 1}, key="b", on="dual")
+    )
     again = Part("A", True, key="a", on="dual")
     later = Results("2030-01-02", "abd", "", {}, {"quad": "24 CPUs"}, (again,), ("b", "c"))
     whole = results.merged(earlier, later)
-    assert whole.parts == (elsewhere, earlier.parts[-1], again)
+    assert whole.parts == (elsewhere, older, earlier.parts[-1], again)
     assert whole.not_run == ("c",)
     assert set(whole.machines) == {"dual", "quad"}
 
