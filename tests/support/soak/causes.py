@@ -81,7 +81,10 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
         is_new = asyncio.get_running_loop().time() - world.replica.began < _HEARING_S
         return "who answered was killed since" if is_new else ""
     node = world.fleet.nodes[name]
-    coming = {one.uid for one in world.scheduler.pods_on(name) if not node.kubelet.runs(one.uid)}
+    # kube-scheduler may not have heard of an end either.
+    ended = {what.removesuffix(" ended") for _, what in node.lifecycle.history if what.endswith(" ended")}
+    there = {one.uid for one in world.scheduler.pods_on(name) if one.key not in ended}
+    coming = {uid for uid in there if not node.kubelet.runs(uid)}
     gone = {uid for uid in {*state.kubelet.active, *state.bookings} if not node.kubelet.runs(uid)} - coming
     if gone:
         return _not_told(world, name, gone)
