@@ -191,8 +191,8 @@ class EmulatedNode:
             kubelet.admit(other)
         return kubelet.admit(pod)
 
-    def would_admit_as_told(self, pod: pods.Pod, after: Iterable[pods.Pod] = ()) -> bool:
-        """The same if all were as podresources tells, which has no devices but healthy ones."""
+    def as_told(self) -> Kubelet:
+        """A copy of the model that is as podresources tells, which has no devices but healthy ones."""
         kubelet = self._kubelet.fork()
         for plugin in self._machine.devices:
             healthy = [device for device in plugin.devices if device.healthy]
@@ -200,9 +200,7 @@ class EmulatedNode:
                 kubelet.report_devices(plugin.resource, healthy)
             else:
                 del kubelet.devices.tables[plugin.resource]
-        for other in after:
-            kubelet.admit(other)
-        return kubelet.admit(pod).admitted
+        return kubelet
 
     def would_admit_of(self, some: Iterable[pods.Pod]) -> int:
         """How many pods would be admitted, one after the other, until the first that is not; no trace is left."""

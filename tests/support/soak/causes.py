@@ -9,7 +9,7 @@ import asyncio
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from burst.checks import asks_for_devices
@@ -60,12 +60,11 @@ def of_refusal(world: World, seen: Scene) -> str:
     # What a restart takes away for a while are devices; CPUs and memory are those of its files.
     if asks_for_devices(seen.refusal) and seen.is_overtaken(world.weather.lag):
         return "its kubelet went down, and nobody could have told in time"
-    if world.fleet.nodes[seen.refusal.node].kubelet.would_admit_as_told(seen.refusal.pod):
-        return _UNHEALTHY
+    kubelet = world.fleet.nodes[seen.refusal.node].kubelet
+    if by_devices := of_devices(kubelet.model, kubelet.as_told(), (), seen.refusal.pod):
+        return by_devices
     if _has_too_much_room(world, seen):
         return "a pod has given something back since, with which it would have been taken"
-    if takes_without_preferences(world.fleet.nodes[seen.refusal.node].kubelet.model, (), seen.refusal.pod):
-        return _PREFERRED
     if _is_given_again(world, seen):
         return _GIVEN_AGAIN
     return ""
@@ -111,12 +110,10 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
         return _SPREAD
     if _init_memory_is_back(world, info, name, on_their_way):
         return "init containers have given memory back, and no report has come since"
-    if not node.kubelet.would_admit_as_told(info.pod, on_their_way):
-        return _UNHEALTHY
+    if by_devices := of_devices(node.kubelet.model, node.kubelet.as_told(), on_their_way, info.pod):
+        return by_devices
     if any(not node.kubelet.would_admit(one, on_their_way[:at]).admitted for at, one in enumerate(on_their_way)):
         return "a pod on its way there will be refused"
-    if not takes_without_preferences(node.kubelet.model, on_their_way, info.pod):
-        return _PREFERRED
     order = [one for uid in state.bookings for one in on_their_way if one.metadata.uid == uid]
     if not node.kubelet.would_admit(info.pod, order).admitted:
         return "pods on their way there may come in another order"
@@ -136,7 +133,7 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
     requeued = world.replica.requeuer._requeued.get(info.uid)
     if requeued is not None and requeued.not_before > asyncio.get_running_loop().time():
         return "it was requeued in vain, and is left alone for a while"
-    return "" if kubelet.would_admit_as_told(info.pod) else _UNHEALTHY
+    return of_devices(kubelet.model, kubelet.as_told(), (), info.pod)
 
 
 def _counts_otherwise(world: World, info: PodInfo, name: str) -> bool:
@@ -201,13 +198,24 @@ def takes_beside(before: Kubelet, there: Iterable[pods.Pod], pod: pods.Pod) -> b
     return all(trial.admit(one).admitted for one in (*come, pod))
 
 
-def takes_without_preferences(truth: Kubelet, coming: Iterable[pods.Pod], pod: pods.Pod) -> bool:
-    """Whether a node takes the pod, after those on their way there, if device plugins give the first that are free."""
-    trial = truth.fork()
-    trial.devices.preferred = {}
-    for one in coming:
-        trial.admit(one)
-    return trial.admit(pod).admitted
+def of_devices(truth: Kubelet, told: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> str:
+    """Whether a node decides otherwise of the pod, after those on their way there, if it has no devices but those that
+    it is `told` to have, or plugins give the first that are free, or both."""
+
+    def takes(node: Kubelet, *, has_preferences: bool) -> bool:
+        trial = node.fork()
+        if not has_preferences:
+            trial.devices.preferred = {}
+        for one in coming:
+            trial.admit(one)
+        return trial.admit(pod).admitted
+
+    taken = takes(truth, has_preferences=True)
+    if takes(told, has_preferences=True) != taken:
+        return _UNHEALTHY
+    if takes(truth, has_preferences=False) != taken:
+        return _PREFERRED
+    return _UNHEALTHY if takes(told, has_preferences=False) != taken else ""
 
 
 def _is_given_again(world: World, seen: Scene) -> bool:

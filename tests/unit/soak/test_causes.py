@@ -94,11 +94,17 @@ def test_a_choice_of_a_plugin_counts_only_where_another_would_have_let_the_pod_i
     wanted["spec"]["containers"] = [_asking("one", 1), _asking("two", 2)]
     both = pods.decode(msgspec.json.encode(wanted))
     assert not node.fork().admit(both).admitted
-    assert causes.takes_without_preferences(node, [], both)
+    assert causes.of_devices(node, node, [], both).startswith("a device plugin has chosen")
     wanted = pod("alone")
     wanted["spec"]["containers"] = [_asking("one", 1)]
     alone = pods.decode(msgspec.json.encode(wanted))
-    assert not causes.takes_without_preferences(node, [alone], both)
+    assert causes.of_devices(node, node, [alone], both) == ""
+    told = node.fork()
+    told.report_devices(GPUS, [Device("a", (0,))])
+    wanted["spec"]["containers"] = [_asking("one", 2)]
+    two = pods.decode(msgspec.json.encode(wanted))
+    assert causes.of_devices(node, told, [], two).startswith("devices that are not healthy")
+    assert causes.of_devices(node, node, [], two) == ""
 
 
 def _asking(name: str, gpus: int) -> dict[str, object]:
