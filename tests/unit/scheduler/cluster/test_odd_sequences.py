@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -38,6 +39,13 @@ def of_hardware(hardware: Machine, node: Kubelet, version: str = "1") -> nrt.Nod
     return msgspec.structs.replace(
         made, metadata=msgspec.structs.replace(made.metadata, name="n1", resourceVersion=version)
     )
+
+
+def reserve(service: Service, document: dict[str, Any]) -> None:
+    """A pod is expected on n1."""
+    record = service.put(document)
+    assert record.needs is not None
+    service.ledger.reserve(record, record.needs, "n1")
 
 
 class TestWhatIsGone:
@@ -97,9 +105,7 @@ class TestWhatIsOnlyExpected:
     def test_a_reservation_that_comes_to_nothing_has_not_moved_a_bound_pod(self, service: Service) -> None:
         service.report(counts("n1", ("8", "4"), included=()))
         service.report(counts("n2", ("8", "4"), included=()))
-        reserved = service.put(pod("q", "6"))
-        assert reserved.needs is not None
-        service.ledger.reserve(reserved, reserved.needs, "n1")
+        reserve(service, pod("q", "6"))
         service.put(pod("p", "4", node="n1"))
         service.put(pod("q", "6", node="n2"))
         assert service.free("n1") == [4, 4]
@@ -109,9 +115,7 @@ class TestWhatIsOnlyExpected:
     ) -> None:
         service.report(counts("n1", ("8", "8"), included=()))
         for name, cpu in (("x", "4"), ("y", "6")):
-            record = service.put(pod(name, cpu))
-            assert record.needs is not None
-            service.ledger.reserve(record, record.needs, "n1")
+            reserve(service, pod(name, cpu))
         assert service.free("n1") == [4, 2]
         service.put(pod("y", "6", node="n1"))
         assert service.free("n1") == [2, 4]
@@ -122,9 +126,7 @@ class TestWhatIsOnlyExpected:
         service.report(counts("n1", ("8", "8"), included=()))
         service.report(counts("n2", ("8", "8"), included=()))
         for name in ("x", "y"):
-            record = service.put(pod(name, "6"))
-            assert record.needs is not None
-            service.ledger.reserve(record, record.needs, "n1")
+            reserve(service, pod(name, "6"))
         assert service.free("n1") == [2, 2]
         service.put(pod("x", "6", node="n2"))
         assert service.free("n1") == [2, 8]
@@ -145,9 +147,7 @@ class TestWhatIsOnlyExpected:
         node_state = service.ledger.node_state("n1")
         assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.cpu is not None
         free = node_state.kubelet.cpu.available
-        reserved = service.put(pod("c", "2"))
-        assert reserved.needs is not None
-        service.ledger.reserve(reserved, reserved.needs, "n1")
+        reserve(service, pod("c", "2"))
         held = node_state.kubelet.cpu.held
         assert held["uid-c"]["c"] & held["uid-b"]["c"]
         service.ledger.unreserve("uid-c")
@@ -224,9 +224,7 @@ class TestWhatIsOnlyExpected:
         amounts = {"cpu": "1", "memory": "6Gi"}
         resources = {"requests": amounts, "limits": amounts}
         document["spec"]["initContainers"] = [{"name": "i", "resources": resources}]
-        record = service.put(document)
-        assert record.needs is not None
-        service.ledger.reserve(record, record.needs, "n1")
+        reserve(service, document)
         document["spec"]["nodeName"] = "n1"
         document["status"]["phase"] = "Running"
         service.put(document)
