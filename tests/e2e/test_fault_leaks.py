@@ -138,7 +138,7 @@ async def test_ten_thousand_pods_leave_nothing_in_the_service(
 async def test_hostile_pods_leave_nothing_in_the_service(
     server: ApiServer, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is warmed up but by one pod of each kind, as they would be the first to fill caches."""
+    """Nothing is warmed up but by as many pods as are there at a time: they would be the first to fill caches."""
     began = time.monotonic()
     before, after = await hostile.usage_around(server, start, tmp_path, REPETITIONS // 5)
     tell(capsys, f"{REPETITIONS // 5} hostile pods in {time.monotonic() - began:.0f}s", before, after)
