@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from topowise import pods
+from topowise_scheduler.cluster.ended_pods import ENDED_KEPT_S
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.report import Placements, PodName
+from topowise_scheduler.report import PodName
 
-# For so long a report that still lists an ended pod is taken for an old one; later, for the kubelet's truth.
-ENDED_KEPT_S: Final = 120.0
 # What the API server tells of one moment comes to us within this time, and what a kubelet knows first within that.
 EARLY_S: Final = 0.2
 LATE_S: Final = 2.0
@@ -90,20 +89,6 @@ class Booking(msgspec.Struct, gc=False):
     def is_settled(self) -> bool:
         """Whether the last report had all of it."""
         return self.whole and self.reported and self.resized is None and self.state is BookingState.ASSIGNED
-
-
-class Ended(NamedTuple):
-    """A pod that has ended: seconds, monotonic, and what it was. `held` is what the exact report of that time listed,
-    None if it did not list all of it; `has_left`: a later one has not listed it any more."""
-
-    at: float
-    record: PodRecord
-    held: Placements | None = None
-    has_left: bool = False
-
-    def may_be(self, listed: Placements) -> bool:
-        """Whether what an exact report lists under its name may still be this pod, and not one made after it."""
-        return not self.has_left and (self.held is None or self.held == listed)
 
 
 def uncertain(

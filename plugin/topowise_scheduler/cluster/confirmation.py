@@ -19,7 +19,8 @@ from typing import Final
 import msgspec
 
 from topowise import fingerprint, pods
-from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, LATE_S, Booking, Ended
+from topowise_scheduler.cluster.bookings import LATE_S, Booking
+from topowise_scheduler.cluster.ended_pods import ENDED_KEPT_S, Ended
 from topowise_scheduler.cluster.included import included
 from topowise_scheduler.cluster.possible_placements import own_amounts
 from topowise_scheduler.cluster.records import PodRecord

@@ -17,16 +17,9 @@ from typing import NamedTuple
 
 from topowise import fingerprint, pods
 from topowise_scheduler.cluster import confirmation
-from topowise_scheduler.cluster.bookings import (
-    ENDED_KEPT_S,
-    Booking,
-    BookingState,
-    Ended,
-    Resize,
-    is_predicted,
-    uncertain,
-)
+from topowise_scheduler.cluster.bookings import Booking, BookingState, Resize, is_predicted, uncertain
 from topowise_scheduler.cluster.confirmation import Comparison
+from topowise_scheduler.cluster.ended_pods import ENDED_KEPT_S, Ended, EndedPods, lists_finished
 from topowise_scheduler.cluster.possible_placements import (
     has_choice_of_devices,
     holds_anything,
@@ -59,10 +52,7 @@ class NodeState:
         self.report: Report | None = None
         self.kubelet: Kubelet | None = None
         self.bookings: dict[str, Booking] = {}
-        self._ended: dict[PodName, Ended] = {}
-        # Pods by uid that have ended by their own status, and are not deleted yet.
-        self._finished: dict[str, PodName] = {}
-        self._releases: list[float] = []
+        self._past = EndedPods()
         self._reported_at = 0.0
         self._removals = 0
         self._revision = 0
@@ -104,11 +94,11 @@ class NodeState:
         comparison, news = Comparison(), None
         if report.precision == "exact":
             if is_newer:
-                self._note_who_left(report)
+                self._past.note_report(report)
             news = self._news(report)
             told = None if news is None else news.bookings
             if self.kubelet is not None:
-                comparison = confirmation.compare(report, self._assigned(told), self.kubelet, self._ended, now)
+                comparison = confirmation.compare(report, self._assigned(told), self.kubelet, self._past.ended, now)
             self._mark_reported(report, told)
         else:
             self._included = {}
@@ -126,9 +116,8 @@ class NodeState:
         if not (last.zone_marks and report.zone_marks):
             return None
         before, held = last.held, report.held
-        names = {*self._ended, *[("", one.record.uid) for one in self._ended.values()], *before.keys() - held.keys()}
+        names = self._past.in_report(report) | (before.keys() - held.keys())
         names.update([name for name, placements in held.items() if before.get(name) is not placements])
-        names.update(self._left_by_finished(report))
         uids = {name for namespace, name in names if not namespace}
         unsure = [one for uid, one in self.bookings.items() if uid in uids or not one.is_settled]
         names.update([one.name for one in unsure])
@@ -150,11 +139,6 @@ class NodeState:
         if is_other:
             self._rebuild(self.report)
         return is_other
-
-    def _note_who_left(self, report: Report) -> None:
-        for name, ended in self._ended.items():
-            if ended.held is not None and name not in report.held:
-                self._ended[name] = ended._replace(has_left=True)
 
     def drop_report(self) -> None:
         """Nobody reports the node any more."""
@@ -270,9 +254,9 @@ class NodeState:
         if booking.state is BookingState.ASSIGNED and ended_at is not None:
             # Without a report too: the next one may be of before.
             held = self.report.held.get(booking.name) if self.report is not None and booking.whole else None
-            self._ended[booking.name] = Ended(ended_at, booking.record, held)
+            self._past.ended[booking.name] = Ended(ended_at, booking.record, held)
             if self.kubelet is not None and holds_own(self.kubelet, self._view(booking)):
-                self._releases.append(ended_at)
+                self._past.releases.append(ended_at)
         elif booking.reported:
             self._is_overruled = True
         if self.kubelet is None or self.report is None:
@@ -300,52 +284,39 @@ class NodeState:
         ]
 
     def finish(self, uid: str, name: PodName) -> bool:
-        """A pod has ended by its own status, which its kubelet writes when nothing of it runs any more: what a report
-        lists of it from now on is free, however long it does. True if that changes the node's state."""
-        self._finished[uid] = name
+        """A pod has ended by its own status: what a report lists of it from now on is free, however long it does. True
+        if that changes the node's state."""
+        self._past.finish(uid, name)
         report = self.report
-        if report is None or name in self._ended or not _lists(report, uid, name):
+        if report is None or name in self._past.ended or not lists_finished(report, uid, name):
             return False
         self._rebuild(report)
         return True
 
-    def _left_by_finished(self, report: Report) -> set[PodName]:
-        """What the report lists of pods that have ended by their own status."""
-        if not self._finished:
-            return set()
-        # There may be thousands of them, and never so many that are listed.
-        left = {name for name in report.held if not name[0] and name[1] in self._finished}
-        if report.lists_ended:
-            left.update([name for name in self._finished.values() if name in report.held])
-        return left
-
     def forget_finished(self, uid: str) -> None:
         """It was deleted; its kubelet lists it no longer."""
-        name, report = self._finished.pop(uid, None), self.report
-        if name is not None and report is not None and _lists(report, uid, name):
+        name, report = self._past.forget_finished(uid), self.report
+        if name is not None and report is not None and lists_finished(report, uid, name):
             self._is_overruled = True
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is known of the node."""
-        return self.report is None and not self.bookings and not self._finished and not self._ended
+        return self.report is None and not self.bookings and not self._past
 
     def forget_past(self, now: float) -> bool:
         """Ended pods of long ago; True if the report still lists one of them, which now holds again what it held."""
         report = self.report
-        late = [name for name, ended in self._ended.items() if now - ended.at >= ENDED_KEPT_S]
-        if report is not None and any(("", self._ended[name].record.uid) in report.held for name in late):
+        late = self._past.forget(now)
+        if report is not None and any(("", one.record.uid) in report.held for one in late):
             self._is_overruled = True
-        for name in late:
-            del self._ended[name]
-        self._releases = [at for at in self._releases if now - at < ENDED_KEPT_S]
         unseen = [one for one in self.bookings.values() if one.resized and now - one.resized.at >= ENDED_KEPT_S]
         for booking in unseen:
             booking.resized = None
         if report is None:
             return False
         adds_up_otherwise = bool(late) and report.precision == "counts" and not report.fingerprint
-        if not (unseen or adds_up_otherwise or any(name in report.held for name in late)):
+        if not (unseen or adds_up_otherwise or any(one.name in report.held for one in late)):
             return False
         if report.precision == "exact":
             self._mark_reported(report)
@@ -357,7 +328,7 @@ class NodeState:
     @property
     def remembers(self) -> bool:
         """Whether `forget_past` will have something to do."""
-        return bool(self._ended or self._releases) or any(one.resized for one in self.bookings.values())
+        return self._past.will_be_forgotten or any(one.resized for one in self.bookings.values())
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
         """A copy of the present state in which these pods are gone."""
@@ -399,7 +370,7 @@ class NodeState:
         if not holders:
             return []
         undecided = {one.uid for one in holders if has_choice_of_devices(node, one.record.seen(node))}
-        return uncertain(holders, self._releases, now, undecided)
+        return uncertain(holders, self._past.releases, now, undecided)
 
     def highest(self) -> dict[str, int]:
         """By uid the highest position at which a pod has been predicted, of those whose way here has been seen. From
@@ -450,7 +421,7 @@ class NodeState:
 
     def _mark_reported(self, report: Report, among: Collection[Booking] | None = None) -> None:
         for booking in self._assigned(among):
-            is_confirmed = confirmation.confirms(report, booking, self._ended, self._reported_at)
+            is_confirmed = confirmation.confirms(report, booking, self._past.ended, self._reported_at)
             if is_confirmed:
                 self._raise_highest(booking)
                 booking.resized = None
@@ -468,7 +439,7 @@ class NodeState:
         if all(booking.reported for booking in assigned):
             # Marks are only ever added here, and there is nobody left to mark.
             return False
-        found = confirmation.by_fingerprint(report, assigned, self._ended, self._reported_at)
+        found = confirmation.by_fingerprint(report, assigned, self._past.ended, self._reported_at)
         for booking in found:
             booking.reported, booking.resized = True, None
         return bool(found)
@@ -476,7 +447,7 @@ class NodeState:
     def _mark_by_amounts(self, report: Report) -> bool:
         """Mark whom the numbers can include, and nobody else. True for any change."""
         assigned = self._assigned()
-        marks = confirmation.by_amounts(report, assigned, self._ended)
+        marks = confirmation.by_amounts(report, assigned, self._past.ended)
         has_changed = False
         for position, booking in enumerate(assigned):
             is_included = position in marks
@@ -495,14 +466,12 @@ class NodeState:
         news = None if same is None else news
         told = self.bookings.values() if news is None else news.bookings
         if report.offsets is not None and report.fingerprint and not self._included:
-            counted = confirmation.counted(report, self._assigned(), self._ended)
+            counted = confirmation.counted(report, self._assigned(), self._past.ended)
             if report.fingerprint == fingerprint.of([one.name for one in counted]):
                 self._included = {one.uid: (one.name, one.needs) for one in counted}
         is_exact = report.precision == "exact"
         known: dict[PodName, tuple[str, Mapping[str, int]]] = {}
-        # What a finished init container left to a pod is in the report by the pod's uid.
-        gone = {*self._ended, *(("", ended.record.uid) for ended in self._ended.values())}
-        gone.update(self._left_by_finished(report))
+        gone = self._past.in_report(report)
         for booking in self._assigned(told):
             # A pod that its kubelet has not started yet is in the report by its uid alone.
             names = (booking.name, ("", booking.uid))
@@ -666,7 +635,7 @@ class NodeState:
         if report is None or booking.state is not BookingState.ASSIGNED or booking.resized:
             return {}
         listed = report.held.get(booking.name, {})
-        return {} if confirmation.is_old(booking.name, listed, self._ended) else listed
+        return {} if confirmation.is_old(booking.name, listed, self._past.ended) else listed
 
     def _start(self, booking: Booking) -> bool:
         """The containers of the pod run, if they do. True if its init containers give something back."""
@@ -674,9 +643,3 @@ class NodeState:
             return False
         gives_back = any(container.kind == "init" for container in booking.needs.containers)
         return gives_back and self.kubelet.start(booking.uid)
-
-
-def _lists(report: Report, uid: str, name: PodName) -> bool:
-    """Whether a report lists something of a pod that has ended by its own status. By its uid alone it has one that List
-    does not have: the managers keep what was given to a pod until the next one is admitted."""
-    return ("", uid) in report.held or (report.lists_ended and name in report.held)
