@@ -223,33 +223,43 @@ def _document(
     extra: int = 0,
 ) -> dict[str, Any]:
     """A v1.Pod of the usual size, most of which nobody here looks at."""
-    containers = SHAPES[shape]
+    lists = _containers(shape, extra)
+    return {
+        "metadata": _metadata(shape, namespace, name, uid, started, is_assigned=bool(node_name)),
+        "spec": _spec(lists, node_name),
+        "status": _status(shape, phase, started, lists["containers"]),
+    }
+
+
+def _containers(shape: int, extra: int) -> dict[str, list[dict[str, Any]]]:
     lists: dict[str, list[dict[str, Any]]] = {"initContainers": [], "containers": []}
-    for place, container in enumerate(containers):
+    last = len(SHAPES[shape]) - 1
+    for place, container in enumerate(SHAPES[shape]):
         where = "containers" if container.kind == "app" else "initContainers"
-        lists[where].append(_container(f"c{place}", container, extra if place == len(containers) - 1 else 0))
-    labels = {"app.kubernetes.io/name": f"app-{shape}", "pod-template-hash": "7d9c5b6f4", "team": f"team-{shape}"}
-    metadata: dict[str, Any] = {
+        lists[where].append(_container(f"c{place}", container, extra if place == last else 0))
+    return lists
+
+
+def _metadata(shape: int, namespace: str, name: str, uid: str, started: str, *, is_assigned: bool) -> dict[str, Any]:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"app-{shape}-7d9c5b6f4", "uid": "1"}
+    managed = _managed("kube-controller-manager", ("f:labels", "f:ownerReferences", "f:spec"))
+    if is_assigned:
+        managed += _managed("kubelet", ("f:conditions", "f:containerStatuses", "f:podIPs"))
+    return {
         "name": name,
         "namespace": namespace,
         "uid": uid,
         "resourceVersion": "1000",
         "creationTimestamp": started or _CREATED,
-        "labels": labels,
+        "labels": {"app.kubernetes.io/name": f"app-{shape}", "pod-template-hash": "7d9c5b6f4", "team": f"team-{shape}"},
         "annotations": {"prometheus.io/scrape": "true"},
-        "ownerReferences": [
-            {
-                "apiVersion": "apps/v1",
-                "kind": "ReplicaSet",
-                "name": f"app-{shape}-7d9c5b6f4",
-                "uid": "1",
-                "controller": True,
-            }
-        ],
-        "managedFields": _managed("kube-controller-manager", ("f:labels", "f:ownerReferences", "f:spec"))
-        + (_managed("kubelet", ("f:conditions", "f:containerStatuses", "f:podIPs")) if node_name else []),
+        "ownerReferences": [{**owner, "controller": True}],
+        "managedFields": managed,
     }
-    spec: dict[str, Any] = {
+
+
+def _spec(lists: dict[str, list[dict[str, Any]]], node_name: str) -> dict[str, Any]:
+    return {
         **{key: listed for key, listed in lists.items() if listed},
         "priority": 0,
         "schedulerName": "default-scheduler",
@@ -262,14 +272,15 @@ def _document(
         "volumes": [
             {"name": "kube-api-access", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}
         ],
+        **({"nodeName": node_name} if node_name else {}),
     }
-    if node_name:
-        spec["nodeName"] = node_name
-    states = [all(one.is_guaranteed for one in containers), any(one.amounts for one in containers)]
-    status: dict[str, Any] = {
-        "phase": phase,
-        "qosClass": "Guaranteed" if states[0] else "Burstable" if states[1] else "BestEffort",
-    }
+
+
+def _status(shape: int, phase: str, started: str, containers: list[dict[str, Any]]) -> dict[str, Any]:
+    is_guaranteed = all(one.is_guaranteed for one in SHAPES[shape])
+    asks = any(one.amounts for one in SHAPES[shape])
+    qos = "Guaranteed" if is_guaranteed else "Burstable" if asks else "BestEffort"
+    status: dict[str, Any] = {"phase": phase, "qosClass": qos}
     if started or phase == "Running":
         status |= {
             "startTime": started or _CREATED,
@@ -280,10 +291,10 @@ def _document(
             ],
             "containerStatuses": [
                 {"name": one["name"], "ready": True, "image": one["image"], "containerID": "containerd://" + "0a" * 32}
-                for one in lists["containers"]
+                for one in containers
             ],
         }
-    return {"metadata": metadata, "spec": spec, "status": status}
+    return status
 
 
 def _container(name: str, container: Container, extra: int) -> dict[str, Any]:

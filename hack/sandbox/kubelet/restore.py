@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from sandbox.kubelet.state_files import CPU_STATE, MEMORY_STATE, StateFiles
@@ -64,10 +65,9 @@ def _hold_whole(kubelet: Kubelet, cpus: Json, memory: Json) -> None:
             mine = kubelet.cpu.bubbles[uid] = mask_of(cpuset.parse(entry["cpuSet"]))
             kubelet.cpu.default &= ~mine
     if kubelet.memory is not None:
-        positions = {node: position for position, node in enumerate(kubelet.node_ids)}
         for uid, entry in memory.items():
             kubelet.memory.bubbles[uid] = tuple(
-                Allocated(one["type"], mask_of(positions[node] for node in one["numaAffinity"]), one["size"])
+                Allocated(one["type"], _mask(kubelet, one["numaAffinity"]), one["size"])
                 for one in entry["memoryBlocks"]
             )
 
@@ -77,9 +77,13 @@ def _correct_tables(kubelet: Kubelet, nodes: Json) -> None:
     if kubelet.memory is None or not nodes:
         return
     saved = [nodes[str(node)] for node in kubelet.node_ids]
-    positions = {node: position for position, node in enumerate(kubelet.node_ids)}
     kubelet.memory.tables.correct(
         {name: [node["memoryMap"][name]["free"] for node in saved] for name in kubelet.memory.policy.total},
         [node["numberOfAssignments"] for node in saved],
-        [mask_of(positions[one] for one in node["cells"]) for node in saved],
+        [_mask(kubelet, node["cells"]) for node in saved],
     )
+
+
+def _mask(kubelet: Kubelet, nodes: Iterable[int]) -> int:
+    """Of NUMA nodes by their ids."""
+    return mask_of(map(kubelet.node_ids.index, nodes))
