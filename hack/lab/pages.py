@@ -10,6 +10,7 @@ from typing import Final
 from images.application import REPOSITORY
 from lab import results
 from lab.results import Part, Results
+from lab.settings import SETTINGS
 
 RECORDED: Final = Path("hack/lab/recorded.json")
 PAGE: Final = Path("docs/lab.md")
@@ -46,7 +47,7 @@ def page(found: Results) -> str:
         commit=found.commit,
         host=found.host,
         notes="\n".join(f"{one}\n" for one in found.notes),
-        versions=_table(("what", "version"), found.versions.items()),
+        versions=_table(("what", "version"), {**found.versions, "kubelet": _kubelets(found.parts)}.items()),
         machines=_table(("guest", "machine"), found.machines.items()),
         parts=_table(
             ("part", "guests", "kubelet", "run", "", "figures"),
@@ -71,26 +72,33 @@ def _figures(part: Part) -> str:
     return "; ".join(f"{name}: {value}" for name, value in part.figures.items())
 
 
+def _kubelets(parts: Iterable[Part]) -> str:
+    return ", ".join(sorted({part.kubelet for part in parts}, reverse=True))
+
+
 def _runs(parts: Iterable[Part]) -> dict[str, str]:
     """Numbers of what parts were run with, the latest first."""
     return {at: str(number) for number, at in enumerate(dict.fromkeys(part.at for part in reversed([*parts])), 1)}
 
 
 def _series(series: Iterable[Part], runs: Mapping[str, str]) -> str:
-    """A column for each series that was run, and one for all of them together."""
-    parts = list(series)
+    """A row for each series that was run, the latest kubelet first, and one for all of them together."""
+    order = {f"{_SERIES}{name}": number for number, name in enumerate(SETTINGS)}
+    parts = sorted(series, key=lambda part: (part.on, order.get(part.name, len(order))))
+    parts.sort(key=lambda part: part.kubelet, reverse=True)
     if not parts:
         return "No series was run."
     names = list(dict.fromkeys(name for part in parts for name in part.figures))
-    heads = ("", *(part.name.removeprefix(_SERIES) for part in parts), "all")
     rows = [
-        ("guests", *(part.on for part in parts), ""),
-        ("kubelet", *(part.kubelet for part in parts), ""),
-        ("run", *(runs[part.at] for part in parts), ""),
-        *((name, *(str(part.figures.get(name, 0)) for part in parts), _all(name, parts)) for name in names),
-        ("", *map(_verdict, parts), ""),
+        (
+            part.name.removeprefix(_SERIES),
+            *(part.on, part.kubelet, runs[part.at], _verdict(part)),
+            *(str(part.figures.get(name, 0)) for name in names),
+        )
+        for part in parts
     ]
-    return _table(heads, rows)
+    sums = ("all", "", "", "", "", *(_all(name, parts) for name in names))
+    return _table(("series", "guests", "kubelet", "run", "", *names), [*rows, sums])
 
 
 def _all(name: str, parts: Iterable[Part]) -> str:

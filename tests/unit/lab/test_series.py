@@ -125,9 +125,11 @@ def test_the_page_tells_figures_problems_and_what_was_not_run() -> None:
         "2030-01-02",
         "| 1 | 2030-01-02, abc, sha256:2 |\n| 2 | 2030-01-01, abb, sha256:1 |",
         "| A part | dual | v1.36.2 | 2 | passed | pods: 20 |",
-        "| guests | dual | quad |  |\n| kubelet | v1.36.2 | v1.35.6 |  |\n| run | 2 | 1 |  |",
-        "| pods | 3 | 4 | 7 |",
-        "| hit rate, % | 66.7 | 100.0 | 87.5 |",
+        "| kubelet | v1.36.2, v1.35.6 |",
+        "| series | guests | kubelet | run |  | pods | predictions that",
+        "| restricted | dual | v1.36.2 | 2 | **failed** | 3 | 2 | 1 | 66.7 |\n"
+        "| restricted | quad | v1.35.6 | 1 | passed | 4 | 5 | 0 | 100.0 |\n"
+        "| all |  |  |  |  | 7 | 7 | 1 | 87.5 |",
         "refused \\| after fits",
         "- reboot: left out",
     ):
