@@ -49,7 +49,7 @@ def asked(verbs: Verbs, uid: str, names: list[str], made: Any) -> tuple[Any, Any
     return found, sent(verbs.prioritize(made(document, kept))) if len(kept) > 1 else None
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.lists(NAMES, max_size=8), min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_recognised_or_decoded_the_answers_are_the_same(questions: list[list[str]], rng: Random) -> None:
     """Lists come again, in another order, and in part; what is asked leads to nothing in between."""

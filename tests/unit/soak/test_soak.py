@@ -22,10 +22,10 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 def test_whatever_goes_wrong_has_a_reason() -> None:
     """By its own process, as the order of sets is to be the same each time."""
-    command = [sys.executable, str(REPOSITORY / "hack/soak"), "--seed", "7", "--clusters", "4", "--pods", "24"]
+    command = [sys.executable, str(REPOSITORY / "hack/soak"), "--seed", "7", "--clusters", "3", "--pods", "24"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "on 4 clusters" in done.stdout
+    assert "on 3 clusters" in done.stdout
     assert int(re.findall(r"(\d+) decisions on", done.stdout)[0]) >= 100
 
 
