@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -191,8 +192,15 @@ class Uevents:
         yield monitor
 
     def _on_readable(self, monitor: Any) -> None:
-        while (device := monitor.poll(timeout=0)) is not None:
-            self._trigger.notify(f"{MACHINE}: {device.action} {device.sys_name}")
+        try:
+            while (device := monitor.poll(timeout=0)) is not None:
+                self._trigger.notify(f"{MACHINE}: {device.action} {device.sys_name}")
+        except OSError:
+            # More came than the socket holds, as when memory is plugged in. pyudev sees the error and leaves it there,
+            # and as long as it is there the socket is readable without anything to read; reading takes it away.
+            with contextlib.suppress(OSError):
+                os.read(monitor.fileno(), 1)
+            self._trigger.notify(f"{MACHINE}: overflow")
 
 
 # Events that begin so call for a new reading of the machine.

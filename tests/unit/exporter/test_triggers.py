@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import select
+import socket
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,6 +115,44 @@ async def test_pci_functions_that_come_or_go_ask_for_the_machine() -> None:
     reasons = await trigger.wait(1, quiet=0.001)
     assert reasons == {"uevent: remove 0000:98:00.1", "uevent: bind 0000:98:00.2"}
     assert all(reason.startswith(triggers.MACHINE) for reason in reasons)
+
+
+class Overflown(Monitor):
+    """As pyudev's on a socket that has an error: it looks at the error, and does not take it off the socket."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__()
+        self._socket = connected
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def poll(self, timeout: float) -> Any:
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        if any(mask & select.POLLERR for _, mask in poller.poll(timeout)):
+            raise OSError(f"Error while polling fd: {self.fileno()}")
+        return super().poll(timeout)
+
+
+async def test_more_uevents_than_the_socket_holds_ask_for_the_machine_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trigger = Trigger()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as nobody, socket.socket(type=socket.SOCK_DGRAM) as connected:
+        nobody.bind(("127.0.0.1", 0))
+        connected.connect(nobody.getsockname())
+        connected.setblocking(False)
+        nobody.close()
+        monitor = Overflown(connected)
+        asyncio.get_running_loop().add_reader(connected, Uevents(trigger)._on_readable, monitor)
+        # Nobody is there: that is an error of the socket, until somebody reads it.
+        connected.send(b"x")
+        assert await trigger.wait(2, quiet=0.05) == {"uevent: overflow"}
+        assert monitor.poll(0) is None
+        assert await trigger.wait(0.05, quiet=0.01) == frozenset()
+        asyncio.get_running_loop().remove_reader(connected)
+    assert "Exception in callback" not in caplog.text
 
 
 async def test_a_machine_without_inotify_instances_to_spare_has_timed_looks(
