@@ -17,16 +17,15 @@ from typing import Final
 
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise.pods import HUGEPAGES
 from topowise.start_check import MemoryAmounts, Problem, cpu_problem, memory_problem
 from topowise_exporter.kubelet.model import Allocatable
 from topowise_exporter.kubelet.state_files import CPU_STATE, MEMORY_STATE, StateFile
 from topowise_exporter.machine.model import Machine, NumaNode
+from topowise_exporter.zones import hugepages_name
 
 _LONGEST: Final = 400
 _SETTLED_S: Final = 5.0
 _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
-_UNITS: Final = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 
 class StartCheck:
@@ -71,27 +70,22 @@ def of_cpus(text: bytes, config: KubeletConfiguration, machine: Machine, allocat
 
 def of_memory(text: bytes, config: KubeletConfiguration, machine: Machine) -> Problem | None:
     """Why `memory_manager_state` would be refused, None if it would not."""
-    sizes = sorted({size for node in machine.nodes for size in node.hugepages})
-    nodes = {node.id: _amounts(node, config, sizes) for node in machine.nodes}
+    nodes = {node.id: _amounts(node, config) for node in machine.nodes}
     return memory_problem(text, policy=config.memoryManagerPolicy, nodes=nodes)
 
 
-def _amounts(node: NumaNode, config: KubeletConfiguration, sizes: list[int]) -> dict[str, MemoryAmounts]:
-    """As the memory manager starts with them (memorymanager/policy_static.go, getDefaultMachineState)."""
+def _amounts(node: NumaNode, config: KubeletConfiguration) -> dict[str, MemoryAmounts]:
+    """As the memory manager starts with them (memorymanager/policy_static.go, getDefaultMachineState): hugepages of
+    the sizes that this node has a directory of, which before Linux 6.1 a node without memory has not."""
     found = {}
-    for size in sizes:
-        name, total = _resource(size), size * node.hugepages.get(size, 0)
+    for size, count in node.hugepages.items():
+        name, total = hugepages_name(size), size * count
         kept = config.reserved_on(node.id, name)
         found[name] = MemoryAmounts(total, kept, total - kept)
     in_pages = sum(one.total for one in found.values())
     kept = config.reserved_on(node.id, "memory")
     found["memory"] = MemoryAmounts(node.memory_bytes, kept, node.memory_bytes - kept - in_pages)
     return found
-
-
-def _resource(size: int) -> str:
-    shift, unit = next(((one, name) for one, name in _UNITS if size % one == 0), (1, ""))
-    return f"{HUGEPAGES}{size // shift}{unit}"
 
 
 def _shown(problem: Problem) -> str:

@@ -115,6 +115,19 @@ def test_a_reservation_that_was_changed(tmp_path: Path) -> None:
     assert "system reserved" in check.problems["memory_manager_state"]
 
 
+def test_a_node_without_memory_has_no_hugepages_of_any_size(tmp_path: Path) -> None:
+    check = write(tmp_path)
+    path = tmp_path / "memory_manager_state"
+    state = json.loads(path.read_bytes())
+    nothing = dict.fromkeys(("total", "systemReserved", "allocatable", "reserved", "free"), 0)
+    state["machineState"]["1"]["memoryMap"] = {"memory": nothing}
+    path.write_text(json.dumps(state))
+    compare(check, CONFIG, two(memory_bytes=0, hugepages={}))
+    assert check.problems == {}
+    compare(check, CONFIG, two(memory_bytes=0, hugepages={2 << 20: 0}))
+    assert "node 1: memory, now hugepages-2Mi, memory" in check.problems["memory_manager_state"]
+
+
 def test_words_that_quote_the_pods_of_the_moment_do_not_change_with_them(tmp_path: Path) -> None:
     check = write(tmp_path, cpus="1-3")
     compare(check, CONFIG, two())
