@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, Literal
@@ -223,12 +224,17 @@ def _access(node: NumaNode) -> dict[str, str]:
 
 @lru_cache(maxsize=2)
 def _spell_cores(cpus: tuple[Cpu, ...]) -> str:
-    """As cadvisor tells the kubelet: a core's L3 is the first its first thread reports."""
-    return cores.write(
-        cores.Core(cpu.socket, cpu.l3_id if cpu.l3_id is not None else cpu.l3[0] if cpu.l3 else None, cpu.threads)
-        for cpu in cpus
-        if cpu.id == cpu.core
-    )
+    firsts = [cpu for cpu in cpus if cpu.id == cpu.core]
+    on_node = Counter(cpu.node for cpu in firsts)
+    return cores.write(cores.Core(cpu.socket, _uncore(cpu, on_node[cpu.node]), cpu.threads) for cpu in firsts)
+
+
+def _uncore(cpu: Cpu, cores_of_node: int) -> int | None:
+    """The L3 by which the kubelet packs CPUs, None where it goes by the socket. cadvisor tells it of no cache without
+    an id, and of none that a whole NUMA node shares (utils/sysinfo, addCacheInfo; cpumanager/topology,
+    getUncoreCacheID)."""
+    is_of_node = cpu.l3 is not None and len(cpu.l3) == cores_of_node * len(cpu.threads)
+    return None if is_of_node else cpu.l3_id
 
 
 def _holdings(allocations: Allocations) -> list[holdings.Pod]:

@@ -347,10 +347,12 @@ def _unhealthy(device: Device) -> Device:
 def _machine(scanned: hardware.Machine, devices: tuple[DevicePlugin, ...]) -> Machine:
     """The scanned machine as cadvisor tells it to the kubelet."""
     cores: dict[int, list[Core]] = {}
-    for cpu in scanned.cpus:
-        if cpu.id == cpu.core:
-            uncore = None if cpu.l3 is None else cpu.l3[0]
-            cores.setdefault(cpu.node, []).append(Core(cpu.socket, cpu.threads, uncore))
+    firsts = [cpu for cpu in scanned.cpus if cpu.id == cpu.core]
+    for cpu in firsts:
+        on_node = sum(other.node == cpu.node for other in firsts) * len(cpu.threads)
+        # A cache of a whole NUMA node is none of its cores'.
+        uncore = None if cpu.l3 is not None and len(cpu.l3) == on_node else cpu.l3_id
+        cores.setdefault(cpu.node, []).append(Core(cpu.socket, cpu.threads, uncore))
     sizes = sorted({size for node in scanned.nodes for size in node.hugepages})
     return Machine(
         numa=tuple(

@@ -95,6 +95,24 @@ def test_our_attributes_are_read_back_by_their_codecs(hardware: machine.Machine)
     assert two.containers[0].cpu_ids() == {2, 3}
 
 
+def test_caches_are_those_that_the_kubelet_knows(hardware: machine.Machine) -> None:
+    """Two sockets of a NUMA node each; cadvisor keeps a cache of a whole node to itself, and one without an id."""
+    replace = msgspec.structs.replace
+
+    def shown(caches: dict[int, tuple[tuple[int, ...] | None, int | None]]) -> list[int | None]:
+        cpus = tuple(replace(cpu, l3=caches[cpu.core][0], l3_id=caches[cpu.core][1]) for cpu in hardware.cpus)
+        made_of = made(replace(hardware, cpus=cpus))
+        return [core.uncore for core in cores.read(named(made_of)[attributes.CORES])]
+
+    split: dict[int, tuple[tuple[int, ...] | None, int | None]]
+    split = {0: ((0, 4), 0), 1: ((1, 5), 1), 2: ((2, 6), 2), 3: ((3, 7), 3)}
+    assert shown(split) == [0, 1, 2, 3]
+    assert shown({core: (cpus, None) for core, (cpus, _) in split.items()}) == [None] * 4
+    assert shown({**split, 2: ((2, 3, 6, 7), 2), 3: ((2, 3, 6, 7), 2)}) == [0, 1, None, None]
+    assert shown(dict.fromkeys(split, (tuple(range(8)), 0))) == [0] * 4
+    assert shown(dict.fromkeys(split, (None, None))) == [None] * 4
+
+
 def test_a_kubelet_that_tells_its_version_is_quoted(hardware: machine.Machine) -> None:
     for version, shown in (("v1.33.5+k3s1", "v1.33.5+k3s1"), ("", None)):
         seen = Observation(hardware, STATIC, Allocations(ALLOCATABLE), version=version)
