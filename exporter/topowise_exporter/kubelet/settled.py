@@ -22,6 +22,7 @@ import msgspec
 from topowise.attributes import doubts
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.kubelet.model import Allocatable, Device, PodAllocation
+from topowise_exporter.kubelet.podresources import socket_path
 
 MANAGERS_AT_MOST_S: Final = 300.0
 """After that a configuration that names a manager is not the kubelet's."""
@@ -104,7 +105,7 @@ class Kubelet:
     def __init__(
         self, socket: str, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
     ) -> None:
-        self._socket = Path(socket.removeprefix("unix://"))
+        self._socket = Path(socket_path(socket))
         self._clock = clock
         self._wall = wall
         self._identity: tuple[int, ...] | None = None

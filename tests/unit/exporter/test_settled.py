@@ -132,6 +132,17 @@ def test_from_its_start_on_a_kubelet_is_doubted_until_it_is_right_once(tmp_path:
     assert kubelet.doubts(EMPTY)
 
 
+@pytest.mark.parametrize("scheme", ["", "unix:", "unix://"])
+def test_a_start_is_seen_however_the_socket_is_spelled(tmp_path: Path, clock: Clock, scheme: str) -> None:
+    socket = tmp_path / "kubelet.sock"
+    started(socket, 4998.0)
+    kubelet = Kubelet(f"{scheme}{socket}", clock, lambda: 5000.0)
+    assert kubelet.doubts(EMPTY)
+    assert not kubelet.doubts(Answer(STATIC, READY))
+    started(socket, 5001.0)
+    assert kubelet.doubts(EMPTY)
+
+
 def test_a_kubelet_that_has_been_up_for_long_is_believed_by_an_exporter_that_starts(
     tmp_path: Path, clock: Clock
 ) -> None:
