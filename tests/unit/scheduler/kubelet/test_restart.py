@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from state_problems import cpu_state_problem, memory_state_problem
 from topowise import cpuset, pods
 from topowise.start_check import cpu_problem, memory_problem
 from topowise_scheduler.kubelet import Kubelet, KubeletConfiguration, Machine, MemoryReservation, NumaNode
 from topowise_scheduler.kubelet.masks import members
-from topowise_scheduler.kubelet.restart import cpu_state_problem, memory_state_problem
 
 GI = 1 << 30
 MachineOf = Callable[..., Machine]

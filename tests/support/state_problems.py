@@ -1,4 +1,4 @@
-"""Whether the kubelet of a model would start again on the state files that its node has (topowise.start_check)."""
+"""Whether a kubelet of the model would start again on state files of its own: topowise.start_check with its amounts."""
 
 from __future__ import annotations
 
