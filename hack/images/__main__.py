@@ -107,16 +107,24 @@ def _push(name: str) -> None:
     built = [one for one in application.MACHINES if engine.has(f"{name}-{one}")]
     if not built:
         raise ImageError(f"nothing is built of {name}; make images first")
-    listing = f"{name}-all"
-    engine.run("manifest", "create", listing)
-    for architecture in built:
-        engine.run("manifest", "add", listing, f"{name}-{architecture}")
+    listing = _listing(engine, name, built)
     digest = DIST / "topowise.digest"
     engine.run("manifest", "push", "--all", f"--digestfile={digest}", listing, f"docker://{name}")
     print(f"images: {name} for {', '.join(built)} is {digest.read_text().strip()}")
     if output := os.environ.get("GITHUB_OUTPUT"):
         with Path(output).open("a") as file:
             file.write(f"digest={digest.read_text().strip()}\n")
+
+
+def _listing(engine: engines.Engine, name: str, built: list[str]) -> str:
+    """All architectures under one name. That of an earlier push goes: it may have failed, or have had other images."""
+    listing = f"{name}-all"
+    if engine.has(listing):
+        engine.run("manifest", "rm", listing)
+    engine.run("manifest", "create", listing)
+    for architecture in built:
+        engine.run("manifest", "add", listing, f"{name}-{architecture}")
+    return listing
 
 
 def _sign(repository: str) -> None:
