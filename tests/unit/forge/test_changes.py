@@ -109,7 +109,7 @@ def test_a_tag_with_fragments_left_is_refused_and_a_release_has_its_notes(tmp_pa
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, target)
     (tmp_path / "changes").mkdir()
-    (tmp_path / "changes/x.fixed.md").write_text("A thing that is told of.")
+    (tmp_path / "changes/x.fixed.md").write_text("A [thing](docs/a.md#b) that is told [of](https://example.com/c).")
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
@@ -117,8 +117,12 @@ def test_a_tag_with_fragments_left_is_refused_and_a_release_has_its_notes(tmp_pa
     version = re.findall(r'__version__ = "(.+)"', (tmp_path / "proto/topowise/__init__.py").read_text())[0]
     refused = run("hack/release", "version", f"v{version}")
     assert refused.returncode and "fragments" in refused.stderr
-    assert "A thing that is told of." not in (tmp_path / "CHANGELOG.md").read_text()
+    assert "A [thing](docs/a.md#b)" not in (tmp_path / "CHANGELOG.md").read_text()
     assert run("hack/changes", "release", version).returncode == 0
     assert run("hack/release", "version", f"v{version}").returncode == 0
     assert run("hack/release", "notes", f"v{version}").returncode == 0
-    assert "\n- A thing that is told of.\n" in (tmp_path / "dist/notes.md").read_text()
+    assert "\n- A [thing](docs/a.md#b) that is told" in (tmp_path / "CHANGELOG.md").read_text()
+    # A release of a forge is no file of the tree: there a path leads nowhere.
+    page = f"https://github.com/topowise/topowise/blob/v{version}/docs/a.md#b"
+    told = f"\n- A [thing]({page}) that is told [of](https://example.com/c).\n"
+    assert told in (tmp_path / "dist/notes.md").read_text()
