@@ -52,3 +52,12 @@ def test_values_that_pages_name_exist(repository: Path, chart: Path, name: str) 
     ):
         last = path.rpartition(".")[2]
         assert re.search(rf"^\s*#?\s*{last}:|\b{last}: ", values, re.MULTILINE), path
+
+
+def test_kubeadm_is_given_the_whole_configuration(repository: Path, chart: Path) -> None:
+    """With the recipe's part alone it would take its own version, image repository and arguments for kube-scheduler."""
+    commands = re.findall(r"^[#$] (.+)$", (repository / "docs/how-to/install.md").read_text(), re.MULTILINE)
+    given = {re.findall(r"--config (\S+)", command)[0] for command in commands if command.startswith("kubeadm ")}
+    fetched = {command.rpartition("> ")[2] for command in commands if "configmap kubeadm-config" in command}
+    assert given == fetched != set()
+    assert not {path.name for path in (chart / "recipes/kubeadm").iterdir()} & given
