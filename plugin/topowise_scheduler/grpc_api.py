@@ -19,7 +19,7 @@ import msgspec
 from topowise import files, pods
 from topowise.errors import ParseError, SourceError
 from topowise.runtime.config import ServingTls
-from topowise.runtime.listening import cannot
+from topowise.runtime.listening import cannot, endpoint
 from topowise.runtime.log import kv
 from topowise.runtime.turns import collected, sliced
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
@@ -156,7 +156,7 @@ async def serve(settings: Grpc, scoring: Scoring) -> None:
         if settings.socket:
             _listen_on_socket(server, Path(settings.socket))
         if settings.port:
-            _listen(server, f"{settings.address}:{settings.port}", settings.tls)
+            _listen(server, endpoint(settings.address, settings.port), settings.tls)
         await server.start()
         log.info("Serving gRPC", extra=kv(socket=settings.socket, port=settings.port))
         await server.wait_for_termination()

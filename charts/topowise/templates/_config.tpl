@@ -10,7 +10,7 @@
 {{- $extender := dict "address" "127.0.0.1" "port" 8080 -}}
 {{- if eq $scheduler.mode "remote" -}}
 {{- $files := dict "certFile" "/etc/topowise/tls/tls.crt" "keyFile" "/etc/topowise/tls/tls.key" "clientCaFile" "/etc/topowise/tls/ca.crt" -}}
-{{- $extender = dict "address" "0.0.0.0" "port" $scheduler.extender.port "tls" $files -}}
+{{- $extender = dict "address" (include "topowise.anyAddress" .) "port" $scheduler.extender.port "tls" $files -}}
 {{- end -}}
 {{- $election := dict "enabled" (gt (int $scheduler.replicas) 1) "leaseName" (printf "%s-requeue" (include "topowise.componentName" (list . "scheduler"))) -}}
 {{- $known := dict "extender" $extender "leaderElection" $election -}}
@@ -66,10 +66,20 @@ tlsConfig: {{- toYaml . | nindent 2 }}
 {{- toYaml (mustMergeOverwrite $known (deepCopy $scheduler.kubeScheduler.config) $head) -}}
 {{- end -}}
 
+{{/* Every address of a scheduler's pod, of the family that scheduler.config.serving.address is of. */}}
+{{- define "topowise.anyAddress" -}}
+{{- ternary "::" "0.0.0.0" (contains ":" (dig "serving" "address" "" .Values.scheduler.config)) -}}
+{{- end -}}
+
+{{/* Whether only the pod itself reaches an address: "true" or "". */}}
+{{- define "topowise.isLoopback" -}}
+{{- if or (hasPrefix "127." .) (eq . "::1") -}}true{{- end -}}
+{{- end -}}
+
 {{/* Whether a daemon's port of metrics and health can be reached from outside its pod: "true" or "". Of a config. */}}
 {{- define "topowise.isServing" -}}
 {{- $serving := .serving | default dict -}}
-{{- if and (ne (toString (dig "port" 9153 $serving)) "0") (not (hasPrefix "127." (dig "address" "0.0.0.0" $serving))) -}}true{{- end -}}
+{{- if and (ne (toString (dig "port" 9153 $serving)) "0") (not (include "topowise.isLoopback" (dig "address" "0.0.0.0" $serving))) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "topowise.servingPort" -}}
@@ -130,8 +140,18 @@ readinessProbe:
 {{- toJson $taken -}}
 {{- end -}}
 
+{{/* Ports that others can reach beside those of metrics and extender: a JSON list. Of a SchedulerConfiguration. */}}
+{{- define "topowise.openPorts" -}}
+{{- $ports := list -}}
+{{- with include "topowise.grpcPort" . -}}{{- $ports = append $ports (int .) -}}{{- end -}}
+{{- $readOnly := .readOnly | default dict -}}
+{{- $port := dig "port" 8081 $readOnly -}}
+{{- if and $port (not (include "topowise.isLoopback" (dig "address" "127.0.0.1" $readOnly))) -}}{{- $ports = append $ports $port -}}{{- end -}}
+{{- toJson $ports -}}
+{{- end -}}
+
 {{/* The gRPC port if others can reach it, else "". Of a SchedulerConfiguration. */}}
 {{- define "topowise.grpcPort" -}}
 {{- $grpc := .grpc | default dict -}}
-{{- if and $grpc.port (not (hasPrefix "127." (dig "address" "127.0.0.1" $grpc))) -}}{{ $grpc.port }}{{- end -}}
+{{- if and $grpc.port (not (include "topowise.isLoopback" (dig "address" "127.0.0.1" $grpc))) -}}{{ $grpc.port }}{{- end -}}
 {{- end -}}

@@ -92,7 +92,7 @@ class Serving(Section, frozen=True):
     """Where metrics and health are served."""
 
     address: str = "0.0.0.0"
-    """An IP address; "127.0.0.1" hides the port from the network."""
+    """An IP address; "127.0.0.1" hides the port from the network, "::" is every address of both families."""
     port: PortOrNone = 9153
     """0 turns the port off."""
     tls: ServingTls | None = None

@@ -246,12 +246,36 @@ def test_the_ports_follow_the_configuration(render: Any) -> None:
     assert ingress[0]["ports"][0]["port"] == 9999
 
 
-@pytest.mark.parametrize("off", ["serving.port=0", "serving.address=127.0.0.1"])
+@pytest.mark.parametrize("off", ["serving.port=0", "serving.address=127.0.0.1", "serving.address=::1"])
 def test_nobody_probes_a_port_that_is_not_there(render: Any, off: str) -> None:
     made = render("", f"exporter.config.{off}", "monitoring.monitor.enabled=true")
     (container,) = made.pod("DaemonSet", "topowise-exporter")["containers"]
     assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & container.keys()
     assert "topowise-exporter" not in {one["metadata"]["name"] for one in made.kinds("PodMonitor")}
+
+
+@pytest.mark.parametrize("recipe", ["", "default-scheduler"])
+def test_one_family_of_addresses_is_chosen_for_all_that_listens(render: Any, recipe: str) -> None:
+    """In a cluster of IPv6 alone nobody reaches 0.0.0.0, and probes end the pods."""
+    made = render(recipe, "exporter.config.serving.address=::", "scheduler.config.serving.address=::")
+    assert (exporter_config(made).serving.address, scheduler_config(made).serving.address) == ("::", "::")
+    assert scheduler_config(made).extender.address == ("::" if recipe else "127.0.0.1")
+    commands = [one["command"] for one in containers_of(made)]
+    assert recipe or [word for word in commands[0] if word.startswith("--bind-address")] == ["--bind-address=::"]
+    ports = made.named("NetworkPolicy", "topowise-scheduler")["spec"]["ingress"][0]["ports"]
+    assert ports[0]["port"] == 9153
+
+
+@pytest.mark.parametrize(
+    ("address", "is_open"), [("0.0.0.0", True), ("::", True), ("127.0.0.1", False), ("::1", False)]
+)
+@pytest.mark.parametrize(("section", "port"), [("readOnly", 8081), ("grpc", 50051)])
+def test_a_port_that_the_configuration_opens_is_let_in(
+    render: Any, section: str, port: int, address: str, is_open: bool
+) -> None:
+    made = render("", f"scheduler.config.{section}.address={address}", f"scheduler.config.{section}.port={port}")
+    rules = made.named("NetworkPolicy", "topowise-scheduler")["spec"]["ingress"]
+    assert (port in [one["port"] for rule in rules for one in rule["ports"]]) is is_open
 
 
 def test_probes_speak_tls_where_the_port_does(render: Any) -> None:

@@ -82,3 +82,12 @@ async def test_a_certificate_that_is_not_there_is_named(scoring: grpc_api.Scorin
     tls = ServingTls(cert_file=str(tmp_path / "tls.crt"), key_file=str(tmp_path / "tls.key"))
     with pytest.raises(SourceError, match=r"tls\.key"):
         await grpc_api.serve(Grpc(port=1, tls=tls), scoring)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+async def test_an_address_of_ipv6_is_listened_on(scoring: grpc_api.Scoring, unused_tcp_port: int) -> None:
+    task = asyncio.create_task(grpc_api.serve(Grpc(address="::1", port=unused_tcp_port), scoring))
+    async with grpc.aio.insecure_channel(f"[::1]:{unused_tcp_port}") as channel:
+        await asyncio.wait_for(channel.channel_ready(), 10)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import signal
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -22,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
-from topowise.errors import ConfigError
+from topowise.errors import ConfigError, SourceError
 from topowise.runtime import config, health, listening, log, tasks
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.config import Configuration, Duration, Port, PortOrNone, PositiveDuration, Section, Serving
@@ -356,6 +357,17 @@ async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.L
     assert cancelled == ["works"]
     (record,) = [one for one in caplog.records if one.getMessage() == "Task ended, stopping the process"]
     assert record.kv == {"task": "broken"}  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
+@pytest.mark.parametrize(("address", "reached_by"), [("::", ("127.0.0.1", "::1")), ("::1", ("::1",))])
+def test_every_address_is_of_both_families(address: str, reached_by: tuple[str, ...], unused_tcp_port: int) -> None:
+    """A kubelet probes a pod by its first address, which in some clusters is of IPv6."""
+    with listening.listen(address, unused_tcp_port):
+        for one in reached_by:
+            socket.create_connection((one, unused_tcp_port), timeout=5).close()
+        with pytest.raises(SourceError, match=rf"^\[{address}\]:{unused_tcp_port}: cannot be listened on"):
+            listening.listen(address, unused_tcp_port)
 
 
 async def test_a_task_that_ends_for_a_reason_says_it_in_one_line(
