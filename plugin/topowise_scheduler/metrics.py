@@ -38,7 +38,9 @@ class Counts(Collector):
     def _states(self) -> Iterator[Metric]:
         ledger = self._ledger
         yield _gauge("nodes", "Nodes of the cluster.", len(ledger.known))
-        yield _gauge("reported_nodes", "Nodes that an exporter has reported.", len(ledger.reported()))
+        # Not those of which only a report is left: it would hide a node that has none.
+        reported = len(ledger.known & set(ledger.reported()))
+        yield _gauge("reported_nodes", "Nodes of the cluster that an exporter has reported.", reported)
         yield _kubelets(ledger)
         yield _gauge(
             "unconfirmed_nodes", "Nodes whose last report their kubelet does not confirm now.", len(ledger.unconfirmed)

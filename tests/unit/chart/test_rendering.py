@@ -395,6 +395,10 @@ def test_notes_tell_the_ports_of_the_configuration(helm: Run, chart: Path) -> No
     notes = done.stdout.partition("NOTES:")[2]
     assert "urlPrefix: https://topowise-scheduler-extender.topowise-system.svc:9443" in notes
     assert "port-forward deployment/topowise-scheduler 9081" in notes
+    of_ipv6 = helm(
+        "install", "topowise", str(chart), "--dry-run=client", *values, "--set=scheduler.service.clusterIP=fd00::17"
+    )
+    assert "urlPrefix: https://[fd00::17]:9443" in of_ipv6.stdout
     without = helm(
         "install", "topowise", str(chart), "--dry-run=client", *values[:2], "--set=scheduler.config.readOnly.port=0"
     )

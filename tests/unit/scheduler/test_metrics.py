@@ -1,0 +1,18 @@
+"""What is counted of nodes: alerts compare these numbers."""
+
+from __future__ import annotations
+
+from scheduling import Service, exact, kubelet
+from topowise_scheduler import metrics
+
+
+def test_a_report_without_a_node_does_not_make_up_for_a_node_without_a_report() -> None:
+    """As NFD leaves them behind: its objects belong to its namespace and not to their nodes."""
+    service = Service()
+    for name in ("reported", "unreported"):
+        service.ledger.put_node(name)
+    for name in ("reported", "gone"):
+        service.report(exact(kubelet(), name=name))
+    registry = metrics.registry(service.ledger, service.answers)
+    numbers = [registry.get_sample_value(f"topowise_scheduler_{one}") for one in ("nodes", "reported_nodes")]
+    assert numbers == [2, 1]
