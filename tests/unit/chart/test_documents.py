@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,3 +62,13 @@ def test_kubeadm_is_given_the_whole_configuration(repository: Path, chart: Path)
     fetched = {command.rpartition("> ")[2] for command in commands if "configmap kubeadm-config" in command}
     assert given == fetched != set()
     assert not {path.name for path in (chart / "recipes/kubeadm").iterdir()} & given
+
+
+def test_kustomizations_are_for_clusters_that_know_all_of_their_kinds(repository: Path, default: Any) -> None:
+    section = (
+        (repository / "docs/how-to/install.md").read_text().partition("## With kustomize")[2].partition("\n## ")[0]
+    )
+    assert {one["apiVersion"] for one in default.kinds("ValidatingAdmissionPolicy")} == {
+        "admissionregistration.k8s.io/v1"
+    }
+    assert "for Kubernetes 1.30 and later" in section
