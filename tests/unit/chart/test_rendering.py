@@ -229,13 +229,12 @@ def test_one_replica_elects_nobody_and_is_never_doubled(render: Any) -> None:
 def test_replicas_on_a_node_each_make_room_for_the_next(render: Any) -> None:
     """By default none of two may be missing, so that the third would wait for a third node."""
 
-    def strategy(*settings: str) -> Document:
-        return render("", *settings).named("Deployment", "topowise-scheduler")["spec"]["strategy"]
+    def missing(*settings: str) -> int | str:
+        made = render("", *settings).named("Deployment", "topowise-scheduler")["spec"]["strategy"]
+        assert made["type"] == "RollingUpdate"
+        return made["rollingUpdate"]["maxUnavailable"]
 
-    hard = "scheduler.antiAffinity=hard"
-    assert strategy(hard) == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}}
-    assert strategy(hard, "scheduler.replicas=1") == {"type": "Recreate"}
-    assert strategy() == {"type": "RollingUpdate"}
+    assert (missing("scheduler.antiAffinity=hard"), missing()) == (1, "25%")
 
 
 def test_the_rights_to_a_lease_follow_kube_schedulers_configuration(render: Any) -> None:
