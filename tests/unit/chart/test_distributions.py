@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from topowise import __version__
 from topowise.runtime import config
 from topowise_exporter.configuration import ExporterConfiguration
 
@@ -147,6 +148,7 @@ def test_gke_admits_the_priority_classes_that_the_pods_have(render: Any) -> None
 def test_gitops_gives_what_helm_takes(chart: Path, values: Document, render: Any, name: str) -> None:
     documents = list(yaml.safe_load_all((chart / f"recipes/gitops/{name}.yaml").read_text()))
     text = yaml.safe_dump_all(documents)
+    assert f"v{__version__}" in re.findall(r"(?:targetRevision|tag): (\S+)", text)
     for file in re.findall(r"(?:charts/topowise/)?((?:recipes/on/|values)[\w/-]*\.yaml)", text):
         assert (chart / file).exists(), file
     assert "pod-security.kubernetes.io/enforce: privileged" in text

@@ -153,7 +153,7 @@ def test_the_api_server_takes_the_objects(cluster: Cluster, render: Any, recipe:
 
 
 def test_the_number_of_replicas_can_be_changed(cluster: Cluster, render: Any) -> None:
-    """By a server-side apply, as Helm 4 and Argo CD do it: what Kubernetes has filled in belongs to nobody and stays."""
+    """By a server-side apply, as of Helm 4 and Argo CD: what Kubernetes has filled in belongs to nobody and stays."""
     for replicas, strategy in ((1, "Recreate"), (2, "RollingUpdate"), (1, "Recreate"), (2, "RollingUpdate")):
         deployment = render("", f"scheduler.replicas={replicas}").named("Deployment", "topowise-scheduler")
         cluster.apply(deployment)
