@@ -14,6 +14,7 @@ import yaml
 
 from topowise.runtime import config
 from topowise_exporter.configuration import ExporterConfiguration
+from topowise_scheduler.cluster.nodes import STARTUP_TAINT
 from topowise_scheduler.configuration import SchedulerConfiguration
 
 Document = dict[str, Any]
@@ -224,6 +225,21 @@ def test_one_replica_elects_nobody_and_is_never_doubled(render: Any) -> None:
     assert kube_scheduler_config(made)["leaderElection"]["leaderElect"] is False
     assert made.named("Deployment", "topowise-scheduler")["spec"]["strategy"] == {"type": "Recreate"}
     assert not made.kinds("PodDisruptionBudget")
+
+
+@pytest.mark.parametrize("mode", ["own", "remote"])
+def test_who_removes_the_startup_taint_does_not_wait_for_it(render: Any, mode: str) -> None:
+    """In a cluster whose nodes are all new nobody else would."""
+
+    def tolerated(*settings: str) -> set[str]:
+        pod = render("", f"scheduler.mode={mode}", *settings).pod("Deployment", "topowise-scheduler")
+        return {one["key"] for one in pod["tolerations"]}
+
+    control_plane = "node-role.kubernetes.io/control-plane"
+    assert tolerated() == {control_plane}
+    enabled = "scheduler.config.startupTaint.enabled=true"
+    assert tolerated(enabled) == {control_plane, STARTUP_TAINT}
+    assert tolerated(enabled, "scheduler.tolerations=null") == {STARTUP_TAINT}
 
 
 def test_replicas_on_a_node_each_make_room_for_the_next(render: Any) -> None:
