@@ -243,12 +243,17 @@ class Answers:
         return self._affinities.of(asked.record, name) if asked.record.wishes else None
 
     def affinity_refusal(
-        self, asked: Question, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
+        self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
     ) -> str:
         """Why the devices of a node in these states would not do for the pod, "" if they would (Ledger.affinity)."""
-        if not asked.record.wishes:
+        if not record.wishes:
             return ""
-        return self._ledger.affinity_refusal(self._ledger.affinity(asked.record, name, states, guessed))
+        return self._ledger.affinity_refusal(self._ledger.affinity(record, name, states, guessed))
+
+    def is_in_vain(self, asked: Question, name: str, gone: Collection[str]) -> bool:
+        """Whether the devices that are free once these pods are gone would not be as near each other as the pod
+        requires."""
+        return bool(self.affinity_refusal(asked.record, name, self.states_for(asked, name, gone)))
 
     def _rate(self, asked: Question, strategy: Strategy) -> Rated:
         known, rater = _known(asked.rows), strategies.Rater(strategy)

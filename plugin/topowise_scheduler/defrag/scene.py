@@ -6,7 +6,7 @@ never changes, a step makes another.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import msgspec
@@ -25,6 +25,7 @@ from topowise_scheduler.view.placed import Placed
 
 # Less than anybody's: whoever is nominated to a node stands in the way.
 _LEAST_PRIORITY: Final = -(1 << 31)
+_WANTED: Final = "\0wanted/"
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -83,7 +84,7 @@ class Cluster:
         """Where pods like this one may go now."""
         # Names of volumes are another in each pod; what is in them keeps a pod from being moved.
         spec = msgspec.structs.replace(pod.spec, volumes=None)
-        key = _encode((spec, str(record.demand)))
+        key = _encode((spec, str(record.demand), record.wishes))
         found = self._homes.get(key)
         if found is None:
             found = self._homes[key] = self._find_homes(pod)
@@ -143,7 +144,7 @@ class Scene:
     def place(self, name: str) -> Scene | None:
         """One of the wanted pods comes to a node; None if it is refused."""
         wanted = self.cluster.wanted
-        record = msgspec.structs.replace(self.cluster.asked.record, uid=f"\0wanted/{self.arrived}")
+        record = msgspec.structs.replace(self.cluster.asked.record, uid=f"{_WANTED}{self.arrived}")
         taken = self._admitted(name, record, wanted)
         if taken is None:
             return None
@@ -185,6 +186,12 @@ class Scene:
             _add(change, requests, -1)
         return self.cluster.view.has_sums(pod, name, change)
 
+    def are_near(self, record: PodRecord, name: str, states: Iterable[Kubelet]) -> bool:
+        """Whether the devices of a node in these states would be as near each other as the pod requires."""
+        # Of those that the steps have brought nobody knows which devices they would have.
+        brought = [*self.moved, *(f"{_WANTED}{number}" for number in range(self.arrived))]
+        return not self.cluster.answers.affinity_refusal(record, name, states, brought)
+
     def _admitted(self, name: str, record: PodRecord, pod: Pod) -> tuple[Kubelet, ...] | None:
         if name in self.changed and not self.has_sums(pod, name):
             return None
@@ -194,7 +201,7 @@ class Scene:
             if not copy.admit_view(record.view(copy)).admitted:
                 return None
             found.append(copy)
-        return tuple(found)
+        return tuple(found) if self.are_near(record, name, self.states(name)) else None
 
     def _with(self, name: str, states: tuple[Kubelet, ...], record: PodRecord, sign: int) -> Scene:
         after = Scene(self.cluster)

@@ -112,12 +112,10 @@ class Search:
             return False
         for state in node.states:
             self._trials -= 1
-            copy = state.fork()
-            for one in leaving:
-                copy.remove(one.uid)
+            copy = _without(state, leaving)
             if not copy.admit_view(record.view(copy)).admitted:
                 return False
-        return True
+        return scene.are_near(record, node.name, (_without(state, leaving) for state in node.states))
 
     def _moved(self, scene: Scene, node: _Node, leaving: Sequence[Movable]) -> Scene | None:
         """The scene after these have gone elsewhere and a wanted pod has come."""
@@ -149,6 +147,13 @@ class Search:
 
     def _has_home(self, scene: Scene, mover: Movable, origin: str) -> bool:
         return any(name != origin for name in scene.homes(mover))
+
+
+def _without(state: Kubelet, leaving: Sequence[Movable]) -> Kubelet:
+    copy = state.fork()
+    for one in leaving:
+        copy.remove(one.uid)
+    return copy
 
 
 def _placements(scene: Scene, origin: str, leaving: Sequence[Movable], left: list[int]) -> Iterator[Scene]:

@@ -47,7 +47,7 @@ class Evictions:
             if loop.time() > until:
                 break
             choice = self._on(asked, name, proposal)
-            if choice is not None and self._is_in_vain(asked, name, choice):
+            if choice is not None and self._answers.is_in_vain(asked, name, choice.victims):
                 continue
             if choice is not None and choice.victims:
                 chosen[name] = choice
@@ -55,11 +55,6 @@ class Evictions:
                 self._ledger.note_improved(name)
             await asyncio.sleep(0)
         return chosen
-
-    def _is_in_vain(self, asked: Question, name: str, choice: preemption.Choice) -> bool:
-        """Whether the devices that are free then would not be as near each other as the pod requires."""
-        left = self._answers.states_for(asked, name, choice.victims)
-        return bool(self._answers.affinity_refusal(asked, name, left))
 
     def _on(self, asked: Question, name: str, proposal: preemption.Choice) -> preemption.Choice | None:
         states = self._answers.states_for(asked, name)

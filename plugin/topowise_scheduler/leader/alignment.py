@@ -93,7 +93,7 @@ class AlignmentPreemption:
                 state.remove(uid)
             if not state.admit_view(record.view(state)).admitted:
                 return False
-        return needs
+        return needs and not self._answers.is_in_vain(asked, node, (*gone, *rest))
 
     def _candidates(self, pod: Pod) -> tuple[Question, list[str]]:
         """The nodes that only lack alignment; none if a node takes the pod as it is."""
@@ -122,6 +122,8 @@ class AlignmentPreemption:
             state, states, record.view, record.priority, pods.values(), (), self._budgets
         )
         if choice is None or choice.violations or len(choice.victims) > most:
+            return None
+        if self._answers.is_in_vain(asked, name, choice.victims):
             return None
         victims = tuple([pods[uid] for uid in choice.victims])
         # The eviction API takes no pod of two budgets.

@@ -119,7 +119,7 @@ class ClusterView:
                 yield Filling(name, asked.record, limit=words)
             elif precision:
                 states = list(self._answers.states_for(asked, name))
-                affinity = partial(self._answers.affinity_refusal, asked, name)
+                affinity = partial(self._answers.affinity_refusal, asked.record, name)
                 yield Filling(name, asked.record, states, by_sums, is_exact=precision == "exact", affinity=affinity)
             else:
                 yield Filling(name, asked.record, count=by_sums[0] if by_sums else 0, limit=_BY_SUMS)

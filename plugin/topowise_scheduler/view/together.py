@@ -129,7 +129,7 @@ class Placing:
         for name in kind.nodes():
             states = self._changed.get(name) or list(self._answers.states_for(kind.asked, name))
             taken = _admitted(states, record)
-            words = _FULL if taken is None else self._answers.affinity_refusal(kind.asked, name, states, self._before)
+            words = _FULL if taken is None else self._answers.affinity_refusal(record, name, states, self._before)
             if taken is None or words:
                 kind.refuse(words)
                 continue

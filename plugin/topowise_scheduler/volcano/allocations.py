@@ -18,7 +18,7 @@ or each of them would evict one more. Its room is not given away for that: only 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from topowise_scheduler.cluster.ledger import Ledger
@@ -75,9 +75,16 @@ class Allocations:
         other: Volcano binds each in a goroutine of its own."""
         return self._ledger.survive_any_order(record, node)
 
-    def states(self, record: PodRecord, node: str) -> Iterator[Kubelet]:
-        """What the node may be for a pod once those have left that are to be evicted (Ledger.states_without)."""
-        return self._ledger.states_without(record, node, self.leaving(node))
+    def states(self, record: PodRecord, node: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
+        """What the node may be for a pod once those have left that are to be evicted, and these
+        (Ledger.states_without)."""
+        return self._ledger.states_without(record, node, {*self.leaving(node), *gone})
+
+    def are_near(self, record: PodRecord, node: str, gone: Collection[str] = ()) -> bool:
+        """Whether the devices that are free then would be as near each other as the pod requires."""
+        if not record.wishes:
+            return True
+        return not self._ledger.affinity_refusal(self._ledger.affinity(record, node, self.states(record, node, gone)))
 
     def fits_later(self, record: PodRecord, node: str) -> bool | None:
         """Whether the pod fits once those have left that are to be evicted, and those that wait for it have come.
@@ -86,4 +93,5 @@ class Allocations:
         """
         if not self.leaving(node):
             return None
-        return all(state.admit_view(record.view(state)).admitted for state in self.states(record, node))
+        fits = all(state.admit_view(record.view(state)).admitted for state in self.states(record, node))
+        return fits and self.are_near(record, node)

@@ -59,6 +59,6 @@ class Victims:
             return Vote.ABSTAIN, set()
         pods = [pod for pod in self._ledger.pods_on(node) if pod.uid in offered]
         choice = preemption.choose_for_all(state, states, record.view, _ABOVE_ALL, pods, (), self._budgets)
-        if choice is None:
+        if choice is None or not self._allocations.are_near(record, node, choice.victims):
             return Vote.REJECT, set()
         return (Vote.PERMIT, set(choice.victims)) if choice.victims else (Vote.ABSTAIN, set())

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from sandbox.exported import exported
-from scheduling import Service, machine, pod, scope
+from scheduling import WAITS, Service, machine, pod, scope
 from topowise import nrt
 from topowise.attributes import PCI, places
 from topowise.attributes.places import Located
@@ -21,8 +21,9 @@ from topowise.errors import ConfigError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
 from topowise.runtime import config
-from topowise_scheduler import metrics, refusals
+from topowise_scheduler import defrag, metrics, refusals
 from topowise_scheduler.configuration import SchedulerConfiguration
+from topowise_scheduler.defrag.scene import Cluster
 from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
@@ -31,7 +32,10 @@ from topowise_scheduler.kubectl import arguments
 from topowise_scheduler.kubectl.console import Console
 from topowise_scheduler.kubectl.doctor import command
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, Machine, Placement
+from topowise_scheduler.leader.alignment import AlignmentPreemption
+from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.view import together
+from volcano import RELEASING, Volcano
 
 GPU, NIC = "nvidia.com/gpu", "rdma/hca"
 REQUIRE = {ANNOTATION: f"require {GPU},{NIC}: pcie-switch"}
@@ -330,6 +334,65 @@ def test_nobody_is_evicted_where_the_devices_would_not_be_near() -> None:
         }
         reply = asyncio.run(made.verbs().preempt(msgspec.json.encode(args)))
         assert set(json.loads(reply.body)["NodeNameToMetaVictims"]) == expected
+
+
+def a_gpu_taken_on_each_numa_node(ports: Mapping[str, int]) -> tuple[Service, list[dict[str, Any]]]:
+    """Two GPUs are free in sum, on one NUMA node only without the less important pod that has the other."""
+    made, full, there = Service(), Kubelet(hardware(), CONFIGURATION), []
+    for number, one in enumerate(("g0", "g2")):
+        full.hold(f"uid-v{number}", {}, {"c": Placement("app", (number,), True, None, (), {GPU: (one,)})})
+    made.report(node("n1", ports, full))
+    made.put_node("n1", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "4", NIC: "4"})
+    for number in range(2):
+        there.append(wanting(f"v{number}", {}, nics=0, node="n1", priority=0))
+        made.put(there[-1], is_news=False)
+    return made, there
+
+
+NEAR_ONCE_EVICTED = pytest.mark.parametrize(("ports", "is_near"), [(ONE_SWITCH, True), (APART, False)])
+
+
+@NEAR_ONCE_EVICTED
+def test_the_preemptor_evicts_nobody_where_the_devices_would_not_be_near(
+    ports: Mapping[str, int], *, is_near: bool
+) -> None:
+    made, _ = a_gpu_taken_on_each_numa_node(ports)
+    alignment = AlignmentPreemption(made.ledger, made.answers, made.view, Budgets())
+    waits = msgspec.convert(wanting("p", REQUIRE, gpus=2, priority=1000, conditions=WAITS), Pod)
+    assert (asyncio.run(alignment.choose(waits, 10, ())) is not None) is is_near
+    assert alignment.still_needs(waits, "n1", (), ("uid-v0",)) is is_near
+
+
+@NEAR_ONCE_EVICTED
+def test_nothing_is_evicted_for_volcano_where_the_devices_would_not_be_near(
+    ports: Mapping[str, int], *, is_near: bool
+) -> None:
+    made, there = a_gpu_taken_on_each_numa_node(ports)
+    volcano, wanted = Volcano(made), wanting("p", REQUIRE, gpus=2, priority=1000)
+    assert volcano.evictable(wanted, "n1", *there)[0] == (1 if is_near else -1)
+    volcano.deallocate(there[0], "n1", RELEASING)
+    assert volcano.fits(wanted, "n1") is is_near
+
+
+@NEAR_ONCE_EVICTED
+def test_no_pod_is_moved_where_the_devices_would_not_be_near(ports: Mapping[str, int], *, is_near: bool) -> None:
+    made, there = a_gpu_taken_on_each_numa_node(ports)
+    made.report(node("n2", ONE_SWITCH))
+    made.put_node("n2", allocatable={"cpu": "8", "memory": "64Gi", "pods": "110", GPU: "1"})
+    for document in there:
+        document["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
+    listed = [msgspec.convert(document, Pod) for document in there]
+    movers, _ = defrag.sort([(one, made.records.record(one)) for one in listed], Budgets(), 0)
+    wanted = msgspec.convert(wanting("p", REQUIRE, gpus=2), Pod)
+    found = defrag.plan(made.answers, made.view, wanted, 1, movers, 2)
+    assert bool(found.steps) is is_near
+
+
+def test_pods_that_differ_by_their_wish_alone_have_homes_of_their_own() -> None:
+    made = service({"silent": {}})
+    cluster = Cluster(made.answers, made.view, msgspec.convert(wanting("p", {}), Pod), ["silent"])
+    movers = [msgspec.convert(wanting("mover", wish), Pod) for wish in ({}, REQUIRE)]
+    assert [cluster.homes(one, made.records.record(one)).thinkable for one in movers] == [["silent"], []]
 
 
 def test_as_many_fit_as_surely_get_near_devices() -> None:
