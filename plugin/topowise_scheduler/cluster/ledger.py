@@ -20,6 +20,7 @@ import msgspec
 from topowise import pods
 from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
+from topowise_scheduler import refusals
 from topowise_scheduler.cluster import admission_order
 from topowise_scheduler.cluster.apart_rows import ApartNodes
 from topowise_scheduler.cluster.asked_pods import AskedPods
@@ -718,6 +719,8 @@ class Ledger:
             return ""
         if self.unconfirmed.is_closed(name, record):
             return f"the report of {name} is not confirmed by its kubelet ({', '.join(self.unconfirmed.why(name))})"
+        if name in self.quarantined(record.shape):
+            return refusals.QUARANTINED
         # It must fit where the pods before it are predicted, and wherever else they may be.
         states = () if node_state.is_as_judged(record.uid) else self.states_without(record, name, leaving)
         for state in states:

@@ -7,6 +7,7 @@ import pytest
 
 from scheduling import Service, counts, exact, kubelet, pod, sent
 from topowise import pods
+from topowise_scheduler import refusals
 from topowise_scheduler.kubelet import Kubelet
 
 
@@ -317,6 +318,19 @@ class TestRefusals:
         assert service.ledger.events["refusal_TopologyAffinityError"] == 1
         service.report(exact(kubelet(), "2"))
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
+
+    def test_a_pod_that_was_on_its_way_to_the_node_is_not_bound_to_it_either(self, service: Service) -> None:
+        """It was let there before the refusal, and its kubelet would most likely refuse it too: that costs the pod."""
+        service.report(exact(kubelet()))
+        late = service.put(pod("late", "3"))
+        assert late.needs is not None
+        service.ledger.reserve(late, late.needs, "n1")
+        service.put(pod("a", "3", node="n1"))
+        service.put(pod("a", "3", node="n1", phase="Failed", reason="TopologyAffinityError"))
+        assert service.ledger.assume(late, late.needs, "n1") == refusals.QUARANTINED
+        assert service.ledger.open_reservations == 0
+        service.report(exact(kubelet(), "2"))
+        assert service.ledger.assume(late, late.needs, "n1") == ""
 
     def test_a_refusal_from_before_our_time_keeps_nobody_away(self, service: Service) -> None:
         service.report(exact(kubelet()))
