@@ -146,6 +146,10 @@ class Answers:
         thousands of nodes. None if it takes not long."""
         return self.engine.steps(asked.requests, asked.rows)
 
+    def renewed(self, asked: Question) -> Question:
+        """The question once its `steps` are done: nodes may have come and gone in between, and rows are others'."""
+        return msgspec.structs.replace(asked, rows=self.engine.rows(asked.names))
+
     def verdicts(self, asked: Question, *, at_once: bool = True) -> Verdicts:
         """Per node. A node nobody has reported fits: we know nothing against it.
 

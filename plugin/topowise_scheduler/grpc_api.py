@@ -67,7 +67,6 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
     ) -> scoring_pb2.FilterResponse:
         """Verdicts and reasons."""
         asked = await self._question(request.pod, request.nodes, context)
-        await sliced(self._answers.steps(asked))
         verdicts = self._answers.verdicts(asked)
         return scoring_pb2.FilterResponse(
             verdicts=verdicts.outcomes.tolist(), reason_index=verdicts.words.tolist(), reasons=verdicts.texts
@@ -78,7 +77,6 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
     ) -> scoring_pb2.ScoreResponse:
         """Scores."""
         asked = await self._question(request.pod, request.nodes, context)
-        await sliced(self._answers.steps(asked))
         return scoring_pb2.ScoreResponse(scores=self._answers.scores(asked).tolist())
 
     async def Explain(  # noqa: N802
@@ -112,9 +110,11 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
         return scoring_pb2.FitTogetherResponse(fits=found.fits, nodes=nodes, why=found.why, reservation=reservation)
 
     async def _question(self, pod: bytes, nodes: Sequence[str], context: Context) -> Question:
-        return await self._read(
+        asked = await self._read(
             lambda: self._answers.question(pods.decode(pod), list(nodes), is_simulation=True), context
         )
+        await sliced(self._answers.steps(asked))
+        return self._answers.renewed(asked)
 
     async def _read(self, ask: Callable[[], Asked], context: Context) -> Asked:
         """What is asked with a pod, unless there is no answer yet or the pod cannot be read."""

@@ -39,6 +39,7 @@ class Evictions:
         loop = asyncio.get_running_loop()
         until = loop.time() + BUDGET_S
         await sliced(self._answers.steps(asked))
+        asked = self._answers.renewed(asked)
         verdicts = self._answers.verdicts(asked)
         chosen = {}
         for at, (name, proposal) in enumerate(proposed.items()):

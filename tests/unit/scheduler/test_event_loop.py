@@ -8,13 +8,16 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterator
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from crowds import ask, cluster, consumers, look, many_containers, names, records, relist, reports, requeueing, waiting
-from scheduling import Service, pod
+from scheduling import Service, exact, kubelet, pod
 from topowise.runtime.turns import SLICE_S, collected, sliced
+from topowise.wire import scoring_pb2
+from topowise_scheduler import grpc_api
 from topowise_scheduler.preemption import Budgets, decode_budget
 from watchdog import MOST_MS, idle_share, watchdog
 
@@ -133,6 +136,32 @@ async def test_a_pod_of_many_containers_is_judged_in_slices(service: Service) ->
     assert not answer.get("Error")
     assert dog.turns > 3
     assert dog.longest_ms < 2 * MOST_MS
+
+
+async def test_a_node_that_goes_while_an_answer_is_prepared_is_not_taken_for_the_one_in_its_place(
+    service: Service,
+) -> None:
+    """Nobody reports it any more, so that nothing is known against it; no node takes a pod of so many CPUs."""
+    for number, ask_of in enumerate((preempted, by_grpc)):
+        gone, document = names(NODES)[number], many_containers(60 - number)
+        task = asyncio.create_task(ask_of(service, document))
+        await asyncio.sleep(0)
+        service.ledger.drop_report(gone)
+        service.report(exact(kubelet(), name=f"another-{number}"))
+        assert await task == {gone}
+
+
+async def preempted(service: Service, document: dict[str, Any]) -> set[str]:
+    proposed = {name: {"Pods": [{"UID": "v"}], "NumPDBViolations": 0} for name in names(NODES)}
+    body = msgspec.json.encode({"Pod": document, "NodeNameToMetaVictims": proposed})
+    return set(msgspec.json.decode((await service.verbs().preempt(body)).body)["NodeNameToMetaVictims"])
+
+
+async def by_grpc(service: Service, document: dict[str, Any]) -> set[str]:
+    scoring = grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: None)
+    asked = scoring_pb2.FilterRequest(pod=msgspec.json.encode(document), nodes=names(NODES)[1:])
+    found = await scoring.Filter(asked, cast(grpc_api.Context, None))
+    return {name for name, verdict in zip(asked.nodes, found.verdicts, strict=True) if verdict == 1}
 
 
 @pytest.mark.parametrize("containers", [65, 20_000])
