@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from itertools import compress
 from typing import Final
 
-from topowise.runtime.turns import sliced
+from topowise.runtime.turns import Portions, sliced
 from topowise_scheduler import preemption
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
@@ -14,17 +15,18 @@ from topowise_scheduler.engine import Outcome
 from topowise_scheduler.preemption import Budgets
 
 # kube-scheduler proposes a hundred candidates or more and evicts from one of them; those that this does not suffice for
-# are left out.
-BUDGET_S: Final = 1.0
+# are left out this time.
+_BUDGET_S: Final = 1.0
 
 
 class Evictions:
     """Victims for kube-scheduler's candidates."""
 
-    def __init__(self, ledger: Ledger, answers: Answers, budgets: Budgets) -> None:
+    def __init__(self, ledger: Ledger, answers: Answers, budgets: Budgets, *, seconds: float = _BUDGET_S) -> None:
         self._ledger = ledger
         self._answers = answers
         self._budgets = budgets
+        self._portions = Portions(seconds)
 
     async def choose(self, asked: Question, proposed: Mapping[str, preemption.Choice]) -> dict[str, preemption.Choice]:
         """Per node on which evictions let the pod fit, whom to evict: kube-scheduler's proposal and whom it lacks.
@@ -34,20 +36,15 @@ class Evictions:
 
         A node is left out if no evictions help, because of its policy for one, and if none are needed: kube-scheduler
         takes no empty list of victims. Such a node is looked at again for pods that wait. Others are answered between
-        two nodes, and after `BUDGET_S` the rest is left out.
+        two nodes, and after `seconds` the rest is left out this time.
         """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + BUDGET_S
         await sliced(self._answers.steps(asked))
         asked = self._answers.renewed(asked)
         verdicts = self._answers.verdicts(asked)
+        thinkable = (verdicts.outcomes != Outcome.UNRESOLVABLE).tolist()
         chosen = {}
-        for at, (name, proposal) in enumerate(proposed.items()):
-            if verdicts.outcomes[at] == Outcome.UNRESOLVABLE:
-                continue
-            if loop.time() > until:
-                break
-            choice = self._on(asked, name, proposal)
+        for name in self._portions.of(list(compress(proposed, thinkable))):
+            choice = self._on(asked, name, proposed[name])
             if choice is not None and self._answers.is_in_vain(asked, name, choice.victims):
                 continue
             if choice is not None and choice.victims:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from topowise.runtime.turns import Portions
 from topowise_scheduler import kube_scheduler, preemption, refusals
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
@@ -23,7 +24,7 @@ from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.view.cluster_view import ClusterView
 
-# A busy node takes some 100 ms; those that are left come the next time, in another order of names or not at all.
+# A busy node takes some 100 ms; those that are left come another time.
 _BUDGET_S: Final = 1.0
 _PRIORITY_SHIFT: Final = 1 << 31
 
@@ -51,6 +52,7 @@ class AlignmentPreemption:
         self._answers = answers
         self._view = view
         self._budgets = budgets
+        self._portions = Portions(_BUDGET_S)
 
     async def choose(self, pod: Pod, most: int, spared: Collection[str]) -> Victims | None:
         """At most `most` victims, none of these `spared` uids. None if the pod needs none, or none help.
@@ -60,12 +62,8 @@ class AlignmentPreemption:
         if not may_preempt(pod):
             return None
         best: tuple[_Harm, Victims] | None = None
-        loop = asyncio.get_running_loop()
-        until = loop.time() + _BUDGET_S
         asked, names = self._candidates(pod)
-        for name in names:
-            if loop.time() > until:
-                break
+        for name in self._portions.of(names):
             found = self._on(asked, name, most, spared)
             await asyncio.sleep(0)
             if found is None:

@@ -7,8 +7,9 @@ probe, an event. Work on a whole cluster is therefore done step by step, and `La
 from __future__ import annotations
 
 import asyncio
+import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Histogram
@@ -51,6 +52,26 @@ async def collected(steps: Iterable[Item | None]) -> list[Item]:
 
     await sliced(gather())
     return found
+
+
+class Portions:
+    """Items that there may not be time for all of: as many as `seconds` suffice for, one at the least. Where some are
+    left, the next time begins at another one, so that none is left out for ever."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        # As a part of the whole, which may be of others the next time.
+        self._begin = 0.0
+
+    def of(self, items: Sequence[Item]) -> Iterator[Item]:
+        """A portion of these."""
+        until, begin = self._clock() + self._seconds, int(self._begin * len(items))
+        for count, item in enumerate((*items[begin:], *items[:begin]), 1):
+            yield item
+            if self._clock() >= until and count < len(items):
+                self._begin = random.random()
+                return
 
 
 class Lag:

@@ -10,8 +10,10 @@ import pytest
 from scheduling import Service, counts, pod, sent
 from topowise_scheduler import refusals
 from topowise_scheduler.extender import verbs
+from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.replies import REFUSED_BECAUSE, BadRequestError, Reply
 from topowise_scheduler.extender.verbs import Verbs
+from topowise_scheduler.preemption import Budgets, Choice
 
 
 @pytest.fixture
@@ -259,3 +261,18 @@ class TestPreempt:
         request = {"Pod": pod("p", "5", priority=5), "NodeNameToVictims": {"n1": {"Pods": [pod("low", "6")]}}}
         answer = read(run(answering.preempt)(msgspec.json.encode(request)))
         assert answer["NodeNameToMetaVictims"]["n1"]["Pods"] == [{"UID": "uid-low"}]
+
+
+def test_a_node_that_there_was_no_time_to_look_at_is_looked_at_the_next_times() -> None:
+    """kube-scheduler proposes the same nodes in the same order each time that it tries the pod."""
+    service = Service()
+    names = [f"n{number}" for number in range(5)]
+    for name in names:
+        service.report(counts(name, "0", included=[name], placed={name: 0}))
+        service.put(pod(name, "8", node=name, priority=0 if name == names[-1] else 9), is_news=False)
+    evictions = Evictions(service.ledger, service.answers, Budgets(), seconds=0.0)
+    asked = service.question(pod("p", "4", priority=5), *names)
+    proposed = dict.fromkeys(names, Choice((), 0))
+    found = [set(asyncio.run(evictions.choose(asked, proposed))) for _ in range(200)]
+    assert {"n4"} in found
+    assert set() in found
