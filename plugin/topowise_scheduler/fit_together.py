@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -61,8 +61,8 @@ class Fitting:
         self._view = view
         self._most_reserved = most_reserved
         self._clock = clock
-        # By name: until when (seconds, monotonic), and the pods' uids.
-        self._reservations: dict[str, tuple[float, tuple[str, ...]]] = {}
+        # By name: until when (seconds, monotonic), and until when the ledger keeps the room of each pod, by uid.
+        self._reservations: dict[str, tuple[float, dict[str, float]]] = {}
 
     async def fit(self, asked: FitTogether) -> tuple[Together, str]:
         """Whether all fit, and the name of the reservation, "" for none."""
@@ -80,10 +80,15 @@ class Fitting:
 
     def release(self, reservation: str) -> bool:
         """The room is not needed any more. Whether there was such a reservation."""
-        _, uids = self._reservations.pop(reservation, (0.0, ()))
-        for uid in uids:
-            self._ledger.unreserve(uid)
-        return bool(uids)
+        _, kept = self._reservations.pop(reservation, (0.0, {}))
+        self._unreserve(kept)
+        return bool(kept)
+
+    def _unreserve(self, kept: Mapping[str, float]) -> None:
+        for uid, until in kept.items():
+            # What it has been given since, by kube-scheduler's question or a later request, is its own.
+            if self._ledger.pod_state(uid).until == until:
+                self._ledger.unreserve(uid)
 
     def _check_limit(self, more: int) -> None:
         now = self._clock()
@@ -99,7 +104,7 @@ class Fitting:
     def _reserve(self, found: Together, seconds: int) -> tuple[Together, str]:
         """Between two slices the cluster may have changed: then nothing is reserved, and it does not fit any more."""
         name = secrets.token_hex(8)
-        kept: list[str] = []
+        kept: dict[str, float] = {}
         for placement in found.placements:
             record = placement.record
             if record.uid.startswith("\0"):
@@ -107,12 +112,11 @@ class Fitting:
             assert record.needs is not None
             refusal = self._ledger.hold(record, record.needs, placement.node, seconds)
             if refusal:
-                for uid in kept:
-                    self._ledger.unreserve(uid)
+                self._unreserve(kept)
                 why = f"{placement.node} has changed meanwhile: {refusal}"
                 return Together(found.placements[: len(kept)], why), ""
-            kept.append(record.uid)
-        self._reservations[name] = self._clock() + seconds, tuple(kept)
+            kept[record.uid] = self._ledger.pod_state(record.uid).until
+        self._reservations[name] = self._clock() + seconds, kept
         return found, name
 
 

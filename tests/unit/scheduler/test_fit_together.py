@@ -79,6 +79,21 @@ def test_a_pod_that_is_there_takes_the_room_that_was_kept_for_it(service: Servic
     service.ledger.check()
 
 
+def test_a_release_leaves_what_the_pods_were_given_since(service: Service) -> None:
+    """One is on its way to its node, the other has room by a later request."""
+    fitting = service.fitting(most_reserved=8)
+    member, other = pod("m", "3"), pod("o", "3")
+    first = ask(fitting, pods=[member, other], reserveSeconds=60)["reservation"]
+    service.clock.now += 1
+    later = ask(fitting, pods=[other], reserveSeconds=60)["reservation"]
+    asked = service.answers.question(pods.decode(json.dumps(member).encode()), ["n1", "n2"])
+    service.answers.expect(asked, 0)
+    assert ask(fitting, release=first) == {"released": True}
+    assert service.ledger.open_reservations == 2
+    assert ask(fitting, release=later) == {"released": True}
+    assert service.ledger.open_reservations == 1
+
+
 def test_no_more_is_kept_than_is_configured(service: Service) -> None:
     fitting = service.fitting(most_reserved=3)
     ask(fitting, template=template("1"), count=2, reserveSeconds=60)
