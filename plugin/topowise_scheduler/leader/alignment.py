@@ -9,14 +9,15 @@ eviction violates a budget, and nobody for a pod of which we cannot tell that it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
 
-from topowise.runtime.turns import Portions
+from topowise.runtime.turns import Portions, collected, sliced
 from topowise_scheduler import kube_scheduler, preemption, refusals
-from topowise_scheduler.answers import Answers, Question
+from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Outcome
@@ -62,7 +63,7 @@ class AlignmentPreemption:
         if not may_preempt(pod):
             return None
         best: tuple[_Harm, Victims] | None = None
-        asked, names = self._candidates(pod)
+        asked, names = await self._candidates(pod)
         for name in self._portions.of(names):
             found = self._on(asked, name, most, spared)
             await asyncio.sleep(0)
@@ -93,21 +94,22 @@ class AlignmentPreemption:
                 return False
         return needs and not self._answers.is_in_vain(asked, node, (*gone, *rest))
 
-    def _candidates(self, pod: Pod) -> tuple[Question, list[str]]:
+    async def _candidates(self, pod: Pod) -> tuple[Question, list[str]]:
         """The nodes that only lack alignment; none if a node takes the pod as it is."""
-        names = self._view.names
-        asked = self._answers.question(pod, names, is_simulation=True)
+        asked = self._answers.question(pod, self._view.names, is_simulation=True)
+        await sliced(self._answers.steps(asked))
+        asked = self._answers.renewed(asked)
         verdicts = self._answers.verdicts(asked)
-        against = self._view.against(pod, names)
-        found = []
-        for at, name in enumerate(names):
-            if against[name] is not None:
-                continue
-            if verdicts.outcomes[at] == Outcome.FITS:
-                return asked, []
-            if verdicts.outcomes[at] == Outcome.UNSCHEDULABLE and verdicts.text(at) != refusals.UNCERTAIN:
-                found.append(name)
-        return asked, found
+        fits = {name: not text for name, text in self._thinkable(asked.names, verdicts)}
+        opposing = await collected(self._view.opposing(pod, list(fits)))
+        found = [name for name, refusal in opposing if refusal is None]
+        return asked, [] if any(fits[name] for name in found) else found
+
+    def _thinkable(self, names: Sequence[str], verdicts: Verdicts) -> Iterator[tuple[str, str]]:
+        """Nodes that take the pod, or would without others, and why they do not."""
+        for at in np.flatnonzero(verdicts.outcomes != Outcome.UNRESOLVABLE).tolist():
+            if (text := verdicts.text(at)) != refusals.UNCERTAIN:
+                yield names[at], text
 
     def _on(self, asked: Question, name: str, most: int, spared: Collection[str]) -> Victims | None:
         states = self._answers.states_for(asked, name)

@@ -74,8 +74,11 @@ class ClusterView:
 
     def against(self, pod: Pod, names: Sequence[str]) -> dict[str, Refusal | None]:
         """The same with all that is known of it; None if there is nothing."""
-        against = self._against(pod, self._answers.question(pod, names, is_simulation=True))
-        return dict(zip(names, against, strict=True))
+        return dict(self.opposing(pod, names))
+
+    def opposing(self, pod: Pod, names: Sequence[str]) -> Iterator[tuple[str, Refusal | None]]:
+        """The same node by node, as a whole cluster takes long."""
+        return zip(names, self._against(pod, self._answers.question(pod, names, is_simulation=True)), strict=True)
 
     def has_sums(self, pod: Pod, name: str, change: Mapping[str, int]) -> bool:
         """Whether the sums have room for a pod on a node if this more was requested there, and "pods" more were."""

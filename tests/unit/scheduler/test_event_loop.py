@@ -14,10 +14,12 @@ import msgspec
 import pytest
 
 from crowds import ask, cluster, consumers, look, many_containers, names, records, relist, reports, requeueing, waiting
-from scheduling import Service, exact, kubelet, pod
+from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise.runtime.turns import SLICE_S, collected, sliced
 from topowise.wire import scoring_pb2
 from topowise_scheduler import grpc_api
+from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.preemption import Budgets, decode_budget
 from watchdog import MOST_MS, idle_share, watchdog
 
@@ -169,6 +171,21 @@ async def test_a_pod_of_more_containers_is_refused_at_once(service: Service, con
     document = many_containers(containers)
     answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
     assert answer["Error"] == f"pod 'default/large': expected at most 64 containers, it has {containers}"
+
+
+async def test_nodes_for_a_preemption_are_looked_for_in_slices(service: Service) -> None:
+    """kube-scheduler has something against all of them: there is no room in sum."""
+    for name in names(NODES):
+        service.put_node(name)
+    for record in records(service, NODES, 12):
+        service.ledger.put_pod(record, is_news=False)
+    alignment = AlignmentPreemption(service.ledger, service.answers, service.view, Budgets())
+    wanted = msgspec.convert(pod("w", "3", priority=5, conditions=WAITS), Pod)
+    service.view.against(wanted, names(1))
+    async with watchdog() as dog:
+        assert await alignment.choose(wanted, 10, ()) is None
+    assert dog.turns > 1
+    assert dog.longest_ms < MOST_MS
 
 
 async def test_an_explanation_of_all_nodes_is_made_in_slices(service: Service) -> None:
