@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from topowise import files, pods
+from topowise import files
 from topowise.errors import ParseError, SourceError
 from topowise.runtime.config import ServingTls
 from topowise.runtime.listening import cannot, endpoint
@@ -83,7 +83,7 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
         self, request: scoring_pb2.ExplainRequest, context: Context
     ) -> scoring_pb2.ExplainResponse:
         """Verdicts, scores and a sentence each."""
-        pod = await self._read(lambda: kube_scheduler.unbound(kube_scheduler.decode(request.pod)), context)
+        pod = await self._read(lambda: _unbound(request.pod), context)
         steps = self._view.explaining(pod, request.nodes)
         # The first of them reads the pod.
         first = await self._read(lambda: next(steps, None), context)
@@ -111,7 +111,7 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
 
     async def _question(self, pod: bytes, nodes: Sequence[str], context: Context) -> Question:
         asked = await self._read(
-            lambda: self._answers.question(pods.decode(pod), list(nodes), is_simulation=True), context
+            lambda: self._answers.question(_unbound(pod), list(nodes), is_simulation=True), context
         )
         await sliced(self._answers.steps(asked))
         return self._answers.renewed(asked)
@@ -128,6 +128,10 @@ class Scoring(scoring_pb2_grpc.ScoringServicer):
         except ParseError as exc:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
         raise AssertionError("unreachable: abort raises")
+
+
+def _unbound(pod: bytes) -> kube_scheduler.Pod:
+    return kube_scheduler.unbound(kube_scheduler.decode(pod))
 
 
 def _together(request: scoring_pb2.FitTogetherRequest) -> FitTogether:

@@ -6,12 +6,13 @@ import asyncio
 import json
 import socket
 from pathlib import Path
+from typing import cast
 
 import grpc
 import grpc.aio
 import pytest
 
-from scheduling import Service, exact, kubelet, pod
+from scheduling import Service, counts, exact, kubelet, pod
 from topowise.errors import SourceError
 from topowise.runtime.config import ServingTls
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
@@ -48,6 +49,17 @@ async def test_a_pod_that_cannot_be_read_is_an_invalid_argument(
     assert named in (caught.value.details() or "")
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_running_pod_is_asked_about_as_it_would_come_anew(service: Service, scoring: grpc_api.Scoring) -> None:
+    """Its kubelet has not granted it what its spec asks for by now: two CPUs more than the other node has."""
+    service.report(counts("n2", "3"))
+    document = pod("a", "4", node="n1")
+    document["status"]["containerStatuses"] = [{"name": "c", "allocatedResources": {"cpu": "2", "memory": "1Gi"}}]
+    raw, context = json.dumps(document).encode(), cast(grpc_api.Context, None)
+    found = await scoring.Filter(scoring_pb2.FilterRequest(pod=raw, nodes=["n2"]), context)
+    explained = await scoring.Explain(scoring_pb2.ExplainRequest(pod=raw, nodes=["n2"]), context)
+    assert list(found.verdicts) == list(explained.verdicts) == [scoring_pb2.VERDICT_UNSCHEDULABLE]
 
 
 async def test_pods_that_are_to_fit_at_once(service: Service, scoring: grpc_api.Scoring, tmp_path: Path) -> None:
