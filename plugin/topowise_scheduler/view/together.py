@@ -9,7 +9,7 @@ others nobody knows what their kubelets can align.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -67,14 +67,14 @@ class _Kind:
         self._suitable = ""
 
     def nodes(self) -> Iterator[str]:
-        """Those that have not refused one of this kind, and that kube-scheduler has nothing against."""
+        """Those that have not refused one of this kind, and that kube-scheduler has nothing against; "" for others."""
         for name in self._left[self._passed :]:
             words = "" if name == self._suitable else self._view.refusals(self._pod, [name])[name]
             if words:
                 self.refuse(words)
             else:
                 self._suitable = name
-                yield name
+            yield "" if words else name
 
     def refuse(self, words: str) -> None:
         """The first of the nodes takes no more."""
@@ -104,11 +104,11 @@ class Placing:
         self.found = Together(())
 
     def steps(self) -> Iterator[None]:
-        """Places a pod a step. `found` is the answer when they are done."""
+        """Tries a node a step. `found` is the answer when they are done."""
         placements: list[TogetherPlacement] = []
         for pod in self._pods:
-            kind = self._kind(pod)
-            placement = self._place(kind, pod)
+            kind = yield from self._kind(pod)
+            placement = yield from self._place(kind, pod)
             if placement is None:
                 self.found = Together(placements, kind.why)
                 return
@@ -116,22 +116,27 @@ class Placing:
             yield
         self.found = Together(placements)
 
-    def _kind(self, pod: Pod) -> _Kind:
+    def _kind(self, pod: Pod) -> Generator[None, None, _Kind]:
         key = _encode((pod.spec, pod.metadata.labels, pod.metadata.annotations, pod.metadata.namespace))
         kind = self._kinds.get(key)
         if kind is None:
+            yield from self._answers.steps(self._answers.question(pod, self._names, is_simulation=True))
             kind = self._kinds[key] = _Kind(self._answers, self._view, pod, self._names)
         return kind
 
-    def _place(self, kind: _Kind, pod: Pod) -> TogetherPlacement | None:
+    def _place(self, kind: _Kind, pod: Pod) -> Generator[None, None, TogetherPlacement | None]:
         uid = f"\0together/{len(self._before)}"
         record = msgspec.structs.replace(kind.asked.record, name=pod.metadata.name, uid=uid)
         for name in kind.nodes():
+            if not name:
+                yield
+                continue
             states = self._changed.get(name) or list(self._answers.states_for(kind.asked, name))
             taken = _admitted(states, record)
             words = _FULL if taken is None else self._answers.affinity_refusal(record, name, states, self._before)
             if taken is None or words:
                 kind.refuse(words)
+                yield
                 continue
             self._changed[name] = taken
             self._before.append(uid)

@@ -18,6 +18,7 @@ from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise.runtime.turns import SLICE_S, collected, sliced
 from topowise.wire import scoring_pb2
 from topowise_scheduler import grpc_api
+from topowise_scheduler.fit_together import FitTogether
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.preemption import Budgets, decode_budget
@@ -186,6 +187,19 @@ async def test_nodes_for_a_preemption_are_looked_for_in_slices(service: Service)
         assert await alignment.choose(wanted, 10, ()) is None
     assert dog.turns > 1
     assert dog.longest_ms < MOST_MS
+
+
+@pytest.mark.parametrize("containers", [1, 60])
+async def test_pods_are_placed_together_in_slices(service: Service, containers: int) -> None:
+    """All nodes are cordoned; many containers no node could take."""
+    for name in names(NODES):
+        service.put_node(name, {"unschedulable": True})
+    wanted = FitTogether(pods=(msgspec.convert(many_containers(containers), Pod),))
+    async with watchdog() as dog:
+        found, _ = await service.fitting().fit(wanted)
+    assert not found.fits
+    assert dog.turns > 2
+    assert dog.longest_ms < 2 * MOST_MS
 
 
 async def test_an_explanation_of_all_nodes_is_made_in_slices(service: Service) -> None:
