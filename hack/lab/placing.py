@@ -13,7 +13,7 @@ import msgspec
 
 from lab import truth
 from lab.api import PODS, Json, wait
-from lab.cluster import Lab, is_failed
+from lab.cluster import Lab, attribute, is_failed
 from lab.errors import LabError
 from lab.machine import Machine
 from lab.results import Part
@@ -113,7 +113,10 @@ class Placing:
         node, uid = pod["spec"]["nodeName"], pod["metadata"]["uid"]
         identity = (pod["metadata"]["namespace"], pod["metadata"]["name"])
         predicted = truth.predicted(pod)
-        found = truth.agreement(predicted, uid, identity, self._lab.holding(node), self._lab.nodes(node))
+        has_hints = attribute(self._lab.reports.objects[node], "topologyManagerPolicy") != "none"
+        found = truth.agreement(
+            predicted, uid, identity, self._lab.holding(node), self._lab.nodes(node), has_hints=has_hints
+        )
         if found.exact:
             self.tally.counts[EXACT if predicted else UNPREDICTED] += 1
         elif found.equal:

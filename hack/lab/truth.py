@@ -219,10 +219,16 @@ class Agreement(NamedTuple):
 
 
 def agreement(
-    predicted: Mapping[str, Expected], uid: str, pod: tuple[str, str], truth: Truth, machine: Mapping[int, Node]
+    predicted: Mapping[str, Expected],
+    uid: str,
+    pod: tuple[str, str],
+    truth: Truth,
+    machine: Mapping[int, Node],
+    *,
+    has_hints: bool = True,
 ) -> Agreement:
     """How a prediction came true. Containers that podresources does not list (init containers that have ended) are
-    judged by the state files alone."""
+    judged by the state files alone. Without hints, under the policy none, all devices of a resource are equal."""
     why: list[str] = []
     chosen_otherwise = False
     files, listed = truth.by_uid.get(uid, {}), truth.listed.get(pod, {})
@@ -234,7 +240,8 @@ def agreement(
             continue
         given = listed[name].devices
         wanted = {resource: frozenset(ids) for resource, ids in expected.devices.items()}
-        if _aligned(wanted, truth, expected.numa) != _aligned(given, truth, expected.numa):
+        near = expected.numa if has_hints else tuple(machine)
+        if _aligned(wanted, truth, near) != _aligned(given, truth, near):
             why.append(f"{name}: devices {_spell(wanted)} predicted, {_spell(given)} given")
         elif wanted != given:
             chosen_otherwise = True

@@ -72,8 +72,8 @@ def predicted(**changed: Any) -> dict[str, Expected]:
     return {"main": Expected(**{**whole, **changed}), "first": Expected((0,), "1")}
 
 
-def agreement(expected: dict[str, Expected]) -> Agreement:
-    return truth.agreement(expected, "uid-a", POD, truth.read(told()), truth.nodes(SYS))
+def agreement(expected: dict[str, Expected], *, has_hints: bool = True) -> Agreement:
+    return truth.agreement(expected, "uid-a", POD, truth.read(told()), truth.nodes(SYS), has_hints=has_hints)
 
 
 def test_nodes_are_read_from_sys() -> None:
@@ -125,6 +125,13 @@ def test_a_device_near_two_nodes_is_as_good_to_the_kubelet_as_one_near_the_chose
     expected = predicted(devices={"example.com/gpu": ("gpu-1",)})
     found = truth.agreement(expected, "uid-a", POD, truth.read(near_both), truth.nodes(SYS))
     assert found == Agreement(False, True)
+
+
+def test_without_hints_a_device_near_another_node_is_as_good() -> None:
+    elsewhere = predicted(devices={"example.com/nic": ("nic-2",)}, numa=(0, 1))
+    assert agreement(elsewhere, has_hints=False) == Agreement(False, True)
+    assert not agreement(predicted(devices={"example.com/nic": ("nic-1", "nic-2")}), has_hints=False).equal
+    assert not agreement({**elsewhere, "first": Expected((0,), "3")}, has_hints=False).equal
 
 
 @pytest.mark.parametrize(
