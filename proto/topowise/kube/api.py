@@ -146,11 +146,12 @@ class Api:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             raise AssertionError("Api is used outside its context manager")
+        us = self._credentials
         headers = {"Accept": accept, "User-Agent": self._agent}
         if body is not None:
             headers["Content-Type"] = content_type
         try:
-            authorization = await self._credentials.authorization(renew)
+            authorization = await us.authorization(renew)
         except (ConfigError, SourceError) as exc:
             # A file that is being rotated, a plug-in that fails: as passing as a server that does not answer.
             raise ApiError(0, "NoCredentials", str(exc), request=name) from exc
@@ -158,19 +159,20 @@ class Api:
             raise ApiError(0, "NoCredentials", "the token has line breaks or other odd characters in it", request=name)
         if authorization:
             headers["Authorization"] = authorization
-        options: dict[str, Any] = {} if self._credentials.tls is None else {"ssl": self._credentials.tls}
+        options: dict[str, Any] = {} if us.tls is None else {"ssl": us.tls, "server_hostname": us.certified_name}
         try:
             # aiohttp's own total loses a cancellation that comes in the same turn of the loop; asyncio's does not.
             async with (
                 asyncio.timeout(limits.total),
                 self._session.request(
                     method,
-                    URL(self._credentials.server + path, encoded=True),
+                    URL(us.server + path, encoded=True),
                     params=query,
                     data=body,
                     headers=headers,
                     # An API server sends nobody elsewhere, and our token is for it alone.
                     allow_redirects=False,
+                    proxy=us.proxy,
                     timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=limits.silence),
                     **options,
                 ) as response,

@@ -2,8 +2,8 @@
 
 Inside a pod that is the service account: an address from the environment, a CA and a token that the kubelet rotates.
 Reading those three takes thirty lines, and a kubeconfig with credentials in it not many more; the official client would
-cost every node 46 MB and 0.35 s of CPU for it, so it is imported only for kubeconfigs that need its exec plug-ins, OIDC
-and proxies. docs/adr/0002 has figures.
+cost every node 46 MB and 0.35 s of CPU for it, so it is imported only for kubeconfigs that need its exec plug-ins or
+OIDC. docs/adr/0002 has figures.
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ class Credentials:
     """`server` is a base URL without trailing slash; `tls` is None for plain HTTP (tests on loopback).
 
     `authorization` gives the value of the Authorization header, "" for none; with `renew` it looks for a newer one
-    (asked after a 401). Raises SourceError.
+    (asked after a 401). Raises SourceError. `certified_name` is that of the server in its certificate where the address
+    has another, `proxy` the URL of the HTTP proxy before it.
     """
 
     server: str
     tls: ssl.SSLContext | None
     authorization: Callable[[bool], Awaitable[str]]
+    certified_name: str | None = None
+    proxy: str | None = None
 
 
 async def load(
@@ -115,7 +118,10 @@ async def _from_kubeconfig(path: str, context: str, clock: Callable[[], float]) 
             header = written_anew.header()
         return header
 
-    return Credentials(static.server, static.context(), authorization)
+    cluster = static.cluster
+    return Credentials(
+        static.server, static.context(), authorization, cluster.tls_server_name or None, cluster.proxy_url or None
+    )
 
 
 async def _from_official_client(path: str, context: str, clock: Callable[[], float]) -> Credentials:
@@ -149,4 +155,5 @@ async def _from_official_client(path: str, context: str, clock: Callable[[], flo
 
     server = str(configuration.host).rstrip("/")
     tls = RESTClientObject(configuration).ssl_context if server.startswith("https:") else None
-    return Credentials(server, tls, authorization)
+    proxy = kubeconfig.checked_proxy(configuration.proxy or "", path) or None
+    return Credentials(server, tls, authorization, configuration.tls_server_name or None, proxy)

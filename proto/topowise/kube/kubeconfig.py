@@ -1,8 +1,8 @@
 """Kubeconfigs whose credentials are written in them: token, client certificate, password, or nobody.
 
 That is what daemons outside a pod, tests and sandboxes use, and reading it here spares them the import of the official
-client. For whatever needs a helper (exec plug-ins, auth providers such as OIDC, proxies, several merged files) `read`
-answers None, and the official client takes over.
+client. For whatever needs a helper (exec plug-ins, auth providers such as OIDC, several merged files) `read` answers
+None, and the official client takes over.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import binascii
 import ssl
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from topowise import documents, files
 from topowise.errors import ConfigError
+
+_PROXIES: Final = ("http", "https")
 
 
 class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
@@ -137,11 +139,24 @@ def read(path: str, context: str = "") -> Static | None:
     if cluster is None or not cluster.server:
         raise ConfigError(f"kubeconfig {path}", f"context {wanted!r} names no cluster with a server")
     user = next((one.user for one in config.users or () if one.name == named.user), None) or User()
-    if user.exec is not None or user.auth_provider is not None or user.impersonate or cluster.proxy_url:
-        return None
-    if cluster.tls_server_name:
+    if user.impersonate:
+        # Sent without, our requests would have the rights of the one who is to step back.
+        problem = f"user {named.user!r} impersonates {user.impersonate!r}, expected one with rights of its own"
+        raise ConfigError(f"kubeconfig {path}", problem)
+    checked_proxy(cluster.proxy_url, path)
+    if user.exec is not None or user.auth_provider is not None:
         return None
     return Static(cluster.server.rstrip("/"), cluster, user, Path(path).resolve().parent)
+
+
+def checked_proxy(url: str, path: str) -> str:
+    """The proxy's URL, "" for none. Raises ConfigError for what kubectl knows and aiohttp does not."""
+    scheme, found, _ = url.partition("://")
+    if url and not (found and scheme in _PROXIES):
+        # The rest may have a password in it.
+        given = scheme if found else ""
+        raise ConfigError(f"kubeconfig {path}", f"proxy-url of scheme {given!r:.40}: expected http:// or https://")
+    return url
 
 
 def _text(data: str) -> str:

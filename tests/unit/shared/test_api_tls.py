@@ -51,9 +51,9 @@ class Server:
             yield server.sockets[0].getsockname()[1]
 
 
-async def ask(tmp_path: Path, port: int, trusted: Authority) -> bytes:
+async def ask(tmp_path: Path, port: int, trusted: Authority, **more: str) -> bytes:
     kubeconfig = tmp_path / "kubeconfig"
-    cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(trusted.certificate)}
+    cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(trusted.certificate), **more}
     kubeconfig.write_text(
         yaml.safe_dump(
             {
@@ -100,3 +100,14 @@ async def test_another_server_gets_no_token(
     assert caught.value.reason == "Unreachable"
     assert TOKEN not in str(caught.value)
     assert server.received == b""
+
+
+async def test_the_certificate_may_have_the_name_that_the_kubeconfig_says(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    one, _ = authorities
+    pair = one.issue("named", names="DNS:kubernetes.default")
+    async with Server().listening(pair, ssl.TLSVersion.TLSv1_3) as port:
+        assert await ask(tmp_path, port, one, **{"tls-server-name": "kubernetes.default"}) == b"{}"
+        with pytest.raises(ApiError, match="other"):
+            await ask(tmp_path, port, one, **{"tls-server-name": "other.default"})

@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import RawTestServer
 
 from topowise.errors import ConfigError, SourceError
 from topowise.kube import credentials
+from topowise.kube.api import Api
 from topowise.kube.credentials import TokenFile
 
 
-def kubeconfig(path: Path, **user: Any) -> str:
+def kubeconfig(path: Path, cluster: dict[str, str] | None = None, **user: Any) -> str:
     document = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1/"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1/", **(cluster or {})}}],
         "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "x",
@@ -54,18 +57,54 @@ async def test_a_token_file_is_found_beside_the_kubeconfig(tmp_path: Path) -> No
     assert await read.authorization(False) == "Bearer from-file"
 
 
-async def test_an_exec_plug_in_is_run_by_the_official_client(tmp_path: Path) -> None:
-    script = tmp_path / "plugin"
+def exec_plug_in(script: Path) -> dict[str, str]:
     status = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "made"}}
     script.write_text(f"#!/bin/sh\necho '{json.dumps(status)}'\n")
     script.chmod(0o755)
-    plugin: Any = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(script), "interactiveMode": "Never"}
+    return {"apiVersion": "client.authentication.k8s.io/v1", "command": str(script), "interactiveMode": "Never"}
+
+
+async def test_an_exec_plug_in_is_run_by_the_official_client(tmp_path: Path) -> None:
+    script = tmp_path / "plugin"
+    plugin = exec_plug_in(script)
     now = [0.0]
     read = await credentials.load(kubeconfig(tmp_path / "config", exec=plugin), clock=lambda: now[0])
     assert await read.authorization(False) == "Bearer made"
     script.write_text(script.read_text().replace("made", "renewed"))
     now[0] = 2
     assert await read.authorization(True) == "Bearer renewed"
+
+
+@pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
+async def test_requests_go_through_the_proxy_of_the_kubeconfig(tmp_path: Path, helper: bool) -> None:
+    asked: list[str] = []
+
+    async def proxy(request: web.BaseRequest) -> web.Response:
+        asked.append(str(request.url))
+        return web.Response(text="{}")
+
+    user: dict[str, Any] = {"exec": exec_plug_in(tmp_path / "plugin")} if helper else {"token": "t"}
+    async with RawTestServer(proxy) as server:
+        cluster = {"server": "http://api.invalid:6443", "proxy-url": str(server.make_url(""))}
+        read = await credentials.load(kubeconfig(tmp_path / "config", cluster, **user))
+        async with Api(read, "test", timeout=5) as api:
+            assert await api.request("GET", "/version") == b"{}"
+    assert asked == ["http://api.invalid:6443/version"]
+
+
+@pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
+async def test_a_proxy_that_is_not_spoken_is_named(tmp_path: Path, helper: bool) -> None:
+    user: dict[str, Any] = {"exec": exec_plug_in(tmp_path / "plugin")} if helper else {}
+    path = kubeconfig(tmp_path / "config", {"proxy-url": "socks5://127.0.0.1:1080"}, **user)
+    with pytest.raises(ConfigError, match=r"proxy-url .*socks5.*: expected http"):
+        await credentials.load(path)
+
+
+@pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
+async def test_a_kubeconfig_that_wants_to_be_somebody_else_is_refused(tmp_path: Path, helper: bool) -> None:
+    user: dict[str, Any] = {"exec": exec_plug_in(tmp_path / "plugin")} if helper else {"token": "of-an-admin"}
+    with pytest.raises(ConfigError, match="impersonat"):
+        await credentials.load(kubeconfig(tmp_path / "config", **{"as": "viewer"}, **user))
 
 
 @pytest.mark.parametrize(
