@@ -17,7 +17,7 @@ from topowise.kube.api import Api
 from topowise.kube.credentials import TokenFile
 
 
-def kubeconfig(path: Path, cluster: dict[str, str] | None = None, **user: Any) -> str:
+def kubeconfig(path: Path, cluster: dict[str, str] | None = None, /, **user: Any) -> str:
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -103,8 +103,9 @@ async def test_a_proxy_that_is_not_spoken_is_named(tmp_path: Path, helper: bool)
 @pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
 async def test_a_kubeconfig_that_wants_to_be_somebody_else_is_refused(tmp_path: Path, helper: bool) -> None:
     user: dict[str, Any] = {"exec": exec_plug_in(tmp_path / "plugin")} if helper else {"token": "of-an-admin"}
+    user["as"] = "viewer"
     with pytest.raises(ConfigError, match="impersonat"):
-        await credentials.load(kubeconfig(tmp_path / "config", **{"as": "viewer"}, **user))
+        await credentials.load(kubeconfig(tmp_path / "config", **user))
 
 
 @pytest.mark.parametrize(
