@@ -153,7 +153,7 @@ async def _from_official_client(path: str, context: str, clock: Callable[[], flo
         basic = configuration.username and configuration.get_basic_auth_token()
         return str(basic or "")
 
-    server = str(configuration.host).rstrip("/")
+    server = kubeconfig.checked_server(str(configuration.host), path)
     tls = RESTClientObject(configuration).ssl_context if server.startswith("https:") else None
     proxy = kubeconfig.checked_proxy(configuration.proxy or "", path) or None
     return Credentials(server, tls, authorization, configuration.tls_server_name or None, proxy)

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from yarl import URL
 
 from topowise import documents, files
 from topowise.errors import ConfigError
 
-_PROXIES: Final = ("http", "https")
+# kubectl knows SOCKS proxies too, aiohttp does not.
+_SCHEMES: Final = ("http", "https")
 
 
 class Cluster(msgspec.Struct, frozen=True, rename="kebab"):
@@ -146,13 +148,32 @@ def read(path: str, context: str = "") -> Static | None:
     checked_proxy(cluster.proxy_url, path)
     if user.exec is not None or user.auth_provider is not None:
         return None
-    return Static(cluster.server.rstrip("/"), cluster, user, Path(path).resolve().parent)
+    is_secured = cluster.certificate_authority or cluster.certificate_authority_data or cluster.insecure_skip_tls_verify
+    is_secured = is_secured or user.client_certificate or user.client_certificate_data
+    server = checked_server(cluster.server, path, otherwise="https" if is_secured else "http")
+    return Static(server, cluster, user, Path(path).resolve().parent)
+
+
+def checked_server(server: str, path: str, *, otherwise: str = "") -> str:
+    """The server's URL, without a slash at its end. A host alone is of the scheme `otherwise`, for kubectl https where
+    there is something to verify or to show. Raises ConfigError."""
+    given = f"{otherwise}://{server}" if otherwise and "://" not in server else server
+    try:
+        url = URL(given)
+        is_fine = url.scheme in _SCHEMES and bool(url.host) and bool(url.port)
+    except ValueError:
+        is_fine = False
+    if not is_fine:
+        # What is before an @ is a password.
+        shown = server.rpartition("@")[2]
+        raise ConfigError(f"kubeconfig {path}", f"server {shown!r:.100}: expected a URL such as https://10.0.0.1:6443")
+    return given.rstrip("/")
 
 
 def checked_proxy(url: str, path: str) -> str:
-    """The proxy's URL, "" for none. Raises ConfigError for what kubectl knows and aiohttp does not."""
+    """The proxy's URL, "" for none. Raises ConfigError."""
     scheme, found, _ = url.partition("://")
-    if url and not (found and scheme in _PROXIES):
+    if url and not (found and scheme in _SCHEMES):
         # The rest may have a password in it.
         given = scheme if found else ""
         raise ConfigError(f"kubeconfig {path}", f"proxy-url of scheme {given!r:.40}: expected http:// or https://")

@@ -17,7 +17,7 @@ from topowise.kube.api import Api
 from topowise.kube.credentials import TokenFile
 
 
-def kubeconfig(path: Path, cluster: dict[str, str] | None = None, /, **user: Any) -> str:
+def kubeconfig(path: Path, cluster: dict[str, Any] | None = None, /, **user: Any) -> str:
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -73,6 +73,35 @@ async def test_an_exec_plug_in_is_run_by_the_official_client(tmp_path: Path) -> 
     script.write_text(script.read_text().replace("made", "renewed"))
     now[0] = 2
     assert await read.authorization(True) == "Bearer renewed"
+
+
+@pytest.mark.parametrize(
+    ("cluster", "expected"),
+    [
+        ({"server": "10.0.0.1:6443"}, "http://10.0.0.1:6443"),
+        ({"server": "api.example", "insecure-skip-tls-verify": True}, "https://api.example"),
+        ({"server": "https://api.example/k8s/clusters/c-1/"}, "https://api.example/k8s/clusters/c-1"),
+        ({"server": "[fd00::1]:6443"}, "http://[fd00::1]:6443"),
+    ],
+)
+async def test_a_server_is_a_url_or_a_host_and_port(tmp_path: Path, cluster: dict[str, Any], expected: str) -> None:
+    read = await credentials.load(kubeconfig(tmp_path / "config", cluster))
+    assert read.server == expected
+    assert (read.tls is not None) is expected.startswith("https:")
+
+
+@pytest.mark.parametrize("server", ["https://", "unix:///run/api", "http://127.0.0.1:99999", "me:secret@[::1"])
+async def test_a_server_that_is_none_is_named(tmp_path: Path, server: str) -> None:
+    with pytest.raises(ConfigError, match=r"server .*: expected a URL") as caught:
+        await credentials.load(kubeconfig(tmp_path / "config", {"server": server}))
+    assert "secret" not in str(caught.value)
+
+
+async def test_an_exec_plug_in_needs_the_whole_url(tmp_path: Path) -> None:
+    # The official client reads no CA for a server without it, and the token would go out in plain text.
+    path = kubeconfig(tmp_path / "config", {"server": "10.0.0.1:6443"}, exec=exec_plug_in(tmp_path / "plugin"))
+    with pytest.raises(ConfigError, match=r"server '10.0.0.1:6443': expected a URL"):
+        await credentials.load(path)
 
 
 @pytest.mark.parametrize("helper", [False, True], ids=["static", "exec plug-in"])
