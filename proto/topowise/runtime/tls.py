@@ -1,8 +1,8 @@
 """TLS for the ports we serve: 1.2 and later, HTTP/1.1 only, client certificates if a CA for them is named.
 
 Certificates and CAs are renewed under a running process (cert-manager writes new files some weeks before the old ones
-end), so a port has to take them up without a restart. A context cannot forget a CA, so a whole new one is made, and the
-listening one hands every new connection over to it as the client says hello.
+end), so a port has to take them up without a restart. A context cannot forget a CA, nor the sessions that it has given
+to clients of that CA, so a whole new one is made, and every new connection is one of it from the beginning.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import logging
 import ssl
 from pathlib import Path
+from typing import Any
 
 from topowise import files
 from topowise.errors import SourceError
@@ -18,6 +19,15 @@ from topowise.runtime.config import ServingTls
 from topowise.runtime.log import kv
 
 log = logging.getLogger(__name__)
+
+
+class _Listening(ssl.SSLContext):
+    """What an event loop listens with; it makes connections by `wrap_bio` alone."""
+
+    current: ssl.SSLContext
+
+    def wrap_bio(self, *arguments: Any, **named: Any) -> ssl.SSLObject:
+        return self.current.wrap_bio(*arguments, **named)
 
 
 class Certificate:
@@ -29,15 +39,8 @@ class Certificate:
     def __init__(self, settings: ServingTls) -> None:
         self._settings = settings
         self._seen = _stamps(settings)
-        self._current = _context(settings)
-        self.context = _context(settings)
-        # Called for clients that name no server too.
-        self.context.sni_callback = self._hand_over
-
-    def _hand_over(
-        self, connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, listening: ssl.SSLContext
-    ) -> None:
-        connection.context = self._current
+        self.context = _Listening(ssl.PROTOCOL_TLS_SERVER)
+        self.context.current = _context(settings)
 
     async def keep_current(self, interval: float = 10.0) -> None:
         """Looks for changed files until cancelled."""
@@ -52,7 +55,7 @@ class Certificate:
             return False
         self._seen = now
         try:
-            self._current = _context(self._settings)
+            self.context.current = _context(self._settings)
         except SourceError as exc:
             log.warning("Renewed certificate cannot be used, keeping the old one", extra=kv(why=exc))
             return False

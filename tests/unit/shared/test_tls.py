@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -110,6 +111,37 @@ async def test_renewed_certificate_and_client_authority_hold_at_once(
         assert await ask(port, two, two.issue("client")) == b"ok\n"
         assert await refused(port, two, one.issue("client"))
         assert await refused(port, one, two.issue("client"))
+
+
+def resumed(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
+    """What a client is answered that shows the session of an earlier connection, and the session it has then."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as secured,
+    ):
+        secured.sendall(b"hello\n")
+        return secured.recv(10), secured.session
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_a_client_of_a_replaced_authority_does_not_come_in_by_an_earlier_session(
+    tmp_path: Path, authorities: tuple[Authority, Authority], version: ssl.TLSVersion
+) -> None:
+    one, two = authorities
+    files = Files(tmp_path)
+    files.put(one.issue("server"), one)
+    certificate = Certificate(files.settings)
+    client = ssl.create_default_context(cafile=str(one.certificate))
+    client.maximum_version = version
+    client.load_cert_chain(*one.issue("client"))
+    async with listening(certificate) as port:
+        answer, session = await asyncio.to_thread(resumed, port, client, None)
+        assert answer == b"ok\n"
+        files.put(one.issue("server"), two)
+        assert certificate.renew()
+        with pytest.raises(REFUSED):
+            answer, _ = await asyncio.to_thread(resumed, port, client, session)
+            raise ConnectionError if answer == b"" else AssertionError(f"was answered {answer!r}")
 
 
 async def test_open_connections_go_on_while_the_certificate_is_renewed(
