@@ -70,7 +70,18 @@ def regular(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[st
 def trusting(path: str | os.PathLike[str]) -> ssl.SSLContext:
     """For clients: a context that trusts a bundle of CA certificates only. Raises OSError or ssl.SSLError."""
     with regular(path) as name:
-        return ssl.create_default_context(cafile=name)
+        return as_go(ssl.create_default_context(cafile=name))
+
+
+def as_go(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The context itself, from now on content with the certificates that components of Kubernetes are content with.
+
+    What is in a bundle is trusted, intermediate CAs too, and a CA needs neither key identifiers nor key usage: those
+    of EKS and MicroK8s had none for years, and from 3.13 on Python would refuse them.
+    """
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def load_chain(context: ssl.SSLContext, certificate: str, key: str | None) -> None:

@@ -11,15 +11,30 @@ import pytest
 
 
 class Authority:
-    """A CA in `directory`. Skips the test that asks for it where there is no openssl."""
+    """A CA in `directory`. Skips the test that asks for it where there is no openssl.
 
-    def __init__(self, directory: Path, name: str) -> None:
+    `bare`: without key identifiers and key usage, as those that EKS and MicroK8s made for years.
+    """
+
+    def __init__(self, directory: Path, name: str, *, bare: bool = False) -> None:
         if shutil.which("openssl") is None:
             pytest.skip("needs the openssl command to make certificates")
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._name = name
-        self._openssl(*_new_key(name, name), "-x509", "-days", "2", "-out", f"{name}.crt")
+        (directory / "bare.cnf").write_text(_BARE)
+        config = ["-config", "bare.cnf"] if bare else []
+        self._openssl(*_new_key(name, name), "-x509", *config, "-days", "2", "-out", f"{name}.crt")
+
+    def subordinate(self, name: str) -> Authority:
+        """An intermediate CA, by which this one is not shown."""
+        made = Authority(self._directory / name, name)
+        extensions = ["-addext", "basicConstraints=critical,CA:TRUE", "-out", f"{name}.csr"]
+        made._openssl("req", "-new", "-key", f"{name}.key", "-subj", f"/CN={name}", *extensions)
+        signing = ["-CA", str(self.certificate), "-CAkey", str(self._directory / f"{self._name}.key")]
+        copied = ["-CAcreateserial", "-copy_extensions", "copy", "-days", "2", "-out", f"{name}.crt"]
+        made._openssl("x509", "-req", "-in", f"{name}.csr", *signing, *copied)
+        return made
 
     @property
     def certificate(self) -> Path:
@@ -55,6 +70,17 @@ class Authority:
     def _openssl(self, *arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=self._directory, check=True, capture_output=True, timeout=30)
 
+
+_BARE = """
+[req]
+distinguished_name = name
+x509_extensions = ca
+[name]
+[ca]
+basicConstraints = critical,CA:TRUE
+subjectKeyIdentifier = none
+authorityKeyIdentifier = none
+"""
 
 # openssl x509 can start a certificate later from 3.4 on only.
 _LATER = """

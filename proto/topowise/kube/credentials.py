@@ -154,6 +154,6 @@ async def _from_official_client(path: str, context: str, clock: Callable[[], flo
         return str(basic or "")
 
     server = kubeconfig.checked_server(str(configuration.host), path)
-    tls = RESTClientObject(configuration).ssl_context if server.startswith("https:") else None
+    tls = files.as_go(RESTClientObject(configuration).ssl_context) if server.startswith("https:") else None
     proxy = kubeconfig.checked_proxy(configuration.proxy or "", path) or None
     return Credentials(server, tls, authorization, configuration.tls_server_name or None, proxy)

@@ -63,7 +63,7 @@ class Static(msgspec.Struct, frozen=True):
         try:
             authority = self._path(cluster.certificate_authority)
             data = _text(cluster.certificate_authority_data) or None
-            context = files.trusting(authority) if authority else ssl.create_default_context(cadata=data)
+            context = files.trusting(authority) if authority else files.as_go(ssl.create_default_context(cadata=data))
             if authority and data:
                 context.load_verify_locations(cadata=data)
             if cluster.insecure_skip_tls_verify:

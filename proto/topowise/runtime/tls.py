@@ -64,7 +64,7 @@ class Certificate:
 
 
 def _context(settings: ServingTls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = files.as_go(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Go takes HTTP/2 wherever it is offered, and it is the slower one here.
     context.set_alpn_protocols(["http/1.1"])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -100,6 +102,38 @@ async def test_another_server_gets_no_token(
     assert caught.value.reason == "Unreachable"
     assert TOKEN not in str(caught.value)
     assert server.received == b""
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["file", "data"])
+async def test_a_cluster_may_have_a_ca_of_basic_constraints_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: bool
+) -> None:
+    # As Python does from 3.13 on.
+    as_before = ssl.create_default_context
+
+    def strict(*arguments: Any, **named: Any) -> ssl.SSLContext:
+        context = as_before(*arguments, **named)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    bare = Authority(tmp_path / "bare", "bare", bare=True)
+    async with Server().listening(bare.issue("server"), ssl.TLSVersion.TLSv1_3) as port:
+        assert await ask(tmp_path, port, bare, **_inline(bare) if inline else {}) == b"{}"
+
+
+@pytest.mark.parametrize("inline", [False, True], ids=["file", "data"])
+async def test_an_intermediate_ca_may_be_all_that_is_trusted(
+    tmp_path: Path, authorities: tuple[Authority, Authority], inline: bool
+) -> None:
+    between = authorities[0].subordinate("between")
+    async with Server().listening(between.issue("server"), ssl.TLSVersion.TLSv1_3) as port:
+        assert await ask(tmp_path, port, between, **_inline(between) if inline else {}) == b"{}"
+
+
+def _inline(trusted: Authority) -> dict[str, str]:
+    data = base64.b64encode(trusted.certificate.read_bytes()).decode()
+    return {"certificate-authority": "", "certificate-authority-data": data}
 
 
 async def test_the_certificate_may_have_the_name_that_the_kubeconfig_says(

@@ -113,6 +113,17 @@ async def test_renewed_certificate_and_client_authority_hold_at_once(
         assert await refused(port, one, two.issue("client"))
 
 
+async def test_the_client_authority_may_be_an_intermediate_one(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    one, _ = authorities
+    between, files = one.subordinate("clients"), Files(tmp_path)
+    files.put(one.issue("server"), between)
+    async with listening(Certificate(files.settings)) as port:
+        assert await ask(port, one, between.issue("client")) == b"ok\n"
+        assert await refused(port, one, one.issue("client"))
+
+
 def resumed(port: int, context: ssl.SSLContext, session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None]:
     """What a client is answered that shows the session of an earlier connection, and the session it has then."""
     with (
