@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -181,10 +182,19 @@ class Api:
         except TimeoutError as exc:
             raise ApiError(0, "Timeout", f"no answer from {self.server} in time", request=name) from exc
         except (aiohttp.ClientError, OSError) as exc:
-            # The whole text of an answer that is no HTTP has the query in it, which is another one each time.
-            text = exc.message if isinstance(exc, aiohttp.ClientResponseError) else str(exc)
-            problem = " ".join(text.split()) or type(exc).__name__
+            problem = " ".join(_said(exc).split()) or type(exc).__name__
             raise ApiError(0, "Unreachable", f"{self.server}: {problem}", request=name) from exc
+
+
+def _said(exc: Exception) -> str:
+    """What went wrong, in the same words each time it does."""
+    if isinstance(exc, aiohttp.ClientResponseError):
+        # The whole text of an answer that is no HTTP has the query in it.
+        return exc.message
+    if isinstance(exc, aiohttp.ClientConnectorError) and not isinstance(exc, ssl.CertificateError):
+        # The whole text has the address of a context in the memory of this process.
+        return str(exc.os_error)
+    return str(exc)
 
 
 def _socket(address: Any) -> socket.socket:

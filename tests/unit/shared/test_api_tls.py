@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -129,6 +130,17 @@ async def test_an_intermediate_ca_may_be_all_that_is_trusted(
     between = authorities[0].subordinate("between")
     async with Server().listening(between.issue("server"), ssl.TLSVersion.TLSv1_3) as port:
         assert await ask(tmp_path, port, between, **_inline(between) if inline else {}) == b"{}"
+
+
+async def test_a_server_that_is_away_is_said_in_the_same_words_by_every_process(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    with pytest.raises(ApiError) as caught:
+        await ask(tmp_path, port, authorities[0])
+    refused = f"[Errno 111] Connect call failed ('127.0.0.1', {port})"
+    assert str(caught.value) == f"GET /version: https://127.0.0.1:{port}: {refused}"
 
 
 def _inline(trusted: Authority) -> dict[str, str]:
