@@ -9,6 +9,7 @@ Times stay texts, as they do in Kubernetes, which makes JSON of YAML before it l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -55,6 +56,30 @@ def load_all(text: bytes | str) -> list[Any]:
     # PyYAML says ValueError and the like of a scalar that does not fit its tag, and of odd characters.
     except (yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as exc:
         raise DocumentError(" ".join(str(exc).split()) or type(exc).__name__) from exc
+
+
+def repeated_key(text: bytes | str) -> str:
+    """A key that a mapping has twice, "" for none, of a text that was loaded: all but the last is lost in silence."""
+    try:
+        nodes: list[yaml.Node] = list(yaml.compose_all(text, _Loader))
+    except yaml.YAMLError:
+        # JSON with tabs or the like; a program has written it.
+        return ""
+    seen: set[int] = set()
+    while nodes:
+        node = nodes.pop()
+        # An alias is the node that it names.
+        if not isinstance(node, yaml.CollectionNode) or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if repeated := next((key for key, count in keys.items() if count > 1), ""):
+                return str(repeated)
+            nodes += [value for _, value in node.value]
+        else:
+            nodes += node.value
+    return ""
 
 
 def _json(text: bytes | str) -> Any:

@@ -1,7 +1,8 @@
 """Versioned configuration files in Kubernetes' form (`apiVersion`, `kind`, camelCase).
 
 A kind is a frozen struct deriving from `Configuration`; each field's docstring says meaning, unit, default and why.
-Unknown fields are errors: a misspelt key that is silently ignored is found at night. Errors name the path in the file.
+Unknown fields are errors, and keys that are there twice: what is silently ignored is found at night. Errors name the
+path in the file.
 """
 
 from __future__ import annotations
@@ -133,11 +134,14 @@ def load(kind: type[Kind], path: str) -> Kind:
 def parse(kind: type[Kind], text: bytes, *, source: str = "configuration") -> Kind:
     """As `load`, from bytes."""
     try:
-        return msgspec.convert(documents.load(text), kind, dec_hook=_decode_other)
+        read = msgspec.convert(documents.load(text), kind, dec_hook=_decode_other)
     except msgspec.ValidationError as exc:
         raise ConfigError(source, config_errors.explained(kind, str(exc))) from exc
     except documents.DocumentError as exc:
         raise ConfigError(source, f"is not YAML: {exc}") from exc
+    if key := documents.repeated_key(text):
+        raise ConfigError(source, f"{key!r:.80} is there twice in one place, expected once: only the last would count")
+    return read
 
 
 def default(kind: type[Kind]) -> Kind:

@@ -23,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 
+from topowise import documents
 from topowise.errors import ConfigError, SourceError
 from topowise.runtime import config, health, listening, log, tasks
 from topowise.runtime.backoff import Backoff
@@ -149,6 +150,25 @@ def test_a_wrong_choice_is_answered_with_the_right_ones(
 def test_a_wrong_name_at_the_top_is_answered_too() -> None:
     with pytest.raises(ConfigError, match=r"unknown field 'lvel', expected one of .*; did you mean level\?$"):
         config.parse(ChoosyConfiguration, b"{apiVersion: topowise.io/v1alpha1, kind: ChoosyConfiguration, lvel: 1}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + b"logging: {verbosity: 4}\nlogging: {format: json}\n",
+        HEAD + b"logging:\n  verbosity: 4\n  verbosity: 2\n",
+        b'{"apiVersion": "topowise.io/v1alpha1", "kind": "ExampleConfiguration", "logging": {}, "logging": {}}',
+    ],
+)
+def test_a_key_that_is_there_twice_is_named_and_not_half_ignored(text: bytes) -> None:
+    with pytest.raises(ConfigError, match=r"/etc/x.yaml: '(logging|verbosity)' is there twice"):
+        config.parse(ExampleConfiguration, text, source="/etc/x.yaml")
+
+
+def test_a_key_may_be_there_in_two_sections_and_again_by_an_alias() -> None:
+    text = HEAD + b"logging: &logging {verbosity: 4}\nclient: {context: verbosity}\n"
+    assert config.parse(ExampleConfiguration, text).logging.verbosity == 4
+    assert documents.repeated_key(b"a: &a {c: 1}\nb: *a\nd:\n- <<: *a\n  c: 2\n- c: 3\n") == ""
 
 
 def test_files_that_a_configuration_names_are_looked_at(tmp_path: Path) -> None:
