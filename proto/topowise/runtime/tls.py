@@ -87,7 +87,8 @@ def _stamps(settings: ServingTls) -> tuple[tuple[int, int], ...]:
     for name in (settings.cert_file, settings.key_file, settings.client_ca_file):
         try:
             status = Path(name).stat()
-            stamps.append((status.st_mtime_ns, status.st_ino))
+            # Not when it was written, which says nothing of a chown, and which tools set as they like.
+            stamps.append((status.st_ctime_ns, status.st_ino))
         except OSError:
             stamps.append((0, 0))
     return tuple(stamps)

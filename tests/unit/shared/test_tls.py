@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import ssl
@@ -153,6 +154,27 @@ async def test_a_client_of_a_replaced_authority_does_not_come_in_by_an_earlier_s
         with pytest.raises(REFUSED):
             answer, _ = await asyncio.to_thread(resumed, port, client, session)
             raise ConnectionError if answer == b"" else AssertionError(f"was answered {answer!r}")
+
+
+async def test_files_that_become_usable_without_being_written_again_are_taken_up(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    one, two = authorities
+    files = Files(tmp_path)
+    files.put(one.issue("server"), one)
+    certificate = Certificate(files.settings)
+    files.put(two.issue("server"), two)
+    key = Path(files.settings.key_file)
+    written, times = key.read_bytes(), key.stat()
+    # As one that is ours to read only after a chown: tests may be root, who reads it all the same.
+    key.write_bytes(b"")
+    os.utime(key, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert not certificate.renew()
+    # Kernels before 6.13 tell times by their tick.
+    await asyncio.sleep(0.02)
+    key.write_bytes(written)
+    os.utime(key, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert certificate.renew()
 
 
 async def test_open_connections_go_on_while_the_certificate_is_renewed(
