@@ -21,6 +21,7 @@ from topowise.errors import ParseError, SourceError
 from topowise.runtime.config import ServingTls
 from topowise.runtime.listening import cannot, endpoint
 from topowise.runtime.log import kv
+from topowise.runtime.tls import checked_context, stamps
 from topowise.runtime.turns import collected, sliced
 from topowise.wire import scoring_pb2, scoring_pb2_grpc
 from topowise_scheduler import kube_scheduler
@@ -192,11 +193,11 @@ def _listen(server: grpc.aio.Server, address: str, tls: ServingTls | None) -> No
 
 def _credentials(tls: ServingTls) -> grpc.ServerCredentials:
     """Certificates that are read anew for new connections when their files have changed."""
-    stamp, current = _stamp(tls), read_certificate(tls)
+    stamp, current = stamps(tls), read_certificate(tls)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal stamp
-        now = _stamp(tls)
+        now = stamps(tls)
         if now == stamp:
             return None
         stamp = now
@@ -216,19 +217,11 @@ def _credentials(tls: ServingTls) -> grpc.ServerCredentials:
 
 def read_certificate(tls: ServingTls) -> grpc.ServerCertificateConfiguration:
     """As gRPC wants it. Raises SourceError."""
+    # gRPC would take any bytes, and fail at each handshake.
+    checked_context(tls)
     try:
         key, certificate = files.read_regular(tls.key_file), files.read_regular(tls.cert_file)
         ca = files.read_regular(tls.client_ca_file) if tls.client_ca_file else None
     except OSError as exc:
         raise SourceError(exc.filename or tls.cert_file, f"cannot be read: {exc.strerror}") from exc
     return grpc.ssl_server_certificate_configuration([(key, certificate)], ca)
-
-
-def _stamp(tls: ServingTls) -> tuple[float, ...]:
-    stamps = []
-    for name in (tls.cert_file, tls.key_file, tls.client_ca_file):
-        try:
-            stamps.append(Path(name).stat().st_mtime if name else 0.0)
-        except OSError:
-            stamps.append(-1.0)
-    return tuple(stamps)

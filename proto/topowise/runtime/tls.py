@@ -38,9 +38,9 @@ class Certificate:
 
     def __init__(self, settings: ServingTls) -> None:
         self._settings = settings
-        self._seen = _stamps(settings)
+        self._seen = stamps(settings)
         self.context = _Listening(ssl.PROTOCOL_TLS_SERVER)
-        self.context.current = _context(settings)
+        self.context.current = checked_context(settings)
 
     async def keep_current(self, interval: float = 10.0) -> None:
         """Looks for changed files until cancelled."""
@@ -50,12 +50,12 @@ class Certificate:
 
     def renew(self) -> bool:
         """Takes up changed files. Files that do not fit each other yet leave the old ones in use."""
-        now = _stamps(self._settings)
+        now = stamps(self._settings)
         if now == self._seen:
             return False
         self._seen = now
         try:
-            self.context.current = _context(self._settings)
+            self.context.current = checked_context(self._settings)
         except SourceError as exc:
             log.warning("Renewed certificate cannot be used, keeping the old one", extra=kv(why=exc))
             return False
@@ -63,7 +63,8 @@ class Certificate:
         return True
 
 
-def _context(settings: ServingTls) -> ssl.SSLContext:
+def checked_context(settings: ServingTls) -> ssl.SSLContext:
+    """Of the files as they are, which fit each other. Raises SourceError naming the one that cannot be used."""
     context = files.as_go(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Go takes HTTP/2 wherever it is offered, and it is the slower one here.
@@ -82,13 +83,14 @@ def _context(settings: ServingTls) -> ssl.SSLContext:
     return context
 
 
-def _stamps(settings: ServingTls) -> tuple[tuple[int, int], ...]:
-    stamps = []
+def stamps(settings: ServingTls) -> tuple[tuple[int, int], ...]:
+    """What is another if a file has changed."""
+    found = []
     for name in (settings.cert_file, settings.key_file, settings.client_ca_file):
         try:
             status = Path(name).stat()
             # Not when it was written, which says nothing of a chown, and which tools set as they like.
-            stamps.append((status.st_ctime_ns, status.st_ino))
+            found.append((status.st_ctime_ns, status.st_ino))
         except OSError:
-            stamps.append((0, 0))
-    return tuple(stamps)
+            found.append((0, 0))
+    return tuple(found)

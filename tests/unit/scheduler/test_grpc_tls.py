@@ -49,12 +49,17 @@ def _scoring() -> grpc_api.Scoring:
     return grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: None)
 
 
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port: int = held.getsockname()[1]
+    return port
+
+
 @asynccontextmanager
 async def serving(tls: ServingTls, not_ready: str | None = None) -> AsyncIterator[int]:
     service = Service()
     service.report(counts("n1", "8", included=()))
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    port = _free_port()
     scoring = grpc_api.Scoring(service.answers, service.view, service.fitting(), lambda: not_ready)
     task = asyncio.create_task(grpc_api.serve(Grpc(port=port, tls=tls), scoring))
     try:
@@ -122,6 +127,33 @@ async def test_files_that_do_not_fit_leave_the_old_certificate(
             assert await ask(port, one, one.issue("client"))
     shown = [one for one in caplog.records if one.getMessage().startswith("Renewed certificate cannot be used")]
     assert len(shown) == 1
+
+
+async def test_a_key_that_does_not_fit_yet_is_said_and_waited_for(
+    tls: ServingTls, authorities: tuple[Authority, Authority], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = authorities
+    async with serving(tls) as port:
+        assert await ask(port, one, one.issue("client"))
+        key = Path(tls.key_file).read_bytes()
+        put(tls, two, "half")
+        fitting = Path(tls.key_file).read_bytes()
+        Path(tls.key_file).write_bytes(key)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await ask(port, two, two.issue("client"))
+        (shown,) = (one for one in caplog.records if one.getMessage().startswith("Renewed certificate cannot be used"))
+        assert "is not a usable certificate" in str(shown.kv["why"])  # type: ignore[attr-defined]
+        Path(tls.key_file).write_bytes(fitting)
+        assert await ask(port, two, two.issue("client"))
+
+
+async def test_a_key_of_another_certificate_is_named_at_the_start(
+    tls: ServingTls, authorities: tuple[Authority, Authority]
+) -> None:
+    shutil.copy(authorities[1].issue("another")[1], tls.key_file)
+    with pytest.raises(SourceError, match="is not a usable certificate with"):
+        async with asyncio.timeout(5):
+            await grpc_api.serve(Grpc(port=_free_port(), tls=tls), _scoring())
 
 
 async def test_tls_1_1_is_refused(tls: ServingTls, authorities: tuple[Authority, Authority]) -> None:
