@@ -350,7 +350,10 @@ def _memory(start: _Start, machine: Machine, reserved: Amounts) -> tuple[Amounts
     for reservation in config.reservedMemory or ():
         mine = per_node.get(reservation.numaNode)
         if mine is None:
-            continue
+            raise KubeletStartError(
+                f"the reserved memory configuration references a NUMA node {reservation.numaNode} that does not exist "
+                "on this machine"
+            )
         for name, given in reservation.limits.items():
             amount = amount_of(name, given)
             mine[name] = mine.get(name, 0) + amount

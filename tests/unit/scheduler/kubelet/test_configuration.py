@@ -107,6 +107,10 @@ PodOf = Callable[..., pods.Pod]
             "determined by Node Allocatable feature",
         ),
         (
+            {"reservedMemory": (MemoryReservation(0, {"memory": "1Gi"}), MemoryReservation(2, {"memory": "1Gi"}))},
+            "the reserved memory configuration references a NUMA node 2 that does not exist on this machine",
+        ),
+        (
             {"systemReserved": {"cpu": "1"}, "reservedMemory": ()},
             "[memorymanager] you should specify the system reserved memory",
         ),
