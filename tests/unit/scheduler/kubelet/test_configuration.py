@@ -127,7 +127,7 @@ def test_the_kubelet_does_not_start_and_says_why(
 def test_reserved_cpus_must_be_online_when_a_kubelet_starts(machine_of: MachineOf) -> None:
     """One that runs may have lost some since."""
     config = KubeletConfiguration(reservedSystemCPUs="0,64")
-    with pytest.raises(KubeletStartError, match="^reserved-cpus: 0,64 is not a subset of online-cpus: 0-15$"):
+    with pytest.raises(KubeletStartError, match=r"^reserved-cpus: 0,64 is not a subset of online-cpus: 0-15$"):
         settle(config, machine_of(4, 4), evidence="none")
     assert settle(config, machine_of(4, 4)).reserved["cpu"] == 2000
 
