@@ -244,7 +244,7 @@ def unexamined(spec: Spec) -> tuple[str, ...]:
 
 def refusal(node: Node, spec: Spec, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
     """What is against the node, None if nothing is. `used` is what its pods request, with their number as "pods"."""
-    return kept_off(node, spec) or _short(node, needs, used)
+    return kept_off(node, spec) or short(node, needs, used)
 
 
 def has_room(node: Node, needs: Needs, used: Mapping[str, int]) -> bool:
@@ -283,6 +283,21 @@ def kept_off(node: Node, spec: Spec) -> Refusal | None:
     if unmatched is None:
         return None
     return _excluded("node(s) didn't match Pod's node affinity/selector", unmatched)
+
+
+def short(node: Node, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
+    """All that the node has too little of, in the order of the pod's requests; None if there is room."""
+    short = [
+        (resource, amount, node.allocatable.get(resource, 0))
+        for resource, amount in _asked(needs)
+        if amount > node.allocatable.get(resource, 0) - used.get(resource, 0)
+    ]
+    if not short:
+        return None
+    verdict: Literal["not now", "never"] = "never" if any(amount > of for _, amount, of in short) else "not now"
+    words = [_insufficient(resource) for resource, _, _ in short]
+    lacks = [_lack(resource, amount, of, used.get(resource, 0)) for resource, amount, of in short]
+    return Refusal(verdict, ", ".join(words), "; ".join(map(": ".join, zip(words, lacks, strict=True))))
 
 
 def _excluded(words: str, detail: str) -> Refusal:
@@ -346,21 +361,6 @@ def _matches(one: Requirement, given: str | None) -> bool:
                 return False
             return left > right if one.operator == "Gt" else left < right
     return False
-
-
-def _short(node: Node, needs: Needs, used: Mapping[str, int]) -> Refusal | None:
-    """All that the node has too little of, in the order of the pod's requests."""
-    short = [
-        (resource, amount, node.allocatable.get(resource, 0))
-        for resource, amount in _asked(needs)
-        if amount > node.allocatable.get(resource, 0) - used.get(resource, 0)
-    ]
-    if not short:
-        return None
-    verdict: Literal["not now", "never"] = "never" if any(amount > of for _, amount, of in short) else "not now"
-    words = [_insufficient(resource) for resource, _, _ in short]
-    lacks = [_lack(resource, amount, of, used.get(resource, 0)) for resource, amount, of in short]
-    return Refusal(verdict, ", ".join(words), "; ".join(map(": ".join, zip(words, lacks, strict=True))))
 
 
 def _lack(resource: str, amount: int, of: int, used: int) -> str:

@@ -92,8 +92,14 @@ class Holes:
 
 
 def _zones(node: Kubelet) -> _Zones:
+    """What each NUMA node has free, without devices that lie on none: they would be counted on each of several."""
+    tables = node.devices.tables if len(node.node_ids) > 1 else {}
+    nowhere = {name for name, table in tables.items() if not table.has_topology}
     return tuple(
-        [tuple([(name, _rounded(amount)) for name, amount in free.items()]) for free in room.by_position(node)]
+        [
+            tuple([(name, _rounded(amount)) for name, amount in free.items() if name not in nowhere])
+            for free in room.by_position(node)
+        ]
     )
 
 
@@ -103,7 +109,7 @@ def _unit(resource: str) -> int:
 
 
 def _rounded(amount: int) -> int:
-    """Down, by less than a hundredth."""
+    """Down, by less than a sixtieth."""
     digits = max(0, amount.bit_length() - _DIGITS)
     return amount if amount < _GIB else amount >> digits << digits
 

@@ -184,7 +184,7 @@ class Scene:
         change = dict(self._requested.get(name, {}))
         for requests in leaving:
             _add(change, requests, -1)
-        return self.cluster.view.has_sums(pod, name, change)
+        return not self.cluster.view.lacks(pod, name, change)
 
     def are_near(self, record: PodRecord, name: str, states: Iterable[Kubelet]) -> bool:
         """Whether the devices of a node in these states would be as near each other as the pod requires."""

@@ -115,7 +115,7 @@ class _Admission:
             return
         hint = np.zeros(count, dtype=np.uint8)
         preferred = np.zeros(count, dtype=np.bool_)
-        by_pod = traits.policy != "none" and traits.scope == "pod"
+        by_pod = traits.policy != "none" and traits.scope == "pod" and bool(shape.containers)
         if by_pod:
             hint, preferred = self._decide(shape.total, shape.containers[0])
         for number, request in enumerate(shape.containers):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from topowise_scheduler.kubectl.console import Answer
 
 _TROUBLE = 2
+_DOCUMENTS = ("json", "yaml", "svg")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,6 +62,7 @@ def _answer(given: list[str]) -> Answer:
     if options.command == "help":
         # It prints, and ends the program.
         parser.parse_args([*([options.about] if options.about else []), "--help"])
+    _encode(getattr(options, "output", ""))
     command = importlib.import_module(f"topowise_scheduler.kubectl.{options.command}")
     run: Callable[[argparse.Namespace, console.Console], Answer] = command.run
     terminal = console.of_this_process()
@@ -68,6 +71,15 @@ def _answer(given: list[str]) -> Answer:
 
         watching.watch(lambda: run(options, console.of_this_process()), options, terminal)
     return run(options, terminal)
+
+
+def _encode(form: str) -> None:
+    """What programs read is UTF-8 whatever the terminal's encoding is, and no name is worth a crash."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        if form in _DOCUMENTS:
+            sys.stdout.reconfigure(encoding="utf-8")
+        else:
+            sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

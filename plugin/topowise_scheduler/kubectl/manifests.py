@@ -132,8 +132,9 @@ def _wanted(document: Json, namespace: str, where: str) -> Wanted | None:
     if kind in _TEMPLATES:
         count = _count(document, spec.get("replicas"), where)
     elif kind in ("Job", "CronJob"):
-        parallel = _count(document, spec.get("parallelism"), where)
-        count = min(parallel, _count(document, spec.get("completions", parallel), where))
+        count = _count(document, spec.get("parallelism"), where)
+        if spec.get("completions") is not None:
+            count = min(count, _count(document, spec["completions"], where))
     else:
         return None
     template = spec.get("template") or {}

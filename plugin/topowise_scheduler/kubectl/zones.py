@@ -92,9 +92,10 @@ def spell(resource: str, amount: int) -> str:
 
 
 def _amount(resource: nrt.Resource) -> Amount:
+    """No more is free than can be allocated, whatever the object says, as for the scheduler."""
     try:
-        may = quantity.for_resource(resource.name, resource.allocatable)
-        return Amount(max(0, quantity.for_resource(resource.name, resource.available)), may)
+        may = max(0, quantity.for_resource(resource.name, resource.allocatable))
+        return Amount(min(may, max(0, quantity.for_resource(resource.name, resource.available))), may)
     except ParseError:
         return Amount(None, 0)
 

@@ -136,6 +136,7 @@ def settle(
     """The configuration as the managers use it. Raises KubeletStartError, and ParseError for a malformed quantity."""
     start = _Start(config, version, evidence, dict(version.gates))
     _check_gates(start)
+    _check_reserved_cpus(start, machine)
     topology = _topology(start, machine)
     reserved = _reserved(config, machine)
     cpu = _cpu(start, machine, reserved, topology.policy)
@@ -173,6 +174,14 @@ def _check_gates(start: _Start) -> None:
             f"topology manager policy options {_go_map(config.topologyManagerPolicyOptions)} require feature gates "
             '"TopologyManagerPolicyOptions" enabled'
         )
+
+
+def _check_reserved_cpus(start: _Start, machine: Machine) -> None:
+    """cmd/kubelet/app/server.go, getReservedCPUs: whatever the CPU manager's policy is."""
+    text = start.config.reservedSystemCPUs
+    online = frozenset(cpu for node in machine.numa for core in node.cores for cpu in core.threads)
+    if start.evidence != "runs" and not cpuset.parse(text) <= online:
+        raise KubeletStartError(f"reserved-cpus: {text} is not a subset of online-cpus: {cpuset.spell(online)}")
 
 
 def _drafts(config: KubeletConfiguration, topology_policy: str) -> tuple[str, ...]:
@@ -350,7 +359,10 @@ def _memory(start: _Start, machine: Machine, reserved: Amounts) -> tuple[Amounts
     for reservation in config.reservedMemory or ():
         mine = per_node.get(reservation.numaNode)
         if mine is None:
-            continue
+            raise KubeletStartError(
+                f"the reserved memory configuration references a NUMA node {reservation.numaNode} that does not exist "
+                "on this machine"
+            )
         for name, given in reservation.limits.items():
             amount = amount_of(name, given)
             mine[name] = mine.get(name, 0) + amount

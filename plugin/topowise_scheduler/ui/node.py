@@ -101,6 +101,7 @@ class Nodes:
             return svg
         names = {uid: "/".join(booking.name) for uid, booking in node_state.bookings.items()}
         drawn = picture.read(kubelet, names, node=name, precision=report.precision)
+        drawn = msgspec.structs.replace(drawn, policy=report.policy)
         svg = await asyncio.to_thread(_written, picture.with_places(drawn, report.places))
         self._drawn.pop(name, None)
         self._drawn[name] = changed_at, svg

@@ -80,16 +80,18 @@ class ClusterView:
         """The same node by node, as a whole cluster takes long."""
         return zip(names, self._against(pod, self._answers.question(pod, names, is_simulation=True)), strict=True)
 
-    def has_sums(self, pod: Pod, name: str, change: Mapping[str, int]) -> bool:
-        """Whether the sums have room for a pod on a node if this more was requested there, and "pods" more were."""
+    def lacks(self, pod: Pod, name: str, change: Mapping[str, int]) -> str:
+        """What the sums lack for a pod on a node if this more was requested there, and "pods" more were; "" if nothing,
+        in the words of kube-scheduler."""
         node = self._nodes.get(name)
         if node is None:
-            return not len(self._nodes)
+            return kube_scheduler.NO_NODE if len(self._nodes) else ""
         asked = self._answers.question(pod, [name], is_simulation=True)
         used = dict(_Used(self._ledger, asked.record).on(name))
         for resource, amount in change.items():
             used[resource] = used.get(resource, 0) + amount
-        return kube_scheduler.room(node, asked.requests.needs, used)[0] > 0
+        refusal = kube_scheduler.short(node, asked.requests.needs, used)
+        return "" if refusal is None else refusal.words
 
     def kubelet_refusals(self, pod: Pod, names: Sequence[str]) -> dict[str, str]:
         """What the extender would have against each of these nodes, "" if nothing."""

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from topowise.pods import Amounts
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Outcome
@@ -98,7 +99,9 @@ class Placing:
         self._pods = pods
         self._names = names
         self._kinds: dict[bytes, _Kind] = {}
+        # Of nodes that have taken pods: their states, and what is requested there beside what was.
         self._changed: dict[str, list[Kubelet]] = {}
+        self._requested: dict[str, Amounts] = {}
         # The uids that those before have on the copies: nobody knows which devices they would have.
         self._before: list[str] = []
         self.found = Together(())
@@ -131,6 +134,11 @@ class Placing:
             if not name:
                 yield
                 continue
+            lacks = self._view.lacks(pod, name, self._requested[name]) if name in self._requested else ""
+            if lacks:
+                kind.refuse(lacks)
+                yield
+                continue
             states = self._changed.get(name) or list(self._answers.states_for(kind.asked, name))
             taken = _admitted(states, record)
             words = _FULL if taken is None else self._answers.affinity_refusal(record, name, states, self._before)
@@ -139,10 +147,17 @@ class Placing:
                 yield
                 continue
             self._changed[name] = taken
+            self._request(name, record)
             self._before.append(uid)
             containers = placed.of(taken[0], uid, is_exact=self._view.precision(name) == "exact")
             return TogetherPlacement(msgspec.structs.replace(record, uid=pod.metadata.uid or uid), name, containers)
         return None
+
+    def _request(self, name: str, record: PodRecord) -> None:
+        assert record.needs is not None
+        requested = self._requested.setdefault(name, {})
+        for resource, amount in {**record.needs.requests, "pods": 1}.items():
+            requested[resource] = requested.get(resource, 0) + amount
 
 
 def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Sequence[str]) -> Together:

@@ -13,6 +13,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.located import located
 from topowise_scheduler.view import explanation
 from topowise_scheduler.view.explanation import NodeExplanation
 from topowise_scheduler.view.picture.words import counted
@@ -106,9 +107,7 @@ def _shortage(seen: NodeExplanation, at: int) -> tuple[int, float]:
 
 
 def _holders(ledger: Ledger, name: str, state: Kubelet, at: int) -> Iterator[PodRecord]:
-    zone = state.node_ids[at]
+    """Those who hold something there, whatever their hints were: of a pod that was reported nobody knows one."""
     for record in ledger.pods_on(name):
-        if record.uid in state.active and any(
-            zone in (placement.numa or ()) for placement in state.placements(record.uid).values()
-        ):
+        if record.uid in state.active and any(place.mask >> at & 1 for place in located(state, record.uid).values()):
             yield record

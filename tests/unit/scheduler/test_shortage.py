@@ -8,9 +8,11 @@ from prometheus_client import CollectorRegistry
 
 from lives import GPU, Life, guaranteed
 from producers import rte
-from scheduling import WAITS, Service, counts, exact, kubelet, pod
+from sandbox.exported import exported
+from scheduling import WAITS, Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import nrt
 from topowise_scheduler import metrics, report
+from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
 from topowise_scheduler.shortage import Holes, Shortage, Waits
 
 
@@ -52,6 +54,19 @@ def test_devices_have_holes_too() -> None:
     life.report()
     done(holes)
     assert (holes.largest()[GPU], holes.pieces()[GPU]) == (1, {1: 1, 2: 0})
+
+
+def test_devices_that_lie_nowhere_are_in_no_hole() -> None:
+    """Of those without NUMA nodes no pod needs several on one: each would be counted on every NUMA node."""
+    plugin = DevicePlugin("example.com/kvm", tuple(Device(f"kvm{number}") for number in range(8)))
+    for zones, expected in ((2, None), (1, {1: 8, 2: 4, 4: 2, 8: 1})):
+        hardware = msgspec.structs.replace(machine(zones), devices=(plugin,))
+        service = Service()
+        node = Kubelet(hardware, configuration())
+        service.report(exported(hardware, configuration(), node, lambda uid: ("default", uid)))
+        holes = Holes(service.ledger)
+        done(holes)
+        assert holes.pieces().get("example.com/kvm") == expected
 
 
 def test_only_nodes_that_have_changed_are_looked_at() -> None:

@@ -213,3 +213,11 @@ def test_machines_beyond_eight_numa_nodes_are_left_to_the_model(server_of: Serve
     assert judged.zones[:, 0].tolist() == [2, 4, 8, 16, 32, 64, 128, 256, 512]
     assert engine.fallbacks == {"zones": 2}
     assert sorted(found.zones for _, found in engine.candidates(asked)) == [10, 20]
+
+
+def test_a_pod_without_containers_asks_for_nothing(server_of: ServerOf, requests_of: RequestsOf) -> None:
+    """No API server takes one, but people ask about manifests that they have got wrong."""
+    engine = Engine()
+    for scope in ("container", "pod"):
+        engine.put(scope, server_of("best-effort", topologyManagerScope=scope))
+    assert engine.judge(requests_of()).outcome.tolist() == [Outcome.FITS, Outcome.FITS]

@@ -142,6 +142,15 @@ def test_simulate_keeps_off_nodes_that_kube_scheduler_would_not_use(ask: Ask, sa
     assert nodes_of(nodeSelector={"pool": "none"}) == {""}
 
 
+def test_a_job_without_completions_has_as_many_pods_as_run_at_once(ask: Ask, saved: Save, tmp_path: Path) -> None:
+    template = {"spec": deployment(1, "2")["spec"]["template"]["spec"]}
+    for spec in ({"parallelism": 3}, {"parallelism": 3, "completions": None}, {"parallelism": 9, "completions": 3}):
+        job = {"kind": "Job", "metadata": {"name": "work"}, "spec": {**spec, "template": template}}
+        (tmp_path / "job.json").write_text(json.dumps(job))
+        answer = ask("simulate", "-f", str(tmp_path / "job.json"), "--nodes-file", saved(), "-o", "json")
+        assert len(json.loads(answer.text)["pods"]) == 3
+
+
 def test_a_manifest_of_a_pod_that_is_there_asks_for_another_one(ask: Ask, saved: Save, tmp_path: Path) -> None:
     objects = json.loads(Path(saved()).read_text())["items"]
     (late,) = [one for one in objects if one["metadata"]["name"] == "late"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from topowise import nrt
 from topowise_scheduler.kubectl import zones
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.durations import age, human
@@ -50,6 +51,16 @@ def test_fragmentation_is_what_the_largest_pod_has_lost(
 
 def test_parts_of_cpus_are_no_cpus() -> None:
     assert zones.fragmentation([{"cpu": Amount(900, 4000)}, {"cpu": Amount(900, 4000)}]) is None
+
+
+def test_no_more_is_free_than_can_be_allocated() -> None:
+    """As the scheduler counts what some exporter says of itself."""
+    listed = tuple(
+        nrt.Zone(f"node-{at}", nrt.ZONE_TYPE, resources=(nrt.Resource("cpu", "8", "8", "10"),)) for at in range(2)
+    )
+    mine = [zone for _, zone in zones.zones_of(nrt.NodeResourceTopology(metadata=nrt.Metadata("a"), zones=listed))]
+    assert zones.numbers(mine, "cpu") == "8+8 of 16"
+    assert zones.fragmentation(mine) == 0
 
 
 def test_bars_tell_full_and_empty_from_the_rest() -> None:

@@ -109,6 +109,19 @@ def test_ascii_where_the_terminal_knows_nothing_else(saved: Save) -> None:
         assert run(*words, PYTHONIOENCODING="ascii").stdout.isascii()
 
 
+def test_documents_are_utf_8_and_tables_say_what_they_can(saved: Save, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    drawn = subprocess.run(
+        [*PROGRAM, "node", "metal-a", "-o", "svg", "-f", saved()], capture_output=True, check=True, env=environment
+    )
+    assert "·" in drawn.stdout.decode()
+    odd = tmp_path / "odd.yaml"
+    odd.write_text(Path(saved()).read_text().replace("nvidia.com/gpu", "firma.de/größe"))
+    for form in ("wide", "json"):
+        done = run("nodes", "-o", form, "-f", str(odd), PYTHONIOENCODING="ascii")
+        assert (done.returncode, "firma.de/" in done.stdout, "Traceback" in done.stderr) == (0, True, False)
+
+
 @pytest.mark.parametrize(
     ("words", "shown"),
     [

@@ -107,6 +107,10 @@ PodOf = Callable[..., pods.Pod]
             "determined by Node Allocatable feature",
         ),
         (
+            {"reservedMemory": (MemoryReservation(0, {"memory": "1Gi"}), MemoryReservation(2, {"memory": "1Gi"}))},
+            "the reserved memory configuration references a NUMA node 2 that does not exist on this machine",
+        ),
+        (
             {"systemReserved": {"cpu": "1"}, "reservedMemory": ()},
             "[memorymanager] you should specify the system reserved memory",
         ),
@@ -118,6 +122,14 @@ def test_the_kubelet_does_not_start_and_says_why(
     with pytest.raises(KubeletStartError) as caught:
         kubelet_of(machine_of(4, 4), **fields)
     assert str(caught.value) == problem
+
+
+def test_reserved_cpus_must_be_online_when_a_kubelet_starts(machine_of: MachineOf) -> None:
+    """One that runs may have lost some since."""
+    config = KubeletConfiguration(reservedSystemCPUs="0,64")
+    with pytest.raises(KubeletStartError, match=r"^reserved-cpus: 0,64 is not a subset of online-cpus: 0-15$"):
+        settle(config, machine_of(4, 4), evidence="none")
+    assert settle(config, machine_of(4, 4)).reserved["cpu"] == 2000
 
 
 def test_policy_none_ignores_every_topology_option(machine_of: MachineOf, kubelet_of: KubeletOf) -> None:

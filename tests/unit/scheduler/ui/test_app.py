@@ -344,6 +344,13 @@ def test_hostile_text_stays_text(site: Site) -> None:
     assert site.state()["nodes"][0][0] == HOSTILE
 
 
+def test_a_picture_says_what_the_page_does_of_a_policy_that_nobody_knows(site: Site) -> None:
+    site.service.report(counts("n1", "4", policy="strict"))
+    _, part = site.parts(node="n1")["panel"]
+    assert part.count("policy unknown") > 1
+    assert "policy none" not in part
+
+
 def test_a_node_with_its_picture(site: Site) -> None:
     site.service.put(pod("a", "2", node="n1"))
     _, part = site.parts(node="n1")["panel"]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, exact, kubelet, machine, pod
+from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import pods
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.kubelet import Kubelet
@@ -108,6 +108,21 @@ def test_what_kube_scheduler_has_against_a_node_counts_for_each_kind() -> None:
     refused = together.place(service.answers, service.view, [asked("y", "1", nodeSelector={"pool": "c"})], ["n1", "n2"])
     assert not refused.fits
     assert refused.why == "0/2 nodes: 2 node(s) didn't match Pod's node affinity/selector"
+
+
+def test_the_sums_count_the_pods_before() -> None:
+    """Of what a report does not have, as of memory that no manager gives out, only kube-scheduler keeps the sums."""
+    service = Service("TightFit")
+    for name in ("n1", "n2"):
+        service.report(counts(name, "8", included=()))
+        service.put_node(name, allocatable={"cpu": "8", "memory": "64Gi", "pods": "3"})
+    large = together.place(service.answers, service.view, [asked("x", "1", "30Gi")] * 5, ["n1", "n2"])
+    assert sorted(one.node for one in large.placements) == ["n1", "n1", "n2", "n2"]
+    assert large.why == "0/2 nodes: 2 Insufficient memory"
+    several = [asked("x", "1", "30Gi"), asked("y", "1", "1Gi")] * 4
+    mixed = together.place(service.answers, service.view, several, ["n1", "n2"])
+    assert len(mixed.placements) == 6
+    assert "Too many pods" in mixed.why
 
 
 def test_nodes_that_nobody_reports_do_not_count() -> None:
