@@ -26,30 +26,27 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/component: {{ last . }}
 {{- end -}}
 
-{{/* Labels of (list $ component). */}}
+{{/* Labels of (list $ component). The chart's win: pods are selected by them, and the doctor looks for them. */}}
 {{- define "topowise.labels" -}}
 {{- $root := first . -}}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
-{{ include "topowise.selectorLabels" . }}
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-app.kubernetes.io/part-of: topowise
-{{- with $root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $chart := printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
+{{- $own := include "topowise.ownLabels" . | fromYaml -}}
+{{- $_ := set $own "helm.sh/chart" $chart -}}
+{{- $_ := set $own "app.kubernetes.io/version" $root.Chart.AppVersion -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- toYaml (merge $own ($root.Values.commonLabels | default dict)) -}}
 {{- end -}}
 
 {{/* Labels of pods: without versions, so that pods are replaced only when something about them changes. */}}
 {{- define "topowise.podLabels" -}}
-{{- $root := first . -}}
+{{- $values := (first .).Values -}}
+{{- $more := merge dict ((index $values (last .)).podLabels | default dict) ($values.commonLabels | default dict) -}}
+{{- toYaml (merge (include "topowise.ownLabels" . | fromYaml) $more) -}}
+{{- end -}}
+
+{{- define "topowise.ownLabels" -}}
 {{ include "topowise.selectorLabels" . }}
 app.kubernetes.io/part-of: topowise
-{{- with $root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
-{{- with (index $root.Values (last .)).podLabels }}
-{{ toYaml . }}
-{{- end }}
 {{- end -}}
 
 {{- define "topowise.serviceAccountName" -}}

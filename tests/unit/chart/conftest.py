@@ -108,4 +108,13 @@ def render(helm: Callable[..., subprocess.CompletedProcess[str]]) -> Render:
 
 
 def _documents(text: str) -> Iterator[Document]:
-    return (one for one in yaml.safe_load_all(text) if one)
+    return (one for one in yaml.load_all(text, _Strict) if one)
+
+
+class _Strict(yaml.SafeLoader):
+    """Refuses what is there twice, as Kubernetes does where it is asked to look."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), f"{[one for one in keys if keys.count(one) > 1]} twice, {node.start_mark}"
+        return super().construct_mapping(node, deep)

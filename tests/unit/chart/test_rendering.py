@@ -114,6 +114,32 @@ def containers(made: Any) -> list[Document]:
     return [one for pod in pods for one in (*pod["containers"], *pod.get("initContainers", ()))]
 
 
+def test_labels_and_annotations_of_the_values_are_beside_the_charts_own(render: Any) -> None:
+    """Once each: a key that is there twice is refused by strict readers, such as kubectl."""
+    key = "app\\.kubernetes\\.io"
+    made = render(
+        "",
+        *(f"commonLabels.{key}/{name}=platform" for name in ("part-of", "name", "version")),
+        "commonLabels.team=metal",
+        "exporter.podLabels.team=nodes",
+        "scheduler.podAnnotations.kubectl\\.kubernetes\\.io/default-container=kube-scheduler",
+        "scheduler.podAnnotations.checksum/config=mine",
+        "exporter.podAnnotations=null",
+    )
+    (exporter,) = made.kinds("DaemonSet")
+    (scheduler,) = made.kinds("Deployment")
+    labels = exporter["metadata"]["labels"]
+    assert (labels["team"], labels["app.kubernetes.io/part-of"], labels["app.kubernetes.io/name"]) == (
+        "metal",
+        "topowise",
+        "topowise",
+    )
+    pods = [one["spec"]["template"]["metadata"] for one in (exporter, scheduler)]
+    assert [one["labels"]["team"] for one in pods] == ["nodes", "metal"]
+    assert pods[1]["annotations"]["kubectl.kubernetes.io/default-container"] == "kube-scheduler"
+    assert len(pods[1]["annotations"]["checksum/config"]) == 64
+
+
 def test_mounts_follow_the_configuration(render: Any) -> None:
     assert mounts(render()) == {"/sys": "/host/sys", "/var/lib/kubelet": "/var/lib/kubelet"}
     elsewhere = render(
