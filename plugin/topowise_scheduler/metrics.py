@@ -41,6 +41,7 @@ class Counts(Collector):
         # Not those of which only a report is left: it would hide a node that has none.
         reported = len(ledger.known & set(ledger.reported()))
         yield _gauge("reported_nodes", "Nodes of the cluster that an exporter has reported.", reported)
+        yield _gauge("nodes_by_counts", "Nodes that are predicted by counts alone.", _by_counts(ledger))
         yield _kubelets(ledger)
         yield _gauge(
             "unconfirmed_nodes", "Nodes whose last report their kubelet does not confirm now.", len(ledger.unconfirmed)
@@ -146,6 +147,11 @@ class Counts(Collector):
             "outcome",
             {"hit": engine.cache_hits, "miss": engine.cache_misses},
         )
+
+
+def _by_counts(ledger: Ledger) -> int:
+    reports = [one.report for name in ledger.known if (one := ledger.node_state(name)) is not None]
+    return sum(report is not None and report.precision == "counts" for report in reports)
 
 
 def _kubelets(ledger: Ledger) -> Metric:

@@ -185,9 +185,11 @@ def _differences(stored: Mapping[int, MemoryNode], expected: Mapping[int, Memory
                         f"node {node}, {name}: {field.replace('_', ' ')} {getattr(table, field)}, "
                         f"now {getattr(now, field)}"
                     )
-            together = [one for one in cells if one in stored and name in stored[one].memory_map]
+            # A node of the group that lacks it, in the file or now, is named for itself.
+            tables = [(stored[one].memory_map, expected[one].memory_map) for one in cells if one in stored]
+            together = [(old[name], new[name]) for old, new in tables if name in old and name in new]
             for field in ("free", "reserved"):
-                before = sum(getattr(stored[one].memory_map[name], field) for one in together)
-                after = sum(getattr(expected[one].memory_map[name], field) for one in together)
+                before = sum(getattr(old, field) for old, _ in together)
+                after = sum(getattr(new, field) for _, new in together)
                 if before != after:
                     yield f"node {node}, {name}: {field} {before}, by its entries {after}"

@@ -33,6 +33,7 @@ from topowise_scheduler.kubelet import (
     Machine,
     NumaNode,
 )
+from topowise_scheduler.kubelet.machine import hugepages_resource
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.memory_manager import Blocks
 
@@ -321,6 +322,10 @@ class EmulatedNode:
             return {}
         tables = memory.tables
         policy = tables.policy
+        # cadvisor tells of no hugepages of a size that a NUMA node has no directory of.
+        known = {
+            one.id: {"memory", *(hugepages_resource(size) for size in one.hugepages)} for one in self._machine.numa
+        }
         return {
             str(node): {
                 "numberOfAssignments": tables.assignments[position],
@@ -333,6 +338,7 @@ class EmulatedNode:
                         "free": tables.free[name][position],
                     }
                     for name in policy.total
+                    if name in known[node]
                 },
                 "cells": list(self._kubelet.ids(tables.cells[position])),
             }
@@ -353,14 +359,13 @@ def _machine(scanned: hardware.Machine, devices: tuple[DevicePlugin, ...]) -> Ma
         # A cache of a whole NUMA node is none of its cores'.
         uncore = None if cpu.l3 is not None and len(cpu.l3) == on_node else cpu.l3_id
         cores.setdefault(cpu.node, []).append(Core(cpu.socket, cpu.threads, uncore))
-    sizes = sorted({size for node in scanned.nodes for size in node.hugepages})
     return Machine(
         numa=tuple(
             NumaNode(
                 id=node.id,
                 memory=node.memory_bytes,
                 cores=tuple(cores.get(node.id, ())),
-                hugepages={size // 1024: node.hugepages.get(size, 0) for size in sizes},
+                hugepages={size // 1024: count for size, count in sorted(node.hugepages.items())},
                 distances=tuple(node.distances.values()) or None,
             )
             for node in scanned.nodes

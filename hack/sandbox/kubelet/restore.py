@@ -78,7 +78,10 @@ def _correct_tables(kubelet: Kubelet, nodes: Json) -> None:
         return
     saved = [nodes[str(node)] for node in kubelet.node_ids]
     kubelet.memory.tables.correct(
-        {name: [node["memoryMap"][name]["free"] for node in saved] for name in kubelet.memory.policy.total},
+        {
+            name: [node["memoryMap"].get(name, {"free": 0})["free"] for node in saved]
+            for name in kubelet.memory.policy.total
+        },
         [node["numberOfAssignments"] for node in saved],
         [_mask(kubelet, node["cells"]) for node in saved],
     )

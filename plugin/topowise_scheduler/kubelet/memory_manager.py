@@ -77,11 +77,11 @@ class MemoryManager:
             return {}
         if pod.by_pod_level and _empty_pool(pod, pod.memory):
             return dict.fromkeys(pod.memory, IMPOSSIBLE)
-        mine = self.held.get(pod.uid)
-        if mine:
-            # The blocks of the first container that has any are compared with the request of the whole pod.
-            first = next(container.name for container in pod.containers if container.name in mine)
-            return _hints_again(mine[first], pod.memory)
+        mine = self.held.get(pod.uid, {})
+        for container in pod.containers:
+            if container.name in mine:
+                # The blocks of the first container that has any are compared with the request of the whole pod.
+                return _hints_again(mine[container.name], pod.memory)
         return self._hints(pod.memory)
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:

@@ -128,6 +128,22 @@ def test_a_node_without_memory_has_no_hugepages_of_any_size(tmp_path: Path) -> N
     assert "node 1: memory, now hugepages-2Mi, memory" in check.problems["memory_manager_state"]
 
 
+def test_a_node_of_a_group_that_has_lost_a_size_is_named(tmp_path: Path) -> None:
+    check = write(tmp_path)
+    path = tmp_path / "memory_manager_state"
+    state = json.loads(path.read_bytes())
+    state["entries"] = {"p": {"c": [{"numaAffinity": [0, 1], "type": "memory", "size": 4096}]}}
+    for node in ("0", "1"):
+        state["machineState"][node] |= {"cells": [0, 1], "numberOfAssignments": 1}
+    taken = state["machineState"]["0"]["memoryMap"]["memory"]
+    taken |= {"reserved": taken["reserved"] + 4096, "free": taken["free"] - 4096}
+    path.write_text(json.dumps(state))
+    compare(check, CONFIG, two())
+    assert check.problems == {}
+    compare(check, CONFIG, two(memory_bytes=7 * GIB, hugepages={}))
+    assert "node 1: hugepages-2Mi, memory, now memory" in check.problems["memory_manager_state"]
+
+
 def test_words_that_quote_the_pods_of_the_moment_do_not_change_with_them(tmp_path: Path) -> None:
     check = write(tmp_path, cpus="1-3")
     compare(check, CONFIG, two())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling import Service, exact, kubelet
+from scheduling import Service, counts, exact, kubelet
 from topowise_scheduler import metrics
 
 
@@ -16,3 +16,14 @@ def test_a_report_without_a_node_does_not_make_up_for_a_node_without_a_report() 
     registry = metrics.registry(service.ledger, service.answers)
     numbers = [registry.get_sample_value(f"topowise_scheduler_{one}") for one in ("nodes", "reported_nodes")]
     assert numbers == [2, 1]
+
+
+def test_nodes_by_counts_are_counted_although_their_reports_never_change() -> None:
+    service = Service()
+    for name in ("exact", "counts", "unreported"):
+        service.ledger.put_node(name)
+    service.report(exact(kubelet(), name="exact"))
+    service.report(counts("counts", ("8", "8")))
+    service.report(counts("gone", ("8", "8")))
+    registry = metrics.registry(service.ledger, service.answers)
+    assert registry.get_sample_value("topowise_scheduler_nodes_by_counts") == 1

@@ -162,6 +162,16 @@ def test_a_pod_scope_pod_that_is_admitted_again_is_not_refused(
     assert _free(kubelet) == [4, 8]
 
 
+def test_memory_under_a_name_that_no_container_has_is_no_containers(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    """As of a pod with pod-level resources that had this name before: a report has its memory as a whole."""
+    kubelet = kubelet_of(machine_of(4, 4), topologyManagerPolicy="restricted", topologyManagerScope="pod")
+    blocks = (MemoryBlock("memory", (0,), GI),)
+    kubelet.hold("p", {}, {"": Placement("app", (0,), True, None, blocks)})
+    assert _blocks(kubelet.admit(pod_of("p", _limits("2Gi")))) == [("memory", (0,), 2)]
+
+
 def test_a_page_size_the_node_lacks_is_refused_even_if_only_an_init_container_asks(
     machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
 ) -> None:
