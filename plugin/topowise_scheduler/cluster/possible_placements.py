@@ -232,7 +232,8 @@ def _at_worst(node: Kubelet, uncertain: Iterable[PodView]) -> Kubelet:
 
 def _parts(node: Kubelet, pod: PodView) -> Iterator[_Part]:
     zones_decide = node.settings.topology.policy in _ZONES_DECIDE
-    tables = node.devices.tables if zones_decide else {}
+    # Devices that are near no NUMA node say nothing of where the rest may be.
+    tables = [name for name, table in node.devices.tables.items() if table.has_topology] if zones_decide else []
     has_cpus, has_memory = zones_decide and node.cpu is not None, node.memory is not None
     most = _most_cpus(node, pod) if is_of_any_size(node, pod) else 0
     if node.settings.topology.scope == "pod":
@@ -317,10 +318,9 @@ def _is_possible(part: _Part, node: Kubelet, *positions: int) -> bool:
             if name in allocatable
         ):
             return False
+    # Those that are not healthy now may have been when the pod came.
     tables = [(node.devices.tables[name], count) for name, count in part.devices.items()]
-    return all(
-        (union([table.near[at] for at in positions]) & table.healthy).bit_count() >= count for table, count in tables
-    )
+    return all(union([table.near[at] for at in positions]).bit_count() >= count for table, count in tables)
 
 
 _NONE = (0,) * 64

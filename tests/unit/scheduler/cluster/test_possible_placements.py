@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -9,13 +11,24 @@ from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
 from topowise_scheduler.cluster.possible_placements import holds_anything, possible_placements
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 
 
 def view(node: Kubelet, name: str, cpu: str, memory: str = "1Gi") -> PodView:
     needs = pods.needs(pods.decode(msgspec.json.encode(pod(name, cpu, memory))))
     return node.view(f"uid-{name}", needs)
+
+
+def of_device(numa: tuple[int, ...] | None, cpu: str = "2", **changed: Any) -> tuple[Kubelet, PodView]:
+    """A node with one device, near these NUMA nodes, and a pod on it that has it."""
+    hardware = msgspec.structs.replace(machine(), devices=(DevicePlugin("kvm", (Device("d0", numa),)),))
+    node = Kubelet(hardware, configuration(**changed))
+    amounts = {"cpu": cpu, "memory": "1Gi", "kvm": "1"}
+    document = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
+    one = node.view("uid-a", pods.needs(pods.decode(msgspec.json.encode(document))))
+    assert node.admit_view(one).admitted
+    return node, one
 
 
 def free(node: Kubelet) -> tuple[list[int], list[int]]:
@@ -91,6 +104,20 @@ class TestPossiblePlacements:
         assert node.admit_view(one).admitted
         highest = {one.uid: 1}
         assert [free(possible)[1] for possible in possible_placements(node, [one], highest)] == [[11, 16], [15, 12]]
+
+    @pytest.mark.parametrize("numa", [None, ()])
+    def test_devices_near_no_numa_node_keep_a_pod_from_none(self, numa: tuple[int, ...] | None) -> None:
+        """As KubeVirt's kvm, of which every virtual machine has one."""
+        node, one = of_device(numa)
+        assert [free(possible)[0] for possible in possible_placements(node, [one])] == [[1, 4], [3, 2]]
+        # Where these are, nobody needs to know.
+        assert not holds_anything(*of_device(numa, cpu="500m", memoryManagerPolicy="None", reservedMemory=None))
+
+    def test_a_device_that_has_failed_since_was_one_when_the_pod_came(self) -> None:
+        node, one = of_device((1,))
+        assert free(node)[0] == [3, 2]
+        node.report_devices("kvm", [Device("d0", (1,), healthy=False)])
+        assert [free(possible)[0] for possible in possible_placements(node, [one])] == [[3, 2]]
 
     def test_a_pod_of_the_shared_pool_holds_nothing(self) -> None:
         node = kubelet(memoryManagerPolicy="None", reservedMemory=None)
