@@ -111,6 +111,10 @@ class Admissions:
         self._note_open(sync)
         whole = {pod: self._whole[pod] for pod in pods if pod in self._whole}
         sync.uids.take(whole.values())
+        for pod, uid in whole.items():
+            if uid and uid not in sync.uids.all and sync.uids.should_know(pod):
+                # It was taken for one that held alike, and that has ended.
+                whole[pod] = sync.uids.of(pod) or uid
         waiting: dict[Name, _Wait] = {}
         listed = set(whole.values())
         # Of pods that hold alike the one with the most is matched first, as the others may be parts of such a one.

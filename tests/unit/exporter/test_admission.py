@@ -135,6 +135,22 @@ def test_a_dead_replicas_entry_does_not_stand_for_a_living_one() -> None:
     assert found.pods == listed
 
 
+def test_a_pod_that_was_taken_for_one_that_has_ended_is_known_by_its_own_entry() -> None:
+    """Both were listed with the same, and only one of them has what an init container left."""
+    shown, left = container("c", memory=True), container("i", 1, 2)
+    admissions, both = Admissions(), frozenset({"ours", "theirs"})
+    files = states(ours=(left, shown), theirs=(shown,))
+    pods = (pod("one", shown), pod("two", shown))
+    assert admissions.sort(pods, files, both, 1.0).whole == both
+    for stays in pods:
+        admissions = Admissions()
+        admissions.sort(pods, files, both, 1.0)
+        found = admissions.sort((stays,), states(ours=(left, shown)), both, 2.0)
+        assert (found.pods, found.whole) == ((stays,), {"ours"})
+        # Files that cannot be read for a moment change nothing.
+        assert admissions.sort((stays,), States(), both, 3.0).whole == {"ours"}
+
+
 def test_devices_alone_tell_whose_directory_it_is() -> None:
     node = Node()
     new = pod("new", container("c", devices=(GPU,)))
