@@ -30,6 +30,13 @@ def helm(kubeconfig: Path, *arguments: str) -> str:
     return done.stdout
 
 
+def fetch_helm() -> None:
+    """Unless there is one. Raises LabError."""
+    done = subprocess.run([str(REPOSITORY / "hack/helm"), "--fetch"], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise LabError(f"no helm here, and hack/helm --fetch ended with {done.returncode}: {done.stderr[-400:]}")
+
+
 def install(kubeconfig: Path, values: Mapping[str, str] | None = None, tree: Path = REPOSITORY) -> None:
     """A new revision of the release, the first if there is none, of the chart in a tree."""
     spelt = [f"--set-string={key}={value}" for key, value in {**_VALUES, **(values or {})}.items()]

@@ -47,6 +47,7 @@ def up(names: Sequence[str], before: str = "") -> Lab:
     for program in (qemu.PROGRAM, "qemu-img", "mkfs.ext4", "ssh", "ssh-keygen"):
         if not shutil.which(program):
             raise LabError(f"no {program} here; apt-get install qemu-system-x86 qemu-utils e2fsprogs openssh-client")
+    chart.fetch_helm()
     directory = running.new()
     progress.part(f"the guests' Debian (kept in {base.cache()})")
     base.made()

@@ -40,6 +40,8 @@ _REASON_BITS: Final = 4
 # Twice a raw score is below 2 to this, and a rank below 2 to half of what is left.
 _RANK: Final = 24
 _FEW: Final = 64
+# Best nodes of which it is looked whether they may refuse the pod by chance; what comes after them is as good as those.
+_MOST_DRAWS: Final = 64
 _LAST: Final = 1 << 60
 
 _ALL: Final = slice(None)
@@ -204,10 +206,14 @@ class Answers:
         assert record.requests is not None
         rows = self.engine.rows(names)
         asked = Question(record, record.requests, names, rows, is_simulation=True)
-        rows = rows[(self.verdicts(asked).outcomes == _FITS) & (rows >= 0)]
+        fits = np.flatnonzero((self.verdicts(asked).outcomes == _FITS) & (rows >= 0))
+        rows = rows[fits]
         levels = np.full(len(rows), _LAST, np.int64)
         found = self.engine.rated(record.requests, rows, strategies.Rater(self._strategy))
         levels[found.at] = (found.ranks << _RANK) - 2 * found.raw - (found.in_cache > 0)
+        for at in np.argsort(levels)[:_MOST_DRAWS].tolist() if record.requests.shared_devices else ():
+            if levels[at] < _LAST and self._affinities.may_be_refused(record, names[fits[at]]):
+                levels[at] += _LAST >> 1
         return rows, levels
 
     def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
@@ -254,6 +260,10 @@ class Answers:
             return ""
         return self._ledger.affinity_refusal(self._ledger.affinity(record, name, states, guessed))
 
+    def may_be_refused(self, asked: Question, name: str) -> bool:
+        """Whether a node on which the pod fits may refuse it all the same, by its kubelet's own choice of devices."""
+        return self._affinities.may_be_refused(asked.record, name)
+
     def is_in_vain(self, asked: Question, name: str, gone: Collection[str]) -> bool:
         """Whether the devices that are free once these pods are gone would not be as near each other as the pod
         requires."""
@@ -263,10 +273,13 @@ class Answers:
         known, rater = _known(asked.rows), strategies.Rater(strategy)
         ratings = self.engine.rated(asked.requests, asked.rows[known], rater)
         rated = rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
-        if not asked.record.wishes:
-            return rated
-        grades = [self._affinities.of(asked.record, asked.names[at]).grade for at in rated.at.tolist()]
-        return rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
+        if asked.record.wishes:
+            grades = [self._affinities.of(asked.record, asked.names[at]).grade for at in rated.at.tolist()]
+            rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
+        if asked.requests.shared_devices:
+            late = [at for at in rated.best(_MOST_DRAWS).tolist() if self.may_be_refused(asked, asked.names[at])]
+            rated = rated._replace(ranks=ranks.behind(rated.ranks, np.isin(rated.at, late)))
+        return rated
 
     def _judge(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:
         """Reported nodes by the engine, in one go with the other possible placements of those on which pods may lie

@@ -107,16 +107,18 @@ class PodRequests:
     """What pods with these needs ask for; pods that ask for the same share it.
 
     `ungated` is what such a pod needs where the gate PodLevelResources is off, None if that is the same. `shape` is
-    equal for equal needs (PodRecord). `size` is bytes, about.
+    equal for equal needs (PodRecord). `shared_devices` are the resources that more than one container asks for. `size`
+    is bytes, about.
     """
 
-    __slots__ = ("__weakref__", "_forms", "_one", "_ways", "needs", "shape", "size", "ungated")
+    __slots__ = ("__weakref__", "_forms", "_one", "_ways", "needs", "shape", "shared_devices", "size", "ungated")
 
     def __init__(self, needs: Needs, ungated: Needs | None = None, shape: bytes = b"") -> None:
         self.needs = needs
         self.ungated = ungated
         self.shape = shape
         self.size = _size(needs)
+        self.shared_devices = _shared(needs)
         self._ways: _Ways | None = None
         self._one: PodForm | None = None
         self._forms: dict[_Way, PodForm] = {}
@@ -224,6 +226,15 @@ def _size(needs: Needs) -> int:
     """Names and amounts are kept several times over, by who looks at them."""
     amounts = [name for one in needs.containers for name in (*one.requests, *one.limits)]
     return _CONTAINER_BYTES * len(needs.containers) + sum([_AMOUNT_BYTES + len(name) for name in amounts])
+
+
+def _shared(needs: Needs) -> frozenset[str]:
+    seen, shared = set[str](), set[str]()
+    for one in needs.containers if len(needs.containers) > 1 else ():
+        mine = {name for name, _ in _devices(one.limits)}
+        shared |= seen & mine
+        seen |= mine
+    return frozenset(shared)
 
 
 def _sorted(amounts: dict[str, int] | None) -> Amounts | None:

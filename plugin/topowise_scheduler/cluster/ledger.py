@@ -79,7 +79,8 @@ class Ledger:
         affinity: Settings = _AS_IT_COMES,
     ) -> None:
         self.engine = engine
-        self._affinity = affinity
+        self.device_affinity = affinity
+        """What is known of device plug-ins, and what pods that require near devices are content with."""
         self._clock = clock
         self._reservation_s = reservation_s
         self._nodes: dict[str, NodeState] = {}
@@ -527,12 +528,12 @@ class Ledger:
         assert record.needs is not None
         places, others = self._nodes.get(name, NodeState()).located_devices()
         return judge(
-            record.wishes, record.needs, states, record.view, Devices(places, {*others, *guessed}), self._affinity
+            record.wishes, record.needs, states, record.view, Devices(places, {*others, *guessed}), self.device_affinity
         )
 
     def affinity_refusal(self, judged: Judged) -> str:
         """Why that keeps the pod from the node, "" if it does not."""
-        return judged.refusal(self._affinity.admits)
+        return judged.refusal(self.device_affinity.admits)
 
     def tick(self) -> None:
         """What time alone changes, all at once."""

@@ -7,9 +7,11 @@ which devices to take. So a wish is `sure` only where every choice that it may m
 - wishes.py: what a pod may write, and when two devices are near enough;
 - choices.py: all that a kubelet may choose, by the one-node model;
 - plugins.py: what known plug-ins prefer, which narrows it;
-- outcomes.py: sure, possible, impossible or unknown, and in which words.
+- outcomes.py: sure, possible, impossible or unknown, and in which words;
+- draws.py: whether such a choice may come to a refusal, which concerns pods without a wish too.
 """
 
+from topowise_scheduler.device_affinity.draws import may_refuse
 from topowise_scheduler.device_affinity.outcomes import Admits, Devices, Judged, Outcome, Settings, judge, observed
 from topowise_scheduler.device_affinity.plugins import Rule
 from topowise_scheduler.device_affinity.wishes import ANNOTATION, Wish, read, wishes_of
@@ -24,6 +26,7 @@ __all__ = [
     "Settings",
     "Wish",
     "judge",
+    "may_refuse",
     "observed",
     "read",
     "wishes_of",

@@ -57,6 +57,14 @@ def refined(ranks: Ranks, grades: NDArray[np.int64]) -> Ranks:
     return found
 
 
+def behind(ranks: Ranks, is_late: NDArray[np.bool_]) -> Ranks:
+    """(nodes,) the same ranks, but those that are late come after all others."""
+    if not is_late.any():
+        return ranks
+    found: Ranks = ranks + is_late * (int(ranks.max()) + 1)
+    return found
+
+
 def _spans(placed: Zones, distances: NDArray[np.int32]) -> Ranks:
     """(nodes,) of (containers, nodes), some of which have several zones: how many the widest has, and how far apart the
     farthest of as many are in the mean, half up."""

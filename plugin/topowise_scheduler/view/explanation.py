@@ -27,6 +27,10 @@ from topowise_scheduler.view.merge_table import MergeTable, merge_table
 
 Verdict = Literal["fits", "not now", "never", "excluded", "not reported"]
 _MAX_ZONES = 2
+_BY_CHANCE = (
+    "; its kubelet may refuse the pod by chance: where several devices would do for a container it takes any, "
+    "and may take what the next container needs"
+)
 
 
 class ZoneRoom(msgspec.Struct, frozen=True, rename="camel"):
@@ -133,12 +137,14 @@ def explain(
     unconfirmed: Sequence[str] = (),
     report: Report | None = None,
     with_hints: bool = False,
+    by_chance: bool = False,
 ) -> NodeExplanation:
     """What happens to the pod on the node, which is changed by it: give a fork.
 
     `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
     `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now, `report` that report.
-    `with_hints` also tells all hints, and what they merge to.
+    `with_hints` also tells all hints, and what they merge to. `by_chance`: a node that fits may refuse the pod all the
+    same (device_affinity/draws.py).
     """
     takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
     admission, steps = _admitted(node, pod, with_hints=with_hints)
@@ -153,6 +159,7 @@ def explain(
         verdict = "never" if never else "not now"
     else:
         text = _placed(node, pod, steps, admission, knows_policy=report is None or report.knows_policy)
+        text += _BY_CHANCE if by_chance else ""
     if report is not None and not admission.admitted:
         text += _damage(report)
     if unconfirmed:

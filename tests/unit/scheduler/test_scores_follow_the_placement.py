@@ -258,6 +258,97 @@ def test_a_node_that_does_not_fit_is_never_above_one_that_does(strategy: str, sc
     assert full == 0
 
 
+BY_CHANCE = "may refuse the pod by chance"
+
+
+def chancy(policy: str = "single-numa-node", scope: str = "container") -> nrt.NodeResourceTopology:
+    """Three GPUs near NUMA node 0, two near node 1 and one near both, as the lab's machine dual has."""
+    plugin = DevicePlugin(GPU, tuple(Device(f"gpu{at}", near) for at, near in enumerate(NEAR)))
+    built = msgspec.structs.replace(machine([8, 8]), devices=(plugin,))
+    return node("chancy", built, configuration(2, policy, topologyManagerScope=scope))
+
+
+NEAR = ((0,), (0,), (0,), (1,), (1,), (0, 1))
+
+
+def gpus(*counts: int) -> dict[str, Any]:
+    return containers("p", *[{"cpu": "1", "memory": "1Gi", GPU: str(count)} for count in counts])
+
+
+def why(service: Service, asked: dict[str, Any], name: str) -> str:
+    text: str = service.view.explanations(msgspec.convert(asked, kube_scheduler.Pod), [name])[0].text
+    return text
+
+
+@EVERY
+@pytest.mark.parametrize("policy", ["restricted", "single-numa-node"])
+def test_a_node_whose_kubelet_may_refuse_the_pod_by_its_choice_of_devices_comes_last(
+    strategy: str, policy: str
+) -> None:
+    """A kubelet of the lab refused such a pod after all: its first container got the GPU that the second needed."""
+    larger = node("sure", machine([16, 16], [8, 8]), configuration(2, policy))
+    service = reported(chancy(policy), larger)
+    may_fail, sure = scores(service, gpus(2, 3), "chancy", "sure", strategy=strategy)
+    assert sure > may_fail
+    assert BY_CHANCE in why(service, gpus(2, 3), "chancy")
+    assert BY_CHANCE not in why(service, gpus(2, 3), "sure")
+
+
+@EVERY
+def test_where_no_node_is_sure_the_one_that_may_refuse_is_taken(strategy: str) -> None:
+    """For ever to wait would be worse: on this machine the pod fits every second time."""
+    service = reported(chancy(), node("other", machine([1]), configuration(1, "none")))
+    assert service.fits(gpus(2, 3), "chancy", "other") == ["chancy"]
+    may_fail, none = scores(service, gpus(2, 3), "chancy", "other", strategy=strategy)
+    assert may_fail > none == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "policy", "scope"),
+    [
+        (gpus(3, 2), "single-numa-node", "container"),
+        (gpus(3), "single-numa-node", "container"),
+        (gpus(2, 1), "single-numa-node", "pod"),
+        (gpus(2, 3), "best-effort", "container"),
+        (gpus(2, 3), "none", "container"),
+        (containers("p", {"cpu": "1", GPU: "2"}, {"cpu": "3"}), "single-numa-node", "container"),
+    ],
+)
+def test_what_no_choice_of_devices_can_spoil_is_not_put_last(asked: dict[str, Any], policy: str, scope: str) -> None:
+    service = reported(chancy(policy, scope))
+    assert service.fits(asked, "chancy") == ["chancy"]
+    assert BY_CHANCE not in why(service, asked, "chancy")
+
+
+def test_devices_of_one_numa_node_each_are_taken_by_chance_where_a_container_needs_two_nodes() -> None:
+    """`restricted`, three GPUs on each node, four for the first container: 2 and 2 leave the next one, which wants two
+    together, one and one."""
+    service = reported(node("n1", machine([8, 8], [3, 3]), configuration(2, "restricted", "None")))
+    large, small = (containers("p", {"cpu": "1", GPU: first}, {"cpu": "1", GPU: "2"}) for first in ("4", "2"))
+    assert service.fits(large, "n1") == ["n1"]
+    assert BY_CHANCE in why(service, large, "n1")
+    assert BY_CHANCE not in why(service, small, "n1")
+
+
+def test_whether_chance_decides_is_asked_anew_when_the_node_has_changed() -> None:
+    service = reported(chancy())
+    question = service.question(gpus(2, 3), "chancy")
+    assert service.answers.may_be_refused(question, "chancy")
+    service.report(msgspec.structs.replace(
+        node("chancy", machine([8, 8], [3, 3]), configuration(2, "single-numa-node")),
+        metadata=nrt.Metadata(name="chancy", resourceVersion="2"),
+    ))  # fmt: skip
+    assert not service.answers.may_be_refused(question, "chancy")
+
+
+def test_the_nominator_prefers_what_is_sure_too() -> None:
+    service = reported(chancy(), node("sure", machine([16, 16], [8, 8]), configuration(2, "single-numa-node")))
+    record = service.put(gpus(2, 3))
+    rows, levels = service.answers.levels(record, ["chancy", "sure"])
+    assert rows.tolist() == service.answers.engine.rows(["chancy", "sure"]).tolist()
+    assert levels[1] < levels[0]
+
+
 SQUARE = [[10, 12, 32, 32], [12, 10, 32, 32], [32, 32, 10, 12], [32, 32, 12, 10]]
 
 
