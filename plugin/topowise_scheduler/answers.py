@@ -100,6 +100,7 @@ class Answers:
 
     def __init__(self, ledger: Ledger, records: Records, strategy: Strategy, *, top_score: int = 10) -> None:
         self._ledger = ledger
+        self._node_states = ledger.node_states
         self.engine = ledger.engine
         self._records = records
         self._strategy = strategy
@@ -175,7 +176,7 @@ class Answers:
         for word, times in enumerate([] if asked.is_simulation else np.bincount(words).tolist()):
             if times:
                 self.verdict_counts[self._texts.texts[word]] += times
-        return Verdicts(outcomes, words, self._texts.texts, self._ledger.changes)
+        return Verdicts(outcomes, words, self._texts.texts, self._node_states.changes)
 
     def scores(self, asked: Question) -> NDArray[np.int64]:
         """Per node, 0 to the top score. A node that nobody has reported or that does not fit has 0, and then one that
@@ -242,11 +243,11 @@ class Answers:
         return self.verdicts(Question(record, record.requests, names, self.engine.rows(names), is_simulation=True))
 
     def states_for(self, asked: Question, name: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
-        """Copies of a node's state as it is for this pod (Ledger.states), once these pods are gone; none if nobody has
-        reported the node."""
+        """Copies of a node's state as it is for this pod (NodeStates.states), once these pods are gone; none if nobody
+        has reported the node."""
         record = asked.record
         others = self._ledger.disregarded(record.uid, record.priority, name)
-        return self._ledger.states(name, {record.uid, *others, *gone})
+        return self._node_states.states(name, {record.uid, *others, *gone})
 
     def affinity(self, asked: Question, name: str) -> Judged | None:
         """What a node's devices come to for the wishes of the pod, None if it has none."""
@@ -288,7 +289,7 @@ class Answers:
         rows = asked.rows[known]
         if not len(rows):
             return
-        possible = self._ledger.possible
+        possible = self._node_states.possible
         others, owners = possible.all() if len(rows) > _FEW else possible.of(rows.tolist())
         if len(rows) < len(others) // 4:
             is_asked = np.isin(owners, rows)
@@ -349,16 +350,16 @@ class Answers:
         """Why the kubelet would refuse the pod if these were not there, "" if it would not; None for no report."""
         key = (name, record.shape, frozenset(others))
         changed_at, reason = self._apart.get(key, (-1, None))
-        if changed_at != self._ledger.changed_at(name) and self._ledger.is_as_judged(record.uid, name):
+        if changed_at != self._node_states.changed_at(name) and self._ledger.is_as_judged(record.uid, name):
             return ""
-        if changed_at != self._ledger.changed_at(name):
+        if changed_at != self._node_states.changed_at(name):
             self._apart_bytes += len(record.shape)
             if len(self._apart) >= _MAX_APART or self._apart_bytes > _MAX_APART_BYTES:
                 self._apart.clear()
                 self._apart_bytes = 0
-            admissions = [state.admit_view(record.view(state)) for state in self._ledger.states(name, others)]
+            admissions = [state.admit_view(record.view(state)) for state in self._node_states.states(name, others)]
             reason = next((one.reason for one in admissions if not one.admitted), "") if admissions else None
-            self._apart[key] = self._ledger.changed_at(name), reason
+            self._apart[key] = self._node_states.changed_at(name), reason
         return reason
 
     def _close(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:

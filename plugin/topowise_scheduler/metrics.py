@@ -39,7 +39,7 @@ class Counts(Collector):
         ledger = self._ledger
         yield _gauge("nodes", "Nodes of the cluster.", len(ledger.known))
         # Not those of which only a report is left: it would hide a node that has none.
-        reported = len(ledger.known & set(ledger.reported()))
+        reported = len(ledger.known & set(ledger.node_states.reported()))
         yield _gauge("reported_nodes", "Nodes of the cluster that an exporter has reported.", reported)
         yield _gauge("nodes_by_counts", "Nodes that are predicted by counts alone.", _by_counts(ledger))
         yield _kubelets(ledger)
@@ -49,7 +49,8 @@ class Counts(Collector):
         yield _gauge(
             "open_reservations", "Pods that are expected on a node and not bound yet.", ledger.open_reservations
         )
-        yield _gauge("uncertain_pods", "Bound pods that may lie elsewhere than predicted.", ledger.possible.pods)
+        uncertain = ledger.node_states.possible.pods
+        yield _gauge("uncertain_pods", "Bound pods that may lie elsewhere than predicted.", uncertain)
         yield _gauge("waiting_pods", "Pending pods that were refused here.", len(ledger.waiting))
         yield _gauge("quarantines", "Pairs of node and shape that a kubelet has refused.", ledger.quarantines)
 
@@ -150,7 +151,7 @@ class Counts(Collector):
 
 
 def _by_counts(ledger: Ledger) -> int:
-    reports = [one.report for name in ledger.known if (one := ledger.node_state(name)) is not None]
+    reports = [one.report for name in ledger.known if (one := ledger.node_states.of(name)) is not None]
     return sum(report is not None and report.precision == "counts" for report in reports)
 
 
@@ -163,8 +164,8 @@ def _kubelets(ledger: Ledger) -> Metric:
     )
     found = Counter(
         (report.kubelet.name, report.certainty)
-        for name in ledger.reported()
-        if (node_state := ledger.node_state(name)) is not None and (report := node_state.report) is not None
+        for name in ledger.node_states.reported()
+        if (node_state := ledger.node_states.of(name)) is not None and (report := node_state.report) is not None
     )
     for labels, count in sorted(found.items()):
         family.add_metric(labels, count)

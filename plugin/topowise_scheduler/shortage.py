@@ -54,9 +54,9 @@ class Holes:
 
     def sync(self) -> Iterator[None]:
         """Looks at what has changed, in steps of a node."""
-        for name in self._ledger.take_reshaped():
+        for name in self._ledger.node_states.take_reshaped():
             before = self._zones.pop(name, ())
-            node_state = self._ledger.node_state(name)
+            node_state = self._ledger.node_states.of(name)
             zones: _Zones = ()
             if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
                 zones = self._zones[name] = _zones(node_state.kubelet)
@@ -149,9 +149,9 @@ class Waits:
         self._judged_at = {kind: self._judged_at.get(kind, -1) for kind in kinds}
         # Those first that were judged longest ago; nothing is new where nothing has changed.
         due = sorted((kind for kind in kinds if self._is_due(kinds[kind], kind)), key=self._judged_at.__getitem__)
-        names = self._ledger.reported() if due else []
+        names = self._ledger.node_states.reported() if due else []
         for kind in due[:_MAX_KINDS]:
-            self._judged_at[kind] = self._ledger.changes
+            self._judged_at[kind] = self._ledger.node_states.changes
             yield from self._answers.fitting(kinds[kind][0], names)
             cause = self._cause(kinds[kind][0], names)
             for record in kinds[kind]:
@@ -173,7 +173,8 @@ class Waits:
         return found
 
     def _is_due(self, pods: list[PodRecord], kind: tuple[bytes, int]) -> bool:
-        return self._judged_at[kind] < self._ledger.changes or any(self._waits[one.uid].cause is None for one in pods)
+        changes = self._ledger.node_states.changes
+        return self._judged_at[kind] < changes or any(self._waits[one.uid].cause is None for one in pods)
 
     def _cause(self, record: PodRecord, names: list[str]) -> Cause | None:
         if record.requests is None:

@@ -60,7 +60,7 @@ class Cluster:
 
     def report(self) -> None:
         for name, node in self.nodes.items():
-            self.service.report(exact(node, str(self.service.ledger.changes), name, self.names.__getitem__))
+            self.service.report(exact(node, str(self.service.ledger.node_states.changes), name, self.names.__getitem__))
             self.service.put_node(name)
         self.service.ledger.tick()
 

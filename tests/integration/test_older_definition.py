@@ -88,7 +88,7 @@ async def reading(api: Api) -> AsyncIterator[tuple[Service, Reflector[Any]]]:
 
 
 def policy(service: Service, name: str) -> str:
-    node_state = service.ledger.node_state(name)
+    node_state = service.ledger.node_states.of(name)
     assert node_state is not None
     assert node_state.report is not None
     return node_state.report.empty.settings.topology.policy
@@ -102,10 +102,10 @@ async def test_the_service_reads_v1alpha1_where_v1alpha2_is_not_served(
     await api.request("POST", nrt.OLD_PATH, body=msgspec.json.encode(topology("n1", "3")))
     with caplog.at_level(logging.INFO, "topowise.kube.reflector"):
         async with reading(api) as (service, source):
-            assert service.ledger.reported() == ["n1"]
+            assert service.ledger.node_states.reported() == ["n1"]
             assert (service.free("n1"), policy(service, "n1")) == ([3], "single-numa-node")
             await api.request("POST", nrt.OLD_PATH, body=msgspec.json.encode(topology("n2", "5")))
-            await assert_eventually(lambda: service.ledger.reported() == ["n1", "n2"])
+            await assert_eventually(lambda: service.ledger.node_states.reported() == ["n1", "n2"])
             lists = source.lists
             # Some watches later it is still read so, without a list and without another word.
             await asyncio.sleep(2.5)

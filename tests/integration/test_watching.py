@@ -57,9 +57,9 @@ async def test_reports_count_from_the_moment_the_pods_are_listed_as_they_are_by_
         await publish(api, "n1", "5")
         await api.request("DELETE", f"{nrt.PATH}/n2")
         await assert_eventually(lambda: held.hits > 0)
-        assert service.ledger.reported() == []
+        assert service.ledger.node_states.reported() == []
         server.levers.release(held.id)
-        await assert_eventually(lambda: sorted(service.ledger.reported()) == ["n1", "n3"])
+        await assert_eventually(lambda: sorted(service.ledger.node_states.reported()) == ["n1", "n3"])
         assert service.free("n1") == [5]
 
 
@@ -69,7 +69,7 @@ async def test_what_has_gone_while_nothing_was_heard_is_gone_with_the_next_list(
         await publish(api, name)
     service = Service()
     async with watching(api, service, Budgets()):
-        await assert_eventually(lambda: sorted(service.ledger.reported()) == ["n1", "n2"])
+        await assert_eventually(lambda: sorted(service.ledger.node_states.reported()) == ["n1", "n2"])
         await assert_eventually(lambda: service.ledger.known == {"n1", "n2"})
         deaf = server.levers.answer(503, method="watch")
         server.levers.close_watches()
@@ -77,7 +77,7 @@ async def test_what_has_gone_while_nothing_was_heard_is_gone_with_the_next_list(
             await api.request("DELETE", f"{path}/n1")
         server.levers.expire_window()
         server.levers.release(deaf.id)
-        await assert_eventually(lambda: service.ledger.reported() == ["n2"])
+        await assert_eventually(lambda: service.ledger.node_states.reported() == ["n2"])
         await assert_eventually(lambda: service.ledger.known == {"n2"})
 
 

@@ -133,7 +133,7 @@ def test_a_pod_fits_where_the_peer_says_so_or_differs_for_a_named_reason(line: L
     name, text = line.fields
     service = served(name)
     asked = service.question(pod(text), name)
-    node_state = service.ledger.node_state(name)
+    node_state = service.ledger.node_states.of(name)
     assert node_state is not None
     assert node_state.kubelet is not None
     kubelet = node_state.kubelet.fork()

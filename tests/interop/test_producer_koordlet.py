@@ -80,7 +80,7 @@ def test_with_the_numa_reservation_the_smaller_number_counts() -> None:
 def test_where_koordlet_binds_cpus_the_kubelet_predicts_nothing() -> None:
     life = Life(koordlet({"policy": "none"}), **NO_MANAGERS)
     life.report()
-    node_state = life.service.ledger.node_state("n1")
+    node_state = life.service.ledger.node_states.of("n1")
     assert node_state is not None
     assert node_state.kubelet is not None
     assert (node_state.kubelet.cpu, node_state.kubelet.memory) == (None, None)
@@ -136,7 +136,7 @@ def test_annotations_that_cannot_be_read_are_named() -> None:
     document = life.seen()
     document["metadata"]["annotations"]["node.koordinator.sh/cpu-topology"] = '{"detail": 7}'
     life.deliver(document)
-    node_state = life.service.ledger.node_state("n1")
+    node_state = life.service.ledger.node_states.of("n1")
     assert node_state is not None
     assert node_state.report is not None
     (problem,) = node_state.report.problems

@@ -129,7 +129,7 @@ def test_a_kubelet_without_memory_manager_counts_no_memory_and_the_fingerprint_a
 def test_a_kubelet_without_managers_is_told_of_by_zones_without_allocatable_cpus() -> None:
     life = Life(rte, **NO_MANAGERS)
     life.report()
-    node_state = life.service.ledger.node_state("n1")
+    node_state = life.service.ledger.node_states.of("n1")
     assert node_state is not None
     assert node_state.kubelet is not None
     assert (node_state.kubelet.cpu, node_state.kubelet.memory) == (None, None)

@@ -217,7 +217,7 @@ class Service:
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch of NRTs brings an object."""
-        state = self.ledger.node_state(topology.metadata.name)
+        state = self.ledger.node_states.of(topology.metadata.name)
         apart = nrt.decode_apart(msgspec.json.encode(topology))
         self.ledger.put_report(report.read_apart(apart, before=None if state is None else state.report))
 
@@ -238,7 +238,7 @@ class Service:
 
     def free(self, name: str) -> list[int]:
         """Free CPUs per zone as the ledger believes."""
-        node_state = self.ledger.node_state(name)
+        node_state = self.ledger.node_states.of(name)
         assert node_state is not None
         assert node_state.kubelet is not None
         node = node_state.kubelet

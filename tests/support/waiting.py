@@ -125,7 +125,7 @@ class Simulation:
         self._later(self._between(0.0, 0.1), lambda: self._bind(one, asked.record, self._names[at]))
 
     def _look_for_misplaced(self, name: str) -> None:
-        node_state, truth = self.service.ledger.node_state(name), self._truth[name]
+        node_state, truth = self.service.ledger.node_states.of(name), self._truth[name]
         assert node_state is not None
         assert node_state.kubelet is not None
         uncertain = {view.uid for view in node_state.uncertain(self.service.clock.now)}
@@ -145,7 +145,7 @@ class Simulation:
         return node.admit(pods.decode(msgspec.json.encode(one.document))).admitted
 
     def _bookings(self, name: str) -> list[Any]:
-        node_state = self.service.ledger.node_state(name)
+        node_state = self.service.ledger.node_states.of(name)
         assert node_state is not None
         return list(node_state.bookings.values())
 

@@ -57,7 +57,7 @@ class Affinities:
 
     def _states(self, record: PodRecord, key: _Key) -> Iterator[Kubelet]:
         name, _, _, others = key
-        return self._ledger.states(name, {record.uid, *others})
+        return self._ledger.node_states.states(name, {record.uid, *others})
 
 
 class _UntilChanged(Generic[Kept]):
@@ -70,7 +70,7 @@ class _UntilChanged(Generic[Kept]):
 
     def get(self, key: _Key) -> Kept | None:
         kept = self._kept.get(key)
-        return kept[1] if kept is not None and kept[0] == self._ledger.changed_at(key[0]) else None
+        return kept[1] if kept is not None and kept[0] == self._ledger.node_states.changed_at(key[0]) else None
 
     def keep(self, key: _Key, judged: Kept) -> None:
         if key not in self._kept:
@@ -78,4 +78,4 @@ class _UntilChanged(Generic[Kept]):
             if len(self._kept) >= _MOST or self._bytes > _MOST_BYTES:
                 self._kept.clear()
                 self._bytes = len(key[1])
-        self._kept[key] = self._ledger.changed_at(key[0]), judged
+        self._kept[key] = self._ledger.node_states.changed_at(key[0]), judged

@@ -21,7 +21,7 @@ from topowise_scheduler.kubelet import Kubelet
 
 Rows = NDArray[np.int32]
 States = Callable[[str, frozenset[str]], Iterator[Kubelet]]
-"""Copies of a node's state without some pods (Ledger.states)."""
+"""Copies of a node's state without some pods (NodeStates.states)."""
 
 # So many sets of others are kept for a node: there are as many as its nominated pods have priorities.
 _MAX_SETS: Final = 8

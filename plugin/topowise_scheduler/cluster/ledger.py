@@ -4,8 +4,8 @@ It knows reports, assigned pods of any scheduler, pods we expect (reserved by an
 kube-scheduler while it evicts others), and refusals of kubelets. Everything comes from the API; a new process builds
 the same ledger again.
 
-Invariant: what the nodes have of pods is what `PodStates` says, no more and no less, and the engine has every reported
-node as its `NodeState` has it. Each change goes into both at once, so that a question costs no bookkeeping (`check`).
+Invariant: what the nodes have of pods (node_states.py) is what `PodStates` says, no more and no less. Each change goes
+into both at once (`check`).
 """
 
 from __future__ import annotations
@@ -18,24 +18,21 @@ from typing import Final
 import msgspec
 
 from topowise import pods
-from topowise.runtime.log import V2, kv
+from topowise.runtime.log import kv
 from topowise.runtime.once import OncePerChange
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster import admission_order
 from topowise_scheduler.cluster.apart_rows import ApartNodes
 from topowise_scheduler.cluster.asked_pods import AskedPods
 from topowise_scheduler.cluster.bookings import Booking, BookingState
-from topowise_scheduler.cluster.changes import Changes
 from topowise_scheduler.cluster.gangs import KEPT_S, Gangs
 from topowise_scheduler.cluster.lesser_nominated import LesserNominated
 from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.cluster.node_states import NodeStates
 from topowise_scheduler.cluster.nominations import Nominations
 from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State, bound
-from topowise_scheduler.cluster.possible_placements import possible_placements
-from topowise_scheduler.cluster.possible_rows import PossibleRows
 from topowise_scheduler.cluster.quarantine import Quarantine
 from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.cluster.same_states import Expected, SameStates
 from topowise_scheduler.cluster.scheduling_queue import SchedulingQueue
 from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.strangers import Strangers
@@ -49,8 +46,6 @@ log = logging.getLogger(__name__)
 
 # Longer than a list of all pods may be on its way: one that we have bound since it was begun has an event of its own.
 _UNLISTED_S: Final = 120.0
-# Who has bound a pod past us within this time may do it again at any moment.
-_ALONE_S: Final = 600.0
 # Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
 _MAX_SWAPPED: Final = 4
 _WISHES: Final[Mapping[bool | None, str]] = {True: "wish_met", False: "wish_not_met", None: "wish_unknown"}
@@ -83,11 +78,9 @@ class Ledger:
         """What is known of device plug-ins, and what pods that require near devices are content with."""
         self._clock = clock
         self._reservation_s = reservation_s
-        self._nodes: dict[str, NodeState] = {}
         self._pods = PodStates()
         # As the Nodes tell them; the strings are shared.
         self._kubelets: dict[str, tuple[str, PageSizes]] = {}
-        self._others_bound_at = float("-inf")
         self._strangers = Strangers()
         self._quarantine = Quarantine()
         self.refused: dict[str, PodRecord] = {}
@@ -101,28 +94,22 @@ class Ledger:
         """Nodes of which the report is the last true one, and not what their kubelet says now."""
         self.slow_admissions = SlowAdmissions(engine, max_admission_s)
         """Nodes whose kubelet would take too long."""
-        self._with_past: set[str] = set()
         # The node of each pod that has ended and is not deleted yet.
         self._finished: dict[str, str] = {}
-        self._changes = Changes()
         # What was said of reports, by node: with two exporters at odds its problems come and go.
         self._logged: dict[str, OncePerChange] = {}
-        self._same_states = SameStates()
-        # By node, what `changes` counted and the number of its state then.
-        self._state_numbers: dict[str, tuple[int, int]] = {}
-        self.possible = PossibleRows(engine, self.state_number)
-        """What nodes may be whose pods may lie elsewhere than predicted."""
+        self.node_states = NodeStates(engine, clock, self._prepare_lesser)
         self.queue = SchedulingQueue(clock)
         """Pending pods that may be nominated."""
         self.nominations = Nominations(clock)
         """Those that we have nominated."""
-        self._lesser = LesserNominated(engine, self.states, self._bookings_of, self._pods.nominated.values())
-        self._improved: set[str] = set()
-        self._reshaped: set[str] = set()
+        self._lesser = LesserNominated(
+            engine, self.node_states.states, self._bookings_of, self._pods.nominated.values()
+        )
         self._events: Counter[str] = Counter()
 
     def __repr__(self) -> str:
-        return f"Ledger({self._pods}; {'; '.join(f'{name}: {state}' for name, state in self._nodes.items())})"
+        return f"Ledger({self._pods}; {self.node_states})"
 
     # What others read, and the few things they tell
 
@@ -142,22 +129,9 @@ class Ledger:
         return self._known
 
     @property
-    def changes(self) -> int:
-        """Counts what has become of nodes."""
-        return self._changes.count
-
-    @property
     def events(self) -> Mapping[str, int]:
         """How often what has happened, for the metrics; 0 for what has not."""
         return self._events
-
-    def changed_at(self, name: str) -> int:
-        """What `changes` counted when the node changed last."""
-        return self._changes.at(name)
-
-    def changed_since(self, changes: int) -> Iterator[str]:
-        """The nodes that have changed after `changes` counted this, or do not take a pod that they took."""
-        return self._changes.since(changes)
 
     def count(self, event: str) -> None:
         """Something has happened that `events` counts."""
@@ -166,20 +140,6 @@ class Ledger:
     def stop_waiting(self, uid: str) -> None:
         """The pod does not wait any more; its next event may say otherwise."""
         self._waiting.pop(uid, None)
-
-    def note_improved(self, name: str) -> None:
-        """A node may take pods that it has refused."""
-        self._improved.add(name)
-
-    def take_improved(self) -> set[str]:
-        """The nodes that may have more room than when this was asked last."""
-        taken, self._improved = self._improved, set()
-        return taken
-
-    def take_reshaped(self) -> set[str]:
-        """The nodes of which something has changed, or the report gone, since this was asked last."""
-        taken, self._reshaped = self._reshaped, set()
-        return taken
 
     def pod_states(self) -> Iterator[tuple[str, PodState]]:
         """Where each pod is or is expected, by uid; those that are nowhere are left out."""
@@ -193,18 +153,16 @@ class Ledger:
             assert not (pod.state is State.BOUND and uid in self._waiting), f"{uid} waits and is bound"
             for name, booked in pod.booking_states().items():
                 expected.setdefault(name, {})[uid] = booked
-        there = {name: state.booking_states() for name, state in self._nodes.items() if state.bookings}
+        there = {name: state.booking_states() for name, state in self.node_states.items() if state.bookings}
         assert there == expected, f"the nodes have {there}, the pods say {expected}"
-        for name, state in self._nodes.items():
-            state.check()
-            assert (state.kubelet is not None) == (self.engine.row(name) >= 0), f"{name} in the engine"
+        self.node_states.check()
 
     # Reports
 
     def put_report(self, report: Report) -> None:
         """A new report of a node."""
         report = of_node(report, *self._kubelets.get(report.name, (report.node_version, report.page_sizes)))
-        node_state = self._nodes.setdefault(report.name, NodeState())
+        node_state = self.node_states.made(report.name)
         problems = () if node_state.report is None else node_state.report.problems
         if report.problems != problems:
             logged = self._logged.setdefault(report.name, OncePerChange(self._clock))
@@ -231,22 +189,22 @@ class Ledger:
                     extra=kv(node=report.name, pod=f"{namespace}/{pod}", why=why),
                 )
         self._events[f"report_{report.precision}"] += 1
-        self._publish(report.name, node_state)
+        self.node_states.publish(report.name, node_state)
 
     def put_kubelet(self, name: str, version: str, page_sizes: PageSizes = ()) -> None:
         """The Node tells its kubelet's version and the hugepages it knows: what is known of the node is judged anew as
         that kubelet would."""
         self._kubelets[name] = version, page_sizes
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         # A Node comes with every heartbeat; most say what is known.
         if node_state is not None and node_state.judge_as(version, page_sizes):
             self.slow_admissions.put(name, node_state.report.empty if node_state.report else None)
-            self._publish(name, node_state)
+            self.node_states.publish(name, node_state)
 
     def lose_report(self, name: str) -> None:
         """The node's object was deleted. As long as there is the node, its kubelet holds what it held: the exporter
         will write again, and until then the last report goes on, with what is booked since."""
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         if name not in self._known or node_state is None or node_state.report is None:
             self.drop_report(name)
         elif not self.unconfirmed.why(name):
@@ -269,33 +227,18 @@ class Ledger:
         """Nobody reports the node any more."""
         self.unconfirmed.put(name, ())
         self.slow_admissions.put(name, None)
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         if node_state is not None and node_state.report is not None:
-            node_state.drop_report()
             self._logged.pop(name, None)
             self._quarantine.release(name)
-            self.possible.put(name, None)
-            self._changes.forget(name)
-            self._state_numbers.pop(name, None)
             self.nominations.doubt(name)
             self._lesser.drop(name)
-            self.engine.drop(name)
-            self._improved.discard(name)
-            self._reshaped.add(name)
-            self._forget_if_empty(name, node_state)
+            self.node_states.drop_report(name, node_state)
 
     def is_confirmed(self, name: str) -> bool:
         """Whether the node is reported, and its report is what its kubelet says."""
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         return node_state is not None and node_state.report is not None and not self.unconfirmed.why(name)
-
-    def reported(self) -> list[str]:
-        """Names of all nodes that have been reported, sorted."""
-        return sorted(name for name, node_state in self._nodes.items() if node_state.report is not None)
-
-    def node_state(self, name: str) -> NodeState | None:
-        """The state of a node, None if neither a report nor a pod has named it."""
-        return self._nodes.get(name)
 
     # Pods
 
@@ -338,15 +281,14 @@ class Ledger:
             )
             return
         if is_news and (pod.state is not State.RESERVED or pod.node != record.node):
-            self._others_bound_at = self._clock()
+            self.node_states.note_bound_by_others()
         self._assign(record, record.node, State.BOUND, is_news=is_news)
 
     def _update(self, record: PodRecord) -> None:
-        node_state = self._nodes[record.node]
+        node_state = self.node_states.made(record.node)
         if record.needs is not None and node_state.update(record, self._clock()):
-            if node_state.remembers:
-                self._with_past.add(record.node)
-            self._publish(record.node, node_state)
+            self.node_states.note_past(record.node, node_state)
+            self.node_states.publish(record.node, node_state)
 
     def drop_pod(self, uid: str, *, keep_refusal: bool = False) -> None:
         """A pod ended or was deleted."""
@@ -360,18 +302,18 @@ class Ledger:
         self.unreserve(uid)
         self._leave(uid, NOWHERE, ended=True)
         node = self._finished.pop(uid, "")
-        if node in self._nodes:
-            self._nodes[node].forget_finished(uid)
-            self._forget_if_empty(node, self._nodes[node])
+        if (node_state := self.node_states.of(node)) is not None:
+            node_state.forget_finished(uid)
+            self.node_states.forget_if_empty(node)
 
     def _finish(self, record: PodRecord) -> None:
         """A pod has ended by its status. Kubelets up to 1.33 list it until it is deleted."""
         if not record.node:
             return
         self._finished[record.uid] = record.node
-        node_state = self._nodes.setdefault(record.node, NodeState())
+        node_state = self.node_states.made(record.node)
         if node_state.finish(record.uid, (record.namespace, record.name)):
-            self._publish(record.node, node_state)
+            self.node_states.publish(record.node, node_state)
 
     def node_of(self, uid: str) -> str:
         """The node of a pod that is assigned or reserved, "" if it is neither."""
@@ -387,7 +329,7 @@ class Ledger:
 
     def pods_on(self, name: str) -> list[PodRecord]:
         """The pods assigned to a node."""
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         if node_state is None:
             return []
         return [one.record for one in node_state.bookings.values() if one.state is BookingState.ASSIGNED]
@@ -416,7 +358,7 @@ class Ledger:
         `judged_at`: what `changes` counted when the pod was found to fit there.
         """
         self.unreserve(record.uid)
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         pod = self._pods.of(record.uid)
         if (
             not self._reservation_s
@@ -428,7 +370,7 @@ class Ledger:
         ):
             return
         # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
-        is_as_judged = judged_at >= self._changes.at(name)
+        is_as_judged = judged_at >= self.node_states.changed_at(name)
         until = self._clock() + (min(KEPT_S, self._reservation_s) if record.group else self._reservation_s)
         self._move(record, msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until), needs=needs)
         if is_as_judged:
@@ -443,7 +385,7 @@ class Ledger:
     def hold(self, record: PodRecord, needs: pods.Needs, name: str, keep_s: float) -> str:
         """Reserve a node for `keep_s` seconds for a pod that nobody has asked to place yet. Why its kubelet would
         refuse it as things are predicted, "" if it is reserved."""
-        pod, node_state = self._pods.of(record.uid), self._nodes.get(name)
+        pod, node_state = self._pods.of(record.uid), self.node_states.of(name)
         state = None if node_state is None else node_state.without({record.uid})
         if pod.is_assigned or state is None:
             return "it is bound already" if pod.is_assigned else "the node is not reported any more"
@@ -470,7 +412,7 @@ class Ledger:
         refusal = self._refusal(record, name, leaving)
         if not refusal and not self.survive_any_order(record, name, leaving):
             refusal = "a pod that is on its way there would be refused if they came in another order"
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:
             return refusal
         if not self._strangers.may_hold(record.uid, record.version, self._clock()):
@@ -484,39 +426,23 @@ class Ledger:
     def survive_any_order(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
         """Whether those on their way to a node would all find room beside this pod, in whatever order they came: a
         scheduler that binds by itself binds side by side."""
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         others = {*self.disregarded(record.uid, record.priority, name), *leaving}
         return node_state is None or admission_order.survive_any_order(node_state, record, others, _MAX_ORDERS)
 
     def states_without(self, record: PodRecord, name: str, leaving: Collection[str]) -> Iterator[Kubelet]:
         """Copies of a node's state for a pod (`states`) once these have left, and those who wait for it have come."""
         gone = {record.uid, *self.disregarded(record.uid, record.priority, name), *leaving}
-        node_state = self._nodes.get(name, NodeState())
         reserved = [
             booking
-            for uid, booking in node_state.bookings.items()
+            for uid, booking in self._bookings_of(name).items()
             if uid not in gone and (pod := self._pods.of(uid)).pipelined and pod.node == name
         ]
-        for state in self.states(name, gone):
+        for state in self.node_states.states(name, gone):
             for booking in reserved:
                 if booking.uid not in state.active:
                     state.admit_view(booking.record.view(state))
             yield state
-
-    def states(self, name: str, without: Collection[str]) -> Iterator[Kubelet]:
-        """Copies of a node's state without these pods: as predicted, then its other possible placements
-        (possible_placements.py).
-
-        None if nobody has reported the node. Each is yours to change.
-        """
-        node_state = self._nodes.get(name)
-        state = None if node_state is None else node_state.without(without)
-        if node_state is None or state is None:
-            return
-        yield state.fork()
-        now = self._clock()
-        uncertain = [one for one in node_state.uncertain(now) if one.uid not in without]
-        yield from possible_placements(state, uncertain, self._highest(node_state, now))
 
     def affinity(
         self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
@@ -526,7 +452,7 @@ class Ledger:
         `guessed` are pods in the states of which nobody knows which devices they hold, beside those of the ledger.
         """
         assert record.needs is not None
-        places, others = self._nodes.get(name, NodeState()).located_devices()
+        places, others = (self.node_states.of(name) or NodeState()).located_devices()
         return judge(
             record.wishes, record.needs, states, record.view, Devices(places, {*others, *guessed}), self.device_affinity
         )
@@ -550,26 +476,9 @@ class Ledger:
             self.withdraw(record.uid)
             self.queue.put(record)
         for name in self._quarantine.expire(now):
-            self._changes.note(name)
-            self._improved.add(name)
-        self.engine.cache.forget_gone()
-        for name in list(self._with_past):
-            node_state = self._nodes.get(name)
-            if node_state is None:
-                self._with_past.discard(name)
-                continue
-            if node_state.forget_past(now):
-                self._publish(name, node_state, better=False)
-            if not node_state.remembers:
-                self._with_past.discard(name)
-                self._forget_if_empty(name, node_state)
-            yield
-        for name, uncertain in self.possible.counts():
-            # It may have gone since the last step.
-            state = self._nodes.get(name)
-            if state is not None and len(state.uncertain(now)) != uncertain:
-                self._publish(name, state)
-            yield
+            self.node_states.note_change(name)
+            self.node_states.note_improved(name)
+        yield from self.node_states.ticking()
 
     def expire(self) -> int:
         """Drop reservations that nobody has fulfilled in time, or that are nobody's; how many they were."""
@@ -627,7 +536,7 @@ class Ledger:
         self.queue.drop(record.uid, is_taken=False)
         self.nominations.decide(record, name)
         self._nominate(record, name)
-        if (node_state := self._nodes.get(name)) is not None:
+        if (node_state := self.node_states.of(name)) is not None:
             node_state.note_judged(record.uid)
 
     def withdraw(self, uid: str) -> None:
@@ -642,21 +551,8 @@ class Ledger:
 
     def is_as_judged(self, uid: str, name: str) -> bool:
         """Whether a pod that is expected on a node fits, because it did and nothing has changed since."""
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         return node_state is not None and node_state.is_as_judged(uid)
-
-    def state_number(self, name: str) -> int:
-        """A number that another node has too only if newcomers are judged and scored there as here; 0 for a node that
-        nobody has reported."""
-        node_state = self._nodes.get(name)
-        if node_state is None or node_state.kubelet is None or node_state.report is None:
-            return 0
-        changed_at, number = self._state_numbers.get(name, (-1, 0))
-        if changed_at != self._changes.at(name):
-            expected = self.possible.expected(name) or Expected(node_state.kubelet)
-            number = self._same_states.number(node_state.report.empty, expected)
-            self._state_numbers[name] = self._changes.at(name), number
-        return number
 
     def is_open(self, name: str, record: PodRecord) -> bool:
         """Whether the node takes such a pod if it has room, and everybody there counts for it."""
@@ -666,7 +562,7 @@ class Ledger:
 
     def holds_nominated(self, record: PodRecord, name: str) -> bool:
         """Whether a pod that is nominated for a node has its room there still."""
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         if node_state is None or name in self.quarantined(record.shape) or self.unconfirmed.is_closed(name, record):
             return False
         booking = node_state.bookings.get(record.uid)
@@ -715,7 +611,7 @@ class Ledger:
 
     def _refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
         """Why a kubelet would refuse a pod now, or once these pods have left."""
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         if node_state is None:
             return ""
         if self.unconfirmed.is_closed(name, record):
@@ -730,7 +626,8 @@ class Ledger:
                 return admission.reason
         others = {*self.disregarded(record.uid, record.priority, name), *leaving}
         if record.wishes and not node_state.is_as_judged(record.uid):
-            refusal = self.affinity_refusal(self.affinity(record, name, self.states(name, {record.uid, *others})))
+            states = self.node_states.states(name, {record.uid, *others})
+            refusal = self.affinity_refusal(self.affinity(record, name, states))
             if refusal:
                 return refusal
         if not admission_order.survive(node_state, record, others, _MAX_SWAPPED):
@@ -741,7 +638,7 @@ class Ledger:
         return ""
 
     def _fits(self, record: PodRecord, name: str, without: Collection[str]) -> bool:
-        return all(state.admit_view(record.view(state)).admitted for state in self.states(name, without))
+        return all(state.admit_view(record.view(state)).admitted for state in self.node_states.states(name, without))
 
     def _put_pending(self, record: PodRecord) -> None:
         if self._pods.of(record.uid).is_assigned:
@@ -785,11 +682,11 @@ class Ledger:
             if after is None:
                 self._drop_booking(record.uid, name, ended=False)
                 continue
-            node_state = self._nodes.setdefault(name, NodeState())
+            node_state = self.node_states.made(name)
             booking = self._booking(record, needs or record.needs, after, was_there=not is_news)
             # A bind of what was reserved changes nothing on the node, so the engine need not be told.
             if node_state.put(booking, is_news=is_news) or after is BookingState.NOMINATED:
-                self._publish(name, node_state, better=False, is_ahead=booking.ahead)
+                self.node_states.publish(name, node_state, better=False, is_ahead=booking.ahead)
 
     def _leave(self, uid: str, state: PodState, *, ended: bool = False) -> None:
         """Move a pod off its node; `ended`: for good."""
@@ -798,62 +695,39 @@ class Ledger:
             if after is None:
                 self._drop_booking(uid, name, ended=ended)
             else:
-                self._nodes[name].lower(uid, after)
+                self.node_states.made(name).lower(uid, after)
 
     def _note_nominated(self, uid: str, state: PodState) -> None:
         """Who is nominated where changes."""
         self._lesser.note({state.nominated, self._pods.of(uid).nominated} - {""})
 
     def _bookings_of(self, name: str) -> Mapping[str, Booking]:
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         return {} if node_state is None else node_state.bookings
 
     def _put_refusal(self, record: PodRecord) -> None:
         self._events[f"refusal_{record.refusal}"] += 1
-        node_state = self._nodes.get(record.node)
+        node_state = self.node_states.of(record.node)
         log.warning(
             "Kubelet refused a pod",
             extra=kv(pod=f"{record.namespace}/{record.name}", node=record.node, reason=record.refusal),
         )
         if node_state is not None and node_state.report is not None and record.shape:
             self._quarantine.put(record.shape, record.node, self._clock())
-            self._changes.note(record.node)
+            self.node_states.note_change(record.node)
 
     def _drop_booking(self, uid: str, name: str, *, ended: bool = True) -> None:
-        node_state = self._nodes.get(name)
+        node_state = self.node_states.of(name)
         if node_state is None:
             return
         node_state.drop(uid, self._clock() if ended else None)
-        if node_state.remembers:
-            self._with_past.add(name)
-        self._publish(name, node_state)
-        self._forget_if_empty(name, node_state)
+        self.node_states.note_past(name, node_state)
+        self.node_states.publish(name, node_state)
+        self.node_states.forget_if_empty(name)
 
-    def _forget_if_empty(self, name: str, node_state: NodeState) -> None:
-        if node_state.is_empty:
-            self._nodes.pop(name, None)
-
-    def _publish(self, name: str, node_state: NodeState, *, better: bool = True, is_ahead: bool = False) -> None:
-        """`is_ahead`: only somebody nominated ahead has come."""
-        if node_state.kubelet is None:
-            return
-        self._changes.note(name)
-        self._reshaped.add(name)
-        self.engine.put(name, node_state.kubelet)
-        now = self._clock()
-        uncertain = node_state.uncertain(now)
-        if uncertain or name in self.possible:
-            expected = Expected(node_state.kubelet, uncertain, self._highest(node_state, now))
-            self.possible.put(name, expected, later=is_ahead)
-        # Those that we have nominated ahead come soon, and hardly anybody more important before them.
+    def _prepare_lesser(self, name: str) -> None:
+        """Those that we have nominated ahead come soon, and hardly anybody more important before them."""
         self._lesser.prepare(name, len(self._pods.nominated) - len(self.nominations))
-        if better:
-            self._improved.add(name)
-        log.log(V2, "Node changed", extra=kv(node=name, pods=len(node_state.bookings)))
-
-    def _highest(self, node_state: NodeState, now: float) -> Mapping[str, int]:
-        """See `possible_placements`. Somebody else's pods come unforeseen, so that anything may come in between."""
-        return node_state.highest() if now - self._others_bound_at >= _ALONE_S else {}
 
     def _booking(
         self, record: PodRecord, needs: pods.Needs | None, state: BookingState, *, was_there: bool = False

@@ -47,7 +47,7 @@ class _Reports:
 
     def replace(self, items: list[report.Report]) -> Iterator[None]:
         listed = {item.name: item for item in items}
-        for name in self._ledger.reported():
+        for name in self._ledger.node_states.reported():
             if name not in listed:
                 self._ledger.lose_report(name)
                 yield
@@ -76,7 +76,7 @@ class _Reports:
 
     def _is_known(self, item: report.Report) -> bool:
         """Whether a new list only says again what the last event said: a resourceVersion names one content."""
-        node_state = self._ledger.node_state(item.name)
+        node_state = self._ledger.node_states.of(item.name)
         return (
             bool(item.version)
             and node_state is not None
@@ -207,7 +207,7 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nod
     def decode_report(raw: bytes | msgspec.Raw) -> report.Report:
         topology = nrt.decode_apart(raw)
         name = topology.metadata.name
-        node_state = ledger.node_state(name)
+        node_state = ledger.node_states.of(name)
         before = None if node_state is None else node_state.report
         return report.read_apart(topology, *nodes.kubelet(name), before)
 

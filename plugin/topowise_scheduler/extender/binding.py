@@ -120,7 +120,7 @@ class Binder:
         )
 
     def _prediction(self, args: wire.ExtenderBindingArgs) -> dict[str, str]:
-        state = self._ledger.node_state(args.Node)
+        state = self._ledger.node_states.of(args.Node)
         if not self._tells_prediction or state is None or state.kubelet is None or state.report is None:
             return {}
         if args.PodUID not in state.kubelet.active:

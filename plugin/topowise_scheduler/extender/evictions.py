@@ -50,7 +50,7 @@ class Evictions:
             if choice is not None and choice.victims:
                 chosen[name] = choice
             elif choice is not None:
-                self._ledger.note_improved(name)
+                self._ledger.node_states.note_improved(name)
             await asyncio.sleep(0)
         return chosen
 

@@ -95,7 +95,7 @@ class Cluster:
 
     def kubelet(self, name: str) -> Kubelet | None:
         """The node as it is, None if it is not reported."""
-        node_state = self.ledger.node_state(name)
+        node_state = self.ledger.node_states.of(name)
         return None if node_state is None else node_state.kubelet
 
 

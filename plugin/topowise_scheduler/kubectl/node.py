@@ -79,7 +79,7 @@ def _now(found: objects.Reported, pods_of_it: Sequence[Pod]) -> Kubelet:
     from topowise_scheduler.kubectl.cluster import Cluster
 
     now = Cluster(objects.Objects(reports=(found,), pods=tuple(pods_of_it)), 0.0)
-    return _known(now.ledger.node_state(found.topology.metadata.name))
+    return _known(now.ledger.node_states.of(found.topology.metadata.name))
 
 
 def _known(node_state: NodeState | None) -> Kubelet:

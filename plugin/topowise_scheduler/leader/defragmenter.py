@@ -113,7 +113,7 @@ class Defragmenter:
         shape.not_before = now + _PAUSE_S
         if len(self._evicted_at) >= self._settings.per_hour or self._is_going(shape, now):
             return
-        judged_at = self._ledger.changes
+        judged_at = self._ledger.node_states.changes
         names = self._nodes(shape)
         found = await _sliced(
             defrag.one_more(
@@ -129,7 +129,8 @@ class Defragmenter:
         if not self._helps(shape, found):
             return
         step = next((one for one in found.steps if one.kind == "move"), None)
-        changed = max((self._ledger.changed_at(one) for one in (step.origin, step.node)), default=0) if step else 0
+        changed_at = self._ledger.node_states.changed_at
+        changed = max(changed_at(step.origin), changed_at(step.node)) if step else 0
         if step is None or changed > judged_at:
             return
         await self._move(shape, step, found)
@@ -145,7 +146,7 @@ class Defragmenter:
 
     def _nodes(self, shape: _Shape) -> list[str]:
         """Some that have room, and some that might have it."""
-        names = self._ledger.reported()
+        names = self._ledger.node_states.reported()
         asked = self._answers.question(shape.pod, names, is_simulation=True)
         outcomes = self._answers.verdicts(asked).outcomes
         fits = [names[at] for at in np.flatnonzero(outcomes == Outcome.FITS).tolist()]

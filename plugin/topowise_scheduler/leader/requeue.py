@@ -159,7 +159,7 @@ class Requeuer:
     def _has_news(self) -> bool:
         """Whether anything has changed since all that wait were tried, for anybody who waits."""
         ledger, now = self._ledger, self._clock()
-        improved, began = ledger.take_improved(), ledger.began_to_wait
+        improved, began = ledger.node_states.take_improved(), ledger.began_to_wait
         if not improved and began == self._began and now < self._rests_until:
             return False
         self._began, self._rests_until = began, 0.0

@@ -76,7 +76,7 @@ class WaitingPods:
                 kinds.setdefault((record.shape, record.priority), []).append(record)
         self._looked_at = {kind: self._looked_at.get(kind, 0.0) for kind in kinds}
         found: dict[str, _Message] = {}
-        names = self._ledger.reported() if kinds else []
+        names = self._ledger.node_states.reported() if kinds else []
         for kind in sorted(kinds, key=self._looked_at.__getitem__)[:_MOST_KINDS]:
             self._looked_at[kind] = now
             seen = waiting.obstacle(self._ledger, self._answers, kinds[kind][0], names)

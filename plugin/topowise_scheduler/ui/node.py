@@ -74,7 +74,7 @@ class Nodes:
 
     async def read(self, name: str) -> NodePage | None:
         """A node as it is, None if nobody has reported it."""
-        node_state = self._ledger.node_state(name)
+        node_state = self._ledger.node_states.of(name)
         if node_state is None or node_state.report is None or node_state.kubelet is None:
             return None
         report, settings = node_state.report, node_state.kubelet.settings.topology
@@ -95,7 +95,7 @@ class Nodes:
     async def _svg(self, name: str, node_state: NodeState, kubelet: Kubelet, report: Report) -> str:
         if not kubelet.node_ids:
             return ""
-        changed_at = self._ledger.changed_at(name)
+        changed_at = self._ledger.node_states.changed_at(name)
         drawn_at, svg = self._drawn.get(name, (-1, ""))
         if drawn_at == changed_at:
             return svg

@@ -127,8 +127,8 @@ class Sightings:
         """To be called every second or so: a walk over the names."""
         now = int(self._clock())
         found: dict[str, tuple[str, int]] = {}
-        for name in self._ledger.reported():
-            node_state = self._ledger.node_state(name)
+        for name in self._ledger.node_states.reported():
+            node_state = self._ledger.node_states.of(name)
             report = None if node_state is None else node_state.report
             before = self._seen.get(name)
             if report is None:
@@ -165,7 +165,7 @@ class Reader:
     async def read(self, resource: str) -> State:
         """The present state, with all decisions; an unknown resource is shown as CPUs."""
         ledger = self._ledger
-        names = ledger.reported()
+        names = ledger.node_states.reported()
         resources = await self._resources(names)
         if resource not in resources:
             resource = "cpu"
@@ -173,7 +173,7 @@ class Reader:
         nodes = []
         begun = time.perf_counter()
         for name in names:
-            node_state = ledger.node_state(name)
+            node_state = ledger.node_states.of(name)
             if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
                 nodes.append(self._node(name, node_state, node_state.kubelet, resource, marks.get(name, "")))
             begun = await let_others_go_first(begun)
@@ -198,10 +198,10 @@ class Reader:
 
     def marks(self, names: Sequence[str]) -> dict[str, str]:
         """The letters of what is the matter with nodes, of those with which something is."""
-        uncertain, quarantined = self._ledger.possible, self._ledger.quarantined_nodes
+        uncertain, quarantined = self._ledger.node_states.possible, self._ledger.quarantined_nodes
         found = {}
         for name in names:
-            node_state = self._ledger.node_state(name)
+            node_state = self._ledger.node_states.of(name)
             is_damaged = node_state is not None and node_state.report is not None and bool(node_state.report.problems)
             letters = (UNCERTAIN, name in uncertain), (QUARANTINED, name in quarantined), (DAMAGED, is_damaged)
             mark = "".join([letter for letter, applies in letters if applies])
@@ -213,7 +213,7 @@ class Reader:
         found = {"cpu"}
         begun = time.perf_counter()
         for name in names:
-            node_state = self._ledger.node_state(name)
+            node_state = self._ledger.node_states.of(name)
             if node_state is not None and node_state.kubelet is not None:
                 found |= node_state.kubelet.devices.tables.keys()
                 if node_state.kubelet.memory is not None:
@@ -316,7 +316,7 @@ def counters(ledger: Ledger) -> dict[str, int]:
         "reservationsExpired": events["reservation_expired"],
         "requeued": events["requeued"],
         "openReservations": ledger.open_reservations,
-        "uncertain": ledger.possible.pods,
+        "uncertain": ledger.node_states.possible.pods,
         "quarantines": ledger.quarantines,
     }
 

@@ -102,7 +102,7 @@ class Whys:
     async def _waiting(self, why: Why, record: PodRecord) -> tuple[Why, list[str]]:
         """With what it waits for, and a few nodes of each reason, the one that comes nearest first."""
         why = msgspec.structs.replace(why, waits=True, priority=record.priority, since=record.started)
-        names = self._ledger.reported()
+        names = self._ledger.node_states.reported()
         await sliced(self._answers.fitting(record, names))
         reasons, examples = reasons_of(names, self._answers.verdicts_of(record, names))
         found = await collected(waiting.looking(self._ledger, self._answers, record, names))

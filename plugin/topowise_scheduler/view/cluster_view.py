@@ -45,7 +45,7 @@ class ClusterView:
     @property
     def names(self) -> list[str]:
         """All nodes that have been reported or have a Node object, sorted."""
-        return sorted({*self._ledger.reported(), *self._nodes})
+        return sorted({*self._ledger.node_states.reported(), *self._nodes})
 
     def explanations(self, pod: Pod, names: Sequence[str], *, with_hints: bool = False) -> list[NodeExplanation]:
         """Per node, in order. Asks the one-node model; for people, not for speed."""
@@ -135,7 +135,7 @@ class ClusterView:
         return "" if report is None else report.precision
 
     def _report(self, name: str) -> Report | None:
-        node_state = self._ledger.node_state(name)
+        node_state = self._ledger.node_states.of(name)
         return None if node_state is None else node_state.report
 
     def _ask(self, pod: Pod, names: Sequence[str]) -> tuple[Question, Verdicts]:
@@ -189,7 +189,7 @@ class _Used:
 
     def on(self, name: str) -> Mapping[str, int]:
         """Their sums, and their number as "pods"."""
-        node_state = self._ledger.node_state(name)
+        node_state = self._ledger.node_states.of(name)
         aside = self._aside.get(name, ())
         counted = (
             [one for uid, one in node_state.bookings.items() if uid not in aside] if node_state is not None else []

@@ -88,7 +88,7 @@ def looking(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequence
 
 def _states(ledger: Ledger, name: str) -> Iterator[Kubelet]:
     """The node as it is predicted, if it is reported."""
-    node_state = ledger.node_state(name)
+    node_state = ledger.node_states.of(name)
     if node_state is not None and node_state.kubelet is not None:
         yield node_state.kubelet
 

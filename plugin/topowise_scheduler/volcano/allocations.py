@@ -56,7 +56,7 @@ class Allocations:
 
     def evict(self, uid: str, node: str) -> None:
         """A pod that is on a node is to be evicted."""
-        node_state = self._ledger.node_state(node)
+        node_state = self._ledger.node_states.of(node)
         if node_state is not None and uid in node_state.bookings:
             self._leaving[uid] = node, self._clock() + LEAVING_S
 
@@ -64,7 +64,7 @@ class Allocations:
         """The pods that are to be evicted from a node and still there."""
         if not self._leaving:
             return set()
-        now, node_state = self._clock(), self._ledger.node_state(node)
+        now, node_state = self._clock(), self._ledger.node_states.of(node)
         for uid, (where, until) in list(self._leaving.items()):
             if until <= now or (where == node and (node_state is None or uid not in node_state.bookings)):
                 del self._leaving[uid]

@@ -75,7 +75,7 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     by_text = next((_BY_TEXT[text] for text in refused.reasons if text in _BY_TEXT), "")
     if by_text:
         return by_text
-    state = world.replica.service.ledger.node_state(name)
+    state = world.replica.service.ledger.node_states.of(name)
     if state is None or state.kubelet is None:
         is_new = asyncio.get_running_loop().time() - world.replica.began < _HEARING_S
         return "who answered was killed since" if is_new else ""
@@ -127,7 +127,7 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
         return _TWICE
     if refused is not None and refused.plugin == fit.PLUGIN and _counts_otherwise(world, info, name):
         return "kube-scheduler counts what the pods of its node ask for together, and its kubelet what containers do"
-    state = world.replica.service.ledger.node_state(name)
+    state = world.replica.service.ledger.node_states.of(name)
     if state is not None and _is_unlisted(world, {*state.bookings}):
         return _UNLISTED
     requeued = world.replica.requeuer._requeued.get(info.uid)
@@ -290,7 +290,7 @@ def _fits_with_true_memory(
 ) -> bool:
     """Whether the service would let the pod in if it knew how much memory is free where; it is right about what is
     `known` of it."""
-    truth, state = world.fleet.nodes[name].kubelet.model.fork(), world.replica.service.ledger.node_state(name)
+    truth, state = world.fleet.nodes[name].kubelet.model.fork(), world.replica.service.ledger.node_states.of(name)
     believed = None if state is None else state.without([info.uid])
     if believed is None or believed.memory is None or truth.memory is None:
         return False
@@ -305,7 +305,7 @@ def _fits_with_true_memory(
 
 def _looked(world: World, name: str) -> float:
     """When the node was looked at for the report that the service has."""
-    state, reports = world.replica.service.ledger.node_state(name), list(world.fleet.nodes[name].reporter.reports)
+    state, reports = world.replica.service.ledger.node_states.of(name), list(world.fleet.nodes[name].reporter.reports)
     is_heard = state is None or state.report is None or state.report.version == reported(world).get(name)
     # Of what was written in the last seconds nobody can tell how much has come.
     come = asyncio.get_running_loop().time() - (0.0 if is_heard else world.weather.lag + _HEARING_S)

@@ -235,7 +235,7 @@ def test_a_damaged_attribute_is_told_and_costs_only_the_places() -> None:
     whole = node("n1", ONE_SWITCH)
     broken = tuple(nrt.Attribute(one.name, "[[") if one.name == PCI else one for one in whole.attributes)
     made.report(msgspec.structs.replace(whole, attributes=broken))
-    state = made.ledger.node_state("n1")
+    state = made.ledger.node_states.of("n1")
     assert state is not None and state.report is not None
     assert state.report.precision == "exact"
     [problem] = state.report.problems

@@ -105,7 +105,7 @@ def test_two_hundred_kinds_of_pods_that_fit_nowhere_cost_nothing_once_each_was_t
     one._fits = count
     for number in range(50):
         service.report(counts(f"n{number}", "0", included=(), version="2"))
-        service.ledger.note_improved(f"n{number}")
+        service.ledger.node_states.note_improved(f"n{number}")
     for _ in range(4):
         assert due(one) == []
     assert sorted(asked) == sorted(f"p{number}" for number in range(200))

@@ -72,12 +72,12 @@ class Board:
         if self._of != ledger.engine.membership:
             self._of = ledger.engine.membership
             self._cluster.requested.forget()
-            self._due = dict.fromkeys(ledger.reported())
+            self._due = dict.fromkeys(ledger.node_states.reported())
             self._levels = np.full(int(ledger.engine.rows(list(self._due)).max(initial=-1)) + 1, _NONE)
         else:
-            self._due.update(dict.fromkeys(ledger.changed_since(self._seen[0])))
+            self._due.update(dict.fromkeys(ledger.node_states.changed_since(self._seen[0])))
             self._due.update(dict.fromkeys(nodes.changed_since(self._seen[1])))
-        self._seen = ledger.changes, nodes.changes
+        self._seen = ledger.node_states.changes, nodes.changes
         names = list(itertools.islice(self._due, most))
         for name in names:
             del self._due[name]
@@ -113,7 +113,7 @@ class Board:
     def _number(self, name: str) -> int:
         """The one of the node's state, 0 if that does not tell all."""
         ledger = self._cluster.ledger
-        return ledger.state_number(name) if ledger.is_open(name, self._record) else 0
+        return ledger.node_states.number(name) if ledger.is_open(name, self._record) else 0
 
     def _judge(self, new: Sequence[tuple[str, int]]) -> None:
         found, levels = self._cluster.answers.levels(self._record, [name for name, _ in new])

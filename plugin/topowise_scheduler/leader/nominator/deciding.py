@@ -93,9 +93,9 @@ class Decisions:
 
     def _note_changes(self) -> None:
         ledger, nodes = self._ledger, self._cluster.nodes
-        changes = ledger.changes, nodes.changes
+        changes = ledger.node_states.changes, nodes.changes
         if changes != self._seen:
-            for name in {*ledger.changed_since(self._seen[0]), *nodes.changed_since(self._seen[1])}:
+            for name in {*ledger.node_states.changed_since(self._seen[0]), *nodes.changed_since(self._seen[1])}:
                 self._doubtful.update(dict.fromkeys(ledger.nominations.on(name)))
             self._seen = changes
         self._doubtful.update(dict.fromkeys(ledger.nominations.take_unreviewed()))

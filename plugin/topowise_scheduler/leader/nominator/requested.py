@@ -1,7 +1,7 @@
 """What the pods of nodes request together, as kube-scheduler adds it up; kept until the node changes.
 
-Invariant: an amount is that of all bookings of the node at `Ledger.changed_at`; what a booking requests never changes
-without that.
+Invariant: an amount is that of all bookings of the node at `NodeStates.changed_at`; what a booking requests never
+changes without that.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Requested:
     def on(self, name: str, priority: int) -> Mapping[str, int]:
         """What is requested there, with the number of pods as "pods"; pods that are nominated and of a lower priority
         than this do not count."""
-        node_state = self._ledger.node_state(name)
+        node_state = self._ledger.node_states.of(name)
         bookings = {} if node_state is None else node_state.bookings
         lesser = self._ledger.disregarded("", priority, name)
         if lesser:
             return _sums(one for uid, one in bookings.items() if uid not in lesser)
-        changed_at = self._ledger.changed_at(name)
+        changed_at = self._ledger.node_states.changed_at(name)
         at, sums = self._sums.get(name, (-1, {}))
         if at != changed_at:
             sums = _sums(bookings.values())

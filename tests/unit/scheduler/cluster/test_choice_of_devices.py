@@ -74,4 +74,4 @@ def test_one_is_as_good_as_another_where_each_is_near_one_node(near: tuple[int, 
     node.service.put(first)
     assert node.take(first)
     node.later(first)
-    assert node.service.ledger.possible.pods == 0
+    assert node.service.ledger.node_states.possible.pods == 0

@@ -44,7 +44,7 @@ class Node:
 
     def believed(self) -> set[str]:
         """The GPUs that the service takes for free."""
-        state = self.service.ledger.node_state("n1")
+        state = self.service.ledger.node_states.of("n1")
         assert state is not None
         assert state.kubelet is not None
         devices = state.kubelet.devices

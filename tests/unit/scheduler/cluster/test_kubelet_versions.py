@@ -22,7 +22,7 @@ def sidecar_pod(name: str, node: str = "") -> dict[str, object]:
 
 
 def behaviour(service: Service, name: str = "n1") -> object:
-    node_state = service.ledger.node_state(name)
+    node_state = service.ledger.node_states.of(name)
     assert node_state is not None
     assert node_state.kubelet is not None
     return node_state.kubelet.settings.behaviour
@@ -47,19 +47,19 @@ def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     made = exported(machine(), config, Kubelet(machine(), config))
     service.report(msgspec.structs.replace(made, metadata=nrt.Metadata("n1", resourceVersion="1")))
     service.put(sidecar_pod("a", node="n1"))
-    node_state = service.ledger.node_state("n1")
+    node_state = service.ledger.node_states.of("n1")
     assert node_state is not None
     assert node_state.kubelet is not None
     assert node_state.kubelet.cpu is not None
     before = node_state.kubelet.cpu.available.bit_count()
     assert (node_state.bookings["uid-a"].placed, before) == (True, 5)
-    changes = service.ledger.changes
+    changes = service.ledger.node_states.changes
     service.ledger.put_kubelet("n1", "v1.29.14")
     assert node_state.kubelet.cpu is not None
     assert node_state.kubelet.cpu.available.bit_count() == before - 2
-    assert (node_state.bookings["uid-a"].placed, service.ledger.changes) == (True, changes + 1)
+    assert (node_state.bookings["uid-a"].placed, service.ledger.node_states.changes) == (True, changes + 1)
     service.ledger.put_kubelet("n1", "v1.29.15")
-    assert service.ledger.changes == changes + 1
+    assert service.ledger.node_states.changes == changes + 1
 
 
 def test_a_node_that_came_back_is_not_what_it_was() -> None:
@@ -135,10 +135,10 @@ def test_nothing_is_kept_of_pods_that_have_ended_and_are_deleted() -> None:
     service = Service()
     for number in range(3):
         service.put(pod(f"p{number}", "4", node="n1", phase="Succeeded"))
-    assert service.ledger.node_state("n1") is not None
+    assert service.ledger.node_states.of("n1") is not None
     for number in range(3):
         service.ledger.drop_pod(f"uid-p{number}")
-    assert service.ledger.node_state("n1") is None
+    assert service.ledger.node_states.of("n1") is None
 
 
 @pytest.mark.parametrize("node_first", [True, False])

@@ -118,7 +118,7 @@ class TestReportsOfCounts:
         service.report(counts("n1", "8", included=()))
         assert service.free("n1") == [5]
         service.ledger.drop_report("n1")
-        assert service.ledger.reported() == []
+        assert service.ledger.node_states.reported() == []
         assert service.fits(pod("x", "8"), "n1") == ["n1"]
 
 
@@ -406,9 +406,9 @@ class TestWhatBindingChanges:
 
     def test_a_nominated_pod_may_lie_elsewhere_once_it_is_bound(self, service: Service, engine_puts: list[str]) -> None:
         service.put(pod("a", "3", nominatedNodeName="n1"))
-        assert service.ledger.possible.pods == 0
+        assert service.ledger.node_states.possible.pods == 0
         service.put(pod("a", "3", node="n1"))
-        assert service.ledger.possible.pods == 1
+        assert service.ledger.node_states.possible.pods == 1
 
 
 def test_a_pod_that_was_asked_about_and_is_deleted_before_its_bind_is_forgotten() -> None:

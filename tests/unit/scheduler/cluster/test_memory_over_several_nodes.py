@@ -98,7 +98,7 @@ def service() -> Service:
 
 
 def free(service: Service) -> list[int]:
-    state = service.ledger.node_state("n1")
+    state = service.ledger.node_states.of("n1")
     assert state is not None
     assert state.kubelet is not None
     assert state.kubelet.memory is not None

@@ -12,7 +12,7 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
 from topowise_scheduler import report
-from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node_states import NodeStates
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets
@@ -64,15 +64,15 @@ class TestWhatIsGone:
         service.ledger.tick()
         assert service.free("n1") == [0, 4]
         service.ledger.drop_report("n1")
-        assert service.ledger.node_state("n1") is None
+        assert service.ledger.node_states.of("n1") is None
 
     def test_nothing_is_kept_of_a_node_that_nobody_reports_once_its_pods_are_long_gone(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
         service.ledger.drop_pod("uid-a")
-        assert service.ledger.node_state("n1") is not None
+        assert service.ledger.node_states.of("n1") is not None
         service.clock.now += 200
         service.ledger.tick()
-        assert service.ledger.node_state("n1") is None
+        assert service.ledger.node_states.of("n1") is None
 
     def test_a_pod_that_no_list_has_goes_though_lists_follow_each_other(self, service: Service) -> None:
         service.report(exact(kubelet()))
@@ -144,7 +144,7 @@ class TestWhatIsOnlyExpected:
         service.report(of_hardware(hardware, node))
         for document in documents:
             service.put(document)
-        node_state = service.ledger.node_state("n1")
+        node_state = service.ledger.node_states.of("n1")
         assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.cpu is not None
         free = node_state.kubelet.cpu.available
         reserve(service, pod("c", "2"))
@@ -186,8 +186,8 @@ class TestWhatIsOnlyExpected:
         judged = service.put(pod("b", "5"))
         assert nominated.needs is not None
         assert judged.needs is not None
-        service.ledger.reserve(judged, judged.needs, "n1", judged_at=service.ledger.changes)
-        node_state = service.ledger.node_state("n1")
+        service.ledger.reserve(judged, judged.needs, "n1", judged_at=service.ledger.node_states.changes)
+        node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
         assert node_state.is_as_judged(judged.uid)
         service.ledger.reserve(nominated, nominated.needs, "n1")
@@ -228,7 +228,7 @@ class TestWhatIsOnlyExpected:
         document["spec"]["nodeName"] = "n1"
         document["status"]["phase"] = "Running"
         service.put(document)
-        node_state = service.ledger.node_state("n1")
+        node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
         assert node_state.kubelet is not None
         assert node_state.kubelet.memory is not None
@@ -312,7 +312,7 @@ class TestTime:
         for number in range(50):
             service.put(pod(f"p{number}", "1", node="n1"))
             service.ledger.drop_pod(f"uid-p{number}")
-        node_state = service.ledger.node_state("n1")
+        node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
         assert node_state.remembers
         service.clock.now += 121
@@ -334,10 +334,10 @@ class TestTime:
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "4", node="n1"))
         service.put(pod("a", "4", node="n1", phase="Failed", reason="TopologyAffinityError"))
-        service.ledger.take_improved()
+        service.ledger.node_states.take_improved()
         service.clock.now += 301
         service.ledger.tick()
-        assert service.ledger.take_improved() == {"n1"}
+        assert service.ledger.node_states.take_improved() == {"n1"}
 
 
 class TestGates:
@@ -363,7 +363,7 @@ class TestGates:
         service.put(document)
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         service.report(msgspec.structs.replace(made, metadata=metadata, attributes=tuple(listed)))
-        node_state = service.ledger.node_state("n1")
+        node_state = service.ledger.node_states.of("n1")
         assert node_state is not None and node_state.kubelet is not None and node_state.kubelet.memory is not None
         assert node_state.kubelet.active.keys() == {"uid-a"}
         assert node_state.kubelet.memory.tables.free["memory"] == [3 << 30, 16 << 30]
@@ -380,7 +380,7 @@ class TestGates:
         service.put({**document, "spec": {**document["spec"], "nodeName": "n1"}})
         made = exported(machine(), config, node, lambda uid: ("default", uid.removeprefix("uid-")))
         service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
-        node_state = service.ledger.node_state("n1")
+        node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
         assert node_state.bookings["uid-a"].reported
 
@@ -442,8 +442,10 @@ def test_a_node_is_made_without_its_lesser_nominated_pods_once_until_it_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    states = Ledger.states
-    monkeypatch.setattr(Ledger, "states", lambda self, name, without: asked.append(name) or states(self, name, without))
+    states = NodeStates.states
+    monkeypatch.setattr(
+        NodeStates, "states", lambda self, name, without: asked.append(name) or states(self, name, without)
+    )
     service = Service()
     names = [f"n{number}" for number in range(40)]
     for number, name in enumerate(names):

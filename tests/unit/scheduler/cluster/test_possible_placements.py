@@ -142,13 +142,13 @@ class TestWhenItIsNotSure:
     def test_until_the_kubelet_has_taken_the_pod_on_and_nothing_came_in_between(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
         assert not self.fits(service, "4")
-        assert service.ledger.possible.pods == 1
+        assert service.ledger.node_states.possible.pods == 1
         service.put(pod("a", "3", node="n1", phase="Running"))
         assert not self.fits(service, "4")
         service.clock.now += 3
         service.ledger.tick()
         assert self.fits(service, "4")
-        assert service.ledger.possible.pods == 0
+        assert service.ledger.node_states.possible.pods == 0
 
     def test_until_the_report_if_a_pod_ended_meanwhile(self, service: Service) -> None:
         truth = kubelet()
@@ -163,7 +163,7 @@ class TestWhenItIsNotSure:
         service.ledger.tick()
         assert service.free("n1") == [3, 2]
         assert self.fits(service, "3")
-        assert service.ledger.possible.pods == 1
+        assert service.ledger.node_states.possible.pods == 1
         truth.remove("uid-other")
         assert truth.admit(pods.decode(msgspec.json.encode(pod("a", "2")))).admitted
         service.report(self.report(truth, "3"))

@@ -106,7 +106,7 @@ class TestExactReports:
         service.report(exact("1", shared))
         before = service.free("n1")
         service.put(resized("a", "700m", "700m"))
-        node_state = service.ledger.node_state("n1")
+        node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
         assert node_state.bookings["uid-a"].reported
         assert service.free("n1") == before

@@ -58,7 +58,8 @@ class Life:
             self.service.ledger.drop_pod(self.random.choice(self.records).uid)
 
     def by_the_model(self, record: PodRecord, name: str) -> bool:
-        return all(one.admit_view(record.view(one)).admitted for one in self.service.ledger.states(name, ()))
+        states = self.service.ledger.node_states.states(name, ())
+        return all(one.admit_view(record.view(one)).admitted for one in states)
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -81,7 +82,7 @@ def test_nodes_of_one_number_take_and_score_pods_alike(seed: int) -> None:
     equal = 0
     for _ in range(40):
         life.step()
-        numbers = {name: life.service.ledger.state_number(name) for name in NODES}
+        numbers = {name: life.service.ledger.node_states.number(name) for name in NODES}
         for one, other in combinations(NODES, 2):
             if numbers[one] == numbers[other]:
                 equal += 1
@@ -95,11 +96,11 @@ def test_nodes_of_one_number_take_and_score_pods_alike(seed: int) -> None:
 def test_the_same_pods_in_the_same_order_make_the_same_state() -> None:
     life = Life(0)
     ledger = life.service.ledger
-    assert ledger.state_number("n1") == ledger.state_number("n2") > 0
+    assert ledger.node_states.number("n1") == ledger.node_states.number("n2") > 0
     for name in ("n1", "n2"):
         for number, cpu in enumerate("12"):
             ledger.nominate(life.made(f"{name}-{number}", cpu, "1Gi"), name)
-    assert ledger.state_number("n1") == ledger.state_number("n2")
+    assert ledger.node_states.number("n1") == ledger.node_states.number("n2")
     ledger.nominate(life.made("more", "1", "1Gi"), "n1")
-    assert ledger.state_number("n1") != ledger.state_number("n2")
-    assert ledger.state_number("unknown") == 0
+    assert ledger.node_states.number("n1") != ledger.node_states.number("n2")
+    assert ledger.node_states.number("unknown") == 0

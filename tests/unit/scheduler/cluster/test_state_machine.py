@@ -239,7 +239,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 del self.pods[uid]
 
     def is_reported(self, node: str) -> bool:
-        return node in self.service.ledger.reported()
+        return node in self.service.ledger.node_states.reported()
 
     # What must hold
 
@@ -263,7 +263,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def nothing_is_left_of_pods_that_are_gone(self) -> None:
         assert self.service.ledger.open_reservations == 0
         for node in NODES:
-            state = self.service.ledger.node_state(node)
+            state = self.service.ledger.node_states.of(node)
             assert state is None or not state.bookings
 
 

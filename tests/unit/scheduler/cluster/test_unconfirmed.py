@@ -77,14 +77,14 @@ class TestADeletedObject:
     def test_it_is_forgotten_with_its_node(self, service: Service) -> None:
         service.ledger.lose_report("n1")
         service.ledger.drop_node("n1")
-        assert service.ledger.reported() == []
+        assert service.ledger.node_states.reported() == []
         assert len(service.ledger.unconfirmed) == 0
 
     def test_a_node_that_is_gone_already_is_forgotten_at_once(self, service: Service) -> None:
         service.ledger.drop_node("n1")
-        assert service.ledger.reported() == ["n1"]
+        assert service.ledger.node_states.reported() == ["n1"]
         service.ledger.lose_report("n1")
-        assert service.ledger.reported() == []
+        assert service.ledger.node_states.reported() == []
 
     def test_numbers_of_another_producer_go_on_too(self) -> None:
         service = Service()

@@ -93,7 +93,7 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
         going.ledger.check()
         going.clock.now += rng.choice((0.1, 10, 1000))
         going.ledger.tick()
-        state = going.ledger.node_state("n1")
+        state = going.ledger.node_states.of("n1")
         assert state is not None and state.kubelet is not None
         found = facts(state)
         if rng.random() < 0.3:
@@ -143,7 +143,7 @@ def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() 
         zone_marks=b"",
     )
     service.ledger.put_report(second)
-    state = service.ledger.node_state("n1")
+    state = service.ledger.node_states.of("n1")
     assert state is not None and state.kubelet is not None
     assert state.kubelet.devices.allocated[GPU].bit_count() == 1
 
@@ -160,13 +160,13 @@ def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_s
         assert node.admit(pods.decode(msgspec.json.encode(one))).admitted
         service.put(one)
     for number in range(4):
-        state = service.ledger.node_state("n1")
+        state = service.ledger.node_states.of("n1")
         before = None if state is None else state.report
         apart = nrt.decode_apart(msgspec.json.encode(shown(node, number)))
         found = report.read_apart(apart, version, before=before)
         assert found.lists_ended
         service.ledger.put_report(found)
-        state = service.ledger.node_state("n1")
+        state = service.ledger.node_states.of("n1")
         assert state is not None
         facts_then = facts(state)
         state._rebuild(found, afresh=True)
@@ -192,7 +192,7 @@ def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said
     assert service.ledger.assume(record, record.needs, "n1") == ""
     for version in (2, 3):
         service.report(shown(node, version))
-        state = service.ledger.node_state("n1")
+        state = service.ledger.node_states.of("n1")
         assert state is not None and state.kubelet is not None and state.report is not None
         assert state.kubelet.devices.allocated[GPU].bit_count() == 1
         found = facts(state)

@@ -40,11 +40,11 @@ def bind(made: Nominating, name: str) -> None:
 
 
 def test_neither_the_question_nor_the_bind_asks_the_model(made: Nominating) -> None:
-    changes = made.ledger.changes
+    changes = made.ledger.node_states.changes
     with mock.patch.object(Kubelet, "admit_view", side_effect=AssertionError("asked")):
         for name in "abc":
             assert asked(made, name) == ["n1"]
-    assert made.ledger.changes == changes
+    assert made.ledger.node_states.changes == changes
     for name in "abc":
         bind(made, name)
     assert [one.is_honoured for one in made.ledger.nominations.ended] == [True] * 3
@@ -52,7 +52,7 @@ def test_neither_the_question_nor_the_bind_asks_the_model(made: Nominating) -> N
 
 def test_out_of_turn_it_is_looked_at_again(made: Nominating) -> None:
     assert asked(made, "c") == ["n1"]
-    node_state = made.ledger.node_state("n1")
+    node_state = made.ledger.node_states.of("n1")
     assert node_state is not None
     assert not node_state.is_as_judged("uid-a")
     assert asked(made, "a") == ["n1"]
@@ -72,6 +72,6 @@ def test_others_reckon_with_those_that_we_have_nominated(*, by_us: bool) -> None
         assert made.write() == ("a", "n1")
     else:
         made.put("a", "3", nominatedNodeName="n1")
-    node_state = made.ledger.node_state("n1")
+    node_state = made.ledger.node_states.of("n1")
     assert node_state is not None
     assert len(node_state.uncertain(made.clock.now)) == by_us

@@ -1,0 +1,201 @@
+"""What every node is: the states by name, and the same in the engine.
+
+Invariant: the engine has each reported node as its NodeState has it, and `possible` what it may be beside that. A state
+that has changed is published at once, so that a question costs no bookkeeping (`check`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Final
+
+from topowise.runtime.log import V2, kv
+from topowise_scheduler.cluster.changes import Changes
+from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.cluster.possible_placements import possible_placements
+from topowise_scheduler.cluster.possible_rows import PossibleRows
+from topowise_scheduler.cluster.same_states import Expected, SameStates
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.kubelet import Kubelet
+
+log = logging.getLogger(__name__)
+
+# Who has bound a pod past us within this time may do it again at any moment.
+_ALONE_S: Final = 600.0
+
+
+class NodeStates:
+    """Not thread-safe. `clock` gives seconds, monotonic; `published` is told of each node that has changed."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float], published: Callable[[str], None]) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._published = published
+        self._states: dict[str, NodeState] = {}
+        self._others_bound_at = float("-inf")
+        self._with_past: set[str] = set()
+        self._changes = Changes()
+        self._same_states = SameStates()
+        # By node, what `changes` counted and the number of its state then.
+        self._numbers: dict[str, tuple[int, int]] = {}
+        self.possible = PossibleRows(engine, self.number)
+        """What nodes may be whose pods may lie elsewhere than predicted."""
+        self._improved: set[str] = set()
+        self._reshaped: set[str] = set()
+
+    def __repr__(self) -> str:
+        return "; ".join(f"{name}: {state}" for name, state in self._states.items())
+
+    def of(self, name: str) -> NodeState | None:
+        """The state of a node, None if neither a report nor a pod has named it."""
+        return self._states.get(name)
+
+    def made(self, name: str) -> NodeState:
+        """The same, and a new one if there was none."""
+        return self._states.setdefault(name, NodeState())
+
+    def items(self) -> Iterator[tuple[str, NodeState]]:
+        """All of them, reported or not."""
+        return iter(self._states.items())
+
+    def reported(self) -> list[str]:
+        """Names of all nodes that have been reported, sorted."""
+        return sorted(name for name, state in self._states.items() if state.report is not None)
+
+    def states(self, name: str, without: Collection[str]) -> Iterator[Kubelet]:
+        """Copies of a node's state without these pods: as predicted, then its other possible placements
+        (possible_placements.py).
+
+        None if nobody has reported the node. Each is yours to change.
+        """
+        node_state = self._states.get(name)
+        state = None if node_state is None else node_state.without(without)
+        if node_state is None or state is None:
+            return
+        yield state.fork()
+        now = self._clock()
+        uncertain = [one for one in node_state.uncertain(now) if one.uid not in without]
+        yield from possible_placements(state, uncertain, self._highest(node_state, now))
+
+    def number(self, name: str) -> int:
+        """A number that another node has too only if newcomers are judged and scored there as here; 0 for a node that
+        nobody has reported."""
+        state = self._states.get(name)
+        if state is None or state.kubelet is None or state.report is None:
+            return 0
+        changed_at, number = self._numbers.get(name, (-1, 0))
+        if changed_at != self._changes.at(name):
+            expected = self.possible.expected(name) or Expected(state.kubelet)
+            number = self._same_states.number(state.report.empty, expected)
+            self._numbers[name] = self._changes.at(name), number
+        return number
+
+    # What has become of them
+
+    @property
+    def changes(self) -> int:
+        """Counts what has become of nodes."""
+        return self._changes.count
+
+    def changed_at(self, name: str) -> int:
+        """What `changes` counted when the node changed last."""
+        return self._changes.at(name)
+
+    def changed_since(self, changes: int) -> Iterator[str]:
+        """The nodes that have changed after `changes` counted this, or do not take a pod that they took."""
+        return self._changes.since(changes)
+
+    def note_change(self, name: str) -> None:
+        """Others are let onto the node than were, though its state is the same."""
+        self._changes.note(name)
+
+    def note_improved(self, name: str) -> None:
+        """A node may take pods that it has refused."""
+        self._improved.add(name)
+
+    def note_bound_by_others(self) -> None:
+        """Somebody has bound a pod past us, and may do it again: anything may come before pods on their way."""
+        self._others_bound_at = self._clock()
+
+    def take_improved(self) -> set[str]:
+        """The nodes that may have more room than when this was asked last."""
+        taken, self._improved = self._improved, set()
+        return taken
+
+    def take_reshaped(self) -> set[str]:
+        """The nodes of which something has changed, or the report gone, since this was asked last."""
+        taken, self._reshaped = self._reshaped, set()
+        return taken
+
+    # Changing them
+
+    def publish(self, name: str, state: NodeState, *, better: bool = True, is_ahead: bool = False) -> None:
+        """It has changed. `better`: it may have more room; `is_ahead`: only somebody nominated ahead has come."""
+        if state.kubelet is None:
+            return
+        self._changes.note(name)
+        self._reshaped.add(name)
+        self._engine.put(name, state.kubelet)
+        now = self._clock()
+        uncertain = state.uncertain(now)
+        if uncertain or name in self.possible:
+            self.possible.put(name, Expected(state.kubelet, uncertain, self._highest(state, now)), later=is_ahead)
+        self._published(name)
+        if better:
+            self._improved.add(name)
+        log.log(V2, "Node changed", extra=kv(node=name, pods=len(state.bookings)))
+
+    def drop_report(self, name: str, state: NodeState) -> None:
+        """Nobody reports the node any more. Its pods stay."""
+        state.drop_report()
+        self.possible.put(name, None)
+        self._changes.forget(name)
+        self._numbers.pop(name, None)
+        self._engine.drop(name)
+        self._improved.discard(name)
+        self._reshaped.add(name)
+        self.forget_if_empty(name)
+
+    def note_past(self, name: str, state: NodeState) -> None:
+        """The state may remember pods that have left, until time lets it forget them (`ticking`)."""
+        if state.remembers:
+            self._with_past.add(name)
+
+    def forget_if_empty(self, name: str) -> None:
+        """Neither a report nor a pod names the node."""
+        state = self._states.get(name)
+        if state is not None and state.is_empty:
+            del self._states[name]
+
+    def ticking(self) -> Iterator[None]:
+        """What time alone changes, in steps of a node each."""
+        now = self._clock()
+        self._engine.cache.forget_gone()
+        for name in list(self._with_past):
+            state = self._states.get(name)
+            if state is None:
+                self._with_past.discard(name)
+                continue
+            if state.forget_past(now):
+                self.publish(name, state, better=False)
+            if not state.remembers:
+                self._with_past.discard(name)
+                self.forget_if_empty(name)
+            yield
+        for name, uncertain in self.possible.counts():
+            # It may have gone since the last step.
+            state = self._states.get(name)
+            if state is not None and len(state.uncertain(now)) != uncertain:
+                self.publish(name, state)
+            yield
+
+    def check(self) -> None:
+        """Raises AssertionError if a state contradicts itself or the engine; for tests, it costs time."""
+        for name, state in self._states.items():
+            state.check()
+            assert (state.kubelet is not None) == (self._engine.row(name) >= 0), f"{name} in the engine"
+
+    def _highest(self, state: NodeState, now: float) -> Mapping[str, int]:
+        """See `possible_placements`. Somebody else's pods come unforeseen, so that anything may come in between."""
+        return state.highest() if now - self._others_bound_at >= _ALONE_S else {}
