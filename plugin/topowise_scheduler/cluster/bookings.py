@@ -57,6 +57,8 @@ class Booking(msgspec.Struct, gc=False):
     placed: bool = False
     releases_before: int = -1
     """How often the node had given something back when it was placed."""
+    regroups: bool = False
+    """Its memory has taken NUMA nodes out of the groups that they were in: not even its end brings them back."""
     judged_in: int = -1
     """The revision of the node's state in which it was found to fit wherever the others may lie."""
     resized: Resize | None = None

@@ -12,6 +12,7 @@ model; only a booking for which the model has no room is left out (`check`). Wha
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
+from copy import copy
 from itertools import dropwhile, pairwise
 from typing import NamedTuple
 
@@ -248,20 +249,21 @@ class NodeState:
         self._raise_highest(booking)
         if ended_at is not None:
             self._doubt_those_after(booking, ended_at)
-        # Their kubelet will place them as if it had never been expected.
-        beside = self._expected_after(booking) if ended_at is None else []
+        # One that was only expected has never come: their kubelet will place those after it as if it had not been.
+        left_at = ended_at if booking.state is BookingState.ASSIGNED else None
+        beside = self._expected_after(booking) if left_at is None else []
         del self.bookings[uid]
-        if booking.state is BookingState.ASSIGNED and ended_at is not None:
+        if left_at is not None:
             # Without a report too: the next one may be of before.
             held = self.report.held.get(booking.name) if self.report is not None and booking.whole else None
-            self._past.ended[booking.name] = Ended(ended_at, booking.record, held)
+            self._past.ended[booking.name] = Ended(left_at, booking.record, held)
             if self.kubelet is not None and holds_own(self.kubelet, self._view(booking)):
-                self._past.releases.append(ended_at)
+                self._past.releases.append(left_at)
         elif booking.reported:
             self._is_overruled = True
         if self.kubelet is None or self.report is None:
             return
-        is_undone = ended_at is not None or all(is_undone_by_removal(self.kubelet, one) for one in (uid, *beside))
+        is_undone = left_at is not None or self._is_undone((booking, *(self.bookings[one] for one in beside)))
         is_counted = self.report.precision == "counts"
         if not is_undone or (is_counted and self._mark_counted(self.report, believes=ended_at is not None)):
             self._rebuild(self.report)
@@ -331,10 +333,12 @@ class NodeState:
         return self._past.will_be_forgotten or any(one.resized for one in self.bookings.values())
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
-        """A copy of the present state in which these pods are gone."""
-        if self.kubelet is None:
+        """A copy of the present state in which these pods are gone, and those that are only expected never came."""
+        if self.kubelet is None or self.report is None:
             return None
-        kubelet = self.kubelet.fork()
+        told = [one for uid in uids if (one := self.bookings.get(uid)) is not None]
+        expected = [one for one in told if one.state is not BookingState.ASSIGNED]
+        kubelet = self.kubelet.fork() if self._is_undone(expected) else self._anew_without(self.report, expected)
         for uid in uids:
             kubelet.remove(uid)
         for booking in sorted(self.bookings.values(), key=lambda one: -one.state):
@@ -342,6 +346,15 @@ class NodeState:
             if not booking.placed and not booking.reported and not booking.whole and booking.uid not in uids:
                 kubelet.admit_view(self._view(booking))
         return kubelet
+
+    def _anew_without(self, report: Report, expected: Collection[Booking]) -> Kubelet:
+        """The state as it would be if these pods had never been expected."""
+        other = copy(self)
+        gone = {one.uid for one in expected}
+        other.bookings = {uid: copy(one) for uid, one in self.bookings.items() if uid not in gone}
+        other._rebuild(report, afresh=True)
+        assert other.kubelet is not None
+        return other.kubelet
 
     def located_devices(self) -> Devices:
         """Where its devices are, and the pods of which the report does not list all that they hold."""
@@ -586,7 +599,7 @@ class NodeState:
         """The kubelet knows nothing of pods that are only expected, so they make room for one that is bound."""
         assert self.kubelet is not None and self.report is not None
         lesser = [one for one in self.bookings.values() if one.state is not BookingState.ASSIGNED]
-        is_undone = all(is_undone_by_removal(self.kubelet, one.uid) for one in (booking, *lesser))
+        is_undone = self._is_undone((booking, *lesser))
         for one in (booking, *lesser):
             self.kubelet.remove(one.uid)
             one.placed = False
@@ -611,6 +624,7 @@ class NodeState:
         self._revision += booking.state is not BookingState.NOMINATED
         view = self._view(booking)
         parts = self._parts(booking)
+        groups = self._groups_in_use()
         if parts:
             # As a kubelet that goes on with an admission: what is allocated stays, the rest is found beside it.
             self.kubelet.hold(booking.uid, view.requests, parts)
@@ -625,9 +639,18 @@ class NodeState:
             self.kubelet.hold(booking.uid, view.requests, parts)
             placements, booking.placed = parts, True
         booking.releases_before = self._removals
+        booking.regroups = any(one and one != now for one, now in zip(groups, self._groups_in_use(), strict=True))
         if booking.placed:
             booking.highest = max(booking.highest or 0, position_of(self.kubelet, placements))
             self._start(booking)
+
+    def _is_undone(self, expected: Iterable[Booking]) -> bool:
+        """Whether the node is as if these pods had never been expected once they are removed."""
+        node = self.kubelet
+        return node is None or not any(one.regroups or not is_undone_by_removal(node, one.uid) for one in expected)
+
+    def _groups_in_use(self) -> tuple[int, ...]:
+        return () if self.kubelet is None or self.kubelet.memory is None else self.kubelet.memory.tables.groups_in_use()
 
     def _parts(self, booking: Booking) -> Placements:
         """What an exact report lists of a pod that it does not confirm, as its kubelet is still admitting it."""

@@ -59,7 +59,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 def is_undone_by_removal(node: Kubelet, uid: str) -> bool:
-    """Whether the node without a pod that never came is as it was before.
+    """Whether the node without a pod that never came is as it was before, but for its groups (Booking.regroups).
 
     Memory over several NUMA nodes is given back to others than it was taken from. And where sockets or cores differ in
     size a kubelet gives CPUs that somebody has (kubelet/cpu_packing.py), which are not free without the pod.

@@ -1,0 +1,101 @@
+"""A pod that was only expected on a node, and does not come, leaves it as if it had never been expected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import Service, configuration, machine, pod
+from topowise import pods
+from topowise_scheduler.kubelet import Kubelet
+
+_SIZES = ("64Mi", "1Gi", "3Gi", "9Gi", "14Gi", "20Gi", "40Gi")
+_EXPECTED = "uid-expected"
+
+
+def document(rng: Random, name: str, **fields: Any) -> dict[str, Any]:
+    return pod(name, str(rng.randint(1, 6)), rng.choice(_SIZES), **fields)
+
+
+def lie(node: Kubelet) -> tuple[object, ...]:
+    """What decides about newcomers."""
+    assert node.memory is not None
+    assert node.cpu is not None
+    tables = node.memory.tables
+    return tables.free, tables.assignments, tables.cells, node.cpu.available
+
+
+def used_nodes() -> Iterator[tuple[Random, Service, dict[str, Any]]]:
+    """Nodes on which pods have come and gone, as they report themselves, and a pod that fits there beside others."""
+    for seed in range(800):
+        rng = Random(f"undone {seed}")
+        built, config = machine(rng.choice((2, 3, 4))), configuration(topologyManagerPolicy="best-effort")
+        node, there = Kubelet(built, config), dict[str, dict[str, Any]]()
+        for number in range(rng.randint(2, 6)):
+            there[f"uid-l{number}"] = resident = document(rng, f"l{number}", node="n1")
+            node.admit(pods.decode(msgspec.json.encode(resident)))
+            if rng.random() < 0.3:
+                node.remove(f"uid-l{rng.randint(0, number)}")
+        asked = document(rng, "expected")
+        if node.active and node.fork().admit(pods.decode(msgspec.json.encode(asked))).admitted:
+            service = Service()
+            made = exported(built, config, node, lambda uid: ("default", uid.removeprefix("uid-")))
+            service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+            for uid in node.active:
+                service.put(there[uid], is_news=False)
+            yield rng, service, asked
+
+
+def present(service: Service) -> Kubelet:
+    state = service.ledger.node_states.of("n1")
+    assert state is not None
+    assert state.kubelet is not None
+    return state.kubelet
+
+
+def regrouped(before: Kubelet, after: Kubelet) -> bool:
+    assert before.memory is not None
+    assert after.memory is not None
+    used = before.memory.tables.groups_in_use()
+    return any(one and one != now for one, now in zip(used, after.memory.tables.groups_in_use(), strict=True))
+
+
+def test_a_reservation_that_is_given_up_leaves_nothing() -> None:
+    """Memory on one NUMA node of a group takes that node out of it, and the end of the pod does not bring it back."""
+    out_of_groups = 0
+    for _, service, asked in used_nodes():
+        before = present(service).fork()
+        record = service.put(asked)
+        assert record.needs is not None
+        service.ledger.reserve(record, record.needs, "n1")
+        out_of_groups += regrouped(before, present(service))
+        service.ledger.unreserve(record.uid)
+        assert lie(present(service)) == lie(before)
+    assert out_of_groups > 5
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_lesser_nominated_pod_does_not_count_for_a_greater_one(goes: bool) -> None:
+    """Nor does its room, nor what it would have done to the groups of memory."""
+    wide = out_of_groups = 0
+    for _, service, asked in used_nodes():
+        before = present(service).fork()
+        service.put({**asked, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
+        with_it = present(service)
+        assert with_it.memory is not None
+        blocks = [one for held in with_it.memory.held.get(_EXPECTED, {}).values() for one in held]
+        wide += any(one.mask.bit_count() > 1 for one in blocks)
+        out_of_groups += regrouped(before, with_it)
+        if goes:
+            service.ledger.drop_pod(_EXPECTED)
+            without = present(service)
+        else:
+            without = next(service.ledger.node_states.states("n1", {_EXPECTED}))
+        assert lie(without) == lie(before)
+    assert wide > 50
+    assert out_of_groups > 5
