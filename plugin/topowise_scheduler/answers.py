@@ -213,7 +213,7 @@ class Answers:
         found = self.engine.rated(record.requests, rows, strategies.Rater(self._strategy))
         levels[found.at] = (found.ranks << _RANK) - 2 * found.raw - (found.in_cache > 0)
         for at in np.argsort(levels)[:_MOST_DRAWS].tolist() if record.requests.shared_devices else ():
-            if levels[at] < _LAST and self._affinities.may_be_refused(record, names[fits[at]]):
+            if levels[at] < _LAST and self.may_be_refused(record, names[fits[at]]):
                 levels[at] += _LAST >> 1
         return rows, levels
 
@@ -261,9 +261,9 @@ class Answers:
             return ""
         return self._ledger.affinity_refusal(self._ledger.affinity(record, name, states, guessed))
 
-    def may_be_refused(self, asked: Question, name: str) -> bool:
+    def may_be_refused(self, record: PodRecord, name: str) -> bool:
         """Whether a node on which the pod fits may refuse it all the same, by its kubelet's own choice of devices."""
-        return self._affinities.may_be_refused(asked.record, name)
+        return self._affinities.may_be_refused(record, name)
 
     def is_in_vain(self, asked: Question, name: str, gone: Collection[str]) -> bool:
         """Whether the devices that are free once these pods are gone would not be as near each other as the pod
@@ -278,7 +278,7 @@ class Answers:
             grades = [self._affinities.of(asked.record, asked.names[at]).grade for at in rated.at.tolist()]
             rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
         if asked.requests.shared_devices:
-            late = [at for at in rated.best(_MOST_DRAWS).tolist() if self.may_be_refused(asked, asked.names[at])]
+            late = [at for at in rated.best(_MOST_DRAWS).tolist() if self.may_be_refused(asked.record, asked.names[at])]
             rated = rated._replace(ranks=ranks.behind(rated.ranks, np.isin(rated.at, late)))
         return rated
 

@@ -23,6 +23,7 @@ from topowise.kube.reflector import EventType, Reflector
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise_exporter.machine import Machine
 from topowise_scheduler.kubelet import Admission, DevicePlugin
+from topowise_scheduler.kubelet.device_manager import Chooser
 
 # State files are written at every admission; in memory that costs next to nothing.
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -69,6 +70,7 @@ class Fleet:
         *,
         devices: Sequence[DevicePlugin] | None = None,
         reporting: Reporting | None = None,
+        chooser: Chooser | None = None,
     ) -> HollowNode:
         """A node more, of a machine as described or as scanned; `devices` None: those of its PCI functions. Raises
         KubeletStartError if a kubelet would not start like this."""
@@ -85,6 +87,7 @@ class Fleet:
             devices=devices,
             refused=lambda pod, decision: self._note(Refusal(name, pod, decision, _now())),
             seed=self._seed,
+            chooser=chooser,
         )
         return node
 

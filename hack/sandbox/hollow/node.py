@@ -17,6 +17,7 @@ from topowise.kube.api import Api
 from topowise.kubeletconfig import KubeletConfiguration, with_defaults
 from topowise_exporter.machine import Machine
 from topowise_scheduler.kubelet import DevicePlugin
+from topowise_scheduler.kubelet.device_manager import Chooser
 
 
 class HollowNode:
@@ -35,12 +36,13 @@ class HollowNode:
         devices: Sequence[DevicePlugin] | None = None,
         refused: Refused | None = None,
         seed: int = 0,
+        chooser: Chooser | None = None,
     ) -> None:
         self._api = api
         self.name = name
         self.root = directory
         self.config = with_defaults(config)
-        self.kubelet = EmulatedNode(machine, self.config, devices)
+        self.kubelet = EmulatedNode(machine, self.config, devices, chooser=chooser)
         random = Random(f"{name} {seed}")
         self.reporter = Reporter(
             api, name, machine, self.config, self.kubelet, directory, reporting=reporting, random=random

@@ -1,9 +1,15 @@
-"""Device plugins for the PCI functions of a machine, as the usual plugins would advertise them."""
+"""Device plugins for the PCI functions of a machine, as the usual plugins would advertise them, and which of their
+devices a kubelet takes where any will do."""
 
 from __future__ import annotations
 
+from random import Random
+
 from topowise_exporter.machine import Machine, PciFunction
+from topowise_scheduler.kubelet.device_manager import Choice, Chooser
+from topowise_scheduler.kubelet.device_table import DeviceSet
 from topowise_scheduler.kubelet.machine import Device, DevicePlugin
+from topowise_scheduler.kubelet.masks import mask_of, members
 
 GPU = "nvidia.com/gpu"
 VIRTUAL_FUNCTION = "intel.com/e810_vf"
@@ -18,6 +24,16 @@ def plugins(machine: Machine) -> tuple[DevicePlugin, ...]:
             numa = None if function.numa_node is None else (function.numa_node,)
             found.setdefault(resource, []).append(Device(function.address, numa))
     return tuple(DevicePlugin(resource, tuple(devices)) for resource, devices in sorted(found.items()))
+
+
+def any_of_them(seed: str) -> Chooser:
+    """In the order of a hash table, as the real one: unforeseen, and the same for who asks once more."""
+
+    def choose(choice: Choice) -> DeviceSet:
+        order = Random(f"{seed} {choice.container} {choice.resource} {choice.among} {choice.taken}")
+        return mask_of(order.sample(list(members(choice.among)), choice.number))
+
+    return choose
 
 
 def _resource(function: PciFunction) -> str | None:

@@ -33,6 +33,7 @@ from topowise_scheduler.kubelet import (
     Machine,
     NumaNode,
 )
+from topowise_scheduler.kubelet.device_manager import Chooser
 from topowise_scheduler.kubelet.machine import hugepages_resource
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.memory_manager import Blocks
@@ -42,15 +43,18 @@ _UNKNOWN = NodeHoldings(frozenset(), (), frozenset(), {})
 
 class EmulatedNode:
     """Raises KubeletStartError if a real kubelet would not start like this. `devices` None: the usual plugins' for the
-    machine's PCI functions."""
+    machine's PCI functions; `chooser` None: of devices that will all do it takes those that the model does."""
 
     def __init__(
         self,
         scanned: hardware.Machine,
         config: KubeletConfiguration,
         devices: Sequence[DevicePlugin] | None = None,
+        *,
+        chooser: Chooser | None = None,
     ) -> None:
         self._config = config
+        self._chooser = chooser
         self._machine = _machine(scanned, plugins(scanned) if devices is None else tuple(devices))
         self._capacity_cpus = len(scanned.online)
         self.before_release: Callable[[Kubelet], None] = lambda model: None
@@ -59,6 +63,7 @@ class EmulatedNode:
 
     def _begin(self) -> None:
         self._kubelet = Kubelet(self._machine, self._config)
+        self._kubelet.devices.chooser = self._chooser
         self._managers = ManagerStates.of(self._kubelet)
         self._restored: frozenset[str] = frozenset()
         # Pods that count as active, with the kinds of their containers by name.

@@ -40,6 +40,7 @@ _SPREAD = "memory over several NUMA nodes is spread otherwise than predicted, an
 _UNHEARD = "a pod has ended, and the watch has not come"
 _UNLISTED = "a pod was deleted while the watch was down, and may be one that the list did not have yet"
 _PREFERRED = "a device plugin has chosen devices that it prefers, and others were left for the next container"
+_DRAWN = "it hangs on which of several devices its kubelet happens to take"
 _GIVEN_AGAIN = "its kubelet has restarted and given memory to init containers again, and no report has come since"
 # Also where a watch has to be begun again.
 _HEARING_S = 3.0
@@ -61,6 +62,8 @@ def of_refusal(world: World, seen: Scene) -> str:
     if asks_for_devices(seen.refusal) and seen.is_overtaken(world.weather.lag):
         return "its kubelet went down, and nobody could have told in time"
     kubelet = world.fleet.nodes[seen.refusal.node].kubelet
+    if is_drawn(kubelet.model, (), seen.refusal.pod):
+        return _DRAWN if seen.refusal.pod.metadata.uid in world.told else ""
     if by_devices := of_devices(kubelet.model, kubelet.as_told(), (), seen.refusal.pod):
         return by_devices
     if _has_too_much_room(world, seen):
@@ -106,6 +109,8 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     if any(_is_spread_otherwise(node.kubelet.model, state.kubelet, uid) for uid in untold):
         return _SPREAD
     on_their_way = [one.pod for one in world.scheduler.pods_on(name) if one.uid in coming]
+    if is_drawn(node.kubelet.model, on_their_way, info.pod):
+        return _DRAWN
     if _is_spread_since(world, info, name, on_their_way):
         return _SPREAD
     if _init_memory_is_back(world, info, name, on_their_way):
@@ -125,6 +130,8 @@ def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None)
     kubelet = world.fleet.nodes[name].kubelet
     if gives_twice(kubelet.model):
         return _TWICE
+    if is_drawn(kubelet.model, (), info.pod):
+        return _DRAWN
     if refused is not None and refused.plugin == fit.PLUGIN and _counts_otherwise(world, info, name):
         return "kube-scheduler counts what the pods of its node ask for together, and its kubelet what containers do"
     state = world.replica.service.ledger.node_states.of(name)
@@ -216,6 +223,17 @@ def of_devices(truth: Kubelet, told: Kubelet, coming: Sequence[pods.Pod], pod: p
     if takes(truth, has_preferences=False) != taken:
         return _PREFERRED
     return _UNHEALTHY if takes(told, has_preferences=False) != taken else ""
+
+
+def is_drawn(truth: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> bool:
+    """Whether a node would decide otherwise of a pod if it, and those on their way there, were given the devices that
+    the model takes."""
+    drawn, plain = truth.fork(), truth.fork()
+    plain.devices.chooser = None
+    for one in coming:
+        drawn.admit(one)
+        plain.admit(one)
+    return drawn.admit(pod).admitted != plain.admit(pod).admitted
 
 
 def _is_given_again(world: World, seen: Scene) -> bool:

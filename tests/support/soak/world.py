@@ -23,6 +23,7 @@ from sandbox import simulated_time
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.direct import DirectApi
 from sandbox.hollow import LIFETIME, RESTART, Fleet, HollowNode, Pace, Pause, Refusal, Reporting
+from sandbox.kubelet.devices import any_of_them
 from sandbox.kubelet.node import EmulatedNode
 from sandbox.kubescheduler import Attempt, KubeScheduler
 from sandbox.kubescheduler.extender import PLUGIN
@@ -37,6 +38,7 @@ from topowise_scheduler.kubelet import Kubelet
 OURS, BLIND = "numa-scheduler", "default-scheduler"
 _POD = "/api/v1/namespaces/default/pods"
 _QUIET_S = 12.0
+_DRAWING = 0.5
 _LONGEST_S = 3600.0
 _EVIDENCE = 3
 _ENDS = 32
@@ -109,6 +111,10 @@ class World:
         self._random = Random(seed)
         self.seed = seed
         self.weather = Weather.drawn(self._random, pods)
+        self.draws = Random(f"{seed} draws").random() < _DRAWING
+        """Whether kubelets take any of the devices that will all do, and not what the model takes."""
+        self.told: set[str] = set()
+        """Pods that were bound where their kubelet was known to refuse them by chance."""
         self.tally = Tally(seeds=1)
         self.defects = Defects()
         self._timers: set[asyncio.Task[None]] = set()
@@ -143,8 +149,14 @@ class World:
         pace = Pace(admission=(0.0, 0.1), start=(0.0, 2.0), stop=(0.02, 1.0), pause=slow)
         self.fleet = Fleet(self.api, pace=pace, refused=self._note_refusal, seed=self.seed)
         for number, place in enumerate(scenes.places(rng, self.weather.nodes)):
-            name = f"n{number}"
-            self.fleet.add(name, place.machine, place.config, devices=place.devices, reporting=_reporting(rng))
+            name, devices, chooser = f"n{number}", place.devices, None
+            if self.draws:
+                # Where a plug-in chooses, nothing is left to chance.
+                devices = tuple(msgspec.structs.replace(one, preferred="") for one in devices)
+                chooser = any_of_them(f"{self.seed} {name}")
+            self.fleet.add(
+                name, place.machine, place.config, devices=devices, reporting=_reporting(rng), chooser=chooser
+            )
             self.before_releases[name] = deque(maxlen=_ENDS)
             self.fleet.nodes[name].kubelet.before_release = partial(self._keep, self.before_releases[name])
             self._empty.append(place.kubelet)
@@ -274,12 +286,20 @@ class World:
             history = self.fleet.nodes[attempt.chosen].lifecycle.history
             history.append((moment, f"{attempt.namespace}/{attempt.name} decided"))
             was_known = self._deleted.get(attempt.chosen, 0.0) > self.replica.began
+            if self._is_by_chance(attempt.uid, attempt.chosen):
+                self.told.add(attempt.uid)
             if attempt.chosen not in causes.reported(self) and not was_known:
                 self.unreported.add(attempt.uid)
             return
         info = next((one for one in self.scheduler.pending if one.uid == attempt.uid), None)
         if info is not None:
             self._look_for_room(info, attempt)
+
+    def _is_by_chance(self, uid: str, name: str) -> bool:
+        service = self.replica.service
+        state = service.ledger.node_states.of(name)
+        booking = None if state is None else state.bookings.get(uid)
+        return booking is not None and service.answers.may_be_refused(booking.record, name)
 
     def _look_for_room(self, info: PodInfo, attempt: Attempt) -> None:
         """One node that would take it is enough."""

@@ -332,13 +332,13 @@ def test_devices_of_one_numa_node_each_are_taken_by_chance_where_a_container_nee
 
 def test_whether_chance_decides_is_asked_anew_when_the_node_has_changed() -> None:
     service = reported(chancy())
-    question = service.question(gpus(2, 3), "chancy")
-    assert service.answers.may_be_refused(question, "chancy")
+    record = service.put(gpus(2, 3))
+    assert service.answers.may_be_refused(record, "chancy")
     service.report(msgspec.structs.replace(
         node("chancy", machine([8, 8], [3, 3]), configuration(2, "single-numa-node")),
         metadata=nrt.Metadata(name="chancy", resourceVersion="2"),
     ))  # fmt: skip
-    assert not service.answers.may_be_refused(question, "chancy")
+    assert not service.answers.may_be_refused(record, "chancy")
 
 
 def test_the_nominator_prefers_what_is_sure_too() -> None:
