@@ -441,7 +441,7 @@ class Ledger:
         for state in self.node_states.states(name, gone):
             for booking in reserved:
                 if booking.uid not in state.active:
-                    state.admit_view(booking.record.view(state))
+                    state.expect(booking.record.view(state))
             yield state
 
     def affinity(

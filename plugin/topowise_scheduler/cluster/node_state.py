@@ -344,7 +344,7 @@ class NodeState:
         for booking in sorted(self.bookings.values(), key=lambda one: -one.state):
             # Room that only pods to be left out have taken is the room of those that stay.
             if not booking.placed and not booking.reported and not booking.whole and booking.uid not in uids:
-                kubelet.admit_view(self._view(booking))
+                kubelet.expect(self._view(booking))
         return kubelet
 
     def _anew_without(self, report: Report, expected: Collection[Booking]) -> Kubelet:
@@ -632,7 +632,7 @@ class NodeState:
             # What it has as a whole was allocated at once, and is not free in the report.
             placements, booking.placed = parts, True
         else:
-            admission = self.kubelet.admit_view(view)
+            admission = self.kubelet.expect(view)
             placements, booking.placed = admission.placements, admission.admitted
         if parts and not booking.placed:
             # Taken it is all the same.

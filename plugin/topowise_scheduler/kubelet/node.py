@@ -216,6 +216,22 @@ class Kubelet:
         self._activate(seen.uid, _Active(seen.requests, seen, hints))
         return Admission(uid=seen.uid, qos=seen.qos, admitted=True, placements=self.placements(seen.uid))
 
+    def expect(self, seen: PodView) -> Admission:
+        """The same for a pod that is only expected: one that is refused has never been here. (A kubelet takes back what
+        it has given a pod that it refuses in the end, but its memory groups stay as the pod has made them, and so do
+        CPUs that it had from others.)"""
+        before = self.fork() if self._may_keep_traces else self
+        admission = self.admit_view(seen)
+        if not admission.admitted:
+            self.devices, self.cpu, self.memory = before.devices, before.cpu, before.memory
+            self.active, self._used = before.active, before._used
+        return admission
+
+    @property
+    def _may_keep_traces(self) -> bool:
+        has_groups = self.memory is not None and self.settings.topology.policy != "single-numa-node"
+        return has_groups or (self.cpu is not None and not self.cpu.policy.topology.is_even)
+
     def start(self, uid: str, containers: Iterable[str] | None = None) -> bool:
         """Containers (None: all) start: finished init containers free their memory. False for an unknown uid."""
         active = self.active.get(uid)

@@ -1,4 +1,4 @@
-"""A pod that was only expected on a node, and does not come, leaves it as if it had never been expected."""
+"""A pod that is only expected on a node, and does not come or would be refused, leaves it as if it never had been."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def lie(node: Kubelet) -> tuple[object, ...]:
     return tables.free, tables.assignments, tables.cells, node.cpu.available
 
 
-def used_nodes() -> Iterator[tuple[Random, Service, dict[str, Any]]]:
-    """Nodes on which pods have come and gone, as they report themselves, and a pod that fits there beside others."""
+def used_nodes(*, fits: bool = True) -> Iterator[tuple[Random, Service, dict[str, Any]]]:
+    """Nodes on which pods have come and gone, as they report themselves, and a pod that fits there beside others, or
+    does not."""
     for seed in range(800):
         rng = Random(f"undone {seed}")
         built, config = machine(rng.choice((2, 3, 4))), configuration(topologyManagerPolicy="best-effort")
@@ -42,7 +43,11 @@ def used_nodes() -> Iterator[tuple[Random, Service, dict[str, Any]]]:
             if rng.random() < 0.3:
                 node.remove(f"uid-l{rng.randint(0, number)}")
         asked = document(rng, "expected")
-        if node.active and node.fork().admit(pods.decode(msgspec.json.encode(asked))).admitted:
+        if not fits:
+            # The first container may find room before another does not.
+            first, second = (document(rng, "expected")["spec"]["containers"][0] for _ in range(2))
+            asked["spec"]["containers"] = [{**first, "name": "c0"}, {**second, "name": "c1"}]
+        if node.active and node.fork().admit(pods.decode(msgspec.json.encode(asked))).admitted is fits:
             service = Service()
             made = exported(built, config, node, lambda uid: ("default", uid.removeprefix("uid-")))
             service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
@@ -99,3 +104,17 @@ def test_a_lesser_nominated_pod_does_not_count_for_a_greater_one(goes: bool) -> 
         assert lie(without) == lie(before)
     assert wide > 50
     assert out_of_groups > 5
+
+
+def test_a_nominated_pod_that_would_be_refused_leaves_nothing() -> None:
+    """Another is nominated there while room is made for it. A kubelet that refused it would keep its groups."""
+    traces = 0
+    for _, service, asked in used_nodes(fits=False):
+        before = present(service).fork()
+        refused = before.fork()
+        assert not refused.admit(pods.decode(msgspec.json.encode(asked))).admitted
+        traces += lie(refused) != lie(before)
+        service.put({**asked, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
+        assert lie(present(service)) == lie(before)
+        assert lie(next(service.ledger.node_states.states("n1", ()))) == lie(before)
+    assert traces > 5
