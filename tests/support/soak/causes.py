@@ -111,6 +111,8 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     on_their_way = [one.pod for one in world.scheduler.pods_on(name) if one.uid in coming]
     if is_drawn(node.kubelet.model, on_their_way, info.pod):
         return _DRAWN
+    if lie_elsewhere(node.kubelet.model, state.kubelet, on_their_way):
+        return "a pod on its way there may have come before another's end"
     if _is_spread_since(world, info, name, on_their_way):
         return _SPREAD
     if _init_memory_is_back(world, info, name, on_their_way):
@@ -234,6 +236,15 @@ def is_drawn(truth: Kubelet, coming: Sequence[pods.Pod], pod: pods.Pod) -> bool:
         drawn.admit(one)
         plain.admit(one)
     return drawn.admit(pod).admitted != plain.admit(pod).admitted
+
+
+def lie_elsewhere(truth: Kubelet, believed: Kubelet, coming: Sequence[pods.Pod]) -> bool:
+    """Whether pods on their way would be put elsewhere now than they are believed to be."""
+    trial = truth.fork()
+    for one in coming:
+        trial.admit(one)
+    uids = [one.metadata.uid for one in coming if one.metadata.uid in believed.active]
+    return any(_places(trial.placements(uid)) != _places(believed.placements(uid)) for uid in uids)
 
 
 def _is_given_again(world: World, seen: Scene) -> bool:
@@ -366,7 +377,8 @@ def last_end(history: Iterable[tuple[float, str]]) -> float:
 
 
 def ended_unseen(name: str, history: Iterable[tuple[float, str]], looked: float, began: float) -> bool:
-    """Whether a pod (namespace/name) ended after its node was `looked` at for the last report, and before the service
-    `began`, which was told neither of the pod nor of its end."""
-    ended = max((moment for moment, what in history if what == f"{name} ended"), default=-1.0)
+    """Whether a pod (namespace/name) ended, or was not admitted again, after its node was `looked` at for the last
+    report, and before the service `began`, which was told neither of the pod nor of its end."""
+    ends = f"{name} ended", f"{name} not admitted again"
+    ended = max((moment for moment, what in history if what.startswith(ends)), default=-1.0)
     return looked <= ended <= began

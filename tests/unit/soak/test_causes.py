@@ -8,6 +8,7 @@ from scheduling import kubelet, machine, pod
 from soak import causes
 from topowise import pods
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet, KubeletConfiguration
+from topowise_scheduler.kubelet.masks import mask_of, members
 
 GPUS = "nvidia.com/gpu"
 
@@ -125,3 +126,38 @@ def test_init_containers_that_hold_memory_again_leave_it_once_started() -> None:
 
 def made(name: str) -> pods.Pod:
     return pods.decode(msgspec.json.encode(pod(name, "3")))
+
+
+def test_a_pod_that_was_not_admitted_again_has_ended_unseen_too() -> None:
+    history = [*HISTORY[:3], (9.0, "default/a not admitted again: SMTAlignmentError")]
+    assert causes.ended_unseen("default/a", history, looked=8.0, began=10.0)
+    assert not causes.ended_unseen("default/a", history, looked=9.1, began=10.0)
+
+
+def test_it_is_drawn_if_other_devices_would_have_made_the_difference() -> None:
+    """Three GPUs near node 0, two near node 1 and one near both, which the first container is given or not."""
+    near = ((0,), (0,), (0,), (1,), (1,), (0, 1))
+    plugin = DevicePlugin(GPUS, tuple(Device(f"gpu{at}", zones) for at, zones in enumerate(near)))
+    config = KubeletConfiguration(topologyManagerPolicy="restricted", cpuManagerPolicy="none")
+    node = Kubelet(msgspec.structs.replace(machine(), devices=(plugin,)), config)
+    wanted = pod("wanted")
+    wanted["spec"]["containers"] = [_asking("one", 2), _asking("two", 3)]
+    both, alone = (
+        pods.decode(msgspec.json.encode(one))
+        for one in (wanted, {**wanted, "spec": {"containers": [_asking("one", 2)]}})
+    )
+    assert not causes.is_drawn(node, [], both)
+    node.devices.chooser = lambda choice: mask_of(list(members(choice.among))[-choice.number :])
+    assert causes.is_drawn(node, [], both)
+    assert not causes.is_drawn(node, [], alone)
+
+
+def test_a_pod_on_its_way_lies_elsewhere_if_another_has_ended_since() -> None:
+    believed = kubelet()
+    coming = pods.decode(msgspec.json.encode(pod("coming", "3")))
+    assert believed.admit(pods.decode(msgspec.json.encode(pod("ended", "3")))).admitted
+    truth = believed.fork()
+    assert believed.admit(coming).admitted
+    assert not causes.lie_elsewhere(truth, believed, [coming])
+    truth.remove("uid-ended")
+    assert causes.lie_elsewhere(truth, believed, [coming])
