@@ -282,6 +282,10 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
     looked = _looked(world, node)
     if all(ended_unseen(world.names.get(name, name), history, looked, began) for name in gone):
         return "an old report has pods that ended before the service started"
+    state = world.replica.service.ledger.node_states.of(node)
+    held = {} if state is None or state.report is None else state.report.held
+    if all(("", uid) in held and ended_unseen(world.names.get(uid, uid), history, 0.0, began) for uid in gone):
+        return "the managers of its kubelet still have a pod that ended before the service started"
     return ""
 
 
