@@ -40,8 +40,8 @@ _REASON_BITS: Final = 4
 # Twice a raw score is below 2 to this, and a rank below 2 to half of what is left.
 _RANK: Final = 24
 _FEW: Final = 64
-# Best nodes of which it is looked whether they may refuse the pod by chance; what comes after them is as good as those.
-_MOST_DRAWS: Final = 64
+# Best nodes of which it is looked whether they may refuse the pod by chance.
+_MOST_DRAWS: Final = 8
 _LAST: Final = 1 << 60
 
 _ALL: Final = slice(None)
@@ -207,14 +207,10 @@ class Answers:
         assert record.requests is not None
         rows = self.engine.rows(names)
         asked = Question(record, record.requests, names, rows, is_simulation=True)
-        fits = np.flatnonzero((self.verdicts(asked).outcomes == _FITS) & (rows >= 0))
-        rows = rows[fits]
+        rows = rows[(self.verdicts(asked).outcomes == _FITS) & (rows >= 0)]
         levels = np.full(len(rows), _LAST, np.int64)
         found = self.engine.rated(record.requests, rows, strategies.Rater(self._strategy))
         levels[found.at] = (found.ranks << _RANK) - 2 * found.raw - (found.in_cache > 0)
-        for at in np.argsort(levels)[:_MOST_DRAWS].tolist() if record.requests.shared_devices else ():
-            if levels[at] < _LAST and self.may_be_refused(record, names[fits[at]]):
-                levels[at] += _LAST >> 1
         return rows, levels
 
     def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
@@ -278,8 +274,11 @@ class Answers:
             grades = [self._affinities.of(asked.record, asked.names[at]).grade for at in rated.at.tolist()]
             rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
         if asked.requests.shared_devices:
-            late = [at for at in rated.best(_MOST_DRAWS).tolist() if self.may_be_refused(asked.record, asked.names[at])]
-            rated = rated._replace(ranks=ranks.behind(rated.ranks, np.isin(rated.at, late)))
+            best = rated.best(_MOST_DRAWS).tolist()
+            sure = [at for at in best if not self.may_be_refused(asked.record, asked.names[at])]
+            # Of those that were not looked at nothing is known; they stay behind the ones that were, or beside them.
+            if 0 < len(sure) < len(best):
+                rated = rated._replace(ranks=ranks.first(rated.ranks, np.isin(rated.at, sure)))
         return rated
 
     def _judge(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> None:

@@ -47,7 +47,8 @@ class Affinities:
         found = self._draws.get(key)
         if found is None:
             shared, rules = record.requests.shared_devices, self._ledger.device_affinity.rules
-            found = may_refuse(self._states(record, key), record.view, shared, rules)
+            state = next(self._states(record, key), None)
+            found = state is not None and may_refuse(state, record.view(state), shared, rules)
             self._draws.keep(key, found)
         return found
 

@@ -55,6 +55,8 @@ class Booking(msgspec.Struct, gc=False):
     """It was there before us, so nobody saw what happened around it."""
     reported: bool = False
     placed: bool = False
+    turn: int = 0
+    """Counts the placements of the node up to its own."""
     releases_before: int = -1
     """How often the node had given something back when it was placed."""
     regroups: bool = False

@@ -285,7 +285,8 @@ class Ledger:
         self._assign(record, record.node, State.BOUND, is_news=is_news)
 
     def _update(self, record: PodRecord) -> None:
-        node_state = self.node_states.made(record.node)
+        node_state = self.node_states.of(record.node)
+        assert node_state is not None, f"{record.uid} is assigned to a node that has no state"
         if record.needs is not None and node_state.update(record, self._clock()):
             self.node_states.note_past(record.node, node_state)
             self.node_states.publish(record.node, node_state)
@@ -694,8 +695,8 @@ class Ledger:
         for name, _, after in self._pods.move(uid, state):
             if after is None:
                 self._drop_booking(uid, name, ended=ended)
-            else:
-                self.node_states.made(name).lower(uid, after)
+            elif (node_state := self.node_states.of(name)) is not None:
+                node_state.lower(uid, after)
 
     def _note_nominated(self, uid: str, state: PodState) -> None:
         """Who is nominated where changes."""

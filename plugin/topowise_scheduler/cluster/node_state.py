@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from copy import copy
-from itertools import dropwhile, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from topowise import fingerprint, pods
@@ -33,7 +33,7 @@ from topowise_scheduler.cluster.possible_placements import (
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.same_zones import same_zones
 from topowise_scheduler.device_affinity import Devices
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Admission, Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.same_node import is_same_node
 from topowise_scheduler.report import PageSizes, Placements, PodName, Report, kubelet_of, of_node
@@ -56,6 +56,7 @@ class NodeState:
         self._past = EndedPods()
         self._reported_at = 0.0
         self._removals = 0
+        self._placements = 0
         self._revision = 0
         # Pods by uid that the numbers of a counts report are known to be of; where they lie may be known.
         self._included: dict[str, tuple[PodName, pods.Needs]] = {}
@@ -251,7 +252,7 @@ class NodeState:
             self._doubt_those_after(booking, ended_at)
         # One that was only expected has never come: their kubelet will place those after it as if it had not been.
         left_at = ended_at if booking.state is BookingState.ASSIGNED else None
-        beside = self._expected_after(booking) if left_at is None else []
+        beside = self._predicted_after([booking]) if left_at is None else []
         del self.bookings[uid]
         if left_at is not None:
             # Without a report too: the next one may be of before.
@@ -263,7 +264,7 @@ class NodeState:
             self._is_overruled = True
         if self.kubelet is None or self.report is None:
             return
-        is_undone = left_at is not None or self._is_undone((booking, *(self.bookings[one] for one in beside)))
+        is_undone = left_at is not None or self._is_undone((booking, *beside))
         is_counted = self.report.precision == "counts"
         if not is_undone or (is_counted and self._mark_counted(self.report, believes=ended_at is not None)):
             self._rebuild(self.report)
@@ -271,18 +272,24 @@ class NodeState:
         # A pod that a counts report includes stays in its numbers until the next one, if nobody knows where it lies.
         self.kubelet.remove(uid)
         for one in beside:
-            self.kubelet.remove(one)
-            self.bookings[one].placed = False
+            self.kubelet.remove(one.uid)
+            one.placed = False
         self._removals += 1
         self._place_the_rest()
 
-    def _expected_after(self, booking: Booking) -> list[str]:
-        """The pods, by uid, that are only expected and were placed beside one that holds something."""
-        if self.kubelet is None or not booking.placed or not holds_own(self.kubelet, self._view(booking)):
+    def _predicted_after(self, expected: Collection[Booking]) -> list[Booking]:
+        """The pods that were placed beside one of these, which holds something, and of which no report tells."""
+        node = self.kubelet
+        if node is None:
             return []
-        later = dropwhile(lambda one: one is not booking, self.bookings.values())
+        turns = [one.turn for one in expected if one.placed and holds_own(node, self._view(one))]
+        if not turns:
+            return []
+        first, gone = min(turns), {id(one) for one in expected}
         return [
-            one.uid for one in later if one is not booking and one.placed and one.state is not BookingState.ASSIGNED
+            one
+            for one in self.bookings.values()
+            if one.placed and not one.reported and not one.whole and one.turn > first and id(one) not in gone
         ]
 
     def finish(self, uid: str, name: PodName) -> bool:
@@ -338,13 +345,18 @@ class NodeState:
             return None
         told = [one for uid in uids if (one := self.bookings.get(uid)) is not None]
         expected = [one for one in told if one.state is not BookingState.ASSIGNED]
-        kubelet = self.kubelet.fork() if self._is_undone(expected) else self._anew_without(self.report, expected)
+        beside = [one for one in self._predicted_after(expected) if one.uid not in uids]
+        is_undone = self._is_undone((*expected, *beside))
+        kubelet = self.kubelet.fork() if is_undone else self._anew_without(self.report, expected)
         for uid in uids:
             kubelet.remove(uid)
+        for one in beside if is_undone else ():
+            kubelet.remove(one.uid)
         for booking in sorted(self.bookings.values(), key=lambda one: -one.state):
             # Room that only pods to be left out have taken is the room of those that stay.
-            if not booking.placed and not booking.reported and not booking.whole and booking.uid not in uids:
-                kubelet.expect(self._view(booking))
+            is_predicted = not booking.reported and not booking.whole
+            if is_predicted and booking.uid not in kubelet.active and booking.uid not in uids:
+                _admit(kubelet, booking)
         return kubelet
 
     def _anew_without(self, report: Report, expected: Collection[Booking]) -> Kubelet:
@@ -609,12 +621,13 @@ class NodeState:
             self._rebuild(self.report)
             return
         self._place(booking)
-        self._place_the_rest()
+        self._place_the_rest(beside=booking)
 
-    def _place_the_rest(self) -> None:
-        """What found no room may find some now: a pod is often seen before the end of the one it follows."""
+    def _place_the_rest(self, beside: Booking | None = None) -> None:
+        """What found no room may find some now: a pod is often seen before the end of the one it follows. `beside` was
+        tried just now, which may have left its traces."""
         for other in sorted(self.bookings.values(), key=lambda one: -one.state):
-            if not other.placed and not other.reported and not other.whole:
+            if not other.placed and not other.reported and not other.whole and other is not beside:
                 self._place(other)
 
     def _place(self, booking: Booking) -> None:
@@ -632,13 +645,15 @@ class NodeState:
             # What it has as a whole was allocated at once, and is not free in the report.
             placements, booking.placed = parts, True
         else:
-            admission = self.kubelet.expect(view)
+            admission = _admit(self.kubelet, booking)
             placements, booking.placed = admission.placements, admission.admitted
         if parts and not booking.placed:
             # Taken it is all the same.
             self.kubelet.hold(booking.uid, view.requests, parts)
             placements, booking.placed = parts, True
         booking.releases_before = self._removals
+        self._placements += 1
+        booking.turn = self._placements
         booking.regroups = any(one and one != now for one, now in zip(groups, self._groups_in_use(), strict=True))
         if booking.placed:
             booking.highest = max(booking.highest or 0, position_of(self.kubelet, placements))
@@ -666,3 +681,9 @@ class NodeState:
             return False
         gives_back = any(container.kind == "init" for container in booking.needs.containers)
         return gives_back and self.kubelet.start(booking.uid)
+
+
+def _admit(node: Kubelet, booking: Booking) -> Admission:
+    """As its kubelet will, which keeps traces of a pod that it refuses, and knows nothing of one only expected."""
+    view = booking.record.view(node)
+    return node.admit_view(view) if booking.state is BookingState.ASSIGNED else node.expect(view)

@@ -65,10 +65,16 @@ class Seen(NamedTuple):
 
 
 class Choices:
-    """Iterates over the ways, None for one in which the kubelet refuses the pod; `is_complete` once that is over."""
+    """Iterates over the ways, None for one in which the kubelet refuses the pod; `is_complete` once that is over.
 
-    def __init__(self, node: Kubelet, pod: PodView, resources: frozenset[str], seen: Seen) -> None:
+    `most_runs` are the admissions that may be tried for that.
+    """
+
+    def __init__(
+        self, node: Kubelet, pod: PodView, resources: frozenset[str], seen: Seen, *, most_runs: int = _MOST_RUNS
+    ) -> None:
         self.is_complete = True
+        self._most_runs = most_runs
         self._node = node
         self._pod = pod
         self._resources = resources
@@ -83,7 +89,7 @@ class Choices:
     def __iter__(self) -> Iterator[Way | None]:
         path: list[int] = []
         ways = 0
-        for _ in range(_MOST_RUNS):
+        for _ in range(self._most_runs):
             run = _Run(self, path)
             for way in run.ways(self._node, self._pod):
                 ways += 1

@@ -217,9 +217,9 @@ class Kubelet:
         return Admission(uid=seen.uid, qos=seen.qos, admitted=True, placements=self.placements(seen.uid))
 
     def expect(self, seen: PodView) -> Admission:
-        """The same for a pod that is only expected: one that is refused has never been here. (A kubelet takes back what
-        it has given a pod that it refuses in the end, but its memory groups stay as the pod has made them, and so do
-        CPUs that it had from others.)"""
+        """The same for a pod that is only expected, and not active: one that is refused has never been here. (A kubelet
+        takes back what it has given a pod that it refuses in the end, but its memory groups stay as the pod has made
+        them, and so do CPUs that it had from others.)"""
         before = self.fork() if self._may_keep_traces else self
         admission = self.admit_view(seen)
         if not admission.admitted:

@@ -5,6 +5,9 @@ far ones: by what was measured where a node tells it (kubelet/nearness.py), by t
 runs with for its whole life; which hole it leaves behind, how evenly load is spread and all else that strategies look
 at only decides among nodes on which it would run equally well.
 
+One thing comes before even that: where one of the best nodes may refuse the pod by its own choice of devices, those
+that surely take it are first (device_affinity/draws.py).
+
 Containers are looked at one by one, and the widest counts; where the kubelet chooses NUMA nodes for the pod as a whole
 (scope pod) it is the pod. A plain init container is gone before the pod does its work, so it does not count.
 """
@@ -57,11 +60,11 @@ def refined(ranks: Ranks, grades: NDArray[np.int64]) -> Ranks:
     return found
 
 
-def behind(ranks: Ranks, is_late: NDArray[np.bool_]) -> Ranks:
-    """(nodes,) the same ranks, but those that are late come after all others."""
-    if not is_late.any():
+def first(ranks: Ranks, is_first: NDArray[np.bool_]) -> Ranks:
+    """(nodes,) the same ranks, but all others come after those that are first."""
+    if not ranks.size:
         return ranks
-    found: Ranks = ranks + is_late * (int(ranks.max()) + 1)
+    found: Ranks = ranks + ~is_first * (int(ranks.max()) + 1)
     return found
 
 

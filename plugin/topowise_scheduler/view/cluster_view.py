@@ -176,7 +176,7 @@ class ClusterView:
             unconfirmed=self._ledger.unconfirmed.why(name),
             report=self._report(name),
             with_hints=with_hints,
-            by_chance=self._answers.may_be_refused(asked.record, name),
+            by_chance=verdicts.outcomes[at] == Outcome.FITS and self._answers.may_be_refused(asked.record, name),
         ).with_affinity(self._answers.affinity(asked, name))
 
 

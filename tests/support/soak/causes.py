@@ -111,7 +111,7 @@ def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
     on_their_way = [one.pod for one in world.scheduler.pods_on(name) if one.uid in coming]
     if is_drawn(node.kubelet.model, on_their_way, info.pod):
         return _DRAWN
-    if lie_elsewhere(node.kubelet.model, state.kubelet, on_their_way):
+    if _has_just_ended(world, name) and lie_elsewhere(node.kubelet.model, state.kubelet, on_their_way):
         return "a pod on its way there may have come before another's end"
     if _is_spread_since(world, info, name, on_their_way):
         return _SPREAD
@@ -243,7 +243,7 @@ def lie_elsewhere(truth: Kubelet, believed: Kubelet, coming: Sequence[pods.Pod])
     trial = truth.fork()
     for one in coming:
         trial.admit(one)
-    uids = [one.metadata.uid for one in coming if one.metadata.uid in believed.active]
+    uids = [one.metadata.uid for one in coming if one.metadata.uid in believed.active.keys() & trial.active.keys()]
     return any(_places(trial.placements(uid)) != _places(believed.placements(uid)) for uid in uids)
 
 

@@ -263,9 +263,12 @@ BY_CHANCE = "may refuse the pod by chance"
 
 def chancy(policy: str = "single-numa-node", scope: str = "container") -> nrt.NodeResourceTopology:
     """Three GPUs near NUMA node 0, two near node 1 and one near both, as the lab's machine dual has."""
+    return node("chancy", chancy_machine(), configuration(2, policy, topologyManagerScope=scope))
+
+
+def chancy_machine() -> Machine:
     plugin = DevicePlugin(GPU, tuple(Device(f"gpu{at}", near) for at, near in enumerate(NEAR)))
-    built = msgspec.structs.replace(machine([8, 8]), devices=(plugin,))
-    return node("chancy", built, configuration(2, policy, topologyManagerScope=scope))
+    return msgspec.structs.replace(machine([8, 8]), devices=(plugin,))
 
 
 NEAR = ((0,), (0,), (0,), (1,), (1,), (0, 1))
@@ -341,12 +344,18 @@ def test_whether_chance_decides_is_asked_anew_when_the_node_has_changed() -> Non
     assert not service.answers.may_be_refused(record, "chancy")
 
 
-def test_the_nominator_prefers_what_is_sure_too() -> None:
-    service = reported(chancy(), node("sure", machine([16, 16], [8, 8]), configuration(2, "single-numa-node")))
-    record = service.put(gpus(2, 3))
-    rows, levels = service.answers.levels(record, ["chancy", "sure"])
-    assert rows.tolist() == service.answers.engine.rows(["chancy", "sure"]).tolist()
-    assert levels[1] < levels[0]
+@EVERY
+def test_in_a_fleet_of_such_nodes_the_strategy_decides_as_ever(strategy: str) -> None:
+    """Only the best few are looked at; were those put behind the rest, the worst would come first."""
+    one = chancy()
+    names = [f"n{number:02}" for number in range(20)]
+    fleet = [msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, name=name)) for name in names]
+    used = node("used", chancy_machine(), configuration(2, "single-numa-node"), [{"cpu": "2", "memory": "1Gi"}])
+    service = reported(*fleet, used)
+    found = scores(service, gpus(2, 3), *names, "used", strategy=strategy)
+    alone = scores(reported(fleet[0], used), gpus(2), "n00", "used", strategy=strategy)
+    assert len({*found[:-1]}) == 1
+    assert (found[-1] > found[0], found[-1] < found[0]) == (alone[1] > alone[0], alone[1] < alone[0])
 
 
 SQUARE = [[10, 12, 32, 32], [12, 10, 32, 32], [32, 32, 10, 12], [32, 32, 12, 10]]

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sandbox.exported import exported
-from scheduling import Service, configuration, machine, pod
+from scheduling import Service, configuration, exact, kubelet, machine, pod
 from topowise import pods
 from topowise_scheduler.kubelet import Kubelet
 
@@ -117,4 +117,60 @@ def test_a_nominated_pod_that_would_be_refused_leaves_nothing() -> None:
         service.put({**asked, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
         assert lie(present(service)) == lie(before)
         assert lie(next(service.ledger.node_states.states("n1", ()))) == lie(before)
+    assert traces > 5
+
+
+def nominated(name: str, cpu: str, priority: int) -> dict[str, Any]:
+    return pod(name, cpu, priority=priority, nominatedNodeName="n1")
+
+
+def test_those_that_were_placed_after_a_lesser_pod_are_placed_without_it() -> None:
+    """Zone 0 has three CPUs and zone 1 four. The lesser pod is in zone 0, so the greater one is in zone 1."""
+    service = Service()
+    service.report(exact(kubelet()))
+    service.put(nominated("lesser", "3", 0))
+    service.put(nominated("greater", "3", 100))
+    assert service.free("n1") == [0, 1]
+    assert service.fits(pod("between", "4", priority=50), "n1") == ["n1"]
+    service.ledger.drop_pod("uid-lesser")
+    assert service.free("n1") == [0, 4]
+
+
+def test_who_comes_after_whom_goes_by_the_last_placement() -> None:
+    """A report has all of them placed anew, the surest first."""
+    service = Service()
+    service.report(exact(kubelet()))
+    service.put(nominated("nominated", "3", 0))
+    reserved = service.put(pod("reserved", "3"))
+    assert reserved.needs is not None
+    service.ledger.reserve(reserved, reserved.needs, "n1")
+    service.report(exact(kubelet(), version="2"))
+    service.ledger.unreserve("uid-reserved")
+    service.ledger.drop_pod("uid-reserved")
+    assert service.free("n1") == [0, 4]
+
+
+def test_a_pod_whose_bind_failed_has_never_been_there_for_those_bound_after_it() -> None:
+    service = Service()
+    service.report(exact(kubelet()))
+    for name in ("failed", "bound"):
+        record = service.put(pod(name, "3"))
+        assert record.needs is not None
+        assert service.ledger.assume(record, record.needs, "n1") == ""
+    assert service.free("n1") == [0, 1]
+    service.ledger.forget("uid-failed")
+    service.ledger.drop_pod("uid-failed")
+    assert service.free("n1") == [0, 4]
+
+
+def test_a_bound_pod_that_its_kubelet_will_refuse_leaves_the_traces_that_it_leaves_there() -> None:
+    """Somebody else has bound it; until the next report the groups are as the kubelet has them by then."""
+    traces = 0
+    for _, service, asked in used_nodes(fits=False):
+        refused = present(service).fork()
+        before = lie(refused.fork())
+        refused.admit(pods.decode(msgspec.json.encode(asked)))
+        service.put({**asked, "spec": {**asked["spec"], "nodeName": "n1"}})
+        traces += lie(refused) != before
+        assert lie(present(service)) == lie(refused)
     assert traces > 5

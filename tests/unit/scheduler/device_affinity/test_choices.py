@@ -6,6 +6,7 @@ import pytest
 
 from topowise import pods
 from topowise.kubeletconfig import KubeletConfiguration
+from topowise_scheduler.device_affinity import may_refuse
 from topowise_scheduler.device_affinity.choices import Choices, Seen
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 
@@ -32,3 +33,18 @@ def test_of_devices_near_two_numa_nodes_one_container_may_take_what_the_next_one
     assert choices.is_complete
     assert any(way is not None for way in ways)
     assert (None in ways) is may_be_refused
+
+
+@pytest.mark.parametrize("loose", [True, False])
+def test_the_only_numa_node_is_no_affinity_under_which_devices_without_one_are_taken_too(loose: bool) -> None:
+    near: list[tuple[int, ...] | None] = [None, (0,), (0,)] if loose else [(0,), (0,), (0,)]
+    plugin = DevicePlugin(GPU, tuple(Device(f"gpu-{at}", one) for at, one in enumerate(near)))
+    numa = NumaNode(0, 1 << 30, (Core(0, (0,)), Core(0, (1,))), {}, (10,))
+    node = Kubelet(
+        Machine(numa=(numa,), devices=(plugin,)), KubeletConfiguration(topologyManagerPolicy="single-numa-node")
+    )
+    containers = [pods.Container(f"c{at}", pods.Resources(limits={GPU: count})) for at, count in enumerate((1, 2))]
+    pod = pods.Pod(pods.Metadata("p", "d", "u"), pods.Spec(containers=tuple(containers)))
+    view = node.view("u", pods.needs(pod))
+    assert node.fork().admit_view(view).admitted
+    assert may_refuse(node, view, frozenset((GPU,)), {}) is loose
