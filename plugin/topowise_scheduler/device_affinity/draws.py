@@ -3,7 +3,7 @@
 Of devices that will all do the kubelet takes any, in the order of a hash table. Where some of them are near more NUMA
 nodes than others, or lie on several that are taken together, one container of a pod may so be given what the next one
 would need. Under the policies that refuse, with hints for each container, that is a TopologyAffinityError which nothing
-foretells. The node still fits, for on a machine where no other does the pod would wait for ever; it only comes last.
+foretells. The node still fits, for where no other does the pod would wait for ever; sure ones only come first.
 
 Invariant: True is said only of a choice with which the model refuses the pod. What it costs is bounded by a few
 admissions, so with very many choices one may be overlooked.
