@@ -588,11 +588,16 @@ class NodeState:
         return frozenset(settled)
 
     def _comes_in_its_turn(self, booking: Booking) -> bool:
-        """Whether placing it before the less sure ones would give what there is: it was, and nothing has left since."""
+        """Whether placing it before the less sure ones would give what there is: it was, and nothing has left since.
+
+        Those that are assigned are not placed anew for it. To do so after an end would even have them come after it, by
+        which memory over several NUMA nodes is spread otherwise than by their kubelet.
+        """
         is_after = False
         last = booking.state
         for other in self.bookings.values():
-            if not (other.reported or (other.placed and other.releases_before == self._removals)):
+            stays = other is not booking and other.state is BookingState.ASSIGNED
+            if not (other.reported or (other.placed and (stays or other.releases_before == self._removals))):
                 return False
             if other is booking:
                 is_after = True

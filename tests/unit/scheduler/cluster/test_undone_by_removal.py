@@ -174,3 +174,26 @@ def test_a_bound_pod_that_its_kubelet_will_refuse_leaves_the_traces_that_it_leav
         traces += lie(refused) != before
         assert lie(present(service)) == lie(refused)
     assert traces > 5
+
+
+def test_bound_pods_stay_where_they_came_before_an_end() -> None:
+    """Memory over several NUMA nodes is given back to others than it was taken from, so who came first matters."""
+    built, config = machine(2), configuration(topologyManagerPolicy="best-effort")
+    truth = Kubelet(built, config)
+    documents = [pod("ends", "1", "20Gi"), pod("before", "1", "3Gi"), pod("after", "1", "1Gi")]
+    ends, before, after = (pods.decode(msgspec.json.encode(one)) for one in documents)
+    assert truth.admit(ends).admitted
+    service = Service()
+    made = exported(built, config, truth, lambda uid: ("default", uid.removeprefix("uid-")))
+    service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
+    service.put(pod("ends", "1", "20Gi", node="n1"), is_news=False)
+    for one, document in ((before, documents[1]), (after, documents[2])):
+        record = service.put(document)
+        assert record.needs is not None
+        service.ledger.reserve(record, record.needs, "n1")
+        assert service.ledger.assume(record, record.needs, "n1") == ""
+        assert truth.admit(one).admitted
+        if one is before:
+            service.ledger.drop_pod("uid-ends")
+            truth.remove("uid-ends")
+    assert lie(present(service)) == lie(truth)
