@@ -40,6 +40,7 @@ _SPREAD = "memory over several NUMA nodes is spread otherwise than predicted, an
 _UNHEARD = "a pod has ended, and the watch has not come"
 _UNLISTED = "a pod was deleted while the watch was down, and may be one that the list did not have yet"
 _PREFERRED = "a device plugin has chosen devices that it prefers, and others were left for the next container"
+_OLD_REPORT = "an old report has pods that ended before the service started"
 _DRAWN = "it hangs on which of several devices its kubelet happens to take"
 _GIVEN_AGAIN = "its kubelet has restarted and given memory to init containers again, and no report has come since"
 # Also where a watch has to be begun again.
@@ -70,7 +71,7 @@ def of_refusal(world: World, seen: Scene) -> str:
         return "a pod has given something back since, with which it would have been taken"
     if _is_given_again(world, seen):
         return _GIVEN_AGAIN
-    return ""
+    return _OLD_REPORT if _has_unseen_ends(world, seen) else ""
 
 
 def of_waiting(world: World, info: PodInfo, name: str, refused: Refused) -> str:
@@ -200,6 +201,22 @@ def _has_too_much_room(world: World, seen: Scene) -> bool:
     return any(takes_beside(state, [one for one in there if one != pod], pod) for state in before)
 
 
+def _has_unseen_ends(world: World, seen: Scene) -> bool:
+    """Whether the service, had it known of the ends before it started, would have seen that the pod would be refused:
+    an init container that finds room elsewhere ties those after it to that NUMA node."""
+    name, pod = seen.refusal.node, seen.refusal.pod
+    state, history = world.replica.service.ledger.node_states.of(name), world.fleet.nodes[name].lifecycle.history
+    if state is None or state.kubelet is None:
+        return False
+    looked, known = _looked(world, name), state.kubelet.fork()
+    ended = [
+        one for one in known.active if ended_unseen(world.names.get(one, one), history, looked, world.replica.began)
+    ]
+    for one in (*ended, pod.metadata.uid):
+        known.remove(one)
+    return bool(ended) and not known.admit(pod).admitted
+
+
 def takes_beside(before: Kubelet, there: Iterable[pods.Pod], pod: pods.Pod) -> bool:
     """Whether a node in an earlier state takes those that have come since, and after them this pod."""
     trial = before.fork()
@@ -281,7 +298,7 @@ def _not_told(world: World, node: str, gone: set[str]) -> str:
     history, began = world.fleet.nodes[node].lifecycle.history, world.replica.began
     looked = _looked(world, node)
     if all(ended_unseen(world.names.get(name, name), history, looked, began) for name in gone):
-        return "an old report has pods that ended before the service started"
+        return _OLD_REPORT
     state = world.replica.service.ledger.node_states.of(node)
     held = {} if state is None or state.report is None else state.report.held
     if all(("", uid) in held and ended_unseen(world.names.get(uid, uid), history, 0.0, began) for uid in gone):
