@@ -21,7 +21,7 @@ demo: venv ## A five-node cluster on loopback: exporters, scheduler, verdicts. K
 demo-stop: venv ## Ends what make demo KEEP=1 has left running.
 	@$(BIN)/python -m demo --stop
 
-test: venv ## Unit, contract and integration tests (under 4 minutes on 2 cores).
+test: venv ## Unit, contract and integration tests (4 to 5 minutes on 2 cores).
 	@$(BIN)/python -m pytest -n 4 $(ARGS)
 
 check: venv ## Formatting, lint, types, import directions, generated code.

@@ -276,7 +276,7 @@ class Answers:
         if asked.requests.shared_devices:
             best = rated.best(_MOST_DRAWS).tolist()
             sure = [at for at in best if not self.may_be_refused(asked.record, asked.names[at])]
-            # Of those that were not looked at nothing is known; they stay behind the ones that were, or beside them.
+            # Behind the sure ones all others keep their order, those that were not looked at too.
             if 0 < len(sure) < len(best):
                 rated = rated._replace(ranks=ranks.first(rated.ranks, np.isin(rated.at, sure)))
         return rated
