@@ -487,6 +487,8 @@ class NodeState:
         as it was is taken over, and with `news` nothing else is looked at."""
         self._revision += 1
         before = self.kubelet
+        later_ends = self._ends_after_admissions(report)
+        afresh = afresh or bool(later_ends)
         same = None if afresh or before is None or not is_same_node(before, report.empty) else before
         news = None if same is None else news
         told = self.bookings.values() if news is None else news.bookings
@@ -508,6 +510,10 @@ class NodeState:
                 gone.difference_update(names)
             else:
                 gone.update(names)
+        for ended in later_ends:
+            listed_as = (ended.name, ("", ended.record.uid))
+            known.update(dict.fromkeys(listed_as, (ended.record.uid, ended.record.view(report.empty).requests)))
+            gone.difference_update(listed_as)
         bare = frozenset() if same is None or not is_exact else self._bare(same, report, told)
         self.kubelet = kubelet_of(
             report,
@@ -527,6 +533,7 @@ class NodeState:
             settled = (
                 self._keep_unlisted(before, self.kubelet, told) if is_exact else self._settle(before, self.kubelet)
             )
+        settled |= self._place_before_ends(later_ends, self.kubelet, settled)
         for booking in sorted(told, key=lambda one: -one.state):
             if booking.uid in settled:
                 continue
@@ -539,6 +546,46 @@ class NodeState:
         if bare and not self.kubelet.is_within:
             # Somebody will be refused, and it matters who came last.
             self._rebuild(report, afresh=True)
+
+    def _ends_after_admissions(self, report: Report) -> list[Ended]:
+        """Returns the ended pods that an exact report still lists and that ended after an unlisted pod was admitted.
+
+        Such a report is older than the admission: the kubelet decided the unlisted pod while the ended pod was there.
+        """
+        if report.precision != "exact" or not self._past.ended:
+            return []
+        admissions = [at for one in self._admitted_unreported() if (at := one.acknowledged) is not None]
+        if not admissions:
+            return []
+        first = min(admissions)
+        return sorted(
+            (
+                ended
+                for name, ended in self._past.ended.items()
+                if first < ended.at and ended.may_be(report.held.get(name, {}))
+            ),
+            key=lambda ended: ended.at,
+        )
+
+    def _admitted_unreported(self) -> list[Booking]:
+        return [one for one in self._assigned() if not (one.acknowledged is None or one.reported or one.whole)]
+
+    def _place_before_ends(self, later_ends: Iterable[Ended], node: Kubelet, settled: frozenset[str]) -> frozenset[str]:
+        """Places each pod that was admitted before an end while the ended pod is still there; returns their uids."""
+        placed: set[str] = set()
+        for ended in later_ends:
+            is_listed = ended.record.uid in node.active
+            for booking in self._admitted_unreported():
+                if booking.uid in settled or booking.uid in placed or (booking.acknowledged or 0.0) >= ended.at:
+                    continue
+                if is_listed:
+                    self._place(booking)
+                    placed.add(booking.uid)
+                elif holds_own(node, ended.record.view(node)):
+                    # The report is even older than the ended pod: where that pod lay is not known any more.
+                    booking.followed_uncertain = True
+            node.remove(ended.record.uid)
+        return frozenset(placed)
 
     def _bare(self, node: Kubelet, report: Report, among: Iterable[Booking]) -> frozenset[str]:
         """The pods that were placed, of which no report will ever tell: they hold nothing. Nothing but the sums of

@@ -1,0 +1,105 @@
+"""Reports from before a pod's admission that arrive after the end of another pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import Service, configuration, exact, kubelet, machine, pod
+from topowise import pods
+from topowise_scheduler.kubelet import Kubelet
+
+LONG_AFTER_S = 10.0
+STARTED = "2026-11-23T12:00:00Z"
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+def admit(node: Kubelet, document: dict[str, Any]) -> None:
+    assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
+
+
+def bound(name: str, cpu: str, memory: str = "1Gi") -> dict[str, Any]:
+    """A pod that its kubelet has admitted."""
+    return pod(name, cpu, memory, node="n1", phase="Running", startTime=STARTED)
+
+
+def test_a_pod_stays_beside_the_pod_that_was_there_when_its_kubelet_admitted_it(service: Service) -> None:
+    before = kubelet()
+    admit(before, bound("ended", "3"))
+    service.put(bound("ended", "3"))
+    service.report(exact(before, version="1"))
+    service.put(bound("late", "3"))
+    assert service.free("n1") == [0, 1]
+    service.clock.now += LONG_AFTER_S
+    service.ledger.drop_pod("uid-ended")
+    assert service.free("n1") == [3, 1]
+    for version in ("2", "3"):
+        service.clock.now += 0.1
+        service.report(exact(before, version=version))
+        assert service.free("n1") == [3, 1]
+    # The second NUMA node has 4 CPUs, of which the pod "late" has 3.
+    assert service.fits(pod("next", "4"), "n1") == []
+
+
+def test_memory_groups_stay_as_they_were_when_the_kubelet_admitted_the_pod(service: Service) -> None:
+    config = configuration(topologyManagerPolicy="best-effort")
+    hardware = machine(4)
+
+    def report(node: Kubelet, version: str) -> None:
+        made = exported(hardware, config, node, lambda uid: ("default", uid.removeprefix("uid-")))
+        metadata = msgspec.structs.replace(made.metadata, name="n1", resourceVersion=version)
+        service.report(msgspec.structs.replace(made, metadata=metadata))
+
+    before = Kubelet(hardware, config)
+    ended, late = bound("ended", "1", "14Gi"), bound("late", "1", "20Gi")
+    admit(before, ended)
+    service.put(ended)
+    report(before, "1")
+    service.put(late)
+    truth = before.fork()
+    admit(truth, late)
+    truth.remove("uid-ended")
+    service.clock.now += LONG_AFTER_S
+    service.ledger.drop_pod("uid-ended")
+    for version in ("2", "3"):
+        service.clock.now += 0.1
+        report(before, version)
+    assert memory_of(state(service)) == memory_of(truth)
+    # The memory of the pod lies on the second and the third NUMA node, as the first was taken.
+    assert memory_of(truth)[1] == [0b0001, 0b0110, 0b0110, 0b1000]
+
+
+def test_a_pod_is_uncertain_if_the_report_is_older_than_the_pod_that_ended(service: Service) -> None:
+    empty = kubelet()
+    service.report(exact(empty, version="1"))
+    service.put(bound("ended", "3"))
+    service.clock.now += LONG_AFTER_S
+    service.put(bound("late", "3"))
+    assert service.free("n1") == [0, 1]
+    service.clock.now += LONG_AFTER_S
+    service.ledger.drop_pod("uid-ended")
+    service.clock.now += LONG_AFTER_S
+    service.report(exact(empty, version="2"))
+    # The model would place the pod "late" on either NUMA node: a pod must fit in both cases.
+    assert service.fits(pod("next", "4"), "n1") == []
+    assert service.fits(pod("small", "1"), "n1") == ["n1"]
+
+
+def state(service: Service) -> Kubelet:
+    """Returns what the service believes of the node."""
+    node_state = service.ledger.node_states.of("n1")
+    assert node_state is not None and node_state.kubelet is not None
+    return node_state.kubelet
+
+
+def memory_of(node: Kubelet) -> tuple[dict[str, list[int]], list[int]]:
+    """Returns free bytes by type and NUMA node, and the memory group of each NUMA node."""
+    assert node.memory is not None
+    return node.memory.tables.free, list(node.memory.tables.cells)
