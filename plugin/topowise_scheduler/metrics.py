@@ -13,6 +13,8 @@ from topowise import __version__
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import KUBELET_REFUSALS
+from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
+from topowise_scheduler.report import Report
 from topowise_scheduler.shortage import CAUSES, Holes, Shortage, Waits
 
 PREFIX = "topowise_scheduler"
@@ -43,6 +45,7 @@ class Counts(Collector):
         yield _gauge("reported_nodes", "Nodes of the cluster that an exporter has reported.", reported)
         yield _gauge("nodes_by_counts", "Nodes that are predicted by counts alone.", _by_counts(ledger))
         yield _kubelets(ledger)
+        yield _hazards(ledger)
         yield _gauge(
             "unconfirmed_nodes", "Nodes whose last report their kubelet does not confirm now.", len(ledger.unconfirmed)
         )
@@ -162,14 +165,30 @@ def _kubelets(ledger: Ledger) -> Metric:
         "Reported nodes by the kubelet they are judged as, and how sure it is that it decides so.",
         labels=["kubelet", "certainty"],
     )
-    found = Counter(
-        (report.kubelet.name, report.certainty)
-        for name in ledger.node_states.reported()
-        if (node_state := ledger.node_states.of(name)) is not None and (report := node_state.report) is not None
-    )
+    found = Counter((report.kubelet.name, report.certainty) for report in _reports(ledger))
     for labels, count in sorted(found.items()):
         family.add_metric(labels, count)
     return family
+
+
+def _hazards(ledger: Ledger) -> Metric:
+    """A kubelet with a hazard ends, or never answers again, once a scheduler that does not know it sends it a pod."""
+    family = GaugeMetricFamily(
+        _NAME + "kubelet_hazards",
+        "Reported nodes whose kubelet would panic on some pods, or never end to admit them, by why.",
+        labels=["hazard"],
+    )
+    found = Counter(hazard for report in _reports(ledger) for hazard in hazards(report.empty))
+    for hazard in HAZARDS:
+        family.add_metric([hazard], found[hazard])
+    return family
+
+
+def _reports(ledger: Ledger) -> Iterator[Report]:
+    for name in ledger.node_states.reported():
+        node_state = ledger.node_states.of(name)
+        if node_state is not None and node_state.report is not None:
+            yield node_state.report
 
 
 class _Shortages(Collector):

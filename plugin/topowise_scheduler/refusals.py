@@ -18,6 +18,7 @@ NEVER_ALLOCATABLE: Final = PREFIX + "node can never allocate the CPUs, memory or
 NOT_WHOLE_CORES: Final = PREFIX + "kubelet gives whole physical cores only"
 NO_SHARED_POOL: Final = PREFIX + "pod leaves no CPUs or memory for its shared containers"
 WOULD_HANG: Final = PREFIX + "kubelet would never end to admit the pod"
+WOULD_PANIC: Final = PREFIX + "kubelet would panic while it admits the pod"
 TOO_SLOW: Final = PREFIX + "kubelet would take too long to admit the pod"
 SIDECARS: Final = PREFIX + "kubelet does not take pods with sidecars"
 OUT_OF: Final = PREFIX + "node allocatable is used up"
@@ -37,6 +38,7 @@ _NOW: Final = {
     "SMTAlignmentError": NOT_WHOLE_CORES,
     "EmptyPodSharedPoolError": NO_SHARED_POOL,
     "KubeletWouldHang": WOULD_HANG,
+    "KubeletWouldPanic": WOULD_PANIC,
     "InitContainerRestartPolicyForbidden": SIDECARS,
 }
 _EVER: Final = {**_NOW, "TopologyAffinityError": NEVER, "UnexpectedAdmissionError": NEVER_ALLOCATABLE}

@@ -211,29 +211,11 @@ def _load(rng: Random, kubelet: Kubelet, count: int) -> None:
         if rng.random() < 0.06:
             _hold(rng, kubelet, uid)
             continue
-        kubelet.admit(_possible(rng, kubelet, uid))
+        kubelet.admit(pod(rng, uid))
         if rng.random() < 0.3:
             kubelet.start(uid)
         if rng.random() < 0.15:
             kubelet.remove(f"p{rng.randint(0, number)}")
-
-
-def _possible(rng: Random, kubelet: Kubelet, uid: str) -> pods.Pod:
-    """A pod none of whose init containers asks for hugepages the node lacks: no kubelet survives those."""
-    while True:
-        found = pod(rng, uid)
-        if not asks_the_impossible(kubelet, found):
-            return found
-
-
-def asks_the_impossible(kubelet: Kubelet, asked: pods.Pod) -> bool:
-    """Whether the kubelet would panic."""
-    known = kubelet.memory.policy.total if kubelet.memory is not None else None
-    return known is not None and any(
-        name.startswith("hugepages-") and name not in known
-        for container in (*(asked.spec.initContainers or ()), *(asked.spec.containers or ()))
-        for name in (container.resources.limits or {} if container.resources else {})
-    )
 
 
 def _hold(rng: Random, kubelet: Kubelet, uid: str) -> None:

@@ -11,7 +11,8 @@ cpu                 Z CPUs that can still be taken (ABSENT where a node has no C
                     a reserved CPU, Z cores that are wholly free
 groups              bits of the nodes that hold memory, bits of those in no group, whether there are groups, whether
                     the kubelet sees to it that they are kept, Z cells
-memory, type        Z free bytes (ABSENT in all where the node lacks the type), whether the node has the type
+memory, type        Z free bytes (ABSENT in all where the node lacks the type), whether the node has the type, -1 if a
+                    part of its NUMA nodes lacks the page size
 device, resource    Z free devices (ABSENT where no hint looks), free in all, healthy, held, requested by pods, whether
                     it is registered, whether it has topology, whether a device is near several NUMA nodes
 slack, resource     node allocatable less what pods request; "pods": how many more
@@ -41,7 +42,8 @@ from topowise_scheduler.kubelet.behaviour import Behaviour
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 from topowise_scheduler.kubelet.device_table import DeviceTable
-from topowise_scheduler.kubelet.memory_tables import MemoryTables
+from topowise_scheduler.kubelet.masks import KUBELET_BITS
+from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
 
 # A NUMA node without the resource: no sum makes up for it, and eight of them do not overflow.
 ABSENT: Final = -(1 << 58)
@@ -172,6 +174,9 @@ def hardware_of(kubelet: Kubelet) -> Hardware:
     """What stays while pods come and go."""
     zones = len(kubelet.node_ids)
     cause = "zones" if zones > MAX_ZONES else ""
+    if kubelet.topology_manager.unmeasured or kubelet.all_node_ids[-1] >= KUBELET_BITS:
+        # Whether a kubelet panics depends on the order in which it looks at hints.
+        cause = "numa-ids"
     empty: Counts = {}
     fixed: Counts = {DISTANCES: _distances(kubelet, zones)}
     if kubelet.topology_manager.nearness is not None:
@@ -183,7 +188,7 @@ def hardware_of(kubelet: Kubelet) -> Hardware:
         checked = kubelet.memory.policy.behaviour.memory_groups_are_checked
         empty[GROUPS] = [0, everything, 0, checked, *[1 << position for position in range(zones)]]
         for name, allocatable in kubelet.memory.tables.policy.allocatable.items():
-            empty["memory", name] = [*allocatable, 1]
+            empty["memory", name] = [*allocatable, _known(kubelet.memory.policy, name)]
             if min(allocatable) < 0:
                 cause = "negative-memory"
     for resource, table in kubelet.devices.tables.items():
@@ -280,7 +285,12 @@ def _read_memory(tables: MemoryTables, now: Counts) -> None:
     checked = tables.policy.behaviour.memory_groups_are_checked
     now[GROUPS] = [used, alone, alone != (1 << zones) - 1, checked, *tables.cells]
     for name, free in tables.free.items():
-        now["memory", name] = [*free, 1]
+        now["memory", name] = [*free, _known(tables.policy, name)]
+
+
+def _known(policy: MemoryPolicy, name: str) -> int:
+    """Whether a kubelet finds the type on its NUMA nodes, -1 if only on some."""
+    return -1 if name in policy.lacking else 1
 
 
 def _hinted(table: DeviceTable) -> Iterator[tuple[int, bool]]:

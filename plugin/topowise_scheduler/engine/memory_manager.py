@@ -30,7 +30,7 @@ from topowise_scheduler.engine.masks import (
     zones_in,
 )
 from topowise_scheduler.engine.node_groups import CountsView
-from topowise_scheduler.engine.verdicts import FAILED, Decisions
+from topowise_scheduler.engine.verdicts import FAILED, PANICS, Decisions
 from topowise_scheduler.shape import Amounts
 
 Numbers = NDArray[np.int64]
@@ -204,15 +204,16 @@ class MemoryManager:
         return MemoryHints(self, requested, singles, sizes, whole, len(requested))
 
     def _missing(self, requested: Amounts) -> bool:
-        """Refuse the nodes that lack a type; True if all do."""
+        """Refuse the nodes that lack a type, whose kubelets would panic; True if all do."""
         zones = self.counts.zones
         for name, _ in requested:
             if ("memory", name) not in self.counts:
-                self.decisions.refuse(self.decisions.undecided, FAILED)
+                self.decisions.refuse(self.decisions.undecided, PANICS)
                 return True
-            present = self.counts.section(("memory", name))[zones] > 0
-            if not present.all():
-                self.decisions.refuse(~present, FAILED)
+            known = self.counts.section(("memory", name))[zones]
+            if not (known > 0).all():
+                self.decisions.refuse(known == 0, PANICS)
+                self.decisions.defer(known < 0, "page-sizes")
         return False
 
     def _free_of(self, name: str) -> Numbers:

@@ -13,19 +13,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine.masks import Flags
-from topowise_scheduler.kubelet.hints import EMPTY_POOL, NEVER_ENDS, SMT_ALIGNMENT, TOPOLOGY_AFFINITY, UNEXPECTED
+from topowise_scheduler.kubelet.hints import (
+    EMPTY_POOL,
+    NEVER_ENDS,
+    SMT_ALIGNMENT,
+    TOPOLOGY_AFFINITY,
+    UNEXPECTED,
+    WOULD_PANIC,
+)
 from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN
 
 OUT_OF: Final = "OutOf"
 
 # The reasons of the kubelet, by the number they have in arrays. "OutOf" goes on with the name of a resource.
 REASONS: Final = (
-    "", TOPOLOGY_AFFINITY, UNEXPECTED, SMT_ALIGNMENT, EMPTY_POOL, NEVER_ENDS, SIDECARS_FORBIDDEN, OUT_OF
+    "", TOPOLOGY_AFFINITY, UNEXPECTED, SMT_ALIGNMENT, EMPTY_POOL, NEVER_ENDS, WOULD_PANIC, SIDECARS_FORBIDDEN,
+    OUT_OF,
 )  # fmt: skip
 NUMBER_OF: Final = {reason: number for number, reason in enumerate(REASONS)}
 AFFINITY: Final = NUMBER_OF[TOPOLOGY_AFFINITY]
 FAILED: Final = NUMBER_OF[UNEXPECTED]
 NOT_WHOLE_CORES: Final = NUMBER_OF[SMT_ALIGNMENT]
+PANICS: Final = NUMBER_OF[WOULD_PANIC]
 SIDECARS: Final = NUMBER_OF[SIDECARS_FORBIDDEN]
 SHORT: Final = NUMBER_OF[OUT_OF]
 
@@ -34,6 +43,8 @@ CAUSES: Final = (
     "",
     "zones",
     "negative-memory",
+    "numa-ids",
+    "page-sizes",
     "align-by-socket",
     "pod-level-managers",
     "exact-shares",

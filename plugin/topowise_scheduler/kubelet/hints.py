@@ -12,6 +12,8 @@ SMT_ALIGNMENT: Final = "SMTAlignmentError"
 EMPTY_POOL: Final = "EmptyPodSharedPoolError"
 # Not the kubelet's: it would go on for ever, and answer no other pod meanwhile.
 NEVER_ENDS: Final = "KubeletWouldHang"
+# Not the kubelet's: its process ends, starts again, and gets the same pod again.
+WOULD_PANIC: Final = "KubeletWouldPanic"
 
 
 class Hint(NamedTuple):

@@ -30,7 +30,8 @@ class Core(msgspec.Struct, frozen=True, gc=False):
 class NumaNode(msgspec.Struct, frozen=True, gc=False):
     """One NUMA node. `memory` is in bytes, `hugepages` maps a page size in KiB to a number of pages.
 
-    `distances` is the row of the SLIT as cadvisor reads it, indexed by node; None where it could not be read.
+    `distances` is the row of the SLIT as cadvisor reads it; None where it could not be read. Linux prints an entry for
+    each NUMA node that is online, by ascending id, and none for an id that is missing (topology_manager.py).
     `read_latency` and `read_bandwidth` are of its memory as measured from the CPUs of the nodes `initiators` (ids), in
     any unit, 0 where the firmware does not tell; the kubelet does not look at them.
     """
@@ -113,9 +114,8 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
         dropped = frozenset(bare[kept:])
         if not dropped:
             return self
-        places = [place for place, node in enumerate(nodes) if node.id not in dropped]
         return Machine(
-            numa=tuple(among(nodes, place, places) for place in places),
+            numa=tuple(node for node in nodes if node.id not in dropped),
             devices=self.devices,
             num_sockets=self.sockets(),
             memory_capacity=self.memory(),
@@ -144,17 +144,6 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
                 name = hugepages_resource(size_kib)
                 total[name] = total.get(name, 0) + pages * size_kib * 1024
         return total
-
-
-def among(nodes: tuple[NumaNode, ...], place: int, places: list[int]) -> NumaNode:
-    """The node at a place, with its distances to these places alone."""
-    node = nodes[place]
-    row = node.distances
-    if not row:
-        return node
-    # A row is indexed by node id, or on machines with gaps by place (topology_manager.py).
-    by_id = len(row) > nodes[-1].id
-    return msgspec.structs.replace(node, distances=tuple([row[nodes[at].id if by_id else at] for at in places]))
 
 
 def hugepages_resource(size_kib: int) -> str:

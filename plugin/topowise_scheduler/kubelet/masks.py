@@ -17,7 +17,7 @@ Mask = int
 MaskSet = int
 
 MAX_NODES: Final = 16
-# The kubelet's masks have a bit for each NUMA *id*; a nil mask is what it gets for one beyond, and it panics.
+# A mask of the kubelet has a bit for each NUMA *id*. For a larger id it gets a nil mask, and panics (panics.py).
 KUBELET_BITS: Final = 64
 # Over more nodes there are up to 65,536 masks, two megabytes of them: no more than so many sets of these are kept.
 _FEW_NODES: Final = 8

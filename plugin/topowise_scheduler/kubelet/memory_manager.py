@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from topowise.pods import Amounts
+from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.hints import EMPTY_POOL, IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
 from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, reaching
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
@@ -158,6 +159,9 @@ class MemoryManager:
         return dict.fromkeys(requested, Hints(fits, preferred))
 
     def _fitting(self, requested: Amounts) -> MaskSet:
+        """The masks with enough free memory of all types. Raises Refused where the kubelet would panic."""
+        if self.policy.is_beyond_masks:
+            raise panics.beyond_masks(self.policy.all_ids)
         if not requested:
             return 0
         fits = allowed = self.tables.allowed()
@@ -190,9 +194,9 @@ class MemoryManager:
 
     def _best(self, requested: Amounts, within: Mask, problem: str) -> tuple[Mask, bool]:
         """findBestHint for "memory" among masks that contain `within`: preferred first, then the narrower."""
+        fits = self._fitting(requested)
         if "memory" not in requested:
             raise Refused(problem)
-        fits = self._fitting(requested)
         size = self.policy.smallest_mask(requested)
         candidates = [mask for mask in masks_in(fits) if mask & within == within]
         if not candidates:

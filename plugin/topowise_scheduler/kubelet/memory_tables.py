@@ -6,10 +6,20 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from topowise.pods import Amounts
+from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.behaviour import Behaviour
-from topowise_scheduler.kubelet.hints import Refused
 from topowise_scheduler.kubelet.machine import NumaNode, hugepages_resource
-from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, members, sized_submasks, subsets, sums
+from topowise_scheduler.kubelet.masks import (
+    KUBELET_BITS,
+    Mask,
+    MaskSet,
+    by_size,
+    mask_of,
+    members,
+    sized_submasks,
+    subsets,
+    sums,
+)
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 
@@ -21,14 +31,23 @@ class MemoryPolicy:
         nodes: Sequence[NumaNode],
         reserved: Sequence[Amounts],
         behaviour: Behaviour = NEWEST_RECORDED.behaviour,
+        all_ids: Sequence[int] = (),
     ) -> None:
         self.behaviour = behaviour
         self.count = len(nodes)
+        self.ids = tuple([node.id for node in nodes])
+        self.all_ids = all_ids or self.ids
         self.system_reserved = tuple(reserved)
         hugepages = [
             {hugepages_resource(kib): pages * kib * 1024 for kib, pages in node.hugepages.items()} for node in nodes
         ]
         types = ("memory", *dict.fromkeys(name for amounts in hugepages for name in amounts))
+        # The nodes that lack a page size which others have: a kubelet that looks for it there panics.
+        self.lacking: dict[str, Mask] = {
+            name: mask
+            for name in types[1:]
+            if (mask := mask_of([position for position, amounts in enumerate(hugepages) if name not in amounts]))
+        }
         self.total = {
             name: tuple(
                 node.memory if name == "memory" else amounts.get(name, 0)
@@ -45,6 +64,11 @@ class MemoryPolicy:
             )
             for name, total in self.total.items()
         }
+
+    @property
+    def is_beyond_masks(self) -> bool:
+        """Whether a NUMA id does not fit into the kubelet's masks, so that all hints for memory panic."""
+        return self.all_ids[-1] >= KUBELET_BITS
 
     @cached_property
     def _allocatable_sums(self) -> dict[str, list[int]]:
@@ -126,19 +150,23 @@ class MemoryTables:
         return self.policy.allocatable[name][position] - self.free[name][position]
 
     def free_of(self, name: str) -> tuple[int, ...]:
-        """The free memory of a type by node position. Raises Refused for a type the node lacks."""
-        values = self.free.get(name)
-        if values is None:
-            raise Refused(f"[memorymanager] the node has no {name}: the kubelet panics")
-        return tuple(values)
+        """The free memory of a type by node position. Raises Refused where the kubelet would panic."""
+        return tuple(self._looked_up(name, -1))
+
+    def _looked_up(self, name: str, mask: Mask) -> list[int]:
+        """By node position, as the kubelet looks it up on the nodes of the mask alone."""
+        values, lacking = self.free.get(name), self.policy.lacking.get(name, 0) & mask
+        if values is None or lacking:
+            raise panics.page_size_missing(name, [self.policy.ids[position] for position in members(lacking)])
+        return values
 
     def has_free(self, mask: Mask, requested: Mapping[str, int]) -> bool:
         """isAffinitySatisfyRequest; what init containers left for reuse does not count.
 
-        Raises Refused for a type the node lacks.
+        Raises Refused where the kubelet would panic.
         """
         for name, size in requested.items():
-            values = self.free_of(name)
+            values = self._looked_up(name, mask)
             if sum(values[position] for position in members(mask)) < size:
                 return False
         return True

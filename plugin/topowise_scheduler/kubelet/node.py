@@ -116,7 +116,7 @@ class Kubelet:
         self.predicates = predicates
         self.integer_scores = integer_scores
         self.topology = CpuTopology(modelled)
-        self.topology_manager = TopologyManager(self.settings.topology, nodes)
+        self.topology_manager = TopologyManager(self.settings.topology, nodes, machine.nodes())
         self.devices = DeviceManager(modelled, behaviour)
         self.cpu: CpuManager | None = None
         if self.settings.cpu is not None:
@@ -125,7 +125,7 @@ class Kubelet:
         if self.settings.reserved_memory is not None:
             positions = {node_id: place for place, node_id in enumerate(self.all_node_ids)}
             reserved = [self.settings.reserved_memory[positions[node_id]] for node_id in self.node_ids]
-            self.memory = MemoryManager(MemoryPolicy(nodes, reserved, behaviour))
+            self.memory = MemoryManager(MemoryPolicy(nodes, reserved, behaviour, self.all_node_ids))
         self.active: dict[str, _Active] = {}
         self._used: Amounts = {}
         self._knows_all = allocatable is None

@@ -77,17 +77,20 @@ def _allocate_pod(node: Kubelet, pod: PodView, observe: Observer | None) -> dict
 def _decide(node: Kubelet, pod: PodView, container: ContainerView | None, observe: Observer | None) -> Hint:
     groups: list[tuple[str, Hints]] = []
     name = "" if container is None else container.name
+    vote = None
+    if node.settings.topology.prefer_most_allocated:
+        vote = MostAllocated(node.cpu, node.memory, node.integer_scores)
+    refusing = "memory"
     try:
         for provider in (node.devices, node.cpu, node.memory):
             if provider is not None:
                 found = provider.pod_hints(pod) if container is None else provider.hints(pod, container)
                 groups += found.items()
+        refusing = "topology"
+        devices = sum(resource in node.devices.tables for resource, _ in groups)
+        hint, admitted = node.topology_manager.decide([hints for _, hints in groups], vote, devices)
     except Refused as refused:
-        raise Rejected(refused.reason, refused.message, Rejection(name, "memory", refused.error)) from refused
-    vote = None
-    if node.settings.topology.prefer_most_allocated:
-        vote = MostAllocated(node.cpu, node.memory, node.integer_scores)
-    hint, admitted = node.topology_manager.decide([hints for _, hints in groups], vote)
+        raise Rejected(refused.reason, refused.message, Rejection(name, refusing, refused.error)) from refused
     if observe is not None:
         observe(node, container, groups, hint)
     if not admitted:

@@ -17,10 +17,20 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from operator import add, mul, sub
 
+from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints
 from topowise_scheduler.kubelet.machine import NumaNode
-from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, members, submasks, supersets
+from topowise_scheduler.kubelet.masks import (
+    KUBELET_BITS,
+    Mask,
+    MaskSet,
+    by_size,
+    masks_in,
+    members,
+    submasks,
+    supersets,
+)
 from topowise_scheduler.kubelet.nearness import nearness
 
 # Of two nodes, the one to take: the vote of KEP-6007 (most_allocated.py).
@@ -28,25 +38,53 @@ Fitter = Callable[[int, int], int]
 
 
 class TopologyManager:
-    """Policy and distances of one node; stateless, so it is shared by all forks of a kubelet."""
+    """Policy and distances of one node; stateless, so it is shared by all forks of a kubelet.
 
-    def __init__(self, settings: TopologySettings, nodes: Sequence[NumaNode]) -> None:
+    `everyone` are all NUMA nodes of the machine by ascending id, those too that are not modelled (Machine.modelled).
+    """
+
+    def __init__(
+        self, settings: TopologySettings, nodes: Sequence[NumaNode], everyone: Sequence[NumaNode] | None = None
+    ) -> None:
         self.settings = settings
         self.count = len(nodes)
         self.default: Mask = (1 << self.count) - 1
-        closest = settings.prefer_closest and settings.policy != "single-numa-node"
-        # Between positions, None if a node does not tell; they rank masks only if the option says so.
-        self.distances = _distances(nodes) if all(node.distances for node in nodes) else None
-        self._distances = self.distances if closest else None
+        self._ids = tuple([node.id for node in nodes])
+        self._all_ids = tuple([node.id for node in everyone or nodes])
+        # Between positions, None if a node does not tell.
+        self.distances = _distances(nodes, self._all_ids) if all(node.distances for node in nodes) else None
+        # What ranks masks if the option says so, and the masks for which the kubelet's index is out of range.
+        self._ranking: tuple[tuple[int, ...], ...] | None = None
+        self.unmeasured: MaskSet = 0
+        if settings.prefer_closest and settings.policy in ("best-effort", "restricted") and self.distances is not None:
+            self._ranking = _by_id(nodes)
+            self.unmeasured = panics.unmeasured(self._ids, [len(node.distances or ()) for node in nodes])
         # How far memory really is, where that was measured; no decision of the kubelet goes by it.
         self.nearness = nearness(nodes, self.distances)
         self._sequences: dict[int, tuple[Mask, ...]] = {}
 
-    def decide(self, groups: Sequence[Hints], fitter: Fitter | None = None) -> tuple[Hint, bool]:
-        """The hint to store and whether the pod is admitted (policy_*.go, Merge and canAdmitPodResult)."""
+    @property
+    def is_beyond_masks(self) -> bool:
+        """Whether a NUMA id does not fit into the kubelet's masks, so that every merge panics."""
+        return self.settings.policy != "none" and self._all_ids[-1] >= KUBELET_BITS
+
+    @property
+    def unmeasured_ids(self) -> tuple[int, ...]:
+        """The NUMA ids that the kubelet's distances have no entry for, if it goes by distances."""
+        return tuple([numa_id for at, numa_id in enumerate(self._ids) if self.unmeasured >> (1 << at) & 1])
+
+    def decide(self, groups: Sequence[Hints], fitter: Fitter | None = None, unordered: int = 0) -> tuple[Hint, bool]:
+        """The hint to store and whether the pod is admitted (policy_*.go, Merge and canAdmitPodResult).
+
+        The first `unordered` groups come in a random order. Raises Refused where the kubelet would panic.
+        """
         policy = self.settings.policy
         if policy == "none":
             return NO_AFFINITY, True
+        if self.is_beyond_masks:
+            raise panics.beyond_masks(self._all_ids)
+        if self.unmeasured and panics.compares_unmeasured(groups, self.unmeasured, self._rank, self.count, unordered):
+            raise panics.distances_missing(self.unmeasured_ids)
         if policy == "single-numa-node":
             best = self._merge_single(groups, fitter)
             # On a machine of one node this turns every hint into "no affinity".
@@ -99,7 +137,7 @@ class TopologyManager:
 
     @cached_property
     def _rank(self) -> tuple[int, ...]:
-        return _ranks(self.count, self._distances)
+        return _ranks(self.count, self._ranking)
 
     def _fittest(self, candidates: MaskSet) -> Mask:
         return min(masks_in(candidates), key=self._rank.__getitem__)
@@ -183,11 +221,18 @@ def _ranks(count: int, distances: tuple[tuple[int, ...], ...] | None) -> tuple[i
     return tuple(ranks)
 
 
-def _distances(nodes: Sequence[NumaNode]) -> tuple[tuple[int, ...], ...]:
-    """Distances between positions. The kubelet indexes a row by node *id*; rows of machines with gaps may be dense."""
+def _distances(nodes: Sequence[NumaNode], all_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """How far the nodes are apart: an entry of a row is of a node id, or of a place where the row has no gaps."""
+    places = {numa_id: place for place, numa_id in enumerate(all_ids)}
     rows = []
     for node in nodes:
         row = node.distances or ()
-        by_id = len(row) > nodes[-1].id
-        rows.append(tuple(row[other.id if by_id else position] for position, other in enumerate(nodes)))
+        by_id = len(row) > all_ids[-1]
+        rows.append(tuple([row[other.id if by_id else places[other.id]] for other in nodes]))
     return tuple(rows)
+
+
+def _by_id(nodes: Sequence[NumaNode]) -> tuple[tuple[int, ...], ...]:
+    """What the kubelet takes for the distances: the entry at a node's id, whichever node it is of; 0 out of range."""
+    rows = [node.distances or () for node in nodes]
+    return tuple([tuple([row[other.id] if other.id < len(row) else 0 for other in nodes]) for row in rows])

@@ -97,7 +97,7 @@ def _within_masks(
     more = f" and {len(zones) - count - _MOST_NAMED} more" if len(zones) - count > _MOST_NAMED else ""
     problems.append(
         f"zones: {beyond:.200}{more}, expected ids below {KUBELET_BITS}, as many bits as the kubelet's masks have: it "
-        "aligns nothing to such NUMA nodes; left out"
+        "panics when it aligns a pod on such a machine; left out"
     )
     # A machine has one at least.
     return (zones[:count], counts[:count]) if count else (zones[:1], [dict.fromkeys(counts[0], Count(0, 0, 0))])

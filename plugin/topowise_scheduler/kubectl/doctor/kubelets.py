@@ -13,6 +13,8 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise_scheduler.kubectl.doctor.finding import Finding, Severity
 from topowise_scheduler.kubectl.objects import Reported
 from topowise_scheduler.kubelet import cost
+from topowise_scheduler.kubelet.hazards import hazards
+from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.report import Report
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.view import explanation
@@ -21,7 +23,7 @@ from topowise_scheduler.view import explanation
 Words = tuple[Severity, str, str, str]
 
 _MOST_NODES: Final = 8
-_HANGING: Final = ("full-pcpus-only", "distribute-cpus-across-numa")
+_LOOP: Final = "it starts again, is given the same pod and panics again, until the pod is deleted"
 _STRATEGY: Final = "numa-allocation-strategy"
 _ALPHA: Final = ("align-by-socket", "distribute-cpus-across-cores", "prefer-most-allocated-numa-node")
 
@@ -56,7 +58,7 @@ def check(raw: Reported, report: Report) -> Iterator[Finding]:
     if config is None:
         return
     zones = nrt.numa_zones(raw.topology)
-    parts = _of_policy(config, len(zones)), _of_options(config, zones, report), _of_restarts(raw, config, report)
+    parts = _of_policy(config, len(zones)), _of_options(config, zones, report), _of_restarts(raw), _of_hazards(report)
     for severity, value, why, mend in chain.from_iterable(parts):
         yield Finding("kubelet", severity, "node", (report.name,), value, why, mend)
 
@@ -103,7 +105,7 @@ def _of_policy(config: KubeletConfiguration, zones: int) -> Iterator[Words]:
         )
 
 
-def _of_restarts(raw: Reported, config: KubeletConfiguration, report: Report) -> Iterator[Words]:
+def _of_restarts(raw: Reported) -> Iterator[Words]:
     for name, why in restarts.read(nrt.attributes_of(raw.topology.attributes)).items():
         yield (
             "error",
@@ -111,13 +113,48 @@ def _of_restarts(raw: Reported, config: KubeletConfiguration, report: Report) ->
             "it compares the file with machine and configuration at its next start, and exits if they differ",
             f"undo the change, or drain the node, delete {name} and restart the kubelet",
         )
-    if _would_hang(config, report):
+
+
+def _of_hazards(report: Report) -> Iterator[Words]:
+    for hazard in hazards(report.empty):
+        match hazard:
+            case "distances":
+                yield _of_distances(report)
+            case "page-sizes":
+                yield from _of_page_sizes(report)
+            case "distributed-cpus":
+                yield (
+                    "warning",
+                    "full-pcpus-only with distribute-cpus-across-numa",
+                    f"a kubelet of {report.kubelet.name} may search for whole cores without end while it admits a pod, "
+                    "and then admits nothing any more (kubernetes#140730)",
+                    "turn one of the two options off, or update the kubelet to 1.38",
+                )
+
+
+def _of_distances(report: Report) -> Words:
+    ids, missing = report.empty.all_node_ids, report.empty.topology_manager.unmeasured_ids
+    return (
+        "error",
+        f"prefer-closest-numa-nodes with NUMA ids {', '.join(map(str, ids))}",
+        "the kubelet reads distances by NUMA id and Linux lists them without gaps: for id "
+        f"{', '.join(map(str, missing))} there is none, and the kubelet panics when it compares NUMA nodes for a pod; "
+        f"{_LOOP}",
+        "remove prefer-closest-numa-nodes from topologyManagerPolicyOptions, or number the NUMA nodes without gaps "
+        "(firmware, hypervisor); then delete the pod that the kubelet panics on",
+    )
+
+
+def _of_page_sizes(report: Report) -> Iterator[Words]:
+    memory, ids = report.empty.memory, report.empty.node_ids
+    for name, lacking in memory.policy.lacking.items() if memory is not None else ():
+        where = ", ".join([str(ids[position]) for position in members(lacking)])
         yield (
             "warning",
-            "full-pcpus-only with distribute-cpus-across-numa",
-            f"a kubelet of {report.kubelet.name} may search for ever for whole cores while it admits a pod, and then "
-            "admits nothing any more (kubernetes#140730)",
-            "turn one of the two options off, or update the kubelet to 1.38",
+            f"memoryManagerPolicy Static and no {name} on NUMA node {where}",
+            "the memory manager looks up the page size on every NUMA node, and the kubelet panics when a Guaranteed "
+            f"pod asks for it; {_LOOP}",
+            f"keep pods with {name} off the node, or update its Linux to 6.1, where every NUMA node has the page sizes",
         )
 
 
@@ -127,13 +164,6 @@ def _admission_s(report: Report) -> float:
     container = pods.Container("c", pods.Resources(limits=limits))
     needs = pods.needs(pods.Pod(pods.Metadata("sample"), pods.Spec(containers=(container,))))
     return cost.estimate(report.empty, report.empty.view("sample", needs)).seconds
-
-
-def _would_hang(config: KubeletConfiguration, report: Report) -> bool:
-    options = config.cpuManagerPolicyOptions or {}
-    both = all(options.get(name, "").lower() in ("true", "t", "1") for name in _HANGING)
-    is_on = both and config.cpuManagerPolicy == "static"
-    return is_on and not report.kubelet.behaviour.remainder_counts_whole_groups
 
 
 def _of_options(config: KubeletConfiguration, zones: Sequence[tuple[int, nrt.Zone]], report: Report) -> Iterator[Words]:

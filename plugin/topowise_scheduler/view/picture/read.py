@@ -11,7 +11,6 @@ from typing import Final
 
 from topowise_scheduler.kubelet import Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.cpu_topology import CpuSet, Domain
-from topowise_scheduler.kubelet.machine import among
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.view.picture import holdings, memory
 from topowise_scheduler.view.picture.model import (
@@ -73,7 +72,7 @@ def read(
         bare=tuple(sorted({*kubelet.all_node_ids}.difference([zone.id for zone in drawn]))),
         owners=tuple([_owner(kubelet, one, precision) for one in held.pods]),
         elsewhere=elsewhere,
-        distances=_distances(nodes, places),
+        distances=_distances(kubelet, places) if nodes else None,
         others=len(kubelet.active.keys() - held.uids),
         age=age,
     )
@@ -172,22 +171,13 @@ def _caches(kubelet: Kubelet, cpus: CpuSet) -> int:
 
 
 def _nodes(kubelet: Kubelet, machine: Machine | None) -> tuple[NumaNode, ...]:
-    """The nodes of the machine that the kubelet's masks have, with their distances to these."""
+    """The nodes of the machine that the kubelet's masks have."""
     if machine is None:
         return ()
-    nodes = machine.nodes()
-    places = [at for at, node in enumerate(nodes) if node.id in kubelet.node_ids]
-    return tuple(among(nodes, at, places) for at in places)
+    return tuple([node for node in machine.nodes() if node.id in kubelet.node_ids])
 
 
-def _distances(nodes: Sequence[NumaNode], places: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
+def _distances(kubelet: Kubelet, places: Sequence[int]) -> tuple[tuple[int, ...], ...] | None:
     """Between the nodes at these places."""
-    rows = []
-    for at in places if nodes else ():
-        row = nodes[at].distances
-        if row is None:
-            return None
-        # A row is indexed by node id; those of machines with gaps between the ids may be dense.
-        by_id = len(row) > nodes[-1].id
-        rows.append(tuple([row[nodes[other].id if by_id else other] for other in places]))
-    return tuple(rows) or None
+    rows = kubelet.topology_manager.distances
+    return None if rows is None else tuple([tuple([rows[at][other] for other in places]) for at in places])

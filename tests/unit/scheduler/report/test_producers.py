@@ -223,7 +223,7 @@ def test_zones_beyond_the_kubelets_masks_are_left_out_where_it_aligns(topology_o
     found = report.read(topology_of(*[ZONE] * 7, ids=(0, 63, 64, 65, 66, 67, 68), topologyManagerPolicy="best-effort"))
     assert found.problems == (
         "zones: node-64, node-65, node-66, node-67 and 1 more, expected ids below 64, as many bits as the kubelet's "
-        "masks have: it aligns nothing to such NUMA nodes; left out",
+        "masks have: it panics when it aligns a pod on such a machine; left out",
     )
     assert kubelet_of(found).node_ids == (0, 63)
     assert not kubelet_of(found).admit(pod_of("a", {"cpu": "17", "memory": "1Gi"})).admitted

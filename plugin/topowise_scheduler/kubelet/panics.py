@@ -1,0 +1,162 @@
+"""Where a kubelet panics while it admits a pod: its process ends, starts again, and is given the same pod again.
+
+Each place reads an array or a map of the machine by a NUMA id without a check. All releases from 1.28 to 1.36 have them
+(docs/development/kubelet-versions.md lists them):
+
+- `NUMADistances.CalculateAverageFor` (topologymanager/numa_info.go) reads a row of distances by NUMA id. Linux prints
+  an entry for each NUMA node that is online. So if the ids of a machine have gaps, the highest ids are out of range.
+- `calculateHints` (memorymanager/policy_static.go) reads the memory of a page size on every NUMA node. A NUMA node
+  without the page size has no entry. Before Linux 6.1 a NUMA node without memory has no page sizes.
+- `bitmask.NewBitMask` (topologymanager/bitmask) returns a nil mask for an id of 64 or more, and its callers use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import Final
+
+from topowise_scheduler.kubelet.hints import WOULD_PANIC, Hints, Refused
+from topowise_scheduler.kubelet.masks import KUBELET_BITS, Mask, MaskSet, masks_in, members, subsets, union
+
+# Steps of a walk through the permutations of hints, some two milliseconds. A longer walk counts as one that panics.
+_MOST_STEPS: Final = 4096
+
+_Option = tuple[Mask, bool]
+
+
+def distances_missing(ids: Sequence[int]) -> Refused:
+    """The refusal where the kubelet compares NUMA nodes by distances that it does not have."""
+    return Refused(
+        "the kubelet would panic: prefer-closest-numa-nodes reads the distances by NUMA id, and they have no entry for "
+        f"NUMA id {', '.join(map(str, ids))}, as the ids of this machine have gaps",
+        WOULD_PANIC,
+    )
+
+
+def page_size_missing(name: str, ids: Sequence[int]) -> Refused:
+    """The refusal where the memory manager looks for a page size on a NUMA node that does not have it."""
+    where = f"NUMA node {', '.join(map(str, ids))} does not have" if ids else "no NUMA node has"
+    return Refused(
+        f"the kubelet would panic: its memory manager looks up {name} on every NUMA node, and {where} it", WOULD_PANIC
+    )
+
+
+def beyond_masks(ids: Sequence[int]) -> Refused:
+    """The refusal where a NUMA id does not fit into the kubelet's masks."""
+    beyond = ", ".join([str(numa_id) for numa_id in ids if numa_id >= KUBELET_BITS])
+    return Refused(
+        f"the kubelet would panic: its masks have {KUBELET_BITS} bits, one for each NUMA id, and the machine has NUMA "
+        f"id {beyond}",
+        WOULD_PANIC,
+    )
+
+
+def unmeasured(ids: Sequence[int], lengths: Sequence[int]) -> MaskSet:
+    """The masks whose average distance is out of range, of machines with these NUMA ids and lengths of rows."""
+    count = len(ids)
+    everything = (1 << count) - 1
+    measured = subsets(everything)
+    for position, length in enumerate(lengths):
+        within = sum(1 << other for other, numa_id in enumerate(ids) if numa_id < length)
+        measured &= subsets(within) | subsets(everything & ~(1 << position))
+    return subsets(everything) & ~measured
+
+
+def compares_unmeasured(
+    groups: Sequence[Hints], unmeasured: MaskSet, rank: Sequence[int], count: int, unordered: int
+) -> bool:
+    """Whether a merge of these hints compares two masks of one size of which one is not measured (HintMerger.compare).
+
+    The first `unordered` groups are of devices. The kubelet takes them in a random order (it ranges over a map). A
+    merge that panics in one of the orders counts as one that panics.
+    """
+    everything = (1 << count) - 1
+    reached = everything
+    preferred = subsets(everything) & ~1
+    for group in groups:
+        reached &= union(masks_in(group.fits)) if group.fits else everything
+        preferred &= group.preferred
+    if not subsets(reached) & unmeasured or not groups:
+        return False
+    if preferred:
+        least = min(mask.bit_count() for mask in masks_in(preferred))
+        rivals = [mask for mask in masks_in(preferred) if mask.bit_count() == least]
+        if len(rivals) > 1 and any(unmeasured >> mask & 1 for mask in rivals):
+            return True
+    if any(group.fits.bit_count() > _MOST_STEPS for group in groups):
+        return True
+    narrowest = max((min(map(int.bit_count, masks_in(group.fits))) for group in groups if group.fits), default=0)
+    lists = [_options(group, everything) for group in groups]
+    walk = _Walk(unmeasured, rank, narrowest)
+    return any(walk.panics([*first, *lists[unordered:]], everything) for first in permutations(lists[:unordered]))
+
+
+def _options(group: Hints, everything: Mask) -> list[_Option]:
+    """The hints in the order in which bitmask.IterateBitMasks makes them; one that fits nowhere takes nothing away."""
+    masks = sorted(masks_in(group.fits), key=lambda mask: (mask.bit_count(), tuple(members(mask))))
+    return [(mask, bool(group.preferred >> mask & 1)) for mask in masks] or [(everything, False)]
+
+
+class _Panic(Exception):  # noqa: N818 - what the kubelet does, not an error of ours
+    pass
+
+
+class _Preferred(Exception):  # noqa: N818 - the end of a walk
+    pass
+
+
+class _Walk:
+    """The permutations of hints one after the other, up to the first preferred one: from there on the kubelet compares
+    preferred masks alone. What comes after a merged mask depends on it and on the best mask so far, and is known."""
+
+    def __init__(self, unmeasured: MaskSet, rank: Sequence[int], narrowest: int) -> None:
+        self._unmeasured = unmeasured
+        self._rank = rank
+        self._narrowest = narrowest
+        self._steps = 0
+        self._lists: list[list[_Option]] = []
+        self._known: dict[tuple[int, Mask, Mask, Mask], Mask] = {}
+
+    def panics(self, lists: list[list[_Option]], everything: Mask) -> bool:
+        self._lists, self._known = lists, {}
+        try:
+            self._visit(0, everything, -1, 0)
+        except _Preferred:
+            return False
+        except _Panic:
+            return True
+        return False
+
+    def _visit(self, number: int, merged: Mask, same: Mask, best: Mask) -> Mask:
+        """The best mask after all hints of the groups from `number` on. `same` is the mask that all groups so far have
+        and prefer, -1 before the first and 0 if there is none."""
+        if number == len(self._lists):
+            if same:
+                raise _Preferred
+            return self._fold(best, merged)
+        key = number, merged, same, best
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        for mask, preferred in self._lists[number]:
+            self._steps += 1
+            if self._steps > _MOST_STEPS:
+                raise _Panic
+            if merged & mask:
+                best = self._visit(number + 1, merged & mask, mask if preferred and same in (-1, mask) else 0, best)
+        self._known[key] = best
+        return best
+
+    def _fold(self, best: Mask, mask: Mask) -> Mask:
+        """HintMerger.compare of two masks that are not preferred."""
+        if not best or best == mask:
+            return mask
+        before, now, aim = best.bit_count(), mask.bit_count(), self._narrowest
+        if before == now:
+            if self._unmeasured >> best & 1 or self._unmeasured >> mask & 1:
+                raise _Panic
+            return best if self._rank[best] < self._rank[mask] else mask
+        if before > aim:
+            return mask if now < before else best
+        return mask if before < now <= aim else best

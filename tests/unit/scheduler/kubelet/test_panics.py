@@ -1,0 +1,322 @@
+"""Where the kubelet panics while it admits a pod, the model refuses the pod, and nowhere else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topowise import pods
+from topowise_scheduler import replay
+from topowise_scheduler.engine import Engine, Outcome
+from topowise_scheduler.kubelet import Kubelet, Machine, MemoryReservation, NumaNode
+from topowise_scheduler.kubelet.configuration import TopologySettings
+from topowise_scheduler.kubelet.hazards import hazards
+from topowise_scheduler.kubelet.hints import WOULD_PANIC, Hint, Hints, Refused
+from topowise_scheduler.kubelet.masks import mask_of, members
+from topowise_scheduler.kubelet.topology_manager import TopologyManager
+from topowise_scheduler.shape import PodRequests
+
+MachineOf = Callable[..., Machine]
+KubeletOf = Callable[..., Kubelet]
+PodOf = Callable[..., pods.Pod]
+
+RECORDED = Path(__file__).parent / "recorded" / "panics.jsonl.xz"
+CLOSEST = {"prefer-closest-numa-nodes": "true"}
+SMALL = {"cpu": "2", "memory": "1Gi"}
+PAGES = {**SMALL, "hugepages-2Mi": "2Mi"}
+
+
+def _numbered(machine: Machine, *ids: int, rows: list[list[int]] | None = None) -> Machine:
+    """The machine with other NUMA ids, and with the rows of distances that Linux prints: an entry for each node."""
+    rows = rows or [[10 if one == other else 20 for other in ids] for one in ids]
+    numa = [
+        msgspec.structs.replace(node, id=numa_id, distances=tuple(row))
+        for node, numa_id, row in zip(machine.numa, ids, rows, strict=True)
+    ]
+    return msgspec.structs.replace(machine, numa=tuple(numa))
+
+
+def _on(kubelet_of: KubeletOf, machine: Machine, policy: str = "restricted", **fields: Any) -> Kubelet:
+    reserved = (MemoryReservation(machine.numa[0].id, {"memory": "1Gi"}),)
+    return kubelet_of(machine, topologyManagerPolicy=policy, reservedMemory=reserved, **fields)
+
+
+def _judged(kubelet: Kubelet, pod: pods.Pod) -> tuple[Outcome, str]:
+    """What the array engine says."""
+    engine = Engine()
+    engine.put("n", kubelet)
+    judged = engine.judge(PodRequests(pods.needs(pod)))
+    return Outcome(judged.outcome[0]), judged.reason_of(0)
+
+
+@pytest.mark.parametrize("policy", ["best-effort", "restricted"])
+@pytest.mark.parametrize("scope", ["container", "pod"])
+def test_distances_without_an_entry_for_a_numa_id(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, policy: str, scope: str
+) -> None:
+    kubelet = _on(
+        kubelet_of,
+        _numbered(machine_of(4, 4), 0, 2),
+        policy,
+        topologyManagerScope=scope,
+        topologyManagerPolicyOptions=CLOSEST,
+    )
+    pod = pod_of("p", SMALL)
+    assert _judged(kubelet, pod) == (Outcome.UNRESOLVABLE, WOULD_PANIC)
+    refused = kubelet.admit(pod)
+    assert (refused.admitted, refused.stage, refused.reason) == (False, "topology", WOULD_PANIC)
+    assert "no entry for NUMA id 2, as the ids of this machine have gaps" in refused.message
+    assert refused.rejection is not None
+    assert (refused.rejection.container, refused.rejection.provider) == (
+        "c0" if scope == "container" else "",
+        "topology",
+    )
+    # Without hints there is nothing to compare, and what does not fit on NUMA node 2 is compared with nothing.
+    assert kubelet.admit(pod_of("shared", {"memory": "1Gi"})).admitted
+    assert _judged(kubelet, pod_of("shared", {"memory": "1Gi"})) == (Outcome.FITS, "")
+    assert hazards(kubelet) == ("distances",)
+
+
+def test_the_kubelet_panics_only_where_it_compares(machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf) -> None:
+    """NUMA id 2 alone has no entry: a pod that fits on id 0 alone, or on id 2 alone, is compared with nothing."""
+    kubelet = _on(kubelet_of, _numbered(machine_of(2, 4), 0, 2), topologyManagerPolicyOptions=CLOSEST)
+    assert kubelet.admit(pod_of("large", {"cpu": "7", "memory": "1Gi"})).placements["c0"].numa == (2,)
+    assert kubelet.admit(pod_of("small", {"cpu": "2", "memory": "1Gi"})).placements["c0"].numa == (0,)
+
+
+@pytest.mark.parametrize(
+    ("ids", "rows", "policy", "options"),
+    [
+        pytest.param((0, 1), None, "restricted", CLOSEST, id="no gap"),
+        pytest.param((0, 2), [[10, 0, 20], [20, 0, 10]], "restricted", CLOSEST, id="rows by id"),
+        pytest.param((0, 2), None, "restricted", {}, id="no option"),
+        pytest.param((0, 2), None, "single-numa-node", CLOSEST, id="policy that compares no distances"),
+    ],
+)
+def test_where_nothing_is_out_of_range(
+    machine_of: MachineOf,
+    kubelet_of: KubeletOf,
+    pod_of: PodOf,
+    ids: tuple[int, ...],
+    rows: list[list[int]] | None,
+    policy: str,
+    options: dict[str, str],
+) -> None:
+    machine = _numbered(machine_of(4, 4), *ids, rows=rows)
+    kubelet = _on(kubelet_of, machine, policy, topologyManagerPolicyOptions=options)
+    assert hazards(kubelet) == ()
+    assert _judged(kubelet, pod_of("p", SMALL)) == (Outcome.FITS, "")
+    assert kubelet.admit(pod_of("p", SMALL)).admitted
+
+
+def test_the_kubelet_takes_the_entry_at_an_id_for_the_distance() -> None:
+    """On NUMA ids 0, 2, 3 and 5 the third entry of a row is the distance to id 3, and the kubelet takes it for id 2."""
+    rows = [(10, 11, 20, 12), (11, 10, 40, 30), (20, 40, 10, 12), (12, 30, 12, 10)]
+    nodes = [NumaNode(id=numa_id, memory=0, distances=row) for numa_id, row in zip((0, 2, 3, 5), rows, strict=True)]
+    manager = TopologyManager(TopologySettings("best-effort", "container", prefer_closest=True), nodes)
+    pairs = mask_of((0b0011, 0b0101))
+    assert manager.decide([Hints(pairs, pairs)]) == (Hint(0b0101, True), True)
+    assert manager.distances == tuple(rows)
+    assert manager.unmeasured_ids == (5,)
+
+
+@pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node"])
+def test_a_page_size_that_one_numa_node_lacks(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf, policy: str
+) -> None:
+    machine = machine_of(4, 4, hugepages=[{2048: 512}, {}])
+    kubelet = kubelet_of(machine, topologyManagerPolicy=policy)
+    assert hazards(kubelet) == ("page-sizes",)
+    assert _judged(kubelet, pod_of("p", PAGES)) == (Outcome.UNRESOLVABLE, WOULD_PANIC)
+    refused = kubelet.admit(pod_of("p", PAGES))
+    assert (refused.admitted, refused.reason) == (False, WOULD_PANIC)
+    assert "hugepages-2Mi on every NUMA node, and NUMA node 1 does not have it" in refused.message
+    assert kubelet.admit(pod_of("without", SMALL)).admitted
+    burstable = {"hugepages-2Mi": "2Mi", "memory": "1Gi"}
+    assert kubelet.admit(pod_of("burstable", burstable)).admitted
+    assert hazards(kubelet_of(machine_of(4, 4, hugepages=[{2048: 512}, {2048: 0}]), topologyManagerPolicy=policy)) == ()
+
+
+def test_pages_that_only_an_init_container_asks_for_are_looked_up_on_the_hint_alone(
+    machine_of: MachineOf, kubelet_of: KubeletOf, pod_of: PodOf
+) -> None:
+    """With scope pod the hint is made without them (getPodRequestedResources)."""
+    fields = {"topologyManagerPolicy": "restricted", "topologyManagerScope": "pod"}
+    for pages, admitted in (([{2048: 512}, {}], True), ([{}, {2048: 512}], False)):
+        kubelet = kubelet_of(machine_of(4, 4, hugepages=pages), **fields)
+        pod = pod_of("p", SMALL, init=[PAGES])
+        assert _judged(kubelet, pod)[0] == (Outcome.FITS if admitted else Outcome.UNRESOLVABLE)
+        assert kubelet.admit(pod).admitted == admitted
+
+
+@pytest.mark.parametrize(
+    ("policy", "manager", "limits", "admitted"),
+    [
+        ("best-effort", "None", {}, False),
+        ("single-numa-node", "Static", SMALL, False),
+        ("none", "Static", SMALL, False),
+        ("none", "Static", {"memory": "1Gi"}, True),
+        ("none", "None", SMALL, True),
+    ],
+)
+def test_a_numa_id_beyond_the_masks(
+    machine_of: MachineOf,
+    kubelet_of: KubeletOf,
+    pod_of: PodOf,
+    policy: str,
+    manager: str,
+    limits: dict[str, str],
+    admitted: bool,
+) -> None:
+    """As on POWER9 machines, which number the memory of their GPUs from 252 on."""
+    reserved = {} if manager == "Static" else {"memoryManagerPolicy": "None", "reservedMemory": ()}
+    kubelet = kubelet_of(_numbered(machine_of(4, 4), 0, 252), topologyManagerPolicy=policy, **reserved)
+    pod = pod_of("p", limits)
+    assert _judged(kubelet, pod) == ((Outcome.FITS, "") if admitted else (Outcome.UNRESOLVABLE, WOULD_PANIC))
+    assert kubelet.admit(pod).admitted == admitted
+    assert ("numa-ids" in hazards(kubelet)) == (policy != "none" or manager == "Static")
+
+
+def test_recorded_panics_and_what_was_admitted_before_them() -> None:
+    lines = lzma.decompress(RECORDED.read_bytes()).splitlines()
+    panics = [problem for line in lines for problem in _differences(line)]
+    assert panics == []
+    assert sum(b'"panic"' in line for line in lines) >= 30
+
+
+def _differences(line: bytes) -> list[str]:
+    want = json.loads(line)["result"]
+    scenario = replay.read_scenario(line)
+    kubelet = replay.kubelet_of(scenario)
+    problems = []
+    for number, event in enumerate(scenario.events):
+        said = json.loads(msgspec.json.encode(replay.apply(kubelet, event)))
+        if number < len(want["events"]):
+            expected = want["events"][number]
+            if _comparable(said) != _comparable(expected):
+                problems.append(f"{scenario.id}, event {number}: {said}, recorded {expected}")
+        elif said.get("reason") != WOULD_PANIC:
+            problems.append(f"{scenario.id}, event {number}: {said}, recorded {want['panic']}")
+    return problems
+
+
+def _comparable(event: dict[str, Any]) -> tuple[Any, ...]:
+    """What is not random in a kubelet: of several scalars that are short it names a random one."""
+    placed = {name: (one["hint"], one.get("cpus")) for name, one in (event.get("containers") or {}).items()}
+    said = event.get("admitted"), event.get("reason", "")[:5]
+    return (*said, placed) if event["op"] == "admit" else (event["op"],)
+
+
+class _OutOfRange(Exception):  # noqa: N818 - what the kubelet does, not an error
+    pass
+
+
+def _upstream(groups: list[Hints], manager: TopologyManager, ids: list[int], rows: list[tuple[int, ...]]) -> bool:
+    """policy.go as it is written there, permutation by permutation: whether it panics."""
+    lists: list[list[tuple[int | None, bool]]] = [
+        [
+            (mask, bool(group.preferred >> mask & 1))
+            for mask in sorted(members(group.fits), key=lambda mask: (mask.bit_count(), list(members(mask))))
+        ]
+        or [(None, False)]
+        for group in groups
+    ]
+    aim = max((min(mask.bit_count() for mask in members(group.fits)) for group in groups if group.fits), default=0)
+
+    def average(mask: int) -> float:
+        total = 0
+        for one in members(mask):
+            for other in members(mask):
+                if ids[other] >= len(rows[one]):
+                    raise _OutOfRange
+                total += rows[one][ids[other]]
+        return total / mask.bit_count() ** 2
+
+    def fitter(current: Hint, candidate: Hint) -> Hint:
+        a, b = current.mask or 0, candidate.mask or 0
+        if a == b:
+            return current
+        if a.bit_count() != b.bit_count():
+            return current if a.bit_count() < b.bit_count() else candidate
+        return current if (average(a), a) < (average(b), b) else candidate
+
+    def better(current: Hint | None, candidate: Hint) -> Hint | None:
+        if not candidate.mask or current is None:
+            return candidate if candidate.mask else current
+        if current.preferred != candidate.preferred:
+            return current if current.preferred else candidate
+        before, now = (current.mask or 0).bit_count(), candidate.mask.bit_count()
+        if current.preferred or before > aim or (before == now):
+            return fitter(current, candidate)
+        return candidate if before < now <= aim else current
+
+    best: Hint | None = None
+    try:
+        for permutation in itertools.product(*lists):
+            masks = [mask for mask, _ in permutation if mask is not None]
+            merged = manager.default
+            for mask in masks:
+                merged &= mask
+            good = all(preferred for _, preferred in permutation) and len(set(masks)) <= 1
+            best = better(best, Hint(merged, good))
+    except _OutOfRange:
+        return True
+    return False
+
+
+@st.composite
+def _merges(draw: st.DrawFn) -> tuple[list[Hints], list[int], list[tuple[int, ...]]]:
+    count = draw(st.integers(2, 4))
+    ids = sorted(draw(st.sets(st.integers(0, count + 2), min_size=count, max_size=count)))
+    full = (1 << (1 << count)) - 2
+    # Few masks each, so that the best one is not always a single NUMA node.
+    masks = st.sets(st.integers(1, (1 << count) - 1), max_size=5).map(mask_of)
+    groups = []
+    for _ in range(draw(st.integers(1, 3))):
+        fits = draw(st.one_of(masks, st.integers(0, full).map(lambda bits: bits & full)))
+        groups.append(Hints(fits, fits & draw(st.integers(0, full))))
+    rows = [
+        tuple(10 if one == other else draw(st.sampled_from((11, 20))) for other in range(count)) for one in range(count)
+    ]
+    return groups, ids, rows
+
+
+@given(_merges(), st.integers(0, 3))
+def test_a_merge_panics_where_the_cross_product_does(
+    case: tuple[list[Hints], list[int], list[tuple[int, ...]]], unordered: int
+) -> None:
+    groups, ids, rows = case
+    unordered = min(unordered, len(groups))
+    nodes = [NumaNode(id=numa_id, memory=0, distances=row) for numa_id, row in zip(ids, rows, strict=True)]
+    manager = TopologyManager(TopologySettings("restricted", "container", prefer_closest=True), nodes)
+    expected = any(
+        _upstream([*first, *groups[unordered:]], manager, ids, rows)
+        for first in itertools.permutations(groups[:unordered])
+    )
+    try:
+        manager.decide(groups, unordered=unordered)
+        panicked = False
+    except Refused as refused:
+        assert refused.reason == WOULD_PANIC
+        panicked = True
+    assert panicked == expected
+
+
+def test_a_merge_that_takes_too_many_steps_counts_as_one_that_panics() -> None:
+    """Eight NUMA nodes and three resources that share no mask: millions of permutations, and the walk ends early."""
+    count = 8
+    ids = [*range(7), 9]
+    nodes = [NumaNode(id=numa_id, memory=0, distances=(10,) * count) for numa_id in ids]
+    manager = TopologyManager(TopologySettings("best-effort", "container", prefer_closest=True), nodes)
+    groups = [Hints(mask_of(mask for mask in range(1, 256) if mask >> node & 1), 0) for node in (0, 1, 2)]
+    with pytest.raises(Refused, match="the kubelet would panic"):
+        manager.decide(groups)
