@@ -18,7 +18,16 @@ from topowise_scheduler import refusals
 from topowise_scheduler.kubectl.console import Answer
 from topowise_scheduler.kubectl.doctor import exporters, kube_scheduler, schedulers
 from topowise_scheduler.kubectl.durations import of_go
-from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletConfiguration, Machine, NumaNode
+from topowise_scheduler.kubelet import (
+    Core,
+    Device,
+    DevicePlugin,
+    Kubelet,
+    KubeletConfiguration,
+    Machine,
+    MemoryReservation,
+    NumaNode,
+)
 
 Ask = Callable[..., Answer]
 Save = Callable[..., str]
@@ -630,6 +639,51 @@ def test_a_machine_with_34_numa_nodes(version: str, takes: str, ask: Ask, saved:
     text = ask("doctor", "-f", saved(document, node, name="some.json"), "-o", "json").text
     (found,) = [one for one in json.loads(text) if one["value"].startswith("34 NUMA nodes")]
     assert f"; here about {takes} for a pod" in found["why"]
+
+
+def _two(second: NumaNode, **fields: Any) -> Json:
+    """The report of a machine with a usual NUMA node 0 and another one."""
+    first = NumaNode(0, 1 << 33, (Core(0, (0, 1)), Core(0, (2, 3))), {2048: 512}, (10, 20))
+    config = KubeletConfiguration(
+        **{
+            "topologyManagerPolicy": "restricted",
+            "cpuManagerPolicy": "static",
+            "reservedSystemCPUs": "0",
+            "memoryManagerPolicy": "Static",
+            "systemReserved": {"memory": "1Gi"},
+            "reservedMemory": (MemoryReservation(0, {"memory": "1Gi"}),),
+            "evictionHard": {},
+            **fields,
+        }
+    )
+    machine = Machine(numa=(first, second))
+    made = exported(machine, config, Kubelet(machine, config))
+    return dict(msgspec.to_builtins(msgspec.structs.replace(made, metadata=nrt.Metadata("odd", resourceVersion="1"))))
+
+
+def test_machines_on_which_a_kubelet_panics(ask: Ask, saved: Save) -> None:
+    cores, pages, closest = (Core(1, (4, 5)), Core(1, (6, 7))), {2048: 512}, {"prefer-closest-numa-nodes": "true"}
+    gap, lacking = NumaNode(2, 1 << 33, cores, pages, (20, 10)), NumaNode(1, 0, cores, {}, (20, 10))
+    with_gap = "error", "prefer-closest-numa-nodes with NUMA ids 0, 2", "remove prefer-closest-numa-nodes from"
+    no_pages = (
+        "warning",
+        "memoryManagerPolicy Static and no hugepages-2Mi on NUMA node 1",
+        "keep pods with hugepages-2Mi off the node",
+    )
+    for second, options, finding in (
+        (gap, closest, with_gap),
+        (gap, {}, None),
+        (msgspec.structs.replace(gap, id=1), closest, None),
+        (lacking, {}, no_pages),
+        (lacking, closest, no_pages),
+    ):
+        document = _two(second, topologyManagerPolicyOptions=options)
+        found = json.loads(ask("doctor", "-f", saved(document, name="some.json"), "-o", "json").text)
+        panics = [one for one in found if "panics" in one["why"]]
+        assert [(one["severity"], one["thing"], one["value"]) for one in panics] == (
+            [(finding[0], "node odd", finding[1])] if finding else []
+        )
+        assert all(one["mend"].startswith(finding[2]) for one in panics if finding)
 
 
 def test_a_kubelet_that_is_not_proven(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
