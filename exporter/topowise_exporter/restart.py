@@ -11,13 +11,14 @@ out of admissions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 from topowise.errors import SourceError
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise.start_check import MemoryAmounts, Problem, cpu_problem, memory_problem
+from topowise.start_check import CORRUPTED, MemoryAmounts, Problem, cpu_problem, memory_problem
+from topowise_exporter.kubelet import checksum
 from topowise_exporter.kubelet.model import Allocatable
 from topowise_exporter.kubelet.state_files import CPU_STATE, MEMORY_STATE, StateFile
 from topowise_exporter.machine.model import Machine, NumaNode
@@ -52,8 +53,11 @@ class StartCheck:
         held = self.problems if seen[2:4] == self._last[2:4] else {}
         self._last = seen
         cpu, memory, *_ = seen
-        found = {CPU_STATE: None if cpu is None else of_cpus(cpu, config, machine, allocatable)}
-        found[MEMORY_STATE] = None if memory is None else of_memory(memory, config, machine)
+        found: dict[str, Problem | None] = {}
+        if cpu is not None:
+            found[CPU_STATE] = _damage(checksum.check_cpu_state, cpu) or of_cpus(cpu, config, machine, allocatable)
+        if memory is not None:
+            found[MEMORY_STATE] = _damage(checksum.check_memory_state, memory) or of_memory(memory, config, machine)
         self.problems = {name: held.get(name) or _shown(one) for name, one in found.items() if one is not None}
 
 
@@ -72,6 +76,15 @@ def of_memory(text: bytes, config: KubeletConfiguration, machine: Machine) -> Pr
     """Why `memory_manager_state` would be refused, None if it would not."""
     nodes = {node.id: _amounts(node, config) for node in machine.nodes}
     return memory_problem(text, policy=config.memoryManagerPolicy, nodes=nodes)
+
+
+def _damage(check: Callable[[bytes, str], None], text: bytes) -> Problem | None:
+    """Why a kubelet takes a file for damaged before it looks at what the file says; None if it does not."""
+    try:
+        check(text, "file")
+    except SourceError as exc:
+        return Problem(CORRUPTED, str(exc))
+    return None
 
 
 def _amounts(node: NumaNode, config: KubeletConfiguration) -> dict[str, MemoryAmounts]:

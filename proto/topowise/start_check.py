@@ -4,9 +4,10 @@ A kubelet whose `cpu_manager_state` or `memory_manager_state` does not match exi
 somebody drains the node and deletes the file. It is not looked at while the kubelet runs, so a changed reservation or
 MemTotal, which differs by some pages from boot to boot, comes out at the worst time. Here it comes out before.
 
-The texts are the kubelet's own, with what differs, which it only logs. Checksums are not verified: a file that somebody
-edited is refused as well. Upstream: cm/cpumanager/policy_static.go and cm/memorymanager/policy_static.go
-(validateState), and their state/state_checkpoint.go.
+The texts are the kubelet's own, with what differs, which it only logs. A kubelet refuses a file with a wrong checksum
+too, and the exporter looks at checksums (restart.py). Upstream:
+cm/cpumanager/policy_static.go and cm/memorymanager/policy_static.go (validateState), and their
+state/state_checkpoint.go.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from topowise.checkpoints import Block, Cpus, CpuState, MemoryNode, MemoryState,
 from topowise.errors import ParseError
 
 _NOT_RESTORED: Final = "could not restore state from checkpoint: "
+CORRUPTED: Final = f"{_NOT_RESTORED}checkpoint is corrupted"
 _DIFFERENT: Final = "[memorymanager] the expected machine state is different from the real one"
 
 
@@ -46,7 +48,7 @@ def cpu_problem(text: bytes, *, policy: str, cpus: Cpus, reserved: Cpus, strict:
     try:
         state = cpu_state(text)
     except ParseError as exc:
-        return Problem(f"{_NOT_RESTORED}checkpoint is corrupted", str(exc))
+        return Problem(CORRUPTED, str(exc))
     if state.policy != policy:
         return Problem(_NOT_RESTORED + _other_policy(policy, state.policy))
     if policy != "static":
@@ -62,7 +64,7 @@ def memory_problem(text: bytes, *, policy: str, nodes: Mapping[int, Mapping[str,
     try:
         state = memory_state(text)
     except ParseError as exc:
-        return Problem(f"{_NOT_RESTORED}checkpoint is corrupted", str(exc)[:200])
+        return Problem(CORRUPTED, str(exc)[:200])
     if state.policy != policy:
         return Problem(f"{_NOT_RESTORED}[memorymanager] {_other_policy(policy, state.policy)}")
     if policy != "Static":

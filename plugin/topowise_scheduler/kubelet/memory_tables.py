@@ -37,6 +37,8 @@ class MemoryPolicy:
         self.count = len(nodes)
         self.ids = tuple([node.id for node in nodes])
         self.all_ids = all_ids or self.ids
+        # Whether a NUMA id does not fit into the kubelet's masks, so that all hints for memory panic.
+        self.is_beyond_masks = self.all_ids[-1] >= KUBELET_BITS
         self.system_reserved = tuple(reserved)
         hugepages = [
             {hugepages_resource(kib): pages * kib * 1024 for kib, pages in node.hugepages.items()} for node in nodes
@@ -64,11 +66,6 @@ class MemoryPolicy:
             )
             for name, total in self.total.items()
         }
-
-    @property
-    def is_beyond_masks(self) -> bool:
-        """Whether a NUMA id does not fit into the kubelet's masks, so that all hints for memory panic."""
-        return self.all_ids[-1] >= KUBELET_BITS
 
     @cached_property
     def _allocatable_sums(self) -> dict[str, list[int]]:

@@ -53,6 +53,8 @@ class TopologyManager:
         self._all_ids = tuple([node.id for node in everyone or nodes])
         # Between positions, None if a node does not tell.
         self.distances = _distances(nodes, self._all_ids) if all(node.distances for node in nodes) else None
+        # Whether a NUMA id does not fit into the kubelet's masks, so that every merge panics.
+        self.is_beyond_masks = settings.policy != "none" and self._all_ids[-1] >= KUBELET_BITS
         # What ranks masks if the option says so, and the masks for which the kubelet's index is out of range.
         self._ranking: tuple[tuple[int, ...], ...] | None = None
         self.unmeasured: MaskSet = 0
@@ -62,11 +64,6 @@ class TopologyManager:
         # How far memory really is, where that was measured; no decision of the kubelet goes by it.
         self.nearness = nearness(nodes, self.distances)
         self._sequences: dict[int, tuple[Mask, ...]] = {}
-
-    @property
-    def is_beyond_masks(self) -> bool:
-        """Whether a NUMA id does not fit into the kubelet's masks, so that every merge panics."""
-        return self.settings.policy != "none" and self._all_ids[-1] >= KUBELET_BITS
 
     @property
     def unmeasured_ids(self) -> tuple[int, ...]:

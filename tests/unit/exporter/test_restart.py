@@ -11,6 +11,7 @@ import msgspec
 
 from topowise.attributes import restarts
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_exporter.kubelet import checksum
 from topowise_exporter.kubelet.model import Allocatable
 from topowise_exporter.machine.model import Machine, NumaNode
 from topowise_exporter.restart import StartCheck
@@ -104,6 +105,27 @@ def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
     assert (
         'configured policy "none" differs from state checkpoint policy "static"' in check.problems["cpu_manager_state"]
     )
+
+
+def test_a_wrong_checksum_keeps_the_kubelet_from_starting(tmp_path: Path) -> None:
+    check = write(tmp_path)
+    for name, of_state, said in (
+        ("cpu_manager_state", checksum.of_cpu_state, "cpu"),
+        ("memory_manager_state", checksum.of_memory_state, "memory"),
+    ):
+        path = tmp_path / name
+        state = {"entries": {}, **json.loads(path.read_bytes())}
+        right = of_state(state)
+        path.write_text(json.dumps({**state, "checksum": right}))
+        compare(check, CONFIG, two())
+        assert check.problems == {}, said
+        path.write_text(json.dumps({**state, "checksum": 1}))
+        compare(check, CONFIG, two())
+        assert check.problems == {
+            name: "could not restore state from checkpoint: checkpoint is corrupted "
+            f"(file: has checksum 1, expected {right})"
+        }
+        path.write_text(json.dumps({**state, "checksum": right}))
 
 
 def test_a_reservation_that_was_changed(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_available_above_an_allocatable_of_0_is_told_once_and_counts_as_none(
     assert not kubelet.admit(pod_of("a", {"cpu": "1", "memory": "1Gi"})).admitted
 
 
-@pytest.mark.parametrize(("listed", "reason"), [(("hugepages-2Mi",), ""), ((), "UnexpectedAdmissionError")])
+@pytest.mark.parametrize(("listed", "reason"), [(("hugepages-2Mi",), ""), ((), "KubeletWouldPanic")])
 def test_no_pages_of_a_size_that_only_the_node_lists(
     topology_of: TopologyOf, pod_of: PodOf, listed: tuple[str, ...], reason: str
 ) -> None:
