@@ -13,8 +13,15 @@ _MAX: Final = 1 << 20
 
 
 def distances(costs: Iterable[nrt.Cost], ids: Sequence[int]) -> tuple[int, ...] | None:
-    """The costs to these NUMA nodes, in their order; None unless there is one to each that can be."""
+    """The costs to these NUMA nodes, in their order; None unless there is one to each that can be.
+
+    If there are costs to NUMA nodes that have no zone, and no gaps between the ids, the row is of all of them by id, as
+    the kernel prints it: the kubelet reads it by id.
+    """
     to = {cost.name: cost.value for cost in costs}
+    every = range(len(to))
+    if len(to) > len(ids) and all(nrt.zone_name(numa_id) in to for numa_id in every):
+        ids = every
     row = [to.get(nrt.zone_name(numa_id)) for numa_id in ids]
     found = tuple([cost for cost in row if cost is not None and 0 <= cost <= _MAX])
     return found if len(found) == len(row) else None
