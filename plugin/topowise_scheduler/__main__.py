@@ -1,10 +1,11 @@
-"""topowise-scheduler: `serve` answers schedulers, `replay` tells what kubelets would have done."""
+"""topowise-scheduler: `serve` answers schedulers, `replay` tells what kubelets would do, `token` renews a token."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 from topowise import __version__
 from topowise.runtime import cli
@@ -27,6 +28,12 @@ def _parser() -> argparse.ArgumentParser:
     replay = commands.add_parser("replay", help="what a kubelet would do, for scenarios as JSON lines")
     replay.add_argument("file", metavar="FILE[.gz]", help="one scenario a line, - is stdin; results go to stdout")
     replay.set_defaults(command=_replay)
+    token = commands.add_parser("token", help="keeps a short-lived token of another service account in a directory")
+    token.add_argument("--account", required=True, metavar="NAME", help="a service account of the pod's namespace")
+    token.add_argument(
+        "--directory", required=True, metavar="DIR", help="where token, ca.crt and namespace are written"
+    )
+    token.set_defaults(command=_token)
     return parser
 
 
@@ -34,6 +41,14 @@ def _replay(options: argparse.Namespace) -> int:
     from topowise_scheduler.replay import main_replay
 
     return main_replay(options.file)
+
+
+def _token(options: argparse.Namespace) -> int:
+    from topowise.kube import account_token
+    from topowise.runtime import log
+
+    log.set_up()
+    return asyncio.run(account_token.run(options.account, Path(options.directory)))
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -65,7 +65,7 @@ async def test_a_name_that_is_none_requeues_no_other_pod(server: ApiServer, api:
     free(service)
     await assert_eventually(lambda: requeued(api, "b"))
     asked = {entry.asked.path for entry in server.log() if entry.asked.method == "PATCH"}
-    assert asked == {f"{PODS}/a?dryRun=All", f"{PODS}/b"}
+    assert asked == {f"{PODS}/a?dryRun=All/status", f"{PODS}/b/status"}
     assert not await requeued(api, "a")
 
 
@@ -76,7 +76,7 @@ async def test_a_pod_that_a_webhook_refuses_keeps_nobody_else_asleep(
     # Another shape each, or one node would be for one of them.
     for number, name in enumerate(("first", "second", "third")):
         put(server, service, name, str(number + 1))
-    refusal = server.levers.answer(403, method="PATCH", path=f"{PODS}/second")
+    refusal = server.levers.answer(403, method="PATCH", path=f"{PODS}/second/status")
     free(service)
     for name in ("first", "third"):
         await assert_eventually(lambda name=name: requeued(api, name))

@@ -250,7 +250,8 @@ class Requeuer:
             groups[key] = unsorted[key]
 
     async def _requeue(self, record: PodRecord) -> None:
-        path = paths.pod(record.namespace, record.name)
+        # A status patch may change annotations of a pod, and nothing of its spec, such as an image.
+        path = paths.pod(record.namespace, record.name, "status")
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         body = {"metadata": {"uid": record.uid, "annotations": {REQUEUED_ANNOTATION: now}}}
         try:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import ssl
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
+from chart_cluster import NAMESPACE, Cluster, Document, eventually, path_of
 from forbidden_rights import FOREIGN_ROLES, NEVER_RESOURCES, NEVER_VERBS
 from sandbox import controlplane, stock_scheduler
 from sandbox.apiserver import kubeconfig
@@ -31,14 +31,11 @@ from topowise.kube.api import Api
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.leader.startup_taint import StartupTaint
 
-Document = dict[str, Any]
-
 ASSETS = controlplane.assets(stock_scheduler.BINARY)
 if ASSETS is None:
     pytest.skip("no etcd, kube-apiserver and kube-scheduler in $KUBEBUILDER_ASSETS", allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
-NAMESPACE = "topowise-system"
 # Their definitions are not ours to have.
 FOREIGN = {
     "PodMonitor",
@@ -48,77 +45,9 @@ FOREIGN = {
     "Certificate",
     "SecurityContextConstraints",
 }
-PLURALS = {
-    "Namespace": ("/api/v1", "namespaces"),
-    "ServiceAccount": ("/api/v1", "serviceaccounts"),
-    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
-    "NodeResourceTopology": ("/apis/topology.node.k8s.io/v1alpha2", "noderesourcetopologies"),
-    "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
-    "ValidatingAdmissionPolicyBinding": (
-        "/apis/admissionregistration.k8s.io/v1",
-        "validatingadmissionpolicybindings",
-    ),
-}
 RECIPES = sorted(path.stem for path in (Path(__file__).parents[3] / "charts/topowise/recipes").glob("*.yaml"))
 # What is special in the others is a path, or not this API server's.
 ON = ["on/gke", "on/openshift"]
-
-
-class Cluster:
-    """A client of the API server, as the administrator or with a token."""
-
-    def __init__(self, plane: controlplane.ControlPlane) -> None:
-        self.plane = plane
-        self._context = ssl._create_unverified_context()
-
-    def call(self, method: str, path: str, body: Document | None = None, *, token: str = "") -> tuple[int, Document]:
-        headers = {"Authorization": f"Bearer {token or self.plane.token}", "Content-Type": "application/json"}
-        if method == "PATCH":
-            headers["Content-Type"] = "application/apply-patch+yaml"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.plane.url + path, data, headers, method=method)
-        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._context)
-        try:
-            with urllib.request.build_opener(*handlers).open(request, timeout=20) as answer:
-                return answer.status, json.load(answer)
-        except urllib.error.HTTPError as exc:
-            return exc.code, json.load(exc)
-
-    def apply(self, document: Document, *, dry_run: bool = False) -> None:
-        query = "fieldManager=chart&force=true&fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
-        status, answer = self.call("PATCH", f"{path_of(document)}?{query}", document)
-        assert status in (200, 201), f"{document['kind']} {document['metadata']['name']}: {answer.get('message')}"
-
-    def token(self, account: str, pod: Document | None = None) -> str:
-        """A token of a service account; with a pod, one that says where it runs."""
-        spec: Document = {}
-        if pod is not None:
-            meta = pod["metadata"]
-            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
-        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
-        status, answer = self.call("POST", path, body)
-        assert status == 201, answer
-        return str(answer["status"]["token"])
-
-
-def path_of(document: Document) -> str:
-    """Where an object lies."""
-    kind, meta = document["kind"], document["metadata"]
-    version = document["apiVersion"]
-    root, plural = PLURALS.get(kind, (f"/apis/{version}" if "/" in version else f"/api/{version}", f"{kind.lower()}s"))
-    place = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
-    return f"{root}{place}/{plural}/{meta['name']}"
-
-
-def eventually(check: Callable[[], Any], within: float = 20.0) -> Any:
-    deadline = time.monotonic() + within
-    while True:
-        found = check()
-        if found:
-            return found
-        assert time.monotonic() < deadline, "not within the time"
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")

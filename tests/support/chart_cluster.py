@@ -1,0 +1,87 @@
+"""A client of a real API server for the tests of the chart: applies rendered objects, acts with an account's token."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from sandbox import controlplane
+
+Document = dict[str, Any]
+
+NAMESPACE = "topowise-system"
+PLURALS = {
+    "Namespace": ("/api/v1", "namespaces"),
+    "ServiceAccount": ("/api/v1", "serviceaccounts"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "NodeResourceTopology": ("/apis/topology.node.k8s.io/v1alpha2", "noderesourcetopologies"),
+    "ValidatingAdmissionPolicy": ("/apis/admissionregistration.k8s.io/v1", "validatingadmissionpolicies"),
+    "ValidatingAdmissionPolicyBinding": (
+        "/apis/admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+    ),
+}
+
+
+class Cluster:
+    """A client of the API server, as the administrator or with a token."""
+
+    def __init__(self, plane: controlplane.ControlPlane) -> None:
+        self.plane = plane
+        self._context = ssl._create_unverified_context()
+
+    def call(
+        self, method: str, path: str, body: Document | None = None, *, token: str = "", content_type: str = ""
+    ) -> tuple[int, Document]:
+        """The status and the answer; a PATCH is a server-side apply unless `content_type` names another patch."""
+        usual = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+        headers = {"Authorization": f"Bearer {token or self.plane.token}", "Content-Type": content_type or usual}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.plane.url + path, data, headers, method=method)
+        handlers = urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=self._context)
+        try:
+            with urllib.request.build_opener(*handlers).open(request, timeout=20) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as exc:
+            return exc.code, json.load(exc)
+
+    def apply(self, document: Document, *, dry_run: bool = False) -> None:
+        query = "fieldManager=chart&force=true&fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
+        status, answer = self.call("PATCH", f"{path_of(document)}?{query}", document)
+        assert status in (200, 201), f"{document['kind']} {document['metadata']['name']}: {answer.get('message')}"
+
+    def token(self, account: str, pod: Document | None = None) -> str:
+        """A token of a service account; with a pod, one that says where it runs."""
+        spec: Document = {}
+        if pod is not None:
+            meta = pod["metadata"]
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+        status, answer = self.call("POST", path, body)
+        assert status == 201, answer
+        return str(answer["status"]["token"])
+
+
+def path_of(document: Document) -> str:
+    """Where an object lies."""
+    kind, meta = document["kind"], document["metadata"]
+    version = document["apiVersion"]
+    root, plural = PLURALS.get(kind, (f"/apis/{version}" if "/" in version else f"/api/{version}", f"{kind.lower()}s"))
+    place = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
+    return f"{root}{place}/{plural}/{meta['name']}"
+
+
+def eventually(check: Callable[[], Any], within: float = 20.0) -> Any:
+    deadline = time.monotonic() + within
+    while True:
+        found = check()
+        if found:
+            return found
+        assert time.monotonic() < deadline, "not within the time"
+        time.sleep(0.1)
