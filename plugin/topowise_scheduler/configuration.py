@@ -169,7 +169,7 @@ class Requeue(Section, frozen=True):
     annotation."""
 
     enabled: bool = True
-    """Needs the right to patch pods."""
+    """Needs the right to patch pods/status."""
     interval: PositiveDuration = PositiveDuration(0.1)
     """How often changed nodes are tried against the pods that wait."""
     per_second: Annotated[float, msgspec.Meta(gt=0)] = 20.0

@@ -8,9 +8,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from sandbox import controlplane
+from sandbox.apiserver import kubeconfig
 
 Document = dict[str, Any]
 
@@ -54,6 +56,10 @@ class Cluster:
         query = "fieldManager=chart&force=true&fieldValidation=Strict" + ("&dryRun=All" if dry_run else "")
         status, answer = self.call("PATCH", f"{path_of(document)}?{query}", document)
         assert status in (200, 201), f"{document['kind']} {document['metadata']['name']}: {answer.get('message')}"
+
+    def kubeconfig(self, account: str, folder: Path) -> Path:
+        """A kubeconfig with a token of a service account."""
+        return kubeconfig.write(folder / account, self.plane.url, token=self.token(account), insecure=True)
 
     def token(self, account: str, pod: Document | None = None) -> str:
         """A token of a service account; with a pod, one that says where it runs."""

@@ -6,47 +6,343 @@ service's own code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from chart_cluster import NAMESPACE, Cluster, Document
+from chart_cluster import NAMESPACE, Cluster, Document, eventually
 from sandbox import controlplane
-from topowise.kube.api import MERGE_PATCH
+from scheduling import Service, exact, kubelet
+from topowise.kube import credentials
+from topowise.kube.api import JSON, MERGE_PATCH, Api
+from topowise.kube.lease import Elector, Timing
+from topowise_scheduler.cluster.nodes import Nodes
+from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.extender.binding import Binder
+from topowise_scheduler.leader import events, evictions
+from topowise_scheduler.leader.nomination import nominate
+from topowise_scheduler.leader.refused_pods import RefusedPods
+from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION, Requeuer
+from topowise_scheduler.leader.startup_taint import StartupTaint
+from topowise_scheduler.leader.waiting_pods import CONDITION, WaitingPods, _Message
 
 ASSETS = controlplane.assets()
 if ASSETS is None:
     pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
 pytestmark = pytest.mark.apiserver
 
+EVERY_FEATURE = (
+    "scheduler.config.startupTaint.enabled=true",
+    "scheduler.config.refusedPods.delete=true",
+    "scheduler.config.waitingPods.tell=true",
+    "scheduler.config.preemptor.enabled=true",
+    "scheduler.config.nominator.enabled=true",
+    "scheduler.config.defragmenter.enabled=true",
+    "exporter.config.podPlacements=true",
+)
+PODS = "/api/v1/namespaces/default/pods"
 SYSTEM = "/api/v1/namespaces/kube-system/pods"
+NODE = "/api/v1/nodes/metal-0"
+EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+STRATEGIC = "application/strategic-merge-patch+json"
+OURS = {"key": "topowise.io/unreported", "effect": "NoSchedule"}
+THEIRS = {"key": "example.com/theirs", "effect": "NoSchedule"}
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": "uid-set", "controller": True}
+REFUSED = {"phase": "Failed", "reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}
+READY = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+IMAGE = "registry.example/main:1"
 
 
-def pod(name: str, namespace: str, **more: Any) -> Document:
-    container = {"name": "main", "image": "registry.example/main:1", **more.pop("container", {})}
-    spec = {"containers": [container], **more.pop("spec", {})}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, **more}, "spec": spec}
+class Write(NamedTuple):
+    """A request, and words of the refusal."""
+
+    method: str
+    path: str
+    body: Document | None
+    refusal: str
+    content_type: str = MERGE_PATCH
+    account: str = "topowise-scheduler"
+
+
+def status(name: str, metadata: Document, changed: Document, refusal: str) -> Write:
+    return Write("PATCH", f"{PODS}/{name}/status", {"metadata": metadata, "status": changed}, refusal)
+
+
+def node(refusal: str, **changed: Any) -> Write:
+    return Write("PATCH", NODE, changed, refusal)
+
+
+def create(path: str, body: Document, refusal: str, account: str = "topowise-scheduler") -> Write:
+    return Write("POST", path, body, refusal, JSON, account)
+
+
+def eviction(**options: Any) -> Write:
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "runs", "namespace": "default"}}
+    return create(f"{PODS}/runs/eviction", {**body, "deleteOptions": options}, "evict")
+
+
+def binding(**metadata: Any) -> Write:
+    target = {"apiVersion": "v1", "kind": "Node", "name": "metal-0"}
+    meta = {"name": "waits", "namespace": "default", **metadata}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+    return create(f"{PODS}/waits/binding", body, "the annotation topowise.io/predicted, no other")
+
+
+def event(reporter: str, kind: str) -> Write:
+    regarding = {"apiVersion": "v1", "kind": kind, "namespace": "default", "name": "runs"}
+    times = {"eventTime": "2026-01-01T00:00:00.000000Z", "reportingInstance": "thief"}
+    said = {"action": "Theft", "reason": "Theft", "type": "Normal", "note": "theft", "regarding": regarding}
+    meta = {"name": "theft", "namespace": "default"}
+    return create(EVENTS, {"metadata": meta, **times, **said, "reportingController": reporter}, "in its own name")
+
+
+def token_request(account: str, seconds: int, refusal: str, by: str) -> Write:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": seconds}}
+    return create(f"{ACCOUNTS}/{account}/token", body, refusal, by)
+
+
+_METADATA = "nothing of a pod's metadata but annotations"
+_ANNOTATIONS = "annotations topowise.io/requeued, topowise.io/nominated, no other"
+_STATUS = "of a pod's status: nominatedNodeName, conditions"
+_FORBIDDEN = "is forbidden: User"
+_NODE = "nothing of nodes but their taints"
+_TAINT = "may remove the taint topowise.io/unreported"
+_KUBE_SCHEDULER = "topowise-kube-scheduler"
+THEFTS = {
+    "image": Write("PATCH", f"{SYSTEM}/proxy", {"spec": {"containers": []}}, _FORBIDDEN),
+    "label": status("runs", {"labels": {"app": "theft"}}, {}, _METADATA),
+    "label removed": status("runs", {"labels": None}, {}, _METADATA),
+    "finalizer": status("runs", {"finalizers": ["example.com/theft"]}, {}, _METADATA),
+    "annotation": status("runs", {"annotations": {"example.com/a": "theft"}}, {}, _ANNOTATIONS),
+    "annotation removed": status("runs", {"annotations": None}, {}, _ANNOTATIONS),
+    "long annotation": status("runs", {"annotations": {REQUEUED_ANNOTATION: "x" * 254}}, {}, "at most 253 characters"),
+    "phase": status("runs", {}, {"phase": "Failed"}, _STATUS),
+    "address": status("runs", {}, {"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}]}, _STATUS),
+    "reason": status("runs", {}, {"reason": "Evicted"}, _STATUS),
+    "condition": status("runs", {}, {"conditions": [{**READY, "status": "False"}]}, "Alignable of pods, no other"),
+    "conditions removed": status("runs", {}, {"conditions": []}, "Alignable of pods, no other"),
+    "other taint removed": node(_TAINT, spec={"taints": [OURS]}),
+    "all taints removed": node(_TAINT, spec={"taints": None}),
+    "taint added": node(_TAINT, spec={"taints": [OURS, THEIRS, {"key": "theft", "effect": "NoExecute"}]}),
+    "own taint changed": node(_TAINT, spec={"taints": [{**OURS, "effect": "NoExecute"}, THEIRS]}),
+    "node label": node(_NODE, metadata={"labels": {"node-role.kubernetes.io/control-plane": ""}}),
+    "node annotation": node(_NODE, metadata={"annotations": {"a": "theft"}}),
+    "node finalizer": node(_NODE, metadata={"finalizers": ["example.com/theft"]}),
+    "unschedulable": node(_NODE, spec={"unschedulable": True}),
+    "provider id": node(_NODE, spec={"providerID": "theft://1"}),
+    "pod CIDR": node(_NODE, spec={"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}),
+    "node status": Write("PATCH", f"{NODE}/status", {"status": {"phase": "Pending"}}, _FORBIDDEN),
+    "running pod deleted": Write("DELETE", f"{PODS}/runs", None, "pods that a kubelet has refused"),
+    "failed pod deleted": Write("DELETE", f"{PODS}/failed", None, "pods that a kubelet has refused"),
+    "pod of no controller deleted": Write("DELETE", f"{PODS}/orphan", None, "that a controller makes anew"),
+    "all pods deleted": Write("DELETE", PODS, None, _FORBIDDEN),
+    "eviction of any uid": eviction(),
+    "eviction at once": eviction(preconditions={"uid": "x"}, gracePeriodSeconds=0),
+    "annotation by a binding": binding(annotations={"container.apparmor.security.beta.kubernetes.io/main": "x"}),
+    "label by a binding": binding(labels={"app": "theft"}),
+    "event of another reporter": event("kubelet", "Pod"),
+    "event of a node": event("topowise.io/topowise-scheduler", "Node"),
+    "other lease": create(LEASES, {"metadata": {"name": "topowise-scheduler"}}, "Lease topowise-scheduler-requeue"),
+    "token of kube-scheduler": token_request(_KUBE_SCHEDULER, 3600, _FORBIDDEN, "topowise-scheduler"),
+    "own token": token_request("topowise-scheduler", 3600, _FORBIDDEN, "topowise-scheduler"),
+    "token for a day": token_request("topowise-scheduler", 86400, "an hour at most", _KUBE_SCHEDULER),
+    "token of the exporter": token_request("topowise-exporter", 3600, _FORBIDDEN, _KUBE_SCHEDULER),
+    "secrets": Write("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets", None, _FORBIDDEN),
+}
+WITHOUT_EFFECT = {
+    "image by the status": Write("PATCH", f"{SYSTEM}/proxy/status", {"spec": {"nodeName": "metal-1"}}, ""),
+    "owner by the status": status("runs", {"ownerReferences": [OWNER]}, {}, ""),
+}
+
+
+def pod(name: str, **metadata: Any) -> Document:
+    amounts = {"cpu": "1", "memory": "1Gi"}
+    container = {"name": "main", "image": IMAGE, "resources": {"requests": amounts, "limits": amounts}}
+    spec = {"schedulerName": "topowise-scheduler", "terminationGracePeriodSeconds": 0, "containers": [container]}
+    meta = {"name": name, "namespace": "default", **metadata}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def put(cluster: Cluster, name: str, where: str = "", changed: Document | None = None, **metadata: Any) -> Document:
+    """A pod on a node or none, with a status."""
+    document = pod(name, **metadata)
+    document["spec"] |= {"nodeName": where} if where else {}
+    answer = cluster.call("POST", PODS, document)
+    assert answer[0] == 201, answer
+    answer = cluster.call("PATCH", f"{PODS}/{name}/status", {"status": changed or {}}, content_type=MERGE_PATCH)
+    assert answer[0] == 200, answer
+    return answer[1]
+
+
+def send(cluster: Cluster, write: Write, query: str = "") -> tuple[int, Document]:
+    token = cluster.token(write.account)
+    path = write.path + query
+    return cluster.call(write.method, path, write.body, token=token, content_type=write.content_type)
 
 
 @pytest.fixture(scope="module")
-def cluster(default: Any) -> Iterator[Cluster]:
-    """With the objects of the chart's default values."""
+def cluster(render: Any) -> Iterator[Cluster]:
+    """With the objects of the chart, pods and a node; all policies are in effect."""
     assert ASSETS is not None
     with controlplane.ControlPlane(ASSETS) as plane:
         made = Cluster(plane)
+        made.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         order = {"Namespace": 0, "CustomResourceDefinition": 1}
-        for document in sorted(default, key=lambda one: order.get(one["kind"], 2)):
+        for document in sorted(render("", *EVERY_FEATURE), key=lambda document: order.get(document["kind"], 2)):
             made.apply(document)
+        made.call("POST", "/api/v1/nodes", {"metadata": {"name": "metal-0"}, "spec": {"taints": [OURS, THEIRS]}})
+        proxy = pod("proxy", namespace="kube-system")
+        proxy["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+        assert made.call("POST", SYSTEM, proxy)[0] == 201
+        put(made, "waits")
+        running = {"phase": "Running", "conditions": [READY]}
+        put(made, "runs", "metal-0", running, labels={"app": "theirs"}, annotations={"example.com/a": "theirs"})
+        put(made, "orphan", "metal-0", REFUSED)
+        put(made, "failed", "metal-0", {"phase": "Failed", "reason": "Evicted"}, ownerReferences=[OWNER])
+        # A policy takes effect some moments after it was made; until then nothing is really written.
+        eventually(lambda: all(send(made, theft, "?dryRun=All")[0] in (403, 422) for theft in THEFTS.values()), 60)
         yield made
 
 
-def test_the_image_of_a_privileged_pod_cannot_be_changed_with_the_default_values(cluster: Cluster) -> None:
-    privileged = pod("proxy", "kube-system", container={"securityContext": {"privileged": True}})
-    assert cluster.call("POST", SYSTEM, privileged)[0] == 201
+@pytest.mark.parametrize("theft", THEFTS.values(), ids=THEFTS)
+def test_what_the_service_does_not_write_is_refused(cluster: Cluster, theft: Write) -> None:
+    code, answer = send(cluster, theft)
+    assert code in (403, 422), answer
+    assert theft.refusal in answer["message"]
+
+
+@pytest.mark.parametrize("write", WITHOUT_EFFECT.values(), ids=WITHOUT_EFFECT)
+def test_what_a_status_patch_cannot_reach_stays(cluster: Cluster, write: Write) -> None:
+    path = write.path.removesuffix("/status")
+    before = cluster.call("GET", path)[1]
+    send(cluster, write)
+    after = cluster.call("GET", path)[1]
+    assert after["spec"] == before["spec"]
+    assert after["metadata"].get("ownerReferences") == before["metadata"].get("ownerReferences")
+
+
+def test_the_image_of_a_privileged_pod_cannot_be_changed(cluster: Cluster) -> None:
     patch = {"spec": {"containers": [{"name": "main", "image": "registry.example/theft:1"}]}}
-    kind = "application/strategic-merge-patch+json"
     for path in (f"{SYSTEM}/proxy", f"{SYSTEM}/proxy/status"):
-        cluster.call("PATCH", path, patch, token=cluster.token("topowise-scheduler"), content_type=kind)
-    image = cluster.call("GET", f"{SYSTEM}/proxy")[1]["spec"]["containers"][0]["image"]
-    assert image == "registry.example/main:1"
+        cluster.call("PATCH", path, patch, token=cluster.token("topowise-scheduler"), content_type=STRATEGIC)
+    assert cluster.call("GET", f"{SYSTEM}/proxy")[1]["spec"]["containers"][0]["image"] == IMAGE
+
+
+def test_other_users_write_what_their_roles_allow(cluster: Cluster) -> None:
+    for name in ("label", "node label", "phase"):
+        theft = THEFTS[name]
+        code, answer = cluster.call("PATCH", f"{theft.path}?dryRun=All", theft.body, content_type=MERGE_PATCH)
+        assert code == 200, answer
+
+
+class Acting:
+    """The service's own code with its own token."""
+
+    def __init__(self, cluster: Cluster, api: Api) -> None:
+        self.cluster = cluster
+        self.api = api
+        self.service = Service("TightFit")
+        self.service.report(exact(kubelet(), name="metal-0"))
+
+    def pod(self, name: str) -> Document:
+        return self.cluster.call("GET", f"{PODS}/{name}")[1]
+
+    def record(self, document: Document) -> PodRecord:
+        return self.service.put(document)
+
+    async def requeue(self) -> None:
+        record = self.record(put(self.cluster, "to-requeue"))
+        ledger, fits = self.service.ledger, self.service.answers.fits
+        await Requeuer(self.api, ledger, fits, interval=1.0, per_second=1.0)._requeue(record)
+        assert REQUEUED_ANNOTATION in self.pod("to-requeue")["metadata"]["annotations"]
+        assert ledger.events["requeued"] == 1
+
+    async def nominate(self) -> None:
+        document = put(self.cluster, "to-nominate")
+        for ahead, target in ((True, "metal-0"), (False, "metal-0"), (False, "")):
+            version = document["metadata"]["resourceVersion"]
+            assert await nominate(self.api, self.record(document), target, version=version, ahead=ahead)
+            document = self.pod("to-nominate")
+            assert document["status"].get("nominatedNodeName", "") == target
+
+    async def tell(self) -> None:
+        record = self.record(put(self.cluster, "to-tell", changed={"conditions": [{**READY, "status": "False"}]}))
+        await WaitingPods(self.api, self.service.ledger, self.service.answers)._tell(_Message(record, "no room"))
+        await WaitingPods(self.api, self.service.ledger, self.service.answers)._tell(_Message(record, "less room"))
+        told = {
+            condition["type"]: condition.get("message") for condition in self.pod("to-tell")["status"]["conditions"]
+        }
+        assert told == {"Ready": None, CONDITION: "less room"}
+
+    async def clear_up(self) -> None:
+        record = self.record(put(self.cluster, "to-delete", "metal-0", REFUSED, ownerReferences=[OWNER]))
+        await RefusedPods(self.api, self.service.ledger)._clear_up(record)
+        assert self.service.ledger.events["refused_pod_deleted"] == 1
+        assert self.cluster.call("GET", f"{PODS}/to-delete")[0] == 404
+
+    async def evict(self) -> None:
+        record = self.record(put(self.cluster, "to-evict", "metal-0", {"phase": "Running"}))
+        assert await evictions.evict(self.api, record, is_dry=True)
+        assert await evictions.evict(self.api, record)
+        await events.post(self.api, record, "Moved", "The pod was evicted", kind="Normal", action="Move")
+
+    async def bind(self) -> None:
+        meta = put(self.cluster, "to-bind")["metadata"]
+        args = {"PodName": "to-bind", "PodNamespace": "default", "PodUID": meta["uid"], "Node": "metal-0"}
+        binder = Binder(self.api, self.service.ledger, self.service.records, lambda: None)
+        assert json.loads((await binder.bind(json.dumps(args).encode())).body) == {"Error": ""}
+        bound = self.pod("to-bind")
+        assert bound["spec"]["nodeName"] == "metal-0"
+        assert "topowise.io/predicted" in bound["metadata"]["annotations"]
+
+    async def remove_taint(self) -> None:
+        nodes = Nodes()
+        self.cluster.call("POST", "/api/v1/nodes", {"metadata": {"name": "new"}, "spec": {"taints": [OURS, THEIRS]}})
+        await StartupTaint(self.api, self.service.ledger, nodes)._remove("new")
+        assert self.cluster.call("GET", "/api/v1/nodes/new")[1]["spec"]["taints"] == [THEIRS]
+
+    async def lead(self) -> None:
+        """Makes the Lease, renews it and gives it back."""
+        timing = Timing(lease_duration=15.0, renew_deadline=10.0, retry_period=0.1)
+        elector = Elector(self.api, NAMESPACE, "topowise-scheduler-requeue", "replica", timing=timing)
+        led = asyncio.Event()
+
+        async def work() -> None:
+            led.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(elector.run(work))
+        await asyncio.wait_for(led.wait(), 30)
+        path = f"{LEASES}/topowise-scheduler-requeue"
+        made = self.cluster.call("GET", path)[1]
+        while self.cluster.call("GET", path)[1]["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]:
+            await asyncio.sleep(0.1)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert not self.cluster.call("GET", path)[1]["spec"].get("holderIdentity")
+
+
+WRITES: dict[str, Callable[[Acting], Awaitable[None]]] = {
+    name: getattr(Acting, name)
+    for name in ("requeue", "nominate", "tell", "clear_up", "evict", "bind", "remove_taint", "lead")
+}
+
+
+@pytest.fixture
+async def acting(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Acting]:
+    access = cluster.kubeconfig("topowise-scheduler", tmp_path)
+    async with Api(await credentials.load(str(access)), "test") as api:
+        yield Acting(cluster, api)
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+async def test_what_the_service_writes_passes(acting: Acting, write: Callable[[Acting], Awaitable[None]]) -> None:
+    await write(acting)

@@ -77,11 +77,7 @@ volumeMounts:
   - name: config
     mountPath: /etc/topowise/config
     readOnly: true
-  {{- if eq $scheduler.mode "own" }}
-  - name: service-token
-    mountPath: /var/run/secrets/kubernetes.io/serviceaccount
-    readOnly: true
-  {{- end }}
+  - {{- include "topowise.tokenMount" (list "service-token") | nindent 4 }}
   {{- if eq $scheduler.mode "remote" }}
   - name: tls
     mountPath: /etc/topowise/tls
@@ -118,4 +114,50 @@ podAntiAffinity:
           matchLabels: {{- include "topowise.selectorLabels" (list . "scheduler") | nindent 12 }}
 {{- end }}
 {{- end -}}
+{{- end -}}
+
+
+{{/* What the service may do beyond reading, as its configuration needs it: one place for the roles and the policies. */}}
+{{- define "topowise.schedulerRights" -}}
+{{- $config := include "topowise.schedulerConfig" . | fromYaml -}}
+{{- $requeues := dig "requeue" "enabled" true $config -}}
+{{- $tells := dig "waitingPods" "tell" false $config -}}
+{{- $deletes := dig "refusedPods" "delete" false $config -}}
+{{- $preemptor := dig "preemptor" (dict) $config -}}
+{{- $defragmenter := dig "defragmenter" (dict) $config -}}
+{{- $preempts := and (dig "enabled" false $preemptor) (not (dig "dryRun" false $preemptor)) -}}
+{{- $moves := and (dig "enabled" false $defragmenter) (not (dig "dryRun" false $defragmenter)) -}}
+{{- $nominates := or $preempts (dig "nominator" "enabled" false $config) -}}
+bindings: {{ .Values.scheduler.extender.bind }}
+podStatus: {{ or $requeues $tells $nominates }}
+annotations: {{ concat (ternary (list "topowise.io/requeued") list $requeues) (ternary (list "topowise.io/nominated") list $nominates) | toJson }}
+statusFields: {{ concat (ternary (list "nominatedNodeName") list $nominates) (ternary (list "conditions") list $tells) | toJson }}
+nodes: {{ dig "startupTaint" "enabled" false $config }}
+deletions: {{ $deletes }}
+evictions: {{ or $preempts $moves }}
+events: {{ or $deletes $tells (dig "enabled" false $preemptor) (dig "enabled" false $defragmenter) }}
+leases: {{ or $config.leaderElection.enabled (eq .Values.scheduler.mode "static") }}
+{{- end -}}
+
+{{/*
+The volume of a pod's own token, of (list name). Not by automountServiceAccountToken: such a token is requested for 3607
+seconds, and for exactly this number the API server grants a year (--service-account-extend-token-expiration).
+*/}}
+{{- define "topowise.tokenVolume" -}}
+name: {{ first . }}
+projected:
+  defaultMode: 0440
+  sources:
+    - serviceAccountToken: {path: token, expirationSeconds: 3600}
+    - configMap:
+        name: kube-root-ca.crt
+        items: [{key: ca.crt, path: ca.crt}]
+    - downwardAPI:
+        items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]
+{{- end -}}
+
+{{- define "topowise.tokenMount" -}}
+name: {{ first . }}
+mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+readOnly: true
 {{- end -}}
