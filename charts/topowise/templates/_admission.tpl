@@ -68,7 +68,7 @@ spec:
 {{- define "topowise.celUnchanged" -}}
 {{- $new := printf "dyn(object.%s)" (first .) -}}
 {{- $old := printf "dyn(oldObject.%s)" (first .) -}}
-{{- $free := toJson (last .) -}}
+{{- $free := last . | default list | toJson -}}
 {{ $new }}.all(key, key in {{ $free }} || key in {{ $old }} && {{ $new }}[key] == {{ $old }}[key]) && {{ $old }}.all(key, key in {{ $free }} || key in {{ $new }})
 {{- end -}}
 

@@ -45,7 +45,7 @@ SCHEDULER: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/extender/explaining.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "GET"): {("", "pods", "get")},
     ("topowise_scheduler/extender/binding.py", "POST"): {("", "pods/binding", "create")},
-    ("topowise_scheduler/leader/requeue.py", "PATCH"): {("", "pods", "patch")},
+    ("topowise_scheduler/leader/requeue.py", "PATCH"): {("", "pods/status", "patch")},
 }
 # With config.startupTaint, config.refusedPods and config.preemptor.
 STARTUP_TAINT: dict[tuple[str, str], set[Right]] = {
@@ -77,6 +77,10 @@ DEFRAGMENTER: dict[tuple[str, str], set[Right]] = {
 }
 ELECTION: dict[tuple[str, str], set[Right]] = {
     ("topowise/kube/lease.py", "?"): {(*LEASES, "get"), (*LEASES, "create"), (*LEASES, "update")},
+}
+# With kube-scheduler's account, in mode own.
+TOKENS: dict[tuple[str, str], set[Right]] = {
+    ("topowise/kube/account_token.py", "POST"): {("", "serviceaccounts/token", "create")},
 }
 
 
@@ -117,7 +121,17 @@ def needs(calls: dict[tuple[str, str], set[Right]]) -> set[Right]:
 
 
 def test_every_request_in_the_code_is_listed(repository: Path) -> None:
-    by_chore = (STARTUP_TAINT, REFUSED_PODS, WAITING_PODS, NOMINATION, PREEMPTOR, DEFRAGMENTER, EVENTS, ELECTION)
+    by_chore = (
+        STARTUP_TAINT,
+        REFUSED_PODS,
+        WAITING_PODS,
+        NOMINATION,
+        PREEMPTOR,
+        DEFRAGMENTER,
+        EVENTS,
+        ELECTION,
+        TOKENS,
+    )
     known = (EXPORTER, PLACEMENTS, SCHEDULER, *by_chore)
     assert requests(repository) == set().union(*(calls.keys() for calls in known))
 
@@ -150,7 +164,11 @@ def test_the_kube_scheduler_has_the_roles_of_the_clusters_own(default: Any) -> N
         ("ClusterRole", "system:volume-scheduler", ""),
         ("Role", "extension-apiserver-authentication-reader", "kube-system"),
         ("Role", "topowise-kube-scheduler", "topowise-system"),
+        ("Role", "topowise-scheduler-token", "topowise-system"),
     }
+    token = default.named("Role", "topowise-scheduler-token")
+    assert rights(token) == needs(TOKENS)
+    assert [rule["resourceNames"] for rule in token["rules"]] == [["topowise-scheduler"]]
     lease = default.named("Role", "topowise-kube-scheduler")
     assert rights(lease) == needs(ELECTION)
     assert [rule["resourceNames"] for rule in lease["rules"] if rule["verbs"] != ["create"]] == [["topowise-scheduler"]]
@@ -222,14 +240,56 @@ def test_who_only_tells_may_write_events_alone(render: Any, name: str) -> None:
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(EVENTS)
 
 
-def test_of_nodes_the_scheduler_may_change_the_start_up_taint_alone(render: Any) -> None:
-    made = render("", "scheduler.config.startupTaint.enabled=true")
-    policy = made.named("ValidatingAdmissionPolicy", "topowise-scheduler-startup-taint")["spec"]
-    (condition,) = policy["matchConditions"]
-    assert condition["expression"].endswith('== "system:serviceaccount:topowise-system:topowise-scheduler"')
-    assert policy["failurePolicy"] == "Fail"
-    binding = made.named("ValidatingAdmissionPolicyBinding", "topowise-scheduler-startup-taint")
-    assert binding["spec"]["validationActions"] == ["Deny"]
+def restricted(made: Any, component: str = "scheduler") -> set[str]:
+    """The resources whose writes a policy of the component limits."""
+    return {
+        resource
+        for policy in made.kinds("ValidatingAdmissionPolicy")
+        if policy["metadata"]["labels"]["app.kubernetes.io/component"] == component
+        for rule in policy["spec"]["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("startupTaint.enabled",),
+        ("refusedPods.delete",),
+        ("waitingPods.tell",),
+        ("preemptor.enabled",),
+        ("nominator.enabled",),
+        ("defragmenter.enabled",),
+    ],
+    ids=lambda options: options[0] if options else "default",
+)
+def test_each_write_that_a_role_allows_is_limited_by_a_policy(render: Any, options: tuple[str, ...]) -> None:
+    made = render("", *(f"scheduler.config.{option}=true" for option in options))
+    roles = [made.named("ClusterRole", "topowise-scheduler"), made.named("Role", "topowise-scheduler")]
+    written = {resource for _, resource, verb in rights(*roles) if verb not in ("get", "list", "watch")}
+    assert restricted(made) == written | {"serviceaccounts/token"}
+    for policy in made.kinds("ValidatingAdmissionPolicy"):
+        name, spec = policy["metadata"]["name"], policy["spec"]
+        (condition,) = spec["matchConditions"]
+        assert condition["expression"].startswith('request.userInfo.username == "system:serviceaccount:')
+        assert spec["failurePolicy"] == "Fail"
+        binding = made.named("ValidatingAdmissionPolicyBinding", name)
+        assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+
+
+@pytest.mark.parametrize("options", [{"kube_version": "1.29.8"}, {"more": "scheduler.restrictWrites=false"}])
+def test_without_policies_the_service_cannot_write_a_pods_spec(render: Any, options: dict[str, str]) -> None:
+    made = render("", *filter(None, [options.pop("more", "")]), **options)
+    assert not restricted(made)
+    assert ("", "pods", "patch") not in rights(made.named("ClusterRole", "topowise-scheduler"))
+
+
+def test_a_user_that_a_kube_scheduler_has_as_well_is_limited_where_kube_scheduler_writes_nothing(render: Any) -> None:
+    more = "scheduler.config.startupTaint.enabled=true", "scheduler.config.preemptor.enabled=true"
+    assert restricted(render("kubeadm-static-pod", *more)) == {"nodes", "pods/eviction"}
+    own = render("kubeadm-static-pod", *more, "scheduler.static.user=topowise-scheduler")
+    assert restricted(own) == {"nodes", "pods/eviction", "pods/status", "pods/binding", "events", "leases"}
 
 
 def test_without_resource_slices_the_exporter_may_not_read_them(render: Any) -> None:
@@ -257,9 +317,10 @@ def test_before_1_30_the_right_to_patch_any_pod_must_be_accepted(render: Any) ->
 
 def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:
     made = render("", "scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1")
-    gone = {("", "pods/binding", "create"), ("", "pods", "patch")}
+    gone = {("", "pods/binding", "create"), ("", "pods/status", "patch")}
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) - gone
-    assert not made.kinds("Role")
+    assert [role["metadata"]["name"] for role in made.kinds("Role")] == ["topowise-scheduler-token"]
+    assert restricted(made) == {"serviceaccounts/token"}
 
 
 def test_before_1_33_configz_is_refused_unless_nodes_proxy_is_accepted(render: Any) -> None:
