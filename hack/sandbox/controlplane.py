@@ -61,6 +61,8 @@ class ControlPlane:
         self._stack = ExitStack()
         self._port = 0
         self._apiserver: Process | None = None
+        self.ca_file = Path()
+        """What the serving certificate is signed by, within the block."""
 
     @property
     def apiserver_pid(self) -> int:
@@ -92,6 +94,8 @@ class ControlPlane:
             apiserver = stack.enter_context(Process("kube-apiserver", arguments, work / "kube-apiserver.log"))
             apiserver.wait_until_ready(f"{self.url}/readyz", token=self.token)
             self._apiserver = apiserver
+            # The server appends the CA that it has made to its certificate.
+            self.ca_file = work / "certs" / "apiserver.crt"
             self._stack = stack.pop_all()
         return self
 

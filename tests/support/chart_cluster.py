@@ -61,9 +61,9 @@ class Cluster:
         """A kubeconfig with a token of a service account."""
         return kubeconfig.write(folder / account, self.plane.url, token=self.token(account), insecure=True)
 
-    def token(self, account: str, pod: Document | None = None) -> str:
+    def token(self, account: str, pod: Document | None = None, seconds: int = 3600) -> str:
         """A token of a service account; with a pod, one that says where it runs."""
-        spec: Document = {}
+        spec: Document = {"expirationSeconds": seconds}
         if pod is not None:
             meta = pod["metadata"]
             spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}

@@ -307,8 +307,8 @@ def start(stack: ExitStack, cluster: Cluster, tmp_path: Path, service: Document,
     return logs
 
 
-def place(cluster: Cluster, name: str, scheduler_name: str, logs: list[Path]) -> str:
-    """Makes a pod and waits until it is bound; the node."""
+def make(cluster: Cluster, name: str, scheduler_name: str) -> None:
+    """Makes a pod that a kubelet aligns."""
     requests = {"cpu": "2", "memory": "1Gi"}
     container = {"name": "main", "image": "none", "resources": {"requests": requests, "limits": requests}}
     pod = {
@@ -319,6 +319,11 @@ def place(cluster: Cluster, name: str, scheduler_name: str, logs: list[Path]) ->
     }
     status, answer = cluster.call("POST", "/api/v1/namespaces/default/pods", pod)
     assert status == 201, answer
+
+
+def place(cluster: Cluster, name: str, scheduler_name: str, logs: list[Path]) -> str:
+    """Makes a pod and waits until it is bound; the node."""
+    make(cluster, name, scheduler_name)
     path = f"/api/v1/namespaces/default/pods/{name}"
     try:
         return str(eventually(lambda: cluster.call("GET", path)[1]["spec"].get("nodeName"), 30))
@@ -341,6 +346,46 @@ def test_the_chart_s_own_scheduler_places_a_pod(cluster: Cluster, default: Any, 
         assert holders == {"topowise-scheduler", "topowise-scheduler-requeue"}
     for log in logs:
         assert "forbidden" not in log.read_text()
+
+
+def topology(name: str, free: str) -> Document:
+    """A report of a node whose kubelet aligns pods to one NUMA node, which has so many free CPUs."""
+    cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": free}
+    return {
+        "apiVersion": "topology.node.k8s.io/v1alpha2",
+        "kind": "NodeResourceTopology",
+        "metadata": {"name": name},
+        "attributes": [{"name": "topologyManagerPolicy", "value": "single-numa-node"}],
+        "zones": [{"name": "node-0", "type": "Node", "resources": [cpu]}],
+    }
+
+
+def test_a_report_alone_requeues_a_pod_with_the_default_rights(cluster: Cluster, default: Any, tmp_path: Path) -> None:
+    """kube-scheduler looks at the pod again for the annotation; without it, only after five minutes."""
+    for name in ("metal-0", "metal-1"):
+        cluster.apply(topology(name, "1"))
+    files = default.named("ConfigMap", "topowise-scheduler")["data"]
+    service, scheduler = yaml.safe_load(files["scheduler.yaml"]), yaml.safe_load(files["kube-scheduler.yaml"])
+    (port,) = free_ports(1)
+    service["extender"]["port"] = port
+    service["readOnly"] = {"port": 0}
+    scheduler["extenders"][0]["urlPrefix"] = f"http://127.0.0.1:{port}"
+    path = "/api/v1/namespaces/default/pods/requeued"
+    try:
+        with ExitStack() as stack:
+            logs = start(stack, cluster, tmp_path, service, scheduler)
+            make(cluster, "requeued", scheduler["profiles"][0]["schedulerName"])
+            eventually(lambda: cluster.call("GET", path)[1]["status"].get("conditions"), 60)
+            assert "nodeName" not in cluster.call("GET", path)[1]["spec"]
+            cluster.apply(topology("metal-1", "8"))
+            # Long before kube-scheduler tries again by itself.
+            assert eventually(lambda: cluster.call("GET", path)[1]["spec"].get("nodeName"), 120) == "metal-1"
+        assert "topowise.io/requeued" in cluster.call("GET", path)[1]["metadata"]["annotations"]
+        for log in logs:
+            assert "forbidden" not in log.read_text()
+    finally:
+        for name in ("metal-0", "metal-1"):
+            cluster.call("DELETE", path_of(topology(name, "1")))
 
 
 def test_a_scheduler_elsewhere_places_a_pod_over_mutual_tls(cluster: Cluster, render: Any, tmp_path: Path) -> None:

@@ -206,8 +206,11 @@ def test_kube_scheduler_is_wired_as_recommended(default: Any) -> None:
 
 def test_the_service_starts_before_the_scheduler_that_asks_it(default: Any) -> None:
     pod = default.pod("Deployment", "topowise-scheduler")
-    (service,) = pod["initContainers"]
-    assert service["restartPolicy"] == "Always"
+    token, service = pod["initContainers"]
+    # Each starts when the one before it is up: with its token the service lists, and then kube-scheduler asks.
+    assert (token["name"], service["name"]) == ("token", "scheduler")
+    assert token["restartPolicy"] == service["restartPolicy"] == "Always"
+    assert token["startupProbe"]["exec"]["command"] == ["test", "-s", "/run/topowise/token/token"]
     assert service["startupProbe"]["httpGet"]["path"] == "/readyz"
     assert [one["name"] for one in pod["containers"]] == ["kube-scheduler"]
 

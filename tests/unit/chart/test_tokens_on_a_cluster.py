@@ -1,0 +1,166 @@
+"""Tokens end within the hour, on a real API server with the chart's rules; the service goes on with a new token."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chart_cluster import NAMESPACE, Cluster, Document, eventually
+from sandbox import controlplane
+from topowise.errors import ApiError
+from topowise.kube import credentials
+from topowise.kube.account_token import LIFETIME_S, AccountToken
+from topowise.kube.api import Api
+
+ASSETS = controlplane.assets()
+if ASSETS is None:
+    pytest.skip("no etcd and kube-apiserver in $KUBEBUILDER_ASSETS", allow_module_level=True)
+pytestmark = pytest.mark.apiserver
+
+ACCOUNTS = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
+SERVICE = "topowise-scheduler"
+KUBE_SCHEDULER = "topowise-kube-scheduler"
+A_YEAR = 365 * 24 * 3600
+
+
+@pytest.fixture(scope="module")
+def cluster(default: Any) -> Iterator[Cluster]:
+    """With the objects of the chart's default values."""
+    assert ASSETS is not None
+    with controlplane.ControlPlane(ASSETS) as plane:
+        made = Cluster(plane)
+        order = {"Namespace": 0, "CustomResourceDefinition": 1}
+        for document in sorted(default, key=lambda document: order.get(document["kind"], 2)):
+            made.apply(document)
+        yield made
+
+
+@pytest.fixture
+def inside(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of a container."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", cluster.plane.url.rpartition(":")[2])
+
+
+@pytest.fixture
+def mounted(cluster: Cluster, tmp_path: Path) -> Path:
+    """The directory of kube-scheduler's account, as the kubelet mounts it."""
+    folder = tmp_path / "kube-scheduler"
+    folder.mkdir()
+    (folder / "token").write_text(cluster.token(KUBE_SCHEDULER, running(cluster, KUBE_SCHEDULER)))
+    (folder / "ca.crt").write_bytes(cluster.plane.ca_file.read_bytes())
+    (folder / "namespace").write_text(NAMESPACE)
+    return folder
+
+
+def running(cluster: Cluster, account: str) -> Document:
+    """A pod of an account."""
+    spec = {"serviceAccountName": account, "containers": [{"name": "main", "image": "none"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"generateName": "pod-"}, "spec": spec}
+    status, made = cluster.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod)
+    assert status == 201, made
+    return made
+
+
+def claims(token: str) -> Document:
+    payload = token.split(".")[1]
+    decoded: Document = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return decoded
+
+
+def lifetime(token: str) -> int:
+    return int(claims(token)["exp"]) - int(claims(token)["iat"])
+
+
+def test_the_api_server_grants_a_year_for_3607_seconds_and_what_is_requested_for_3600(cluster: Cluster) -> None:
+    """3607 is what Kubernetes requests where it mounts a token by itself; the chart's pods request 3600."""
+    pod = running(cluster, "topowise-exporter")
+    assert lifetime(cluster.token("topowise-exporter", pod, 3607)) == A_YEAR
+    assert lifetime(cluster.token("topowise-exporter", pod, LIFETIME_S)) == LIFETIME_S
+
+
+def test_no_secret_has_a_token(cluster: Cluster) -> None:
+    _, secrets = cluster.call("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets")
+    assert not [secret for secret in secrets["items"] if secret["type"] == "kubernetes.io/service-account-token"]
+
+
+@pytest.mark.usefixtures("inside")
+async def test_the_service_goes_on_with_a_new_token_when_the_old_one_is_refused(
+    cluster: Cluster, mounted: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "service"
+    target.mkdir()
+
+    async def may_list(api: Api) -> bool:
+        try:
+            await api.request("GET", "/api/v1/pods", query={"limit": "1"})
+        except ApiError as exc:
+            assert exc.status == 401, exc
+            return False
+        return True
+
+    async with Api(credentials.in_cluster(mounted), "test") as requester:
+        keeper = AccountToken(requester, SERVICE, target, source=mounted)
+        assert await keeper.renew() == LIFETIME_S
+        token = (target / "token").read_text()
+        assert claims(token)["sub"] == f"system:serviceaccount:{NAMESPACE}:{SERVICE}"
+        assert lifetime(token) == LIFETIME_S
+        assert {path.name for path in target.iterdir()} == {"token", "ca.crt", "namespace"}
+        async with Api(credentials.in_cluster(target), "test") as service:
+            assert await may_list(service)
+            # The account is made anew, which ends all tokens of before.
+            status, _ = cluster.call("DELETE", f"{ACCOUNTS}/{SERVICE}")
+            assert status == 200
+            account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SERVICE}}
+            assert cluster.call("POST", ACCOUNTS, account)[0] == 201
+            async with asyncio.timeout(60):
+                while await may_list(service):
+                    await asyncio.sleep(0.2)
+            await keeper.renew()
+            assert await may_list(service)
+
+
+@pytest.mark.usefixtures("inside")
+async def test_a_token_that_cannot_be_had_yet_is_requested_again(
+    cluster: Cluster, mounted: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SERVICE}}
+    cluster.call("DELETE", f"{ACCOUNTS}/{SERVICE}")
+    async with Api(credentials.in_cluster(mounted), "test") as requester:
+        task = asyncio.create_task(AccountToken(requester, SERVICE, tmp_path, source=mounted).run())
+        async with asyncio.timeout(60):
+            while not caplog.records:
+                await asyncio.sleep(0.05)
+            assert not (tmp_path / "token").exists()
+            assert cluster.call("POST", ACCOUNTS, account)[0] == 201
+            while not (tmp_path / "token").exists():
+                await asyncio.sleep(0.05)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    assert caplog.records[0].message == "Cannot renew a token, trying again"
+    assert claims((tmp_path / "token").read_text())["sub"].endswith(f":{SERVICE}")
+
+
+@pytest.mark.usefixtures("inside")
+async def test_kube_schedulers_account_requests_tokens_of_the_service_alone_and_for_an_hour(
+    cluster: Cluster, mounted: Path
+) -> None:
+    token = (mounted / "token").read_text()
+
+    def request(account: str, seconds: int) -> int:
+        spec = {"expirationSeconds": seconds}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return cluster.call("POST", f"{ACCOUNTS}/{account}/token", body, token=token)[0]
+
+    eventually(lambda: request(SERVICE, LIFETIME_S + 1) == 422)
+    assert request(SERVICE, LIFETIME_S) == 201
+    assert request("topowise-exporter", LIFETIME_S) == 403
+    assert request(KUBE_SCHEDULER, LIFETIME_S) == 403
