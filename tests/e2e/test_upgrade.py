@@ -34,6 +34,8 @@ Document = dict[str, Any]
 REPOSITORY = Path(__file__).parents[2]
 # The ends of the earlier rounds of development: daemons of the present shape at its first, and the last before today's.
 COMMITS = ["2fce195", "76a534f", "37358e1"]
+# Its chart gave the service a token that does not expire, in a Secret.
+WITH_SECRET = "91173d3"
 _QUIET: dict[str, Any] = {"capture_output": True, "text": True}
 PARTS = ("exporter", "plugin", "proto", "charts")
 PODS: list[tuple[str, dict[str, str]]] = [
@@ -236,6 +238,7 @@ def plane() -> Iterator[controlplane.ControlPlane]:
 
 
 @pytest.mark.parametrize("recipe", ["", "default-scheduler", "exporter-only"])
+@pytest.mark.parametrize("earlier", [*COMMITS, WITH_SECRET], indirect=True)
 def test_helm_upgrades_and_rolls_back(
     plane: controlplane.ControlPlane, earlier: Path, tmp_path: Path, recipe: str
 ) -> None:
@@ -277,6 +280,7 @@ def test_helm_upgrades_and_rolls_back(
     assert objects() == after
     # Pods of the earlier chart use the token in the Secret until they are replaced; after that nothing needs it.
     tokens = {one for one in before if one.startswith("Secret ") and one.endswith("-token")}
+    assert bool(tokens) == (earlier.name.startswith(WITH_SECRET) and not recipe)
     assert tokens <= after.keys()
     helm("upgrade", str(now), *values(now))
     assert objects() == {one: part for one, part in after.items() if one not in tokens}

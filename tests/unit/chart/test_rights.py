@@ -6,6 +6,7 @@ Whoever adds a request to the code is told by `test_every_request_in_the_code_is
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,60 @@ def test_each_write_that_a_role_allows_is_limited_by_a_policy(render: Any, optio
         assert spec["failurePolicy"] == "Fail"
         binding = made.named("ValidatingAdmissionPolicyBinding", name)
         assert binding["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+
+
+# Of docs/threat-model.md: what switches a row on, as settings of the chart.
+ROWS = {
+    "scheduler": {
+        "always": "",
+        "scheduler.extender.bind": "scheduler.extender.bind=true",
+        "config.requeue": "scheduler.config.requeue.enabled=true",
+        "config.nominator": "scheduler.config.nominator.enabled=true",
+        "config.waitingPods": "scheduler.config.waitingPods.tell=true",
+        "config.preemptor": "scheduler.config.preemptor.enabled=true",
+        "config.defragmenter": "scheduler.config.defragmenter.enabled=true",
+        "config.refusedPods": "scheduler.config.refusedPods.delete=true",
+        "config.startupTaint": "scheduler.config.startupTaint.enabled=true",
+        "more than one replica": "scheduler.replicas=2",
+    },
+    "exporter": {
+        "always": "",
+        "config.resourceSlices": "exporter.config.resourceSlices=true",
+        "config.numatopology": "exporter.config.numatopology=true",
+        "config.podPlacements": "exporter.config.podPlacements=true",
+        "config.kubelet.configz": "exporter.config.kubelet.configz.enabled=true",
+    },
+}
+LEAST = (
+    *("scheduler.extender.bind=false", "scheduler.config.requeue.enabled=false", "scheduler.replicas=1"),
+    "exporter.config.resourceSlices=false",
+)
+
+
+def written_down(repository: Path, component: str) -> dict[str, set[tuple[str, str]]]:
+    """By what switches a row on, the resources and verbs that the page's table of a component names."""
+    page = (repository / "docs/threat-model.md").read_text()
+    section = page.partition("### What a thief of a token can do")[2].partition("\n### ")[0]
+    table = section.partition(f"**topowise-{component}**")[2].partition("\n**")[0]
+    found: dict[str, set[tuple[str, str]]] = {}
+    for switch, cell in re.findall(r"^\| ([^|]+) \| (`[^|]+) \|[^|]+\|[^|]+\|$", table, re.MULTILINE):
+        for right in cell.split(", "):
+            *verbs, resource = re.findall(r"`([^`]+)`", right)
+            found.setdefault(switch.strip("`"), set()).update((resource, verb) for verb in verbs)
+    return found
+
+
+@pytest.mark.parametrize("component", ROWS)
+def test_the_threat_model_has_each_right_with_what_switches_it_on(
+    render: Any, repository: Path, component: str
+) -> None:
+    rows = written_down(repository, component)
+    assert rows.keys() == ROWS[component].keys()
+    for switch, setting in ROWS[component].items():
+        made = render("", *LEAST, *([setting] if setting else []))
+        roles = [made.named("ClusterRole", f"topowise-{component}")]
+        roles += [role for role in made.kinds("Role") if role["metadata"]["name"] == f"topowise-{component}"]
+        assert {(resource, verb) for _, resource, verb in rights(*roles)} == rows["always"] | rows[switch], switch
 
 
 @pytest.mark.parametrize("options", [{"kube_version": "1.29.8"}, {"more": "scheduler.restrictWrites=false"}])

@@ -36,6 +36,9 @@ FINDINGS = (
     "Port 99999",
     "package index",
     "everything goes wrong at once",
+    "the image of a privileged pod",
+    "labels, addresses, phases",
+    "months later",
 )
 
 
