@@ -248,9 +248,10 @@ def test_helm_upgrades_and_rolls_back(
     name = f"r{earlier.name[:7]}-{recipe or 'own'}"[:20].rstrip("-")
     now = REPOSITORY / "charts/topowise"
 
-    def helm(verb: str, *arguments: str) -> None:
+    def helm(verb: str, *arguments: str) -> str:
         done = subprocess.run([HELM, verb, name, *arguments, f"--namespace={name}", access], check=False, **_QUIET)
         assert done.returncode == 0, done.stderr
+        return str(done.stdout)
 
     def objects() -> Document:
         command = [ASSETS / "kubectl", access, f"--namespace={name}", "get", KINDS, "-o", "json"]
@@ -270,7 +271,7 @@ def test_helm_upgrades_and_rolls_back(
     then = earlier / "charts/topowise"
     helm("install", str(then), "--create-namespace", *values(then))
     before = objects()
-    helm("upgrade", str(now), *values(now))
+    said = helm("upgrade", str(now), *values(now))
     after = objects()
     # The exporter's own objects are still those of the earlier charts.
     assert recipe == "exporter-only" or after != before
@@ -282,6 +283,7 @@ def test_helm_upgrades_and_rolls_back(
     tokens = {one for one in before if one.startswith("Secret ") and one.endswith("-token")}
     assert bool(tokens) == (earlier.name.startswith(WITH_SECRET) and not recipe)
     assert tokens <= after.keys()
-    helm("upgrade", str(now), *values(now))
+    assert (f"kubectl -n {name} delete secret" in said) == bool(tokens)
+    assert "delete secret" not in helm("upgrade", str(now), *values(now))
     assert objects() == {one: part for one, part in after.items() if one not in tokens}
     helm("uninstall")

@@ -105,9 +105,9 @@ class AccountToken:
         temporary.replace(self._directory / name)
 
 
-async def run(account: str, directory: Path) -> int:
+async def run(account: str, directory: Path, *, source: Path = credentials.SERVICE_ACCOUNT) -> int:
     """Keeps the token until the process is stopped; the exit status. Raises SourceError."""
     if not directory.is_dir():
         raise SourceError(str(directory), "is no directory, expected a volume that the other container mounts as well")
-    async with Api(credentials.in_cluster(), "topowise-token") as api:
-        return await tasks.run_until_stopped({"token": AccountToken(api, account, directory).run()})
+    async with Api(credentials.in_cluster(source), "topowise-token") as api:
+        return await tasks.run_until_stopped({"token": AccountToken(api, account, directory, source=source).run()})

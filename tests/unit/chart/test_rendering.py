@@ -442,6 +442,28 @@ def test_notes_tell_what_to_type(helm: Run, chart: Path, recipe: str) -> None:
         assert extender["nodeCacheCapable"] is True
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ((), ""),
+        (("scheduler.restrictWrites=false",), "WARNING: no ValidatingAdmissionPolicy limits what the service writes"),
+        (("scheduler.mode=static",), "The service has the same user as a kube-scheduler"),
+        (("scheduler.mode=static", "scheduler.static.user=topowise-scheduler"), ""),
+    ],
+)
+def test_notes_tell_where_policies_do_not_limit_the_service(
+    helm: Run, chart: Path, settings: tuple[str, ...], expected: str
+) -> None:
+    values = [f"--set={setting}" for setting in ("scheduler.kubeScheduler.image.tag=v1.36.2", *settings)]
+    done = helm("install", "topowise", str(chart), "--dry-run=client", "--namespace=topowise-system", *values)
+    if "Kubernetes cluster unreachable" in done.stderr:
+        pytest.skip("this Helm (before 4) shows notes only with a cluster")
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:")[2]
+    for text in ("WARNING: no ValidatingAdmissionPolicy", "the same user as a kube-scheduler"):
+        assert (text in notes) == (bool(expected) and text in expected), notes
+
+
 def test_notes_tell_the_ports_of_the_configuration(helm: Run, chart: Path) -> None:
     settings = ("mode=remote", "config.extender.port=9443", "config.readOnly.port=9081")
     values = [f"--set=scheduler.{one}" for one in settings]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import pytest
 from chart_cluster import NAMESPACE, Cluster, Document, eventually
 from sandbox import controlplane
 from topowise.errors import ApiError
-from topowise.kube import credentials
+from topowise.kube import account_token, credentials
 from topowise.kube.account_token import LIFETIME_S, AccountToken
 from topowise.kube.api import Api
+from topowise_scheduler.__main__ import main
 
 ASSETS = controlplane.assets()
 if ASSETS is None:
@@ -133,20 +135,24 @@ async def test_a_token_that_cannot_be_had_yet_is_requested_again(
 ) -> None:
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": SERVICE}}
     cluster.call("DELETE", f"{ACCOUNTS}/{SERVICE}")
-    async with Api(credentials.in_cluster(mounted), "test") as requester:
-        task = asyncio.create_task(AccountToken(requester, SERVICE, tmp_path, source=mounted).run())
-        async with asyncio.timeout(60):
-            while not caplog.records:
-                await asyncio.sleep(0.05)
-            assert not (tmp_path / "token").exists()
-            assert cluster.call("POST", ACCOUNTS, account)[0] == 201
-            while not (tmp_path / "token").exists():
-                await asyncio.sleep(0.05)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    task = asyncio.create_task(account_token.run(SERVICE, tmp_path, source=mounted))
+    async with asyncio.timeout(60):
+        while not caplog.records:
+            await asyncio.sleep(0.05)
+        assert not (tmp_path / "token").exists()
+        assert cluster.call("POST", ACCOUNTS, account)[0] == 201
+        while not (tmp_path / "token").exists():
+            await asyncio.sleep(0.05)
+        # As the kubelet ends a container.
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await task == 0
     assert caplog.records[0].message == "Cannot renew a token, trying again"
     assert claims((tmp_path / "token").read_text())["sub"].endswith(f":{SERVICE}")
+
+
+def test_without_a_directory_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["token", "--account", SERVICE, "--directory", str(tmp_path / "none")]) == 1
+    assert "is no directory, expected a volume" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("inside")

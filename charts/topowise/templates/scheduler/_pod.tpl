@@ -161,3 +161,13 @@ name: {{ first . }}
 mountPath: /var/run/secrets/kubernetes.io/serviceaccount
 readOnly: true
 {{- end -}}
+
+
+{{/* The Secret with a token that an earlier chart's pods still run with, "" without them or without a cluster to ask. */}}
+{{- define "topowise.oldTokenSecret" -}}
+{{- $name := include "topowise.componentName" (list . "scheduler") -}}
+{{- $volumes := dig "spec" "template" "spec" "volumes" list (lookup "apps/v1" "Deployment" .Release.Namespace $name) -}}
+{{- if contains (printf `"secretName":"%s-token"` $name) (toJson $volumes) -}}
+{{- printf "%s-token" $name -}}
+{{- end -}}
+{{- end -}}
