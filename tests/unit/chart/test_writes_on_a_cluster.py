@@ -260,9 +260,22 @@ class Acting:
     async def requeue(self) -> None:
         record = self.record(put(self.cluster, "to-requeue"))
         ledger, fits = self.service.ledger, self.service.answers.fits
-        await Requeuer(self.api, ledger, fits, interval=1.0, per_second=1.0)._requeue(record)
+        requeuer = Requeuer(self.api, ledger, fits, interval=1.0, per_second=1.0)
+        await requeuer._requeue(record)
         assert REQUEUED_ANNOTATION in self.pod("to-requeue")["metadata"]["annotations"]
         assert ledger.events["requeued"] == 1
+        # A pod that is being deleted: the API server keeps two more fields of it.
+        document = put(self.cluster, "ends", finalizers=["example.com/keeps"])
+        self.cluster.call("DELETE", f"{PODS}/ends")
+        await requeuer._requeue(self.record(document))
+        assert REQUEUED_ANNOTATION in self.pod("ends")["metadata"]["annotations"]
+        assert ledger.events["requeued"] == 2
+        # Another pod has the name by now: that is no failure, and the other pod is not touched.
+        document = put(self.cluster, "anew")
+        document["metadata"]["uid"] = "11111111-2222-3333-4444-555555555555"
+        await requeuer._requeue(self.record(document))
+        assert "annotations" not in self.pod("anew")["metadata"]
+        assert ledger.events["requeued"] == 2
 
     async def nominate(self) -> None:
         document = put(self.cluster, "to-nominate")
