@@ -60,7 +60,7 @@ class AccountToken:
         self._source = source
 
     async def run(self) -> None:
-        """Renews the token at about half of its lifetime until cancelled."""
+        """Renews the token several times in its lifetime until cancelled."""
         backoff = Backoff()
         while True:
             try:
@@ -72,7 +72,8 @@ class AccountToken:
                 continue
             backoff.reset()
             log.log(V2, "Renewed a token", extra=kv(account=self._account, seconds=lifetime))
-            await asyncio.sleep(lifetime * random.uniform(0.4, 0.6))
+            # Early: a machine that was paused, or an account that was made anew, is without a token until then.
+            await asyncio.sleep(lifetime * random.uniform(0.1, 0.2))
 
     async def renew(self) -> int:
         """Requests one token and writes it; its lifetime in seconds. Raises ApiError or OSError."""

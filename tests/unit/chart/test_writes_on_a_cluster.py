@@ -187,15 +187,15 @@ def send(cluster: Cluster, write: Write, query: str = "") -> tuple[int, Document
     return cluster.call(write.method, path, write.body, token=token, content_type=write.content_type)
 
 
-@pytest.fixture(scope="module")
-def cluster(render: Any) -> Iterator[Cluster]:
-    """With the objects of the chart, pods and a node; all policies are in effect."""
+@contextlib.contextmanager
+def filled(render: Any, *settings: str) -> Iterator[Cluster]:
+    """An API server with the objects of the chart, pods and a node."""
     assert ASSETS is not None
     with controlplane.ControlPlane(ASSETS) as plane:
         made = Cluster(plane)
         made.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         order = {"Namespace": 0, "CustomResourceDefinition": 1}
-        for document in sorted(render("", *EVERY_FEATURE), key=lambda document: order.get(document["kind"], 2)):
+        for document in sorted(render("", *settings), key=lambda document: order.get(document["kind"], 2)):
             made.apply(document)
         made.call("POST", "/api/v1/nodes", {"metadata": {"name": "metal-0"}, "spec": {"taints": [OURS, THEIRS]}})
         proxy = pod("proxy", namespace="kube-system")
@@ -206,9 +206,47 @@ def cluster(render: Any) -> Iterator[Cluster]:
         put(made, "runs", "metal-0", running, labels={"app": "theirs"}, annotations={"example.com/a": "theirs"})
         put(made, "orphan", "metal-0", REFUSED)
         put(made, "failed", "metal-0", {"phase": "Failed", "reason": "Evicted"}, ownerReferences=[OWNER])
-        # A policy takes effect some moments after it was made; until then nothing is really written.
-        eventually(lambda: all(send(made, theft, "?dryRun=All")[0] in (403, 422) for theft in THEFTS.values()), 60)
         yield made
+
+
+def is_refused(cluster: Cluster, write: Write) -> bool:
+    """Whether a write would be refused; nothing is written."""
+    return send(cluster, write, "?dryRun=All")[0] in (403, 422)
+
+
+@pytest.fixture(scope="module")
+def cluster(render: Any) -> Iterator[Cluster]:
+    """With every feature on; all policies are in effect."""
+    with filled(render, *EVERY_FEATURE) as made:
+        # A policy takes effect some moments after it was made.
+        eventually(lambda: all(is_refused(made, theft) for theft in THEFTS.values()), 60)
+        yield made
+
+
+def test_without_policies_roles_alone_keep_specs_secrets_and_tokens(render: Any) -> None:
+    """The column of docs/threat-model.md, and proof that the policies are what refuses the other thefts."""
+    with filled(render, *EVERY_FEATURE, "scheduler.restrictWrites=false") as cluster:
+        refused = {name for name, theft in THEFTS.items() if is_refused(cluster, theft)}
+    assert refused == {name for name, theft in THEFTS.items() if theft.refusal == _FORBIDDEN}
+
+
+@pytest.mark.parametrize(
+    ("write", "is_allowed"),
+    [
+        (THEFTS["label"], True),
+        (THEFTS["phase"], True),
+        (THEFTS["running pod deleted"], True),
+        (THEFTS["label by a binding"], True),
+        (THEFTS["image"], False),
+        (THEFTS["node label"], False),
+        (THEFTS["secrets"], False),
+        (THEFTS["all pods deleted"], False),
+        (create(PODS, {"metadata": {"name": "theft"}, "spec": {"containers": []}}, ""), False),
+    ],
+    ids=lambda value: f"{value.method} {value.path}" if isinstance(value, Write) else "",
+)
+def test_what_a_thief_of_kube_schedulers_token_can_do(cluster: Cluster, write: Write, is_allowed: bool) -> None:
+    assert is_refused(cluster, write._replace(account=_KUBE_SCHEDULER)) is not is_allowed
 
 
 @pytest.mark.parametrize("theft", THEFTS.values(), ids=THEFTS)
