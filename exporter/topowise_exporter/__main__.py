@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from topowise import __version__
+from topowise import __version__, documents
 from topowise.errors import SourceError
-from topowise.runtime import cli
+from topowise.runtime import cli, output
 
 if TYPE_CHECKING:
     from topowise_exporter.configuration import ExporterConfiguration
@@ -28,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="topowise-exporter", description="Publishes a node's NodeResourceTopology.")
+    parser = output.Parser(prog="topowise-exporter", description="Publishes a node's NodeResourceTopology.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -92,8 +91,8 @@ def _once(options: argparse.Namespace) -> int:
     settings = _settings_of_once(options)
     made = build(settings.resolved_node_name(), asyncio.run(_observe(settings)), settings.publish, settings.exclude)
     for problem in made.problems:
-        print(f"warning: {problem}", file=sys.stderr)
-    _print(msgspec.to_builtins(made.topology), options.output)
+        output.note(f"warning: {problem}")
+    output.write(documents.spell(made.topology, options.output))
     return 0
 
 
@@ -123,7 +122,7 @@ def _kubelet_root(socket: str) -> str:
     if (root / CPU_STATE).exists():
         return str(root)
     if path.exists():
-        print(f"warning: {root / CPU_STATE}: missing; printing what the socket alone tells", file=sys.stderr)
+        output.note(f"warning: {root / CPU_STATE}: missing; printing what the socket alone tells")
     return ""
 
 
@@ -142,18 +141,18 @@ async def _observe(settings: ExporterConfiguration) -> Observation:
         try:
             seen = await observer.observe()
         except SourceError as exc:
-            print(f"warning: {exc}; printing the node without allocations", file=sys.stderr)
+            output.note(f"warning: {exc}; printing the node without allocations")
             seen = Observation(machine.scan(settings.sysfs_root, settings.procfs_root), kubelet, Allocations())
         for about, problem in observer.problems.items():
-            print(f"warning: {about}: {problem}", file=sys.stderr)
+            output.note(f"warning: {about}: {problem}")
         if observer.doubts:
-            print(f"warning: the kubelet is not ready: {', '.join(sorted(observer.doubts))}", file=sys.stderr)
+            output.note(f"warning: the kubelet is not ready: {', '.join(sorted(observer.doubts))}")
         for namespace, name in sorted(observer.withheld):
-            print(f"warning: pod {namespace}/{name} is being admitted; left out", file=sys.stderr)
+            output.note(f"warning: pod {namespace}/{name} is being admitted; left out")
     for problem in seen.machine.problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        output.note(f"warning: {problem}")
     for node in zones.high_nodes(seen.machine):
-        print(f"warning: NUMA {node}: no kubelet aligns to ids beyond 63; left out of the zones", file=sys.stderr)
+        output.note(f"warning: NUMA {node}: no kubelet aligns to ids beyond 63; left out of the zones")
     return seen
 
 
@@ -162,20 +161,9 @@ def _machine(options: argparse.Namespace) -> int:
 
     read = scan(options.sysfs_root or "/sys", options.procfs_root or "/proc")
     for problem in read.problems:
-        print(f"warning: {problem}", file=sys.stderr)
-    _print(report(read), options.output)
+        output.note(f"warning: {problem}")
+    output.write(documents.spell(report(read), options.output))
     return 0
-
-
-def _print(document: object, form: str) -> None:
-    if form == "json":
-        json.dump(document, sys.stdout, indent=2)
-        sys.stdout.write("\n")
-    else:
-        import yaml
-
-        yaml.safe_dump(document, sys.stdout, sort_keys=False)
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from bench.figures import Figure
 from bench.results import Found, Results
-from topowise_scheduler.kubectl.columns import columns
+from sandbox.tables import columns
 
 Verdict = Literal["", "better", "WORSE"]
 

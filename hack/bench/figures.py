@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from topowise_scheduler.kubectl.columns import columns
+from sandbox.tables import columns
 
 
 class Figure(msgspec.Struct, frozen=True, omit_defaults=True):

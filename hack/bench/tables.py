@@ -8,7 +8,7 @@ from itertools import groupby
 
 from bench import figures
 from bench.results import ChurnRow, Filled, Found, Machine, OfferedRow, Point, Results, Row, Steady, SteadyRow
-from topowise_scheduler.kubectl.columns import columns
+from sandbox.tables import columns
 
 
 def whole(results: Results) -> str:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from topowise import __version__
-from topowise.runtime import cli
+from topowise.runtime import cli, output
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = output.Parser(
         prog="topowise-scheduler", description="Answers schedulers by predicting what each node's kubelet will do."
     )
     parser.add_argument("--version", action="version", version=__version__)

@@ -22,7 +22,9 @@ import msgspec
 from topowise import cpuset
 from topowise.errors import TopowiseError
 from topowise.pods import Pod
+from topowise.runtime import output
 from topowise.runtime.progress import Progress
+from topowise.text import escaped_json
 from topowise_scheduler.kubelet import (
     Device,
     Kubelet,
@@ -90,7 +92,7 @@ def replay(lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
         try:
             yield replay_scenario(read_scenario(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, TopowiseError) as exc:
-            sys.stderr.write(f"error: line {number}: {exc}; the line is skipped\n")
+            output.note(f"error: line {number}: {exc}; the line is skipped")
 
 
 def read_scenario(line: bytes | str) -> Scenario:
@@ -163,20 +165,19 @@ def main_replay(path: str, progress: Callable[[str], None] | None = None) -> int
     count, progress = 0, progress or Progress()
     try:
         with _open(path) as (lines, share):
-            write = sys.stdout.buffer.write
+            output.encode("utf-8")
             for result in replay(lines):
-                write(_encode(result) + b"\n")
+                output.write(escaped_json(_encode(result).decode()) + "\n")
                 count += 1
                 progress(f"{count} scenarios done{share()}")
-            sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise
     # What is damaged within a gzip file is no OSError.
     except (OSError, EOFError, zlib.error) as exc:
-        sys.stderr.write(f"error: {path}: {exc}\n")
+        output.note(f"error: {path}: {exc}")
         return 1
     if not count:
-        sys.stderr.write(f"error: {path}: no scenario could be read, expected one a line\n")
+        output.note(f"error: {path}: no scenario could be read, expected one a line")
         return 1
     return 0
 

@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from topowise.errors import TopowiseError
+from topowise.text import escaped, escaped_json
 
 # No object of Kubernetes is a third as deep; the API server's own limit for custom resources is higher only in theory.
 MAX_DEPTH: Final = 64
@@ -29,6 +30,8 @@ _FEW_NODES: Final = 10_000
 _MAX_NUMBER: Final = 400
 _NUMBERS: Final = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
+
+_Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What a msgspec decoder of JSON raises for bytes from outside: deep nesting is no DecodeError."""
@@ -56,6 +59,17 @@ def load_all(text: bytes | str) -> list[Any]:
     # PyYAML says ValueError and the like of a scalar that does not fit its tag, and of odd characters.
     except (yaml.YAMLError, ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as exc:
         raise DocumentError(" ".join(str(exc).split()) or type(exc).__name__) from exc
+
+
+def spell(document: Any, form: str) -> str:
+    """A document as YAML if `form` is "yaml", else as JSON. Invisible characters are escapes of the format."""
+    if form != "yaml":
+        return escaped_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()) + "\n"
+    text = msgspec.yaml.encode(document).decode()
+    if escaped(text, keep="\n") == text:
+        return text
+    # PyYAML leaves all characters beyond ASCII as they are, or none.
+    return str(yaml.dump(msgspec.to_builtins(document), Dumper=_Dumper, sort_keys=False, allow_unicode=False))
 
 
 def repeated_key(text: bytes | str) -> str:

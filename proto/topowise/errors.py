@@ -6,6 +6,8 @@ A message names the thing, the value and what was expected; the caller adds what
 
 from __future__ import annotations
 
+from topowise.text import escaped
+
 # Texts name what others wrote, which may be of any length.
 _MAX_TEXT = 1000
 
@@ -15,8 +17,7 @@ class TopowiseError(Exception):
 
     def __init__(self, text: str) -> None:
         shown = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
-        # A terminal obeys some of the characters that are not printable.
-        super().__init__(shown if shown.isprintable() else "".join(c if c.isprintable() else " " for c in shown))
+        super().__init__(escaped(shown))
 
 
 class ConfigError(TopowiseError):

@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from topowise import nrt
+from topowise.text import escaped_json
 from topowise_exporter.kubelet.model import PodAllocation
 
 ANNOTATION: Final = "kai.scheduler/numa-placement-observed"
@@ -52,7 +53,7 @@ def placement(pod: PodAllocation, node_of_cpu: Mapping[int, int]) -> str | None:
         Zone(nrt.zone_name(node), {resource: str(amount) for resource, amount in sorted(of_zone.items())})
         for node, of_zone in amounts.items()
     ]
-    return msgspec.json.encode(sorted(zones, key=lambda zone: zone.zone)).decode()
+    return escaped_json(msgspec.json.encode(sorted(zones, key=lambda zone: zone.zone)).decode())
 
 
 def patch(node_name: str, text: str) -> bytes:

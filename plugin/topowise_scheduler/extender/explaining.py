@@ -12,6 +12,7 @@ from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.turns import collected
+from topowise.text import escaped_json_bytes
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Query, Reply
 from topowise_scheduler.view.cluster_view import ClusterView
@@ -72,7 +73,7 @@ class Explainer:
 
 async def _encoded(explanations: Sequence[NodeExplanation]) -> bytes:
     """A list as JSON; of a whole cluster it is some megabytes."""
-    return b"[" + b",".join(await collected(map(_encode, explanations))) + b"]"
+    return b"[" + b",".join(await collected(escaped_json_bytes(_encode(one)) for one in explanations)) + b"]"
 
 
 def refuse(problem: str) -> Reply:

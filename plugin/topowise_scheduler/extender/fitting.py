@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from topowise import documents
+from topowise.text import escaped_json_bytes
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply
 from topowise_scheduler.fit_together import Fitting, FitTogether
 from topowise_scheduler.view.together import Together
@@ -30,7 +31,7 @@ class FittingVerb:
             raise BadRequestError(f"request is no FitTogether: {exc}") from exc
         if asked.release:
             return Reply(msgspec.json.encode({"released": self._fitting.release(asked.release)}))
-        return Reply(msgspec.json.encode(_document(*await self._fitting.fit(asked))))
+        return Reply(escaped_json_bytes(msgspec.json.encode(_document(*await self._fitting.fit(asked)))))
 
 
 def refuse(problem: str) -> Reply:

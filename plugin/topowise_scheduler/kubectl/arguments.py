@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from topowise.runtime.output import Parser
 from topowise_scheduler import strategy_names
 
 _MOST: Final = 1000
@@ -22,9 +23,9 @@ _EPILOG: Final = (
 )
 
 
-def parser(version: str) -> argparse.ArgumentParser:
+def parser(version: str) -> Parser:
     """The parser; the name of the command is `command` of what it returns."""
-    made = argparse.ArgumentParser(
+    made = Parser(
         prog="kubectl topowise", description="The NUMA nodes of a cluster, and what fits on them.", epilog=_EPILOG
     )
     made.add_argument("--version", action="version", version=version)
@@ -43,17 +44,14 @@ def parser(version: str) -> argparse.ArgumentParser:
     return made
 
 
-def _command(commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str) -> _Parser:
+def _command(commands: argparse._SubParsersAction[Parser], name: str, what: str) -> Parser:
     made = commands.add_parser(name, help=what, description=what[0].upper() + what[1:] + ".", epilog=_EPILOG)
     made.add_argument("--context", default="", metavar="NAME", help="kubectl's context, instead of the current one")
     made.add_argument("--kubeconfig", default="", metavar="FILE", help="kubectl's kubeconfig, instead of the usual one")
     return made
 
 
-_Parser = argparse.ArgumentParser
-
-
-def _nodes(made: _Parser) -> None:
+def _nodes(made: Parser) -> None:
     made.add_argument("names", metavar="NAME", nargs="*", help="these nodes only")
     _selector(made)
     made.add_argument("--sort-by", choices=SORTS, default="name", help="most free, most fragmented, longest unchanged")
@@ -63,7 +61,7 @@ def _nodes(made: _Parser) -> None:
     _watch(made)
 
 
-def _node(made: _Parser) -> None:
+def _node(made: Parser) -> None:
     made.add_argument("name", metavar="NAME", help="the node")
     _file(made, "saved objects instead of the cluster's")
     made.add_argument("--pods", action="store_true", help="with the pods assigned since the report, as they will lie")
@@ -71,7 +69,7 @@ def _node(made: _Parser) -> None:
     _watch(made)
 
 
-def _explain(made: _Parser) -> None:
+def _explain(made: Parser) -> None:
     _pod(made, "manifests of pods, or of what makes pods")
     made.add_argument("--node", action="append", default=[], metavar="NAME", help="of this node only; may be repeated")
     _selector(made)
@@ -83,7 +81,7 @@ def _explain(made: _Parser) -> None:
     _watch(made)
 
 
-def _fits(made: _Parser) -> None:
+def _fits(made: Parser) -> None:
     _pod(made, "manifests of pods, or of what makes pods")
     _selector(made)
     made.add_argument("--all", action="store_true", help="a row for each node, however many there are")
@@ -92,7 +90,7 @@ def _fits(made: _Parser) -> None:
     _watch(made)
 
 
-def _simulate(made: _Parser) -> None:
+def _simulate(made: Parser) -> None:
     _pod(made, "manifests: pods, and deployments, stateful sets, jobs with all their replicas")
     _cluster(made)
     made.add_argument(
@@ -104,7 +102,7 @@ def _simulate(made: _Parser) -> None:
     _output(made, "table", "wide", "json", "yaml")
 
 
-def _defrag(made: _Parser) -> None:
+def _defrag(made: Parser) -> None:
     _pod(made, "the manifest of one pod, or of what makes pods")
     _cluster(made)
     made.add_argument("--count", type=_number, metavar="N", help="so many more; as many as the manifest if not given")
@@ -119,7 +117,7 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _doctor(made: _Parser) -> None:
+def _doctor(made: Parser) -> None:
     _file(made, "saved objects instead of the cluster's; what only the cluster knows is left out")
     made.add_argument("--scheduler-config", default="", metavar="FILE", help="kube-scheduler's configuration, too")
     made.add_argument(
@@ -132,23 +130,23 @@ def _doctor(made: _Parser) -> None:
     _output(made, "table", "json", "yaml")
 
 
-def _pod(made: _Parser, what: str) -> None:
+def _pod(made: Parser, what: str) -> None:
     made.add_argument("pod", metavar="POD", nargs="?", help="a pod, deploy/NAME or the like, instead of -f")
     _file(made, what)
     made.add_argument("-n", "--namespace", default="", metavar="NAME", help="of pods that name none")
 
 
-def _file(made: _Parser, what: str) -> None:
+def _file(made: Parser, what: str) -> None:
     told = f"{what}; a file, a directory, a URL, or - for stdin; may be repeated"
     made.add_argument("-f", "--file", action="append", default=[], metavar="FILE", help=told)
 
 
-def _selector(made: _Parser) -> None:
+def _selector(made: Parser) -> None:
     told = "nodes with these labels, as for kubectl get"
     made.add_argument("-l", "--selector", default="", metavar="LABELS", help=told)
 
 
-def _watch(made: _Parser) -> None:
+def _watch(made: Parser) -> None:
     made.add_argument("-w", "--watch", action="store_true", help="ask again and again, and show what is new")
     made.add_argument("--interval", type=_seconds, default=5.0, metavar="SECONDS", help="of --watch (%(default)s)")
 
@@ -164,7 +162,7 @@ def _seconds(text: str) -> float:
     return given
 
 
-def _cluster(made: _Parser) -> None:
+def _cluster(made: Parser) -> None:
     made.add_argument(
         "--nodes-file",
         action="append",
@@ -174,5 +172,5 @@ def _cluster(made: _Parser) -> None:
     )
 
 
-def _output(made: _Parser, *forms: str) -> None:
+def _output(made: Parser, *forms: str) -> None:
     made.add_argument("-o", "--output", choices=forms, default=forms[0], help="%(default)s unless given")

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from topowise.errors import TopowiseError
+from topowise.text import escaped
 from topowise_scheduler.kubectl.console import Answer, Console
 
 _FILES: Final = 0
@@ -83,7 +84,7 @@ def complete(words: Sequence[str], parser: argparse.ArgumentParser) -> Answer:
             directive, found = _argument(commands.choices[before[0]], before[1:], last)
     except TopowiseError:
         pass
-    lines = [f"{name}\t{what}" if what else name for name, what in found.items() if name.startswith(last)]
+    lines = [f"{name}\t{what}" if what else name for name, what in found.items() if _is_typed(name, last)]
     return Answer("".join(f"{line}\n" for line in [*lines, f":{directive}"]))
 
 
@@ -106,6 +107,11 @@ def _argument(parser: argparse.ArgumentParser, before: Sequence[str], last: str)
     kind, slash, _ = last.rpartition("/")
     known = _NODE if about.dest in ("name", "names") else kind or "pod"
     return _NO_FILES, {f"{kind}{slash}{name}": "" for name in _named(known, parser, before)}
+
+
+def _is_typed(name: str, last: str) -> bool:
+    """Whether the name completes the word, and a shell takes the name as it is written."""
+    return name.startswith(last) and escaped(name) == name
 
 
 def _options(parser: argparse.ArgumentParser) -> dict[str, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from topowise.runtime import output
+from topowise.text import Styled
 
 _PICTURE_COLUMNS = 100
 
@@ -27,31 +29,36 @@ class Console(NamedTuple):
     is_ascii: bool = False
     now: float = 0.0
 
-    def paint(self, text: str, code: str) -> str:
+    def paint(self, text: str, code: str) -> str | Styled:
         """The text in a colour, if there are colours."""
-        return f"\x1b[{code}m{text}\x1b[0m" if self.is_colour and code and text else text
+        return Styled(text, code) if self.is_colour and code and text else text
 
 
 class Answer(NamedTuple):
-    """What goes to stdout as it is, the exit status, and lines for stderr.
+    """What goes to stdout, the exit status, and lines for stderr.
 
     `key` is what is new if it changes, the text itself if it is "".
     """
 
-    text: str
+    body: output.Body
     status: int = 0
     notes: Sequence[str] = ()
     key: str = ""
 
+    @property
+    def text(self) -> str:
+        """The body as it is written."""
+        return output.spelled(self.body)
+
 
 def of_this_process() -> Console:
     """The console of stdout, by the conventions of no-color.org."""
-    is_terminal = sys.stdout.isatty()
+    is_terminal = output.is_terminal()
     columns = shutil.get_terminal_size((_PICTURE_COLUMNS, 24)).columns
     return Console(
         width=columns if is_terminal else None,
         columns=columns,
         is_colour=is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
-        is_ascii=not (sys.stdout.encoding or "").lower().startswith("utf"),
+        is_ascii=not output.is_unicode(),
         now=time.time(),
     )

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from topowise import pods
+from topowise import documents, pods
 from topowise.errors import SourceError
 from topowise.runtime.progress import Progress
+from topowise.text import Line
 from topowise_scheduler import defrag
 from topowise_scheduler.defrag import Change, Plan, Step
-from topowise_scheduler.kubectl import cluster, shown, zones
+from topowise_scheduler.kubectl import cluster, zones
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
@@ -42,7 +43,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes += [f"note: {len(movable)} of {counted(len(running), 'pod')} may be moved{_not(others)}"]
     status = 1 if plan.why else 0
     if options.output != "table":
-        return Answer(shown.spell(_document(wanted, count, plan, others), options.output), status, notes)
+        return Answer(documents.spell(_document(wanted, count, plan, others), options.output), status, notes)
     return Answer(_text(wanted, count, plan, console), status, notes)
 
 
@@ -78,9 +79,9 @@ def _free(change: Change) -> dict[str, Any]:
     return {"node": change.node, "numa": change.numa, "before": change.before, "after": change.after}
 
 
-def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> str:
+def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> list[Line]:
     if plan.why:
-        return f"{console.paint(f'{wanted.name}: no room for {count} more', colours.BAD)}: {plan.why}\n"
+        return [[console.paint(f"{wanted.name}: no room for {count} more", colours.BAD), f": {plan.why}"]]
     title = f"{wanted.name}: {counted(count, 'more pod')} {'fits' if count == 1 else 'fit'}"
     if not plan.moves:
         title += ", nothing has to be moved"
@@ -92,17 +93,17 @@ def _text(wanted: Wanted, count: int, plan: Plan, console: Console) -> str:
         for number, step in enumerate(plan.steps, start=1)
     ]
     table = columns(["STEP", "POD", "FROM", "TO", "ON NUMA"], rows, width=console.width)
-    text = f"{console.paint(title, colours.BOLD)}\n\n{table}\n"
+    text: list[Line] = [[console.paint(title, colours.BOLD)], "", *table]
     if plan.moves:
-        text += f"\n{_picture(wanted, plan.changes, console)}\n"
-        text += (
-            "\nOne step after the other: evict the pod, see to it that the one made for it goes to the node under TO,\n"
-            "and wait until it is Ready. Budgets were looked at as they are now.\n"
-        )
+        text += ["", *_picture(wanted, plan.changes, console), ""]
+        text += [
+            "One step after the other: evict the pod, see to it that the one made for it goes to the node under TO,",
+            "and wait until it is Ready. Budgets were looked at as they are now.",
+        ]
     return text
 
 
-def _picture(wanted: Wanted, changes: Sequence[Change], console: Console) -> str:
+def _picture(wanted: Wanted, changes: Sequence[Change], console: Console) -> list[Line]:
     """The NUMA nodes of all nodes that the steps change: a bar for what the wanted pods ask for, before and after."""
     asked = [name for name in pods.needs(wanted.numbered(0)).requests if any(name in one.whole for one in changes)]
     rows = [

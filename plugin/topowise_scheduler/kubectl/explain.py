@@ -10,10 +10,11 @@ import msgspec
 
 from topowise.errors import SourceError
 from topowise.kube import paths
+from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Metadata, Pod, Spec, unbound
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import hints, manifests, names, objects, reasons, selection, shown
-from topowise_scheduler.kubectl.columns import columns
+from topowise_scheduler.kubectl.columns import columns, paragraphs
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.source import Kubectl, decoded
 from topowise_scheduler.view.explanation import NodeExplanation, Step, ZoneRoom, human
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         fitting = [node.node for one in explained for node in ordered(one.nodes) if node.verdict == "fits"]
         return Answer(shown.names("node", dict.fromkeys(fitting)), status, notes)
     texts = [_text(one, console, options) for one in explained]
-    return Answer("\n".join(texts), status, notes)
+    return Answer(paragraphs(texts), status, notes)
 
 
 def ordered(nodes: Sequence[NodeExplanation]) -> list[NodeExplanation]:
@@ -157,12 +158,12 @@ def _already(pod: Pod) -> str:
     return ""
 
 
-def _text(one: Explained, console: Console, options: argparse.Namespace) -> str:
+def _text(one: Explained, console: Console, options: argparse.Namespace) -> list[Line]:
     nodes = ordered(one.nodes)
     is_wide, with_hints = options.output == "wide", options.hints
     fitting = sum(node.verdict == "fits" for node in nodes)
     title = f"Pod {one.name}: fits {fitting} of {counted(len(nodes), 'node')}"
-    lines = [console.paint(title, colours.BOLD), *([one.note] if one.note else []), ""]
+    lines: list[Line] = [[console.paint(title, colours.BOLD)], *([one.note] if one.note else []), ""]
     is_summed_up = len(nodes) > reasons.MOST_ROWS and not (options.all or is_wide or with_hints)
     if is_summed_up:
         header, rows = ["VERDICT", "NODES", "WHY"], reasons.rows(nodes)
@@ -170,17 +171,18 @@ def _text(one: Explained, console: Console, options: argparse.Namespace) -> str:
         header, rows = ["NODE", "VERDICT", "SCORE", "WHY"], [_row(node) for node in nodes]
     verdicts = header.index("VERDICT")
 
-    def paint(column: int, cell: str) -> str:
+    def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, _COLOURS.get(cell, "")) if column == verdicts else cell
 
-    lines.append(columns(header, rows, width=console.width, paint=paint))
+    lines += columns(header, rows, width=console.width, paint=paint)
     if is_summed_up:
         lines += ["", f"{reasons.ALL} --node NAME has that of one."]
     if is_wide:
-        lines += [f"\n{_matrix(node, step, console)}" for node in nodes for step in node.steps if step.resources]
+        matrices = [_matrix(node, step, console) for node in nodes for step in node.steps if step.resources]
+        lines = paragraphs([lines, *matrices])
     if with_hints:
-        lines += [f"\n{told}" for node in nodes if (told := hints.text(node, console))]
-    return "\n".join(lines) + "\n"
+        lines = paragraphs([lines, *[told for node in nodes if (told := hints.text(node, console))]])
+    return lines
 
 
 def _row(node: NodeExplanation) -> list[str]:
@@ -191,7 +193,7 @@ def _why(node: NodeExplanation) -> str:
     return f"{node.text} (by counts alone)" if node.precision == "counts" else node.text
 
 
-def _matrix(node: NodeExplanation, step: Step, console: Console) -> str:
+def _matrix(node: NodeExplanation, step: Step, console: Console) -> list[Line]:
     """What one merge of hints saw: a row for each resource, a column for each zone."""
     who = f"container {step.container}" if step.container else "the pod"
     # A hint that is not preferred does not pass, or is not where the pod lies.
@@ -206,8 +208,8 @@ def _matrix(node: NodeExplanation, step: Step, console: Console) -> str:
         rows.append([room.resource, human(room.resource, room.asked), *cells])
     header = ["RESOURCE", "ASKED", *(f"NUMA {zone.numa}" for zone in step.resources[0].zones)]
 
-    def paint(column: int, cell: str) -> str:
+    def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, colours.BAD) if column > 1 and cell.startswith("!") else cell
 
     title = f"{node.node}, {who}{chosen} (free of allocatable; ! is not enough)"
-    return f"{title}\n{columns(header, rows, indent='  ', paint=paint)}"
+    return [title, *columns(header, rows, indent="  ", paint=paint)]

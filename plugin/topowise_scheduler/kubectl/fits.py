@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from topowise.text import Line, Styled
 from topowise_scheduler.kubectl import cluster, reasons, selection, shown
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.columns import columns
+from topowise_scheduler.kubectl.columns import columns, paragraphs
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.manifests import Wanted, not_looked_at
 from topowise_scheduler.view.cluster_view import ClusterView
@@ -23,7 +24,9 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     known, wanted, notes = cluster.open_with_manifests(options)
     notes += not_looked_at(wanted)
     nodes = selection.labelled(known.view.names, options.selector, known.nodes)
-    texts, documents, status = [], [], 0
+    texts: list[list[Line]] = []
+    documents: list[dict[str, Any]] = []
+    status = 0
     for one in wanted:
         rooms = sorted(_rooms(known.view, one, nodes), key=lambda room: (-room.count, room.node))
         total = sum(room.count for room in rooms)
@@ -35,7 +38,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     if options.output == "name":
         roomy = [room.node for document in documents for room in document["nodes"] if room.count]
         return Answer(shown.names("node", dict.fromkeys(roomy)), status, notes)
-    return Answer("\n".join(texts), status, notes)
+    return Answer(paragraphs(texts), status, notes)
 
 
 def _rooms(view: ClusterView, one: Wanted, nodes: Sequence[str]) -> Iterator[Room]:
@@ -55,7 +58,7 @@ def _document(one: Wanted, rooms: list[Room], total: int) -> dict[str, Any]:
     return {"pod": one.name, "from": one.origin, "fits": total, "nodes": rooms}
 
 
-def _text(one: Wanted, rooms: list[Room], total: int, console: Console, options: argparse.Namespace) -> str:
+def _text(one: Wanted, rooms: list[Room], total: int, console: Console, options: argparse.Namespace) -> list[Line]:
     title = f"{one.name}: {total} more {'fits' if total == 1 else 'fit'} on {counted(len(rooms), 'node')}"
     header = ["NODE", "FITS", "FIRST ON NUMA", "THEN"]
     is_summed_up = len(rooms) > reasons.MOST_ROWS and not (options.all or options.output == "wide")
@@ -64,12 +67,12 @@ def _text(one: Wanted, rooms: list[Room], total: int, console: Console, options:
     else:
         rows = [_row(room) for room in rooms]
 
-    def paint(column: int, cell: str) -> str:
+    def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, colours.BAD if cell == "0" else colours.GOOD) if column == 1 else cell
 
     table = columns(header, rows, width=console.width, paint=paint)
-    more = f"\n{reasons.ALL}\n" if is_summed_up else ""
-    return f"{console.paint(title, colours.BOLD)}\n\n{table}\n{more}"
+    more = ["", reasons.ALL] if is_summed_up else []
+    return [[console.paint(title, colours.BOLD)], "", *table, *more]
 
 
 def _row(room: Room) -> list[str]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from topowise.text import Line, Styled
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl.columns import columns
+from topowise_scheduler.kubectl.columns import columns, paragraphs
 from topowise_scheduler.kubectl.console import Console
 from topowise_scheduler.view.explanation import NodeExplanation, Step
 from topowise_scheduler.view.merge_table import Merged, MergeTable, ResourceHints
@@ -20,33 +21,33 @@ _MOST_MERGES: Final = 16
 _TAKEN, _REFUSED = "taken", "refused"
 
 
-def text(node: NodeExplanation, console: Console) -> str:
-    """Of one node, "" if it was not asked."""
+def text(node: NodeExplanation, console: Console) -> list[Line]:
+    """Lines of one node, none if it was not asked."""
     if node.verdict == "not reported":
-        return ""
+        return []
     merges = [(step, step.merge) for step in node.steps if step.merge is not None]
     if not merges:
         why = "policy none asks for no hints" if node.policy == "none" else "no hints were merged"
-        return f"{node.node}: {why}"
-    return "\n\n".join(_step(node, step, merge, console) for step, merge in merges)
+        return [f"{node.node}: {why}"]
+    return paragraphs([_step(node, step, merge, console) for step, merge in merges])
 
 
-def _step(node: NodeExplanation, step: Step, merge: MergeTable, console: Console) -> str:
+def _step(node: NodeExplanation, step: Step, merge: MergeTable, console: Console) -> list[Line]:
     who = f"container {step.container}" if step.container else "the pod"
     title = f"{node.node}, {who}, policy {node.policy}"
     if merge.too_many:
-        return f"{title}: more NUMA nodes than hints can be listed for"
+        return [f"{title}: more NUMA nodes than hints can be listed for"]
     if not merge.resources:
-        return f"{title}: no manager has a hint, so it may lie anywhere"
-    parts = [f"{title}: hints (* is preferred)", _hints(merge.resources, console)]
+        return [f"{title}: no manager has a hint, so it may lie anywhere"]
+    parts: list[Line] = [f"{title}: hints (* is preferred)", *_hints(merge.resources, console)]
     if merge.merges:
-        parts += ["  merged, the best first", _merges(node, step, merge, console)]
+        parts += ["  merged, the best first", *_merges(node, step, merge, console)]
     else:
         parts.append("  merged: no combination has a NUMA node in common; all nodes are taken, not preferred")
-    return "\n".join(parts)
+    return parts
 
 
-def _hints(resources: Sequence[ResourceHints], console: Console) -> str:
+def _hints(resources: Sequence[ResourceHints], console: Console) -> list[Line]:
     rows = []
     for one in resources:
         shown = [f"{_set(hint.numa)}{'*' if hint.preferred else ''}" for hint in one.hints[:_MOST_HINTS]]
@@ -55,7 +56,7 @@ def _hints(resources: Sequence[ResourceHints], console: Console) -> str:
     return columns(["MANAGER", "RESOURCE", "HINTS"], rows, indent="    ", width=console.width)
 
 
-def _merges(node: NodeExplanation, step: Step, merge: MergeTable, console: Console) -> str:
+def _merges(node: NodeExplanation, step: Step, merge: MergeTable, console: Console) -> list[Line]:
     verdict = _REFUSED if node.policy in ("restricted", "single-numa-node") and not step.preferred else _TAKEN
     rows = [_row(one, verdict if not at else "") for at, one in enumerate(merge.merges[:_MOST_MERGES])]
     if len(merge.merges) > _MOST_MERGES:
@@ -63,7 +64,7 @@ def _merges(node: NodeExplanation, step: Step, merge: MergeTable, console: Conso
         rows.append([f"and {len(merge.merges) - _MOST_MERGES} more", *blank])
     header = ["MERGED", "PREFERRED", "VERDICT", "WAYS", *(f"OF {one.resource}" for one in merge.resources)]
 
-    def paint(column: int, cell: str) -> str:
+    def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, {_TAKEN: colours.GOOD, _REFUSED: colours.BAD}.get(cell, "")) if column == 2 else cell
 
     return columns(header, rows, indent="    ", paint=paint)

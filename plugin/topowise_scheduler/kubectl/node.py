@@ -8,14 +8,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from topowise import attributes, nrt, quantity
+from topowise import attributes, documents, nrt, quantity
 from topowise.attributes.places import read as read_places
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
+from topowise.text import Line
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubectl import names, nodes, objects, places, shown
-from topowise_scheduler.kubectl.columns import columns
+from topowise_scheduler.kubectl.columns import columns, paragraphs
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.durations import age
 from topowise_scheduler.kubectl.source import Kubectl, MissingError, decoded
@@ -33,7 +34,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, found, pods_of_it, console.now), found.topology)
     named = nrt.attributes_of(found.topology.attributes)
-    apart = ""
+    apart: list[Line] = []
     try:
         located = read_places(named.get(attributes.PCI, "[]"))
         drawn = picture.with_places(drawn, located)
@@ -43,15 +44,15 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         if not any(attributes.PCI in problem for problem in report.problems):
             notes += (f"warning: {report.name}: {exc}; where devices are on the PCI buses is left out",)
     if options.output in ("json", "yaml"):
-        return Answer(shown.spell(shown.machine(drawn, found.changed), options.output), notes=notes)
+        return Answer(documents.spell(shown.machine(drawn, found.changed), options.output), notes=notes)
     if options.output == "svg":
         return Answer(picture.svg(drawn), notes=notes)
-    key = shown.spell(shown.machine(drawn, found.changed), "json") if options.watch else ""
+    key = documents.spell(shown.machine(drawn, found.changed), "json") if options.watch else ""
     if options.output == "wide":
         tables = [nodes.wide_table([found.topology])[0], *([apart] if apart else []), _holdings(drawn)]
-        return Answer("\n\n".join(tables) + "\n", notes=notes, key=key)
-    text = picture.terminal(drawn, width=console.columns, ascii_only=console.is_ascii, colour=console.is_colour)
-    return Answer(text, notes=notes, key=key)
+        return Answer(paragraphs(tables), notes=notes, key=key)
+    lines = picture.lines(drawn, width=console.columns, ascii_only=console.is_ascii, colour=console.is_colour)
+    return Answer(lines, notes=notes, key=key)
 
 
 def picture_of(report: Report, found: objects.Reported, pods_of_it: Sequence[Pod], now: float) -> Picture:
@@ -143,7 +144,7 @@ def _memory(zone: nrt.Zone) -> int:
     return 0
 
 
-def _holdings(drawn: Picture) -> str:
+def _holdings(drawn: Picture) -> list[Line]:
     """A row for each pod that holds something."""
     zone_of = {thread.id: zone.id for zone in drawn.zones for thread in zone.threads if thread.id is not None}
     rows = []
@@ -152,4 +153,4 @@ def _holdings(drawn: Picture) -> str:
         on.update(zone for block in owner.memory for zone in block.zones)
         rows.append([owner.name, words.nodes(sorted(on)) or "-", ", ".join(words.holds(owner))])
     more = words.others(drawn)
-    return "\n".join([columns(["POD", "NUMA NODES", "HOLDS"], rows), *([more] if more else [])])
+    return [*columns(["POD", "NUMA NODES", "HOLDS"], rows), *([more] if more else [])]

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from topowise import nrt
+from topowise import documents, nrt
+from topowise.text import Line
 from topowise_scheduler.kubectl import objects, reasons, selection, shown, zones
 from topowise_scheduler.kubectl.columns import columns, width_of
 from topowise_scheduler.kubectl.console import Answer, Console
@@ -40,19 +41,21 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
         return Answer(_document(found, options.output))
     if not found:
         return Answer("", notes=("No nodes match." if there.reports else NOTHING_FOUND,))
-    text, notes = _shown(found, options, console)
-    return Answer(text, notes=tuple(notes), key=_document(found, "json") if options.watch else "")
+    lines, notes = _shown(found, options, console)
+    return Answer(lines, notes=tuple(notes), key=_document(found, "json") if options.watch else "")
 
 
 def _document(found: Sequence[objects.Reported], form: str) -> str:
-    return shown.spell([shown.node(one, read(one.topology)) for one in found], form)
+    return documents.spell([shown.node(one, read(one.topology)) for one in found], form)
 
 
-def _shown(found: Sequence[objects.Reported], options: argparse.Namespace, console: Console) -> tuple[str, list[str]]:
+def _shown(
+    found: Sequence[objects.Reported], options: argparse.Namespace, console: Console
+) -> tuple[list[Line], list[str]]:
     """The table for the console, and what has to be said of it."""
     topologies = [one.topology for one in found]
     if options.output == "wide":
-        text, problems = wide_table(topologies)
+        lines, problems = wide_table(topologies)
         left_out: Sequence[str] = ()
     else:
         changed = {one.topology.metadata.name: one.changed for one in found}
@@ -60,22 +63,22 @@ def _shown(found: Sequence[objects.Reported], options: argparse.Namespace, conso
         if console.width is not None and width_of(header, rows) > console.width:
             header, rows, _ = _rows(topologies, changed, console, is_short=True)
         header, rows, left_out = _narrowed(header, rows, console.width)
-        text = columns(header, rows)
+        lines = columns(header, rows)
     if options.no_headers:
-        text = text.partition("\n")[2]
+        lines = lines[1:]
     notes = reasons.notes(problems)
     if left_out:
         notes.append(f"note: {console.width} columns are too few for {', '.join(left_out)}; -o wide has a row a zone")
-    return text + "\n", notes
+    return lines, notes
 
 
-def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, Problems]:
+def table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Line], Problems]:
     """The table of nodes, and a pair for each part of an object that could not be used."""
     header, rows, problems = _rows(topologies, {}, Console())
     return columns(header, rows), problems
 
 
-def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[str, Problems]:
+def wide_table(topologies: Iterable[nrt.NodeResourceTopology]) -> tuple[list[Line], Problems]:
     """The same with a row for each NUMA node, and all its resources."""
     rows: list[list[str]] = []
     problems: list[tuple[str, str]] = []

@@ -8,20 +8,20 @@ from typing import Final
 from topowise.attributes import devices
 from topowise.attributes.places import Located
 from topowise.pci import Place, distance
+from topowise.text import Line
 from topowise_scheduler.kubectl.columns import columns
-from topowise_scheduler.view.picture.text import safe
 
 _MOST: Final = 16
 """Places with a column each: with more the lines would be longer than a screen is wide."""
 
 
-def table(located: Mapping[str, Located], devices_text: str) -> str:
-    """The table, "" if no device has a place. Raises ParseError."""
+def table(located: Mapping[str, Located], devices_text: str) -> list[Line]:
+    """The table, no lines if no device has a place. Raises ParseError."""
     at: dict[Place, list[str]] = {}
     for name, found in located.items():
         at.setdefault(found.place, []).append(name)
     if not at:
-        return ""
+        return []
     resources = {one.id: one.resource for one in devices.read(devices_text)}
     labels = [f"P{number}" for number in range(len(at))] if len(at) <= _MOST else []
     rows = [
@@ -29,7 +29,7 @@ def table(located: Mapping[str, Located], devices_text: str) -> str:
             f"P{number}",
             " > ".join(place.path),
             "-" if place.numa_node is None else str(place.numa_node),
-            safe(_devices(names, resources, located)),
+            _devices(names, resources, located),
             *(distance(place, other) or "?" for other in at if labels),
         ]
         for number, (place, names) in enumerate(at.items())

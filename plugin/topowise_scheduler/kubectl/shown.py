@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import msgspec
-
-from topowise import cpuset, quantity
+from topowise import cpuset, documents, quantity
+from topowise.text import Line
 from topowise_scheduler.kubectl import zones
 from topowise_scheduler.kubectl.objects import Reported
 from topowise_scheduler.report import Report
@@ -21,21 +20,14 @@ from topowise_scheduler.view.picture.model import Owner, Zone
 Json = dict[str, Any]
 
 
-def spell(document: Any, form: str) -> str:
-    """A document as json or yaml."""
-    if form == "yaml":
-        return msgspec.yaml.encode(document).decode()
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+def one_or_all(given: Sequence[Any], form: str) -> str:
+    """A document as JSON or YAML, without a list around the only thing that was asked about."""
+    return documents.spell(given[0] if len(given) == 1 else given, form)
 
 
-def one_or_all(documents: Sequence[Any], form: str) -> str:
-    """The same; who asks about one thing need not unpack a list."""
-    return spell(documents[0] if len(documents) == 1 else documents, form)
-
-
-def names(kind: str, given: Iterable[str]) -> str:
+def names(kind: str, given: Iterable[str]) -> list[Line]:
     """A line each, as `-o name` of kubectl has it: what commands take."""
-    return "".join(f"{kind}/{name}\n" for name in given)
+    return [f"{kind}/{name}" for name in given]
 
 
 def node(found: Reported, report: Report) -> Json:

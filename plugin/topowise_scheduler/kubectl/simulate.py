@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
+from topowise import documents
 from topowise.runtime.progress import Progress
+from topowise.text import Line, Styled
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubectl import cluster, shown
+from topowise_scheduler.kubectl import cluster
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.console import Answer, Console
@@ -73,13 +75,13 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
             "refused": len(refused),
             "pods": [one.as_json() for one in placed],
         }
-        return Answer(shown.spell(document, options.output), status, notes)
+        return Answer(documents.spell(document, options.output), status, notes)
     header, rows = _rows(placed, is_wide=options.output == "wide")
 
-    def paint(column: int, cell: str) -> str:
+    def paint(column: int, cell: str) -> str | Styled:
         return console.paint(cell, colours.BAD) if cell == _NOWHERE else cell
 
-    lines = [columns(header, rows, width=console.width, paint=paint), ""]
+    lines: list[Line] = [*columns(header, rows, width=console.width, paint=paint), ""]
     used = len({one.node for one in placed if one.node})
     lines.append(
         f"{len(placed) - len(refused)} of {len(placed)} pods placed on {used} of "
@@ -87,8 +89,8 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     )
     for one in refused:
         if one.reasons:
-            lines += ["", f"{one.pod} fits nowhere then:", _refused(one, console)]
-    return Answer("\n".join(lines) + "\n", status, notes)
+            lines += ["", f"{one.pod} fits nowhere then:", *_refused(one, console)]
+    return Answer(lines, status, notes)
 
 
 def _rows(placed: Sequence[SimulatedPod], *, is_wide: bool) -> tuple[list[str], list[list[str]]]:
@@ -160,7 +162,7 @@ class Simulation:
         return {**self._against, **self._view.kubelet_refusals(pod, asked)}
 
 
-def _refused(one: SimulatedPod, console: Console) -> str:
+def _refused(one: SimulatedPod, console: Console) -> list[Line]:
     """Each reason once, with the nodes it is of."""
     nodes: dict[str, list[str]] = {}
     for name, why in one.reasons.items():
@@ -168,7 +170,7 @@ def _refused(one: SimulatedPod, console: Console) -> str:
     rows = [[_names(names), why] for why, names in nodes.items()]
     more = len(rows) - _MAX_REASONS
     text = columns(["NODE", "WHY NOT"], rows[:_MAX_REASONS], indent="  ", width=console.width)
-    return f"{text}\n  and {more} more (-o json has all)" if more > 0 else text
+    return [*text, f"  and {more} more (-o json has all)"] if more > 0 else text
 
 
 def _names(names: Sequence[str]) -> str:

@@ -8,15 +8,13 @@ nothing.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Callable
 from typing import Never
 
 from topowise.errors import SourceError, TopowiseError
+from topowise.runtime import output
 from topowise_scheduler.kubectl.console import Answer, Console
-
-_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def watch(
@@ -45,10 +43,9 @@ def watch(
 
 def _write(answer: Answer, console: Console, *, is_first: bool) -> None:
     if console.width is not None:
-        sys.stdout.write(_CLEAR)
-    elif not is_first and answer.text:
-        sys.stdout.write("\n")
-    sys.stdout.write(answer.text)
-    sys.stdout.flush()
+        output.clear_screen()
+    elif not is_first and answer.body:
+        output.write([""])
+    output.write(answer.body)
     for note in answer.notes:
-        sys.stderr.write(f"{note}\n")
+        output.note(note)

@@ -10,6 +10,7 @@ import msgspec
 
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.text import escaped
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.leader import chore
 
@@ -34,7 +35,7 @@ async def post(
         "action": action,
         "reason": reason,
         "type": kind,
-        "note": note[:_LONGEST_NOTE],
+        "note": escaped(note)[:_LONGEST_NOTE],
         "regarding": {
             "apiVersion": "v1",
             "kind": "Pod",

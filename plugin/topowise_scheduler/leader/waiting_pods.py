@@ -18,6 +18,7 @@ import msgspec
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
+from topowise.text import escaped
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.records import PodRecord
@@ -93,7 +94,7 @@ class WaitingPods:
             "type": CONDITION,
             "status": "False",
             "reason": _REASON,
-            "message": message.text,
+            "message": escaped(message.text),
             "lastTransitionTime": now.isoformat(timespec="seconds").replace("+00:00", "Z"),
         }
         body = {"metadata": {"uid": record.uid}, "status": {"conditions": [condition]}}

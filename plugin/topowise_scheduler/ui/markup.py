@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from topowise.text import escaped as visible
 from topowise_scheduler.ui.state import MARKS
-from topowise_scheduler.view.picture.text import safe
 
 ASKED: Final = ("resource", "name", "policy", "state", "room", "fits", "open", "node", "pod", "decisions")
 """What an address says, in this order."""
@@ -95,4 +95,4 @@ def since(text: str) -> str:
 
 def escaped(words: str) -> str:
     """Somebody's text, for a place between tags or between double quotes."""
-    return html.escape(safe(words), quote=True)
+    return html.escape(visible(words), quote=True)

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from topowise import cpuset, documents
+from topowise.text import escaped_json
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.located import located
 from topowise_scheduler.kubelet.masks import members
@@ -47,7 +48,7 @@ def for_binding(node: Kubelet, uid: str, *, has_ids: bool) -> dict[str, str]:
         for name, where in located(node, uid).items()
         if where.mask and name in placements
     }
-    text = msgspec.json.encode(expected).decode()
+    text = escaped_json(msgspec.json.encode(expected).decode())
     return {ANNOTATION: text} if expected and len(text) <= _LONGEST else {}
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from topowise.errors import TopowiseError
+from topowise.runtime import output
 
 if TYPE_CHECKING:
     from topowise.runtime.config import Configuration
@@ -23,8 +23,8 @@ def check(options: argparse.Namespace, settings: Configuration) -> int:
     from topowise.runtime.config import missing_files
 
     for line in missing_files(settings):
-        sys.stderr.write(f"warning: {options.config}: {line}\n")
-    sys.stdout.write(f"{options.config}: valid\n")
+        output.note(f"warning: {options.config}: {line}")
+    output.write([f"{options.config}: valid"])
     return 0
 
 
@@ -33,12 +33,11 @@ def run(parser: argparse.ArgumentParser, arguments: list[str] | None) -> int:
     options = parser.parse_args(arguments)
     try:
         status: int = options.command(options)
-        sys.stdout.flush()
     except TopowiseError as exc:
-        sys.stderr.write(f"error: {exc}\n")
+        output.note(f"error: {exc}")
         return 1
     except BrokenPipeError:
-        # `| head` has seen enough; the interpreter would complain once more while it flushes.
-        sys.stderr.close()
+        # `| head` has seen enough.
+        output.drop()
         return 0
     return status

@@ -17,6 +17,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from topowise.runtime import tls
 from topowise.runtime.config import Serving
 from topowise.runtime.listening import listen
+from topowise.text import escaped
 
 _HANDSHAKE_S = 10.0
 
@@ -58,8 +59,15 @@ class Health:
         for name, check in sorted(checks.items()):
             problem = check()
             failed = failed or problem is not None
-            lines.append(f"[+]{name} ok" if problem is None else f"[-]{name} failed: {problem}")
+            lines.append(f"[+]{name} ok" if problem is None else escaped(f"[-]{name} failed: {problem}"))
         return (503 if failed else 200), "\n".join([*lines, "not ok" if failed else "ok"]) + "\n"
+
+
+def exposition(registry: CollectorRegistry) -> bytes:
+    """The metrics in the text format, whose escapes know no control characters but the end of a line."""
+    text = generate_latest(registry)
+    # Of a backslash the format has an escape as well.
+    return escaped(text.decode(), keep="\n", backslash=r"\\").encode()
 
 
 class ConnectionLimit:
@@ -109,7 +117,7 @@ async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -
         return answer(health.ready)
 
     async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=exposition(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     for path, handler in (("/livez", livez), ("/healthz", livez), ("/readyz", readyz), ("/metrics", metrics)):
         application.router.add_get(path, handler)

@@ -9,6 +9,7 @@ Operators read these lines beside the kubelet's and kube-scheduler's, so form an
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -16,6 +17,8 @@ from collections.abc import Callable
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
+
+from topowise.text import escaped, escaped_json
 
 Format = Literal["text", "json"]
 
@@ -45,7 +48,8 @@ class TextFormatter(logging.Formatter):
         head = f"{_severity(record.levelno)}{stamp}.{micros:06d} {record.process:>7} {record.filename}:{record.lineno}]"
         pairs = "".join(f" {key}={_spell(item)}" for key, item in getattr(record, "kv", {}).items())
         line = f"{head} {_quote(record.getMessage())}{pairs}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        # No line of a traceback begins where a line of the log begins, whatever text an exception has.
+        return f"{line}\n  {_traceback(self, record)}" if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
@@ -64,7 +68,7 @@ class JsonFormatter(logging.Formatter):
             line["err"] = self.formatException(record.exc_info)
         for key, item in getattr(record, "kv", {}).items():
             line.setdefault(key, item)
-        return msgspec.json.encode(line, enc_hook=str).decode()
+        return _json(line)
 
 
 class FewPerMinute(logging.Filter):
@@ -97,7 +101,21 @@ class FewPerMinute(logging.Filter):
 
 
 def _quote(text: str) -> str:
-    return msgspec.json.encode(text).decode()
+    return _json(text)
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    assert record.exc_info
+    return escaped(formatter.formatException(record.exc_info).replace("\n", "\n  "), keep="\n")
+
+
+def _json(item: Any) -> str:
+    try:
+        document = msgspec.json.encode(item, enc_hook=str).decode()
+    except UnicodeEncodeError:
+        # Names of files may have lone surrogates.
+        document = json.dumps(item, default=str)
+    return escaped_json(document)
 
 
 def _spell(item: object) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
+
+from topowise.runtime import output
 
 _QUIET_S = 2.0
 _BETWEEN_S = 1.0
@@ -21,5 +22,4 @@ class Progress:
         now = self._clock()
         if now >= self._next:
             self._next = now + _BETWEEN_S
-            sys.stderr.write(f"{text} ...\n")
-            sys.stderr.flush()
+            output.note(f"{text} ...")

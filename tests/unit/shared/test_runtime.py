@@ -21,7 +21,8 @@ import yaml
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.parser import text_string_to_metric_families
 
 from topowise import documents
 from topowise.errors import ConfigError, SourceError
@@ -29,6 +30,7 @@ from topowise.runtime import config, health, listening, log, tasks
 from topowise.runtime.backoff import Backoff
 from topowise.runtime.config import Configuration, Duration, Port, PortOrNone, PositiveDuration, Section, Serving
 from topowise.runtime.log import V2, kv
+from topowise.text import escaped
 
 
 class ExampleConfiguration(Configuration, frozen=True, tag="ExampleConfiguration"):
@@ -216,6 +218,44 @@ def test_text_logs_are_klogs() -> None:
     )
     assert second.startswith("W")
     assert second.endswith('] "Odd \\"value\\""')
+
+
+HOSTILE = "a\x1b[2J\x9b\u202e\r\nE1121 00:00:00.0 forged\u2028\x7f\ud800b"
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_text_leaves_its_line_of_the_log(form: log.Format) -> None:
+    out = io.StringIO()
+    logger = logging.getLogger("hostile")
+    before = logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        log.set_up(0, form, out)
+        logger.warning("Refused", extra=kv(why=HOSTILE, names=[HOSTILE], nested={HOSTILE: HOSTILE}))
+        logger.warning(HOSTILE)
+        try:
+            raise ValueError(HOSTILE)
+        except ValueError:
+            logger.exception("Failed")
+    finally:
+        logging.getLogger().handlers[:] = before[0]
+        logging.getLogger().setLevel(before[1])
+    text = out.getvalue()
+    assert text == escaped(text, keep="\n")
+    assert sum(not line.startswith("  ") for line in text.split("\n")[:-1]) == 3
+    if form == "json":
+        assert [json.loads(line)["msg"] for line in text.splitlines()][::2] == ["Refused", "Failed"]
+        assert json.loads(text.splitlines()[0])["why"] == HOSTILE
+
+
+def test_a_label_of_a_metric_is_one_line_of_visible_characters() -> None:
+    registry = CollectorRegistry()
+    Gauge("topowise_test", "A test.", ["resource"], registry=registry).labels(HOSTILE[:-2] + 'ß"\\').set(1)
+    text = health.exposition(registry).decode()
+    assert text == escaped(text, keep="\n")
+    # A parser of Prometheus takes no other escapes than of a backslash, a quote and a line end.
+    (sample,) = next(text_string_to_metric_families(text)).samples
+    assert sample.labels == {"resource": escaped(HOSTILE[:-2], keep="\n").replace(r"\x0a", "\n") + 'ß"\\'}
+    assert not re.search(r'(?<!\\)(\\\\)*\\[^\\"n]', text)
 
 
 def test_of_each_message_a_few_warnings_a_minute_are_written() -> None:

@@ -10,11 +10,12 @@ from typing import Final
 
 import msgspec
 
-from topowise import nrt
+from topowise import documents, nrt
 from topowise.errors import SourceError
+from topowise.text import Line, escaped
 from topowise_scheduler.cluster.records import Records
 from topowise_scheduler.kubectl import console as colours
-from topowise_scheduler.kubectl import objects, shown
+from topowise_scheduler.kubectl import objects
 from topowise_scheduler.kubectl.console import Answer, Console
 from topowise_scheduler.kubectl.doctor import (
     definition,
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace, console: Console) -> Answer:
     status = 1 if any(one.severity != "note" for one in merged) else 0
     if options.output in ("json", "yaml"):
         findings = [{**msgspec.to_builtins(one), "thing": one.thing} for one in merged]
-        return Answer(shown.spell(findings, options.output), status)
+        return Answer(documents.spell(findings, options.output), status)
     return Answer(_text(merged, there, console, looked_at_scheduler=bool(options.scheduler_config)), status)
 
 
@@ -116,8 +117,8 @@ def _common(there: Objects, known: Read, now: float, *, are_reports_known: bool 
     yield from pods.check(there, [records.record(pod) for pod in there.pods or ()], known, now)
 
 
-def _text(found: Sequence[Finding], there: Objects, console: Console, *, looked_at_scheduler: bool) -> str:
-    lines = []
+def _text(found: Sequence[Finding], there: Objects, console: Console, *, looked_at_scheduler: bool) -> list[Line]:
+    lines: list[Line] = []
     for one in found:
         lines += [
             *_paragraph(one.severity, f"{one.thing}: {one.value}", console, _COLOURS[one.severity]),
@@ -133,11 +134,14 @@ def _text(found: Sequence[Finding], there: Objects, console: Console, *, looked_
     lines.append(f"Looked at {seen}: {summary}.")
     if not looked_at_scheduler:
         lines.append("Not looked at: kube-scheduler's configuration (--scheduler-config FILE).")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
-def _paragraph(label: str, text: str, console: Console, code: str) -> list[str]:
+def _paragraph(label: str, text: str, console: Console, code: str) -> list[Line]:
     """Text beside a label, in lines of the console's width."""
-    lines = textwrap.wrap(text, max(30, console.columns - _LABEL), break_long_words=False, break_on_hyphens=False)
-    head = console.paint(label, code) + " " * (_LABEL - len(label))
-    return [head + lines[0], *(" " * _LABEL + line for line in lines[1:])]
+    room = max(30, console.columns - _LABEL)
+    first, *rest = textwrap.wrap(escaped(text), room, break_long_words=False, break_on_hyphens=False)
+    return [
+        [console.paint(label, code), " " * (_LABEL - len(label)), first],
+        *(" " * _LABEL + line for line in rest),
+    ]

@@ -160,7 +160,15 @@ def _timeout(thing: str, one: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _reach(thing: str, url: str, one: Mapping[str, Any]) -> Iterator[Finding]:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        yield _finding(
+            "error", thing, "urlPrefix is no address, expected http or https, a host and a port",
+            "kube-scheduler cannot ask the service, and schedules nothing",
+            "set urlPrefix, such as http://127.0.0.1:8080",
+        )  # fmt: skip
+        return
     tls = one.get("tlsConfig") or {}
     is_verified = any(tls.get(field) for field in ("caFile", "caData"))
     if parts.scheme == "https" and not is_verified:

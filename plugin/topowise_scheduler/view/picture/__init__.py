@@ -11,6 +11,6 @@ from topowise_scheduler.view.picture.model import Picture
 from topowise_scheduler.view.picture.places import with_places
 from topowise_scheduler.view.picture.read import read
 from topowise_scheduler.view.picture.svg import ThemeName, svg
-from topowise_scheduler.view.picture.terminal import terminal
+from topowise_scheduler.view.picture.terminal import lines, terminal
 
-__all__ = ["Picture", "ThemeName", "read", "svg", "terminal", "with_claimed", "with_places"]
+__all__ = ["Picture", "ThemeName", "lines", "read", "svg", "terminal", "with_claimed", "with_places"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from topowise.text import escaped
 from topowise_scheduler.view.picture.flow import Flow
 from topowise_scheduler.view.picture.marks import Place, centred, mark, mark_x
 from topowise_scheduler.view.picture.model import Device, Devices
 from topowise_scheduler.view.picture.plan import Plan
 from topowise_scheduler.view.picture.scene import Box
-from topowise_scheduler.view.picture.text import safe
 from topowise_scheduler.view.picture.words import device_title, devices_figure, nodes
 
 
@@ -59,7 +59,7 @@ def _has_mark(plan: Plan, device: Device) -> bool:
 
 def _shown(plan: Plan, device: Device) -> str:
     near = f" on {nodes(device.zones)}" if len(device.zones) > 1 else ""
-    return safe(f"{device.id}{near}", ascii_only=plan.measures.ascii_only)
+    return escaped(f"{device.id}{near}", ascii_only=plan.measures.ascii_only)
 
 
 def _state(device: Device) -> str:

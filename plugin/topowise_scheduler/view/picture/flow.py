@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from topowise.text import escaped
 from topowise_scheduler.view.picture.measures import Measures
 from topowise_scheduler.view.picture.scene import Box, Style, Text
-from topowise_scheduler.view.picture.text import safe
 
 
 class Flow:
@@ -71,4 +71,4 @@ class Flow:
             self.texts.append(Text(x, self.y, short, style, "end" if end else "start"))
 
     def _safe(self, text: str) -> str:
-        return safe(text, ascii_only=self.measures.ascii_only)
+        return escaped(text, ascii_only=self.measures.ascii_only)

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Final, Literal
 from xml.sax.saxutils import escape, quoteattr
 
+from topowise.text import escaped
 from topowise_scheduler.view.picture.layout import lay_out
 from topowise_scheduler.view.picture.measures import PIXELS
 from topowise_scheduler.view.picture.model import Picture
 from topowise_scheduler.view.picture.palette import DARK, LIGHT, TEXTURES, Theme
 from topowise_scheduler.view.picture.scene import Box, Kind, Text
-from topowise_scheduler.view.picture.text import safe
 
 ThemeName = Literal["auto", "light", "dark"]
 
@@ -43,7 +43,7 @@ _FAMILIES: Final = {
 def svg(picture: Picture, *, theme: ThemeName = "auto") -> str:
     """The whole document; "light" and "dark" are that whatever the viewer prefers."""
     canvas = lay_out(picture, PIXELS)
-    label = quoteattr(safe(canvas.title))
+    label = quoteattr(escaped(canvas.title))
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="{_ROOT}" width="{canvas.width}" height="{canvas.height}" '
         f'viewBox="0 0 {canvas.width} {canvas.height}" role="img" aria-label={label}>',
@@ -81,7 +81,7 @@ def _rect(box: Box) -> str:
         classes.append(f"pod{box.owner % len(LIGHT.owners)}")
     elif box.state:
         classes.append(f"heat{box.state}" if box.kind == "heat" else box.state)
-    title = f"<title>{escape(safe(box.title))}</title></rect>" if box.title and box.kind != "canvas" else ""
+    title = f"<title>{escape(escaped(box.title))}</title></rect>" if box.title and box.kind != "canvas" else ""
     return f'<rect class="{" ".join(classes)}"{_geometry(box)}{">" + title if title else "/>"}'
 
 

@@ -6,8 +6,10 @@ below tells which.
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Final
 
+from topowise.text import Line, Styled, rendered
 from topowise_scheduler.view.picture.layout import lay_out
 from topowise_scheduler.view.picture.measures import characters
 from topowise_scheduler.view.picture.model import Picture
@@ -65,16 +67,21 @@ class _Grid:
                 self.rows[y][x - 1] = (base + character, its_code)
             x += width
 
-    def lines(self, *, colour: bool) -> list[str]:
-        return [_line(row, colour=colour) for row in self.rows]
-
 
 def terminal(picture: Picture, *, width: int = 100, ascii_only: bool = False, colour: bool = False) -> str:
+    """The text of `lines`."""
+    return rendered(lines(picture, width=width, ascii_only=ascii_only, colour=colour))
+
+
+def lines(picture: Picture, *, width: int = 100, ascii_only: bool = False, colour: bool = False) -> list[Line]:
     """Lines of at most `width` columns (at least measures.MIN_COLUMNS)."""
     canvas = lay_out(picture, characters(width, ascii_only=ascii_only))
     grid = _Grid(canvas.width, canvas.height)
     _draw(grid, canvas, int(ascii_only), " " if colour else _REST_OF_SHARE[ascii_only])
-    return "\n".join(grid.lines(colour=colour)).rstrip("\n") + "\n"
+    found = [_line(row, colour=colour) for row in grid.rows]
+    while found and not found[-1]:
+        found.pop()
+    return found
 
 
 def _draw(grid: _Grid, box: Box, charset: int, rest: str) -> None:
@@ -120,16 +127,12 @@ def _code(box: Box) -> str:
     return f"30;48;5;{_OWNERS[box.owner % len(_OWNERS)]}"
 
 
-def _line(row: list[tuple[str, str]], *, colour: bool) -> str:
-    """The characters without blanks at the end; in colour with SGR codes where they change, none left on."""
+def _line(row: list[tuple[str, str]], *, colour: bool) -> Line:
+    """The characters without blanks at the end; in colour a part for each run of one style."""
     if not colour:
         return "".join(character for character, _ in row).rstrip()
     length = max((at + 1 for at, cell in enumerate(row) if cell != (" ", "")), default=0)
-    line = []
-    before = ""
-    for character, code in row[:length]:
-        if code != before:
-            line.append(f"\x1b[0;{code}m" if code else "\x1b[0m")
-            before = code
-        line.append(character)
-    return "".join([*line, "\x1b[0m" if before else ""])
+    return [
+        Styled("".join(character for character, _ in run), code)
+        for code, run in groupby(row[:length], lambda cell: cell[1])
+    ]

@@ -86,17 +86,6 @@ def widest(face: Face, texts: Sequence[str]) -> int:
     return max(map(face.width, texts), default=0)
 
 
-def safe(text: str, *, ascii_only: bool = False) -> str:
-    """The text with nothing in it that moves a cursor, turns writing around, or is not allowed in XML."""
-    return "".join(
-        character if _is_printable(character) and (character.isascii() or not ascii_only) else "?" for character in text
-    )
-
-
-def _is_printable(character: str) -> bool:
-    return character == " " or unicodedata.category(character)[0] not in "CZ"
-
-
 def _cells(character: str) -> int:
     """The cells a terminal gives a character."""
     if character.isascii():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -29,7 +29,18 @@ from topowise_scheduler.kubelet import (
 )
 
 Json = dict[str, Any]
-Ask = Callable[..., Answer]
+
+
+class Shown(NamedTuple):
+    """An answer as it is written to stdout and stderr."""
+
+    text: str
+    status: int
+    notes: Sequence[str]
+    key: str
+
+
+Ask = Callable[..., Shown]
 
 GIB = 1 << 30
 GPU = "nvidia.com/gpu"
@@ -219,12 +230,12 @@ def saved_many(saved: Callable[..., str]) -> str:
     return saved(*many(), name="many.json")
 
 
-def ask_with(*words: str, width: int | None = None, **console: Any) -> Answer:
+def ask_with(*words: str, width: int | None = None, **console: Any) -> Shown:
     """The answer of a command; `width` None is a pipe."""
     options = arguments.parser("0").parse_args(list(words))
     command = importlib.import_module(f"topowise_scheduler.kubectl.{options.command}")
     answer: Answer = command.run(options, Console(width, width or 100, now=NOW, **console))
-    return answer
+    return Shown(answer.text, answer.status, answer.notes, answer.key)
 
 
 @pytest.fixture

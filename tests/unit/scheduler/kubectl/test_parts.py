@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topowise import nrt
+from topowise.text import Styled, rendered
 from topowise_scheduler.kubectl import zones
 from topowise_scheduler.kubectl.columns import columns
 from topowise_scheduler.kubectl.durations import age, human
@@ -79,11 +80,20 @@ def test_numbers_are_promises_and_so_rounded_down() -> None:
 
 
 def test_a_last_column_is_wrapped_where_there_is_a_width() -> None:
-    text = columns(["A", "WHY"], [["x", "one two three four five six"], ["y", ""]], width=30)
-    assert text.splitlines() == ["A   WHY", "x   one two three four five", "    six", "y"]
-    assert columns(["A", "WHY"], [["x", "one two three"]]) == "A   WHY\nx   one two three"
+    assert columns(["A", "WHY"], [["x", "one two three four five six"], ["y", ""]], width=30) == [
+        "A   WHY",
+        "x   one two three four five",
+        "    six",
+        "y",
+    ]
+    assert columns(["A", "WHY"], [["x", "one two three"]]) == ["A   WHY", "x   one two three"]
 
 
 def test_paint_takes_no_room() -> None:
-    text = columns(["A", "B"], [["x", "y"]], paint=lambda column, cell: f"<{cell}>" if column == 0 else cell)
-    assert text == "A   B\n<x>   y"
+    lines = columns(["A", "B"], [["x", "y"]], paint=lambda column, cell: Styled(cell, "1") if column == 0 else cell)
+    assert rendered(lines) == "A   B\n\x1b[1mx\x1b[0m   y\n"
+
+
+def test_a_cell_is_one_line_and_takes_the_room_that_its_escapes_take() -> None:
+    lines = columns(["A", "B"], [["x\nFORGED", "y"], ["\u202ez", "w"]])
+    assert lines == ["A             B", r"x\x0aFORGED   y", r"\u202ez       w"]

@@ -10,6 +10,7 @@ from typing import Any
 from topowise.attributes import PCI, places
 from topowise.attributes.places import Located
 from topowise.pci import Place
+from topowise.text import rendered
 from topowise_scheduler.kubectl.console import Answer
 from topowise_scheduler.kubectl.places import table
 
@@ -69,12 +70,12 @@ def test_the_wide_table_tells_how_far_places_are_apart(ask: Ask, saved: Saved) -
     ]
 
 
-def test_what_is_not_known_is_a_question_mark_and_what_is_not_printable_is_not_printed() -> None:
+def test_what_is_not_known_is_a_question_mark_and_what_is_not_printable_is_escaped() -> None:
     far = Located("0000:18:00.1", Place(("pci0000:17",), None))
     shown = {"a\x1b[2J": far, "0000:3b:00.0": Located("0000:3b:00.0", Place(("pci0000:3a",), 1))}
-    lines = [" ".join(line.split()) for line in table(shown, "{}").splitlines()]
+    lines = [" ".join(line.split()) for line in rendered(table(shown, "{}")).splitlines()]
     assert lines[1:] == [
-        "P0 pci0000:17 - unknown a?[2J (0000:18:00.1) PHB ?",
+        "P0 pci0000:17 - unknown a\\x1b[2J (0000:18:00.1) PHB ?",
         "P1 pci0000:3a 1 unknown 0000:3b:00.0 ? PHB",
     ]
 
@@ -83,7 +84,7 @@ def test_many_places_have_no_columns() -> None:
     many = {
         f"0000:{bus:02x}:00.0": Located(f"0000:{bus:02x}:00.0", Place((f"pci0000:{bus:02x}",), 0)) for bus in range(17)
     }
-    lines = table(many, "{}").splitlines()
+    lines = rendered(table(many, "{}")).splitlines()
     assert lines[0].split() == ["PLACE", "NUMA", "NODE", "DEVICES"]
     assert len(lines) == 18
-    assert table({}, "{}") == ""
+    assert table({}, "{}") == []

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topowise_scheduler.view.picture.text import Face, safe
+from topowise_scheduler.view.picture.text import Face
 
 CELLS = Face("cells", 1, 1)
 MONO = Face("mono", 10, 12)
@@ -65,9 +65,3 @@ def test_an_elided_text_fits(text: str, room: int, face: Face) -> None:
 
 def test_facts_flow_over_lines_and_are_not_broken() -> None:
     assert CELLS.flowed(["one", "two", "three and four"], 10, " · ") == ["one · two", "three…four"]
-
-
-def test_what_moves_cursors_or_turns_writing_is_shown_as_a_question_mark() -> None:
-    assert safe("a\x1b[2J\n\u202eb\ud800") == "a?[2J??b?"
-    assert safe("größe") == "größe"
-    assert safe("größe", ascii_only=True) == "gr??e"

@@ -1,0 +1,94 @@
+"""Text that people read: every character that a reader cannot see is escaped, and a line stays one line.
+
+Names, labels and messages of a cluster reach terminals, logs, metrics and events. A control character moves a cursor or
+starts a line, a format character turns the direction of the text around. Styles are therefore no part of a text: a
+`Styled` carries the style beside the text, and `rendered` writes the only escape sequences that reach a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+# Letters and marks that Unicode counts as printable although no font draws them.
+_BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+# What a text must have before it is looked at character by character.
+_SUSPECT: Final = re.compile(r"[^ -~]")
+
+
+class Styled(NamedTuple):
+    """A part of a line with SGR parameters of its own, such as "1" for bold."""
+
+    text: str
+    code: str
+
+
+Line = str | Sequence[str | Styled]
+"""A line of output, without its end."""
+
+
+def escaped(text: str, *, keep: str = "", ascii_only: bool = False, backslash: str = "\\") -> str:
+    """The text with control, format and other invisible characters as escapes such as `\\x1b` and `\\u202e`.
+
+    `keep` are control characters that stay. `ascii_only` escapes all characters beyond ASCII. `backslash` starts an
+    escape; a format that has escapes itself needs two backslashes.
+    """
+    if not _SUSPECT.search(text):
+        return text
+    return "".join(
+        character
+        if character in keep or (_is_visible(character) and (character.isascii() or not ascii_only))
+        else backslash + _escape(character)
+        for character in text
+    )
+
+
+def escaped_json(document: str) -> str:
+    """A JSON document of the same value, in which invisible characters of strings are `\\u` escapes."""
+    return _SUSPECT.sub(_json_escape, document)
+
+
+def escaped_json_bytes(document: bytes) -> bytes:
+    """As `escaped_json`; the same bytes if nothing is to be escaped."""
+    if document.isascii() and b"\x7f" not in document:
+        # An encoder of JSON has escaped the rest of the control characters.
+        return document
+    return escaped_json(document.decode()).encode()
+
+
+def joined(line: Line) -> str:
+    """A line without its styles, and without escapes."""
+    return line if isinstance(line, str) else "".join(part if isinstance(part, str) else part.text for part in line)
+
+
+def rendered(lines: Iterable[Line]) -> str:
+    """Lines as a terminal takes them: the text is escaped, a line end included, and the styles are SGR sequences."""
+    return "".join(f"{_rendered(line)}\n" for line in lines)
+
+
+def _rendered(line: Line) -> str:
+    if isinstance(line, str):
+        return escaped(line)
+    parts = [part if isinstance(part, Styled) else Styled(part, "") for part in line]
+    return "".join(
+        f"\x1b[{part.code}m{escaped(part.text)}\x1b[0m" if part.code and part.text else escaped(part.text)
+        for part in parts
+    )
+
+
+def _is_visible(character: str) -> bool:
+    return character.isprintable() and character not in _BLANK
+
+
+def _escape(character: str) -> str:
+    number = ord(character)
+    return f"x{number:02x}" if number < 0x100 else f"u{number:04x}" if number < 0x10000 else f"U{number:08x}"
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    character = found[0]
+    if character in "\n\t" or _is_visible(character):
+        return character
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
