@@ -45,6 +45,7 @@ _MOST_DRAWS: Final = 8
 _LAST: Final = 1 << 60
 
 _ALL: Final = slice(None)
+_NO_REQUESTS: Final = PodRequests(pods.Needs((), {}, "BestEffort"))
 
 Subset = NDArray[np.intp] | slice
 
@@ -52,7 +53,7 @@ Subset = NDArray[np.intp] | slice
 class Question(msgspec.Struct, frozen=True):
     """One pod and the nodes that are asked about; `rows` are the engine's, -1 for a node nobody has reported.
 
-    A simulation leaves no trace: it reserves nothing.
+    A simulation leaves no trace: it reserves nothing. A pod that is too large has empty `requests`, and fits nowhere.
     """
 
     record: PodRecord
@@ -124,10 +125,11 @@ class Answers:
     ) -> Question:
         """The question as the engine understands it; `rows` if they are known (Engine.rows). Raises ParseError."""
         record = self._records.record(pod)
-        if record.requests is None:
+        if record.requests is None and not record.is_too_large:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
         # A record takes annotations that cannot be read for none; who asks about the pod gets the error.
-        annotated(pod.metadata.annotations, record.requests.needs)
+        requests = record.requests or _NO_REQUESTS
+        annotated(pod.metadata.annotations, requests.needs)
         if not is_simulation:
             # kube-scheduler decides one pod after the other: asking again means that the last answer came to nothing.
             self._ledger.unreserve(record.uid)
@@ -136,13 +138,12 @@ class Answers:
         if rows is None:
             rows = self.engine.rows(names)
         unknown = () if is_simulation else self._unknown_among(names, rows)
-        return Question(record, record.requests, names, rows, is_simulation, unknown)
+        return Question(record, requests, names, rows, is_simulation, unknown)
 
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
         """The question of a caller who says itself when a pod is booked: it leaves all reservations as they are."""
-        assert record.requests is not None
         rows = self.engine.rows(names)
-        return Question(record, record.requests, names, rows, False, self._unknown_among(names, rows))
+        return Question(record, record.requests or _NO_REQUESTS, names, rows, False, self._unknown_among(names, rows))
 
     def steps(self, asked: Question) -> Iterator[None]:
         """What `verdicts` would take long for, in steps of some milliseconds: a pod of many containers that is new to
@@ -165,6 +166,9 @@ class Answers:
         count = len(asked.names)
         outcomes = np.full(count, _FITS, np.int8)
         words = np.zeros(count, np.int16)
+        if asked.record.is_too_large:
+            outcomes[:], words[:] = Outcome.UNRESOLVABLE, self._texts.number(refusals.TOO_LARGE)
+            return self._counted(asked, outcomes, words)
         own = self._own_nodes(asked)
         # The node of a nominated pod is asked about alone, and is another one for it than for all others.
         if count > 1 or not own:
@@ -173,6 +177,9 @@ class Answers:
         self._close(asked, outcomes, words)
         self._apply_policy(asked, outcomes, words)
         self._apply_wishes(asked, outcomes, words)
+        return self._counted(asked, outcomes, words)
+
+    def _counted(self, asked: Question, outcomes: NDArray[np.int8], words: NDArray[np.int16]) -> Verdicts:
         for word, times in enumerate([] if asked.is_simulation else np.bincount(words).tolist()):
             if times:
                 self.verdict_counts[self._texts.texts[word]] += times
@@ -181,8 +188,10 @@ class Answers:
     def scores(self, asked: Question) -> NDArray[np.int64]:
         """Per node, 0 to the top score. A node that nobody has reported or that does not fit has 0, and then one that
         is known to fit has more."""
-        rated = self._rate(asked, self._strategy)
         found = np.zeros(len(asked.names), np.int64)
+        if asked.record.is_too_large:
+            return found
+        rated = self._rate(asked, self._strategy)
         reported = int((asked.rows >= 0).sum())
         # Nobody has an opinion about nodes of which nothing is known if the pod asks for nothing that they might align.
         more_below = reported < found.size and asked.requests.can_be_aligned
@@ -196,8 +205,10 @@ class Answers:
 
     def percents(self, asked: Question, strategy: Strategy) -> NDArray[np.int64]:
         """Per node, 0 to 100 by a strategy, truncated; a node nobody has reported, or that does not fit, has 0."""
-        rated = self._rate(asked, strategy)
         found = np.zeros(len(asked.names), np.int64)
+        if asked.record.is_too_large:
+            return found
+        rated = self._rate(asked, strategy)
         found[rated.at] = rated.percents()
         return found
 
@@ -215,7 +226,7 @@ class Answers:
 
     def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
         """The pod will most likely go to this node of the question, which fitted at `judged_at` (Verdicts)."""
-        if not asked.is_simulation:
+        if not asked.is_simulation and not asked.record.is_too_large:
             self._ledger.reserve(asked.record, asked.requests.needs, asked.names[at], judged_at=judged_at)
 
     def nowhere(self, asked: Question) -> None:

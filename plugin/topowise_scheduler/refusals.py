@@ -30,6 +30,7 @@ WEAKER_POLICY: Final = PREFIX + "Topology Manager policy is weaker than the pod 
 OTHER_POLICY: Final = PREFIX + "Topology Manager policy is not the one the pod asks for"
 NOT_NEAR: Final = PREFIX + "devices would lie farther apart than the pod requires"
 NOT_SURELY_NEAR: Final = PREFIX + "devices might lie farther apart than the pod requires"
+TOO_LARGE: Final = PREFIX + "pod has more containers or amounts than are judged"
 PLACES_UNKNOWN: Final = PREFIX + "nobody tells whether devices lie as near as the pod requires"
 
 _NOW: Final = {

@@ -138,8 +138,8 @@ class _PodOfMany(msgspec.Struct, frozen=True):
 _decode_of_many = msgspec.json.Decoder(_PodOfMany).decode
 
 
-def without_containers(raw: bytes | msgspec.Raw) -> tuple[Pod, int]:
-    """A pod as if it had no containers, and how many it has: a tenth of the time for one of thousands."""
+def with_blank_containers(raw: bytes | msgspec.Raw) -> Pod:
+    """A pod whose containers are as many as they are and ask for nothing: a tenth of the time for one of thousands."""
     given = _decode_of_many(raw)
     spec, status = given.spec, given.status or _StatusOfMany()
     known = Status(
@@ -149,8 +149,9 @@ def without_containers(raw: bytes | msgspec.Raw) -> tuple[Pod, int]:
         startTime=status.startTime,
         conditions=status.conditions,
     )
-    count = len(spec.containers or ()) + len(spec.initContainers or ())
-    return Pod(given.metadata, Spec(nodeName=spec.nodeName, priority=spec.priority), known), count
+    containers = (Container(""),) * len(spec.containers or ())
+    before = (Container(""),) * len(spec.initContainers or ())
+    return Pod(given.metadata, Spec(containers, before, nodeName=spec.nodeName, priority=spec.priority), known)
 
 
 class ContainerNeeds(msgspec.Struct, frozen=True, gc=False):

@@ -51,12 +51,15 @@ async def during(what: str, work: Coroutine[Any, Any, Any], most: float = MOST_M
 
 
 async def test_large_pods_and_an_explanation_of_all_nodes(service: Service) -> None:
-    for containers in (1, 4, 8, 32, 64, 20_000):
+    for containers in (1, 4, 8, 32, 64, 256, 20_000):
         # A pod that is answered at once needs its sums over four containers on all nodes, and one of many its answer.
         most = 2 * MOST_MS
         await during(
             f"a pod of {containers} containers", ask(service, "filter", many_containers(containers), names(NODES)), most
         )
+    for containers in (65, 200, 256):
+        document = many_containers(containers, "1m", "1Mi")
+        await during(f"a fitting pod of {containers} containers", ask(service, "filter", document, names(NODES)), most)
     await during("an explanation", ask(service, "explain", pod("a", "2"), []), 2 * MOST_MS)
 
 

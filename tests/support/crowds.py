@@ -120,9 +120,9 @@ async def _fetched(page: Dashboard, target: str) -> bytes:
     return bytes(sent[1]["body"])
 
 
-def many_containers(count: int, cpu: str = "1") -> dict[str, Any]:
+def many_containers(count: int, cpu: str = "1", memory: str = "1Gi") -> dict[str, Any]:
     """A Guaranteed pod of so many containers."""
-    document = pod("large", cpu)
+    document = pod("large", cpu, memory=memory)
     (container,) = document["spec"]["containers"]
     document["spec"]["containers"] = [{**container, "name": f"c{number}"} for number in range(count)]
     return document

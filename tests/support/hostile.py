@@ -32,7 +32,7 @@ def _many_containers(number: int) -> Json:
 
 def _many_shapes(number: int) -> Json:
     """As many containers as are judged, each another one."""
-    return {"containers": [_container(f"c{n}", number, n) for n in range(64)]}
+    return {"containers": [_container(f"c{n}", number, n) for n in range(256)]}
 
 
 def _many_amounts(number: int) -> Json:

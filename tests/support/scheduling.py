@@ -132,9 +132,10 @@ def exact(
     version: str = "1",
     name: str = "n1",
     name_of: Callable[[str], tuple[str, str]] = lambda uid: ("default", uid.removeprefix("uid-")),
+    **changed: Any,
 ) -> nrt.NodeResourceTopology:
     """What our exporter publishes of a node; its pods have uids "uid-<name>" if nothing else is said."""
-    made = exported(machine(), configuration(), node, name_of)
+    made = exported(machine(), configuration(**changed), node, name_of)
     return msgspec.structs.replace(
         made, metadata=msgspec.structs.replace(made.metadata, name=name, resourceVersion=version)
     )

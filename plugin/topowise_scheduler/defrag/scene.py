@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
+from topowise.errors import ParseError
 from topowise.pods import Amounts
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.records import PodRecord
@@ -67,6 +68,8 @@ class Cluster:
         self.view = view
         self.names = [name for name in names if view.precision(name)]
         self.asked: Question = answers.question(wanted, self.names, is_simulation=True)
+        if self.asked.record.is_too_large:
+            raise ParseError("pod", wanted.metadata.name, self.asked.record.problem)
         self.wanted = wanted
         record = msgspec.structs.replace(self.asked.record, priority=_LEAST_PRIORITY)
         self._anybody = msgspec.structs.replace(self.asked, record=record)

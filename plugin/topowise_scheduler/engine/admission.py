@@ -99,6 +99,7 @@ class _Admission:
         self.order = order_of(traits.zones, traits.distances)
         self.placements = Placements(len(shape.containers), len(counts))
         self._locate = locate
+        self._init_requests = frozenset(name for name, _ in shape.init_requests)
         self._for_many = traits.policy != "none" and traits.scope == "pod" and len(shape.containers) > 1
 
     def steps(self) -> Iterator[None]:
@@ -123,6 +124,8 @@ class _Admission:
                 hint, preferred = self._decide(request, request)
             self._allocate(number, hint, preferred)
             yield
+            if not self.decisions.undecided.any():
+                return
         if traits.predicates:
             self._check_predicates()
 
@@ -274,7 +277,7 @@ class _Admission:
         by_devices = self.devices.short(name, amount, self._holding())
         if by_devices is not None:
             found.append(by_devices)
-        if self.traits.refuses_unknown and name in dict(self.shape.init_requests):
+        if self.traits.refuses_unknown and name in self._init_requests:
             found.append(self._lacking(name, slack))
         return np.logical_or.reduce(found) if found else None
 

@@ -31,7 +31,8 @@ class CachedVerdicts:
     NOT_LOOKED_FOR to EXACT.
     `short` is a number of `resources`: what the predicates check of any of its shapes, that of the first shape first.
     `kinds` has per group of nodes the version of each kind of hardware, and whether its nodes fit with nothing held.
-    `prepared` is the engine's version when it was judged in steps, `counted` what the cache has counted of its size.
+    `prepared` is the engine's version when it was judged in steps, `rounds` how often in a row it
+    was, `counted` what the cache has counted of its size.
     `asked_by` is who asked last.
     `raw`, `ranks` and `in_cache` (rows,) are what a strategy has said where `rated` (rows,); of one strategy, as a
     service has one.
@@ -49,6 +50,7 @@ class CachedVerdicts:
         self.located: NDArray[np.int8] = np.zeros(rows, dtype=np.int8)
         self.kinds: dict[int, tuple[NDArray[np.int64], NDArray[np.int8]]] = {}
         self.prepared = -1 << 31
+        self.rounds = 0
         self.counted = 0
         self.asked_by = ref(pod)
         self._shapes = pod.size * len(shapes)

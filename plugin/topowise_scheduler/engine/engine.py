@@ -40,6 +40,9 @@ _EVERY = 1 << 31
 # Containers of a pod that is judged at once: each takes half a millisecond, however few the nodes are.
 _AT_ONCE = 4
 _FEW_CHANGES = 64
+# Of a pod of more containers the changed nodes are judged in steps as well, unless nodes change all the time.
+_FEW_CONTAINERS = 64
+_MOST_ROUNDS = 4
 
 
 class _Node(NamedTuple):
@@ -257,8 +260,11 @@ class Engine:
         cached = self.cache.of(pod, len(self._versions))
         known = rows[rows >= 0]
         stale = known[cached.versions[known] != self._versions[known]]
-        if not len(stale) or self._version - cached.prepared < _FEW_CHANGES:
+        is_patient = len(pod.needs.containers) > _FEW_CONTAINERS and cached.rounds < _MOST_ROUNDS
+        if not len(stale) or (self._version - cached.prepared < _FEW_CHANGES and not is_patient):
+            cached.rounds = 0
             return
+        cached.rounds += 1
         yield from self._renewing(cached, pod, stale)
         yield from self._locating(cached, pod, known[cached.outcome[known] == Outcome.FITS], _MOST_LOCATED)
         cached.prepared = self._version

@@ -152,7 +152,8 @@ class Verbs:
                 "request has neither NodeNameToMetaVictims nor NodeNameToVictims, expected one of them"
             )
         asked = self._answers.question(args.Pod, list(proposed), is_simulation=True)
-        chosen = await self._evictions.choose(asked, proposed)
+        # Evictions do not make a pod smaller.
+        chosen = {} if asked.record.is_too_large else await self._evictions.choose(asked, proposed)
         victims = {
             name: wire.MetaVictims([wire.MetaPod(uid) for uid in choice.victims], choice.violations)
             for name, choice in chosen.items()

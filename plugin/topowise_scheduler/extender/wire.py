@@ -11,8 +11,7 @@ from typing import Final
 import msgspec
 
 from topowise import pods
-from topowise.errors import ParseError
-from topowise_scheduler.cluster.records import LARGE_BYTES, MAX_CONTAINERS, too_many
+from topowise_scheduler.cluster.records import LARGE_BYTES, too_large
 
 
 class _Metadata(msgspec.Struct, frozen=True, gc=False):
@@ -119,22 +118,22 @@ class ExtenderBindingResult(msgspec.Struct, frozen=True):
     Error: str = ""
 
 
-class _Counted(msgspec.Struct, frozen=True):
+class _RawArgs(msgspec.Struct, frozen=True):
     Pod: msgspec.Raw
+    Nodes: NodeList | None = None
+    NodeNames: list[str] | None = None
 
 
-_decode_counted = msgspec.json.Decoder(_Counted).decode
+_decode_raw = msgspec.json.Decoder(_RawArgs).decode
 _decode_args = msgspec.json.Decoder(ExtenderArgs).decode
 
 
 def decode_args(body: bytes) -> ExtenderArgs:
-    """Raises ParseError for a pod of more containers than are judged, before it is decoded."""
-    # With names of nodes it is that long too, and looking costs a tenth of decoding them.
-    if len(body) > LARGE_BYTES and memoryview(raw := _decode_counted(body).Pod).nbytes > LARGE_BYTES:
-        pod, count = pods.without_containers(raw)
-        if count > MAX_CONTAINERS:
-            raise ParseError("pod", f"{pod.metadata.namespace}/{pod.metadata.name}", too_many(count))
-    return _decode_args(body)
+    """The request; of a pod of more containers than are judged what they ask for is not decoded."""
+    if len(body) <= LARGE_BYTES:
+        return _decode_args(body)
+    given = _decode_raw(body)
+    return ExtenderArgs(too_large(given.Pod) or pods.decode(given.Pod), given.Nodes, given.NodeNames)
 
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)

@@ -221,7 +221,8 @@ def _shrunk(pod: PodView, container: ContainerView, mine: dict[str, Blocks], blo
     shrunk = dict(mine)
     left = {(name, mask): size for name, mask, size in blocks}
     for earlier in pod.containers:
-        if earlier is container:
+        if earlier is container or earlier.kind == "app":
+            # Init containers come before all app containers.
             break
         if earlier.kind != "init" or earlier.name not in shrunk:
             continue

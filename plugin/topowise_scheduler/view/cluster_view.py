@@ -161,6 +161,8 @@ class ClusterView:
         self, asked: Question, at: int, verdicts: Verdicts, score: int, with_hints: bool
     ) -> NodeExplanation:
         name = asked.names[at]
+        if asked.record.is_too_large:
+            return explanation.too_large(name, asked.record.problem)
         state = next(self._answers.states_for(asked, name), None)
         if state is None:
             return explanation.not_reported(name)

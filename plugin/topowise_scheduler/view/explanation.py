@@ -125,6 +125,12 @@ def not_reported(name: str) -> NodeExplanation:
     return NodeExplanation(name, "not reported", 0, "", "", "", "", "", (), text)
 
 
+def too_large(name: str, problem: str) -> NodeExplanation:
+    """A node for a pod that is not judged."""
+    text = f"the pod is not judged: expected {problem}; use several pods"
+    return NodeExplanation(name, "never", 0, "", "", "", "", "", (), text)
+
+
 def explain(
     name: str,
     node: Kubelet,

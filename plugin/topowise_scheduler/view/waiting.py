@@ -57,6 +57,9 @@ def obstacle(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequenc
 
 def looking(ledger: Ledger, answers: Answers, record: PodRecord, names: Sequence[str]) -> Iterator[Obstacle | None]:
     """The same in steps, None for one that has come to nothing yet."""
+    if record.is_too_large:
+        # The refusal itself says all.
+        return
     yield from answers.fitting(record, names)
     outcomes = answers.verdicts_of(record, names).outcomes
     if (outcomes == Outcome.FITS).any():

@@ -154,6 +154,8 @@ class Verbs:
         self._check_ready()
         args = _read(wire.decode_eviction, body)
         record = self._record(args.evictor)
+        if record.is_too_large:
+            return _refuse_evictions("")
         offered = [(_read(wire.decode_evictee, raw), raw) for raw in args.evictees or ()]
         candidates: dict[str, list[str]] = {}
         for one, _ in offered:
@@ -172,7 +174,7 @@ class Verbs:
             record = self._pods.of(task)
         except _UNREADABLE as exc:
             raise BadRequestError(f"task.Pod is not a v1.Pod: {exc}") from exc
-        if record.needs is None:
+        if record.needs is None and not record.is_too_large:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
         return record
 

@@ -68,15 +68,16 @@ def test_of_a_pod_that_is_too_large_nothing_is_kept(containers: int) -> None:
     record = service.put({**many_containers(containers), "status": {"phase": "Running"}}, is_news=True)
     assert record.requests is None
     assert record.shape == b""
-    assert record.problem == f"at most 64 containers, it has {containers}"
+    assert record.problem == f"at most {records_of_pods.MAX_CONTAINERS} containers, it has {containers}"
+    assert record.is_too_large
     assert len(service.records._requests) == 0
 
 
 def test_a_pod_of_too_many_amounts_is_not_judged() -> None:
     document = pod("a")
-    amounts = {f"example.com/{number}": "1" for number in range(1100)}
+    amounts = {f"example.com/{number}": "1" for number in range(2100)}
     document["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
-    assert Service().put(document).problem == "at most 2048 amounts in its containers, it has 2200"
+    assert Service().put(document).problem == "at most 4096 amounts in its containers, it has 4200"
 
 
 def test_a_large_pod_on_a_node_is_told_by_its_report_alone(caplog: pytest.LogCaptureFixture) -> None:

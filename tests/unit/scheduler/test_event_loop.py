@@ -18,7 +18,8 @@ from scheduling import WAITS, Service, exact, kubelet, pod
 from topowise.runtime import turns
 from topowise.runtime.turns import SLICE_S, collected, sliced
 from topowise.wire import scoring_pb2
-from topowise_scheduler import grpc_api
+from topowise_scheduler import grpc_api, refusals
+from topowise_scheduler.cluster.records import MAX_CONTAINERS
 from topowise_scheduler.fit_together import FitTogether
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.leader.alignment import AlignmentPreemption
@@ -170,11 +171,60 @@ async def by_grpc(service: Service, document: dict[str, Any]) -> set[str]:
     return {name for name, verdict in zip(asked.nodes, found.verdicts, strict=True) if verdict == 1}
 
 
-@pytest.mark.parametrize("containers", [65, 20_000])
-async def test_a_pod_of_more_containers_is_refused_at_once(service: Service, containers: int) -> None:
-    document = many_containers(containers)
+async def test_a_large_pod_that_fits_is_judged_in_slices(service: Service) -> None:
+    """Its containers go through the whole admission, as no node refuses it in between."""
+    document = many_containers(MAX_CONTAINERS, "1m", "1Mi")
+    async with watchdog() as dog:
+        answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
+    assert (len(answer["NodeNames"]), answer["Error"]) == (NODES, "")
+    assert dog.turns > 20
+    assert dog.longest_ms < 2 * MOST_MS
+
+
+async def test_changes_of_nodes_do_not_hold_up_the_answer_for_a_large_pod(service: Service) -> None:
+    """The nodes that have changed are judged in steps again, but not for ever."""
+    document = many_containers(MAX_CONTAINERS, "1m", "1Mi")
+
+    async def change() -> None:
+        for number in range(10_000):
+            name = names(NODES)[number % NODES]
+            service.put(pod(f"b{number}", node=name))
+            await asyncio.sleep(0)
+
+    changing = asyncio.create_task(change())
     answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
-    assert answer["Error"] == f"pod 'default/large': expected at most 64 containers, it has {containers}"
+    assert not changing.done()
+    changing.cancel()
+    assert not answer["Error"]
+    judged = {*answer["NodeNames"], *answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]}
+    assert judged == set(names(NODES))
+
+
+@pytest.mark.parametrize("containers", [MAX_CONTAINERS + 1, 20_000])
+async def test_a_pod_of_more_containers_is_refused_at_once_and_for_good(service: Service, containers: int) -> None:
+    """An Error would be tried again for ever."""
+    document = many_containers(containers)
+    async with watchdog() as dog:
+        answer = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
+    assert answer == {
+        "Nodes": None,
+        "NodeNames": [],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": dict.fromkeys(names(NODES), refusals.TOO_LARGE),
+        "Error": "",
+    }
+    # Making the request is the test's own work.
+    assert dog.turns >= 1
+    again = msgspec.json.decode(await ask(service, "filter", document, names(NODES)))
+    assert again == answer
+    scores = msgspec.json.decode(await ask(service, "prioritize", document, names(NODES)))
+    assert {one["Score"] for one in scores} == {0}
+    assert not service.ledger.open_reservations
+    assert await preempted(service, document) == set()
+    assert await by_grpc(service, document) == set()
+    explained = msgspec.json.decode(await ask(service, "explain", document, []))
+    assert {one["verdict"] for one in explained} == {"never"}
+    assert f"at most {MAX_CONTAINERS} containers, it has {containers}" in explained[0]["text"]
 
 
 async def test_nodes_for_a_preemption_are_looked_for_in_slices(service: Service) -> None:

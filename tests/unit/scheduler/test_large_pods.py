@@ -1,0 +1,102 @@
+"""Pods of hundreds of containers get the answer of the model, and are booked as the kubelet places them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crowds import many_containers
+from scheduling import Service, exact, kubelet, pod
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.records import MAX_CONTAINERS
+from topowise_scheduler.engine import Outcome
+
+NODES = ("n1", "n2", "n3")
+
+
+def large(count: int, amounts: list[dict[str, str]], kinds: list[str]) -> dict[str, Any]:
+    """A pod whose containers ask for these amounts in turn; "init" and "sidecar" come before "app"."""
+    document = many_containers(count)
+    containers = document["spec"]["containers"]
+    for number, container in enumerate(containers):
+        mine = amounts[number % len(amounts)]
+        container["resources"] = {"requests": mine, "limits": mine}
+    by_kind: dict[str, list[Any]] = {"init": [], "sidecar": [], "app": []}
+    for number, container in enumerate(containers):
+        by_kind[kinds[number % len(kinds)]].append(container)
+    first = by_kind["app"] or [(by_kind["init"] or by_kind["sidecar"]).pop()]
+    sidecars = [{**container, "restartPolicy": "Always"} for container in by_kind["sidecar"]]
+    document["spec"] |= {"containers": first, "initContainers": [*by_kind["init"], *sidecars]}
+    return document
+
+
+def service_with(scope: str) -> Service:
+    """Nodes that have nothing, some and most of what they have taken."""
+    service = Service()
+    for name, cpus in zip(NODES, ("", "2", "7"), strict=True):
+        service.report(exact(kubelet(), name=name, topologyManagerScope=scope))
+        if cpus:
+            service.put(pod(f"on-{name}", cpus, node=name))
+    return service
+
+
+AMOUNTS = [
+    {"cpu": "1m", "memory": "1Mi"},
+    {"cpu": "10m", "memory": "8Mi"},
+    {"cpu": "100m", "memory": "1Mi"},
+    {"cpu": "1", "memory": "1Mi"},
+    {"cpu": "1m", "memory": "64Mi"},
+]
+
+
+@pytest.mark.parametrize("scope", ["container", "pod"])
+@given(
+    count=st.sampled_from([65, 200, MAX_CONTAINERS]),
+    amounts=st.lists(st.sampled_from(AMOUNTS), min_size=1, max_size=3),
+    kinds=st.lists(st.sampled_from(["app", "app", "init", "sidecar"]), min_size=1, max_size=3),
+)
+@settings(max_examples=25, deadline=None)
+def test_a_large_pod_gets_the_answer_of_the_model(
+    scope: str, count: int, amounts: list[dict[str, str]], kinds: list[str]
+) -> None:
+    service = service_with(scope)
+    record = service.records.decode(msgspec.json.encode(large(count, amounts, kinds)))
+    assert record.requests is not None
+    outcomes = service.answers.verdicts_of(record, NODES).outcomes
+    for at, name in enumerate(NODES):
+        state = service.ledger.node_states.of(name)
+        assert state is not None and state.kubelet is not None
+        admitted = state.kubelet.fork().admit_view(record.view(state.kubelet)).admitted
+        assert (outcomes[at] == Outcome.FITS) == admitted, name
+
+
+def test_a_large_pod_that_runs_is_booked_as_its_kubelet_has_placed_it() -> None:
+    """Another scheduler has bound it."""
+    service = service_with("container")
+    amounts = [{"cpu": "1", "memory": "1Mi"}, *[{"cpu": "1m", "memory": "1Mi"}] * 99]
+    before = service.free("n1")
+    record = service.put({**(document := large(100, amounts, ["app"])), "spec": {**document["spec"], "nodeName": "n1"}})
+    assert (record.stage, record.problem) == ("assigned", "")
+    state = service.ledger.node_states.of("n1")
+    assert state is not None and state.kubelet is not None
+    assert len(state.kubelet.placements(record.uid)) == 100
+    assert sum(before) - sum(service.free("n1")) == 1
+    service.ledger.drop_pod(record.uid)
+    assert service.free("n1") == before
+    service.ledger.check()
+
+
+def test_a_pod_beyond_the_bound_holds_nothing_wherever_it_is_asked_about() -> None:
+    service = service_with("container")
+    record = service.put(many_containers(MAX_CONTAINERS + 1))
+    asked = service.question(many_containers(MAX_CONTAINERS + 1), *NODES)
+    verdicts = service.answers.verdicts(asked)
+    assert [verdicts.text(at) for at in range(len(NODES))] == [refusals.TOO_LARGE] * len(NODES)
+    service.answers.expect(asked, 0)
+    assert not service.ledger.open_reservations
+    assert not service.answers.fits(record, NODES).any()
+    assert service.answers.verdicts(service.answers.about(record, NODES)).text(0) == refusals.TOO_LARGE
