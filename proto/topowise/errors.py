@@ -16,8 +16,9 @@ class TopowiseError(Exception):
     """Base of everything raised on purpose; its text is one line, fit for a log or for stderr."""
 
     def __init__(self, text: str) -> None:
-        shown = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
-        super().__init__(escaped(shown))
+        # Escapes are longer than what they stand for.
+        shown = escaped(text[: _MAX_TEXT + 1])
+        super().__init__(shown if len(shown) <= _MAX_TEXT else shown[: _MAX_TEXT - 3] + "...")
 
 
 class ConfigError(TopowiseError):

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from crowds import many_containers
 from scheduling import Service, exact, kubelet, pod
-from topowise_scheduler import refusals
+from topowise.errors import ParseError
+from topowise_scheduler import defrag, refusals
 from topowise_scheduler.cluster.records import MAX_CONTAINERS
 from topowise_scheduler.engine import Outcome
+from topowise_scheduler.fit_together import FitTogether
+from topowise_scheduler.kube_scheduler import Pod
 
 NODES = ("n1", "n2", "n3")
 
@@ -100,3 +103,29 @@ def test_a_pod_beyond_the_bound_holds_nothing_wherever_it_is_asked_about() -> No
     assert not service.ledger.open_reservations
     assert not service.answers.fits(record, NODES).any()
     assert service.answers.verdicts(service.answers.about(record, NODES)).text(0) == refusals.TOO_LARGE
+
+
+def test_a_large_pod_is_booked_at_its_bind_as_the_model_places_it() -> None:
+    service = service_with("container")
+    amounts = [{"cpu": "1", "memory": "1Mi"}, *[{"cpu": "1m", "memory": "1Mi"}] * 99]
+    record = service.put(large(200, amounts, ["app"]))
+    assert record.needs is not None
+    before = sum(service.free("n1"))
+    assert service.ledger.assume(record, record.needs, "n1") == ""
+    assert before - sum(service.free("n1")) == 2
+    refused = service.put({**large(200, [{"cpu": "1", "memory": "1Mi"}], ["app"]), "metadata": METADATA})
+    assert refused.needs is not None
+    assert service.ledger.assume(refused, refused.needs, "n2")
+    service.ledger.check()
+
+
+METADATA = {"name": "other", "namespace": "default", "uid": "uid-other"}
+
+
+async def test_a_pod_beyond_the_bound_fits_with_no_other_and_nobody_is_moved_for_it() -> None:
+    service = service_with("container")
+    wanted = msgspec.convert(many_containers(MAX_CONTAINERS + 1), Pod)
+    found, _ = await service.fitting().fit(FitTogether(pods=(wanted,)))
+    assert (found.fits, refusals.TOO_LARGE in found.why) == (False, True)
+    with pytest.raises(ParseError, match=f"at most {MAX_CONTAINERS} containers"):
+        defrag.plan(service.answers, service.view, wanted, 1, [], 1)

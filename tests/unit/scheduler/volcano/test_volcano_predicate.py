@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from crowds import many_containers
 from scheduling import Service, counts, pod
 from topowise_scheduler import refusals
+from topowise_scheduler.cluster.records import MAX_CONTAINERS
 from topowise_scheduler.extender.replies import BadRequestError
 from volcano import ALLOCATED, Volcano, node_info, serving, task
 
@@ -43,6 +45,17 @@ def test_topology_policy_chooses_nodes_as_in_volcanos_table(
     asked = pod("p", "5", **policy(wanted))
     assert tuple(one for one in POLICIES if volcano.fits(asked, f"roomy-{one}")) == roomy
     assert tuple(one for one in POLICIES if volcano.fits(asked, f"split-{one}")) == split
+
+
+def test_a_pod_of_more_containers_than_are_judged_is_refused_for_good() -> None:
+    """Code 3 is UnschedulableAndUnresolvable: no victim makes the pod smaller."""
+    service = Service()
+    service.report(counts("n1", ("8", "8"), included=()))
+    volcano = Volcano(service)
+    large = many_containers(MAX_CONTAINERS + 1)
+    assert volcano.predicate(large, "n1") == (3, refusals.TOO_LARGE)
+    assert "pod cannot be placed" in volcano.allocate(large, "n1")
+    service.ledger.check()
 
 
 def test_a_node_that_nobody_has_reported_fits_unless_a_policy_is_asked_for() -> None:
