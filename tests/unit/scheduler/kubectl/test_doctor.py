@@ -313,6 +313,10 @@ def test_a_good_configuration_of_kube_scheduler() -> None:
         ({"ignorable": True}, "warning: ignorable"),
         ({"urlPrefix": "https://127.0.0.1:8443", "enableHTTPS": True}, "error: https without a CA"),
         ({"urlPrefix": "http://topowise:8080"}, "warning: asked over the network without TLS"),
+        (
+            {"urlPrefix": "http://[::1:8080"},
+            "error: urlPrefix is no address, expected http or https, a host and a port",
+        ),
         ({"tlsConfig": {"insecure": True, "caFile": "/ca"}}, "error: tlsConfig.insecure with a CA"),
         ({"managedResources": [{"name": "cpu"}]}, "error: managedResources cpu"),
         ({"managedResources": [{"name": "nvidia.com/gpu"}]}, "warning: managedResources nvidia.com/gpu"),
