@@ -13,6 +13,7 @@ import pytest
 from daemons import assert_eventually, plain
 from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Delay, Drop, Levers, Stall
+from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise.kube.lease import Elector, Timing
 
@@ -263,3 +264,33 @@ async def test_nothing_is_left_behind(candidates: Candidates, server: ApiServer)
         await asyncio.sleep(FAST.retry_period)
     assert not [task for task in asyncio.all_tasks() if "scheduler" in task.get_name()]
     assert all(task.done() for task in candidates.tasks.values())
+
+
+async def test_a_leader_that_was_stopped_past_its_deadline_writes_nothing(server: ApiServer) -> None:
+    """Work that goes on in the turn of the event loop in which the process goes on, before its cancellation."""
+    async with Api(plain(server), "a", timeout=2) as api:
+        elector = Elector(api, "default", "scheduler", "a", timing=FAST)
+        fenced = api.fenced(lambda: elector.is_leader)
+        tries: list[str] = []
+
+        async def work() -> None:
+            if tries:
+                await asyncio.Event().wait()
+            await fenced.request("POST", "/api/v1/namespaces", body=b'{"metadata":{"name":"before"}}')
+            # SIGSTOP, or a virtual machine that is paused.
+            time.sleep(FAST.lease_duration)
+            try:
+                await fenced.request("POST", "/api/v1/namespaces", body=b'{"metadata":{"name":"after"}}')
+            except ApiError as exc:
+                tries.append(exc.reason)
+
+        task = asyncio.create_task(elector.run(work))
+        await assert_eventually(lambda: tries)
+        assert tries == ["NotLeader"]
+        names = {namespace["metadata"]["name"] for namespace in server.store.objects("namespaces")}
+        assert "before" in names
+        assert "after" not in names
+        # What is not written may be asked.
+        await fenced.request("GET", "/api/v1/namespaces")
+        task.cancel()
+        await asyncio.wait({task})

@@ -38,6 +38,9 @@ class Leading:
             core.ledger, core.answers, core.nodes, Requested(core.ledger), chosen.preferences == "respect"
         )
         self._decisions = Decisions(cluster, time.monotonic, when=chosen.when, ahead=chosen.ahead)
+        self._elector: Elector | None = None
+        # Made once: what a duty has evicted lately, and which pods it has not requeued yet, outlasts a lost lease.
+        self._duties = self._made()
 
     def kinds_left_alone(self) -> float:
         """Kinds of pods."""
@@ -51,30 +54,39 @@ class Leading:
             return
         namespace = settings.lease_namespace or _own_namespace()
         identity = settings.identity or f"{socket.gethostname()}_{secrets.token_hex(4)}"
-        await Elector(self._core.api, namespace, settings.lease_name, identity).run(work)
+        self._elector = Elector(self._core.api, namespace, settings.lease_name, identity)
+        await self._elector.run(work)
+
+    def _may_write(self) -> bool:
+        """Whether the replica leads at this moment, by the clock."""
+        return self._elector is None or self._elector.is_leader
 
     async def _lead(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for name, work in self._duties().items():
+            for name, work in self._duties.items():
                 group.create_task(work(), name=name)
             # A leader with nothing to do leads all the same.
             await asyncio.Event().wait()
 
-    def _duties(self) -> dict[str, Work]:
+    def _made(self) -> dict[str, Work]:
         core, settings = self._core, self._core.settings
-        api, ledger, answers = core.api, core.ledger, core.answers
+        api, ledger, answers = core.api.fenced(self._may_write), core.ledger, core.answers
         alignment = AlignmentPreemption(ledger, answers, core.view, core.budgets)
         interval, per_second = settings.requeue.interval, settings.requeue.per_second
         requeuer = Requeuer(
             api, ledger, answers.fits, interval=interval, per_second=per_second, prepare=answers.fitting
         )
         writes = settings.nominator.writes
-        nominator = Nominator(api, ledger, self._decisions, writes=writes, not_ready=core.not_synced)
+
+        def nominate() -> Coroutine[Any, Any, None]:
+            # What was being written when the lease was lost is nobody's business any more.
+            return Nominator(api, ledger, self._decisions, writes=writes, not_ready=core.not_synced).run()
+
         defragmenter = Defragmenter(api, ledger, answers, core.view, core.budgets, settings.defragmenter)
         duties: dict[str, tuple[bool, Work]] = {
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),
-            "nominator": (settings.nominator.enabled, nominator.run),
+            "nominator": (settings.nominator.enabled, nominate),
             "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, core.nodes).run),
             "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
             "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),

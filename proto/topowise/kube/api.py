@@ -8,9 +8,10 @@ request it was; status 0 means that no answer came.
 from __future__ import annotations
 
 import asyncio
+import copy
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -69,6 +70,7 @@ class Api:
         self._timeout = timeout
         self._agent = f"{component}/{__version__}"
         self._session: aiohttp.ClientSession | None = None
+        self._may_write: Callable[[], bool] | None = None
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=32, socket_factory=_socket)
@@ -85,6 +87,16 @@ class Api:
     def server(self) -> str:
         """Base URL of the API server, to be shown: without a password that is written in it."""
         return str(URL(self._credentials.server, encoded=True).with_user(None))
+
+    def fenced(self, may_write: Callable[[], bool]) -> Self:
+        """Returns a client with the same connections that asks `may_write` right before each request but a GET.
+
+        A refused write raises an ApiError of reason NotLeader: a process that was stopped past the end of its lease
+        goes on with its work before the event loop can cancel the work.
+        """
+        fenced = copy.copy(self)
+        fenced._may_write = may_write
+        return fenced
 
     async def request(
         self,
@@ -160,6 +172,9 @@ class Api:
             raise ApiError(0, "NoCredentials", "the token has line breaks or other odd characters in it", request=name)
         if authorization:
             headers["Authorization"] = authorization
+        if self._may_write is not None and method != "GET" and not self._may_write():
+            problem = "not sent: the lease of this replica has ended, another replica may lead"
+            raise ApiError(0, "NotLeader", problem, request=name)
         options: dict[str, Any] = {} if us.tls is None else {"ssl": us.tls, "server_hostname": us.certified_name}
         try:
             # aiohttp's own total loses a cancellation that comes in the same turn of the loop; asyncio's does not.

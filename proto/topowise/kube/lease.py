@@ -7,8 +7,8 @@ it is based on, so of two that write only one succeeds. Times in the record are 
 
 A leader counts from the moment it sent its last successful renewal, candidates from the moment they saw it, which is
 later. So between the end of the one (renew deadline) and the beginning of the other lies at least
-`lease_duration - renew_deadline`: the time that cancelled work has to come to an end. Nothing fences work that takes
-longer: it must do no harm if two do it, or ask `is_leader` before each write.
+`lease_duration - renew_deadline`: the time that cancelled work has to come to an end. A process that is stopped for
+longer goes on where it was, so its work writes through `Api.fenced`, which asks `is_leader` before each write.
 
 Stricter than client-go: the renew deadline counts from the last renewal (there, from the first try after it), a leader
 whose record names another stops at once (there, at the deadline), and a Lease that was deleted under a living leader

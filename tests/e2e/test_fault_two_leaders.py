@@ -1,0 +1,167 @@
+"""A leader that is stopped until its lease has ended, and one whose lease is taken away: neither writes afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from daemons import Daemon, Start, assert_eventually
+from faults import Fault, FaultProxy, assert_said_once
+from faults.site import LONG_S
+from sandbox.apiserver import ApiServer
+from scheduler_process import NRT, Listener
+from scheduling import NODE_STATUS, WAITS, pod
+from topowise.kube.api import MERGE_PATCH, Api
+from topowise_scheduler.cluster.nodes import STARTUP_TAINT
+from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION
+
+PODS: Final = "/api/v1/namespaces/default/pods"
+LEASES: Final = "leases.coordination.k8s.io"
+DUTIES: Final[dict[str, Any]] = {
+    "requeue": {"enabled": True, "interval": "100ms", "perSecond": 50},
+    "startupTaint": {"enabled": True},
+    "refusedPods": {"delete": True},
+    "waitingPods": {"tell": True},
+    "preemptor": {"enabled": True, "patience": "1s"},
+    "nominator": {"enabled": True, "when": "always", "schedulerNames": ["nominated"]},
+}
+NO_DUTIES: Final[dict[str, Any]] = {"requeue": {"enabled": False}}
+LEASE: Final = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/topowise-scheduler-requeue"
+OWNER: Final = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}
+# Until a lease has ended and its candidate has looked again, on a busy machine.
+TAKEN_OVER_S: Final = 60.0
+
+
+@dataclass
+class Replica:
+    """A service that competes for the lease, behind a proxy of its own."""
+
+    name: str
+    proxy: FaultProxy
+    daemon: Daemon
+    listener: Listener
+
+    def leads(self, server: ApiServer) -> bool:
+        """Whether the Lease names the replica."""
+        return any(lease["spec"].get("holderIdentity") == self.name for lease in server.store.objects(LEASES))
+
+    def writes(self, since: float) -> list[tuple[str, str]]:
+        """Method and path of each write since a monotonic time, apart from those of the Lease."""
+        asked = [one for one in self.proxy.asked if one.at >= since and one.method != "GET"]
+        return [(one.method, one.path) for one in asked if "/leases" not in one.path]
+
+
+@asynccontextmanager
+async def replica(
+    name: str, server: ApiServer, start: Start, directory: Path, duties: dict[str, Any]
+) -> AsyncIterator[Replica]:
+    async with FaultProxy(server.url) as proxy:
+        kubeconfig = proxy.kubeconfig(directory / f"{name}.kubeconfig")
+        election = {"enabled": True, "leaseNamespace": "kube-system", "identity": name}
+        listener = Listener(kubeconfig, leaderElection=election, **duties)
+        daemon = await start("topowise_scheduler", "serve", config=listener.config)
+        await assert_eventually(listener.is_ready, within=LONG_S)
+        try:
+            yield Replica(name, proxy, daemon, listener)
+        finally:
+            # A process that is stopped takes no notice of SIGTERM.
+            with contextlib.suppress(ProcessLookupError):
+                daemon.process.send_signal(signal.SIGCONT)
+
+
+async def create_work(server: ApiServer, api: Api) -> None:
+    """Something to do for every duty of a leader."""
+    cpu = {"name": "cpu", "capacity": "8", "allocatable": "8", "available": "8"}
+    for name in ("tainted", "free"):
+        taints = [{"key": STARTUP_TAINT, "effect": "NoSchedule"}] if name == "tainted" else []
+        server.create("nodes", {"metadata": {"name": name}, "spec": {"taints": taints}, "status": NODE_STATUS})
+        zones = [{"name": "node-0", "type": "Node", "resources": [cpu]}]
+        policy = {"name": "topologyManagerPolicy", "value": "single-numa-node"}
+        server.create(NRT, {"metadata": {"name": name}, "attributes": [policy], "zones": zones})
+    refused = pod("refused", "2", node="free")
+    refused["metadata"]["ownerReferences"] = [OWNER]
+    nominated = pod("nominated", "2")
+    nominated["spec"]["schedulerName"] = "nominated"
+    for document in (pod("waiting", "2"), refused, nominated):
+        server.create("pods", document)
+    failed = {"phase": "Failed", "reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}
+    for name, status in (("waiting", {"conditions": WAITS}), ("refused", failed)):
+        body = json.dumps({"status": status}).encode()
+        await api.request("PATCH", f"{PODS}/{name}/status", body=body, content_type=MERGE_PATCH)
+
+
+def is_work_done(server: ApiServer) -> bool:
+    pods = {one["metadata"]["name"]: one for one in server.store.objects("pods")}
+    tainted = next(one for one in server.store.objects("nodes") if one["metadata"]["name"] == "tainted")
+    return (
+        not tainted["spec"].get("taints")
+        and "refused" not in pods
+        and REQUEUED_ANNOTATION in (pods["waiting"]["metadata"].get("annotations") or {})
+    )
+
+
+def refuse_work(proxy: FaultProxy) -> None:
+    """The leader knows what there is to do, tries, and fails: it tries again as soon as it may."""
+    unavailable = (503, {"Content-Type": "application/json"}, b'{"kind":"Status","code":503}')
+    for method, path in (("PATCH", "*"), ("DELETE", "*"), ("POST", "*/events"), ("POST", "*/eviction")):
+        proxy.spoil(Fault(method=method, path=path, answer=unavailable))
+
+
+async def test_a_leader_that_was_stopped_until_its_lease_ended_writes_nothing(
+    server: ApiServer, api: Api, start: Start, tmp_path: Path
+) -> None:
+    async with replica("a", server, start, tmp_path, DUTIES) as stopped:
+        await assert_eventually(lambda: stopped.leads(server), within=LONG_S)
+        async with replica("b", server, start, tmp_path, NO_DUTIES) as successor:
+            refuse_work(stopped.proxy)
+            await create_work(server, api)
+            await assert_eventually(lambda: stopped.daemon.lines("Cannot remove a start-up taint"), within=LONG_S)
+            await assert_eventually(lambda: stopped.daemon.lines("Cannot clear up a refused pod"), within=LONG_S)
+            # An answer that comes while the leader is stopped is what the leader reads first.
+            held = stopped.proxy.spoil(Fault(method="GET", path="/api/v1/nodes/tainted", swallow=True))
+            await assert_eventually(lambda: held.hits, within=LONG_S)
+            os.kill(stopped.daemon.process.pid, signal.SIGSTOP)
+            stopped.proxy.mend()
+            await assert_eventually(lambda: successor.leads(server), within=TAKEN_OVER_S)
+            lines = len(stopped.daemon.log.splitlines())
+            resumed = time.monotonic()
+            os.kill(stopped.daemon.process.pid, signal.SIGCONT)
+            await assert_eventually(lambda: stopped.daemon.lines("Lost the lease"), within=LONG_S)
+            await asyncio.sleep(3)
+            assert stopped.writes(resumed) == []
+            assert successor.leads(server)
+            assert not is_work_done(server)
+            assert_said_once(stopped.daemon, lines, at_most=2)
+            # The candidate takes the lease again once the successor gives it up, and does what is left.
+            assert await successor.daemon.stop() == 0
+            await assert_eventually(lambda: is_work_done(server), within=LONG_S)
+        assert await stopped.listener.is_ready()
+        assert len(stopped.daemon.lines("Lost the lease")) == 1
+
+
+async def test_a_leader_whose_lease_names_somebody_else_stops_and_leads_again_when_that_has_ended(
+    server: ApiServer, api: Api, start: Start, tmp_path: Path
+) -> None:
+    async with replica("a", server, start, tmp_path, DUTIES) as robbed:
+        await assert_eventually(lambda: robbed.leads(server), within=LONG_S)
+        lines = len(robbed.daemon.log.splitlines())
+        body = json.dumps({"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 15}}).encode()
+        await api.request("PATCH", LEASE, body=body, content_type=MERGE_PATCH)
+        await assert_eventually(lambda: robbed.daemon.lines("Lost the lease"), within=LONG_S)
+        lost = time.monotonic()
+        await create_work(server, api)
+        await asyncio.sleep(5)
+        assert robbed.writes(lost) == []
+        # Whoever wrote that does not renew it.
+        await assert_eventually(lambda: is_work_done(server), within=LONG_S)
+        assert robbed.leads(server)
+        assert_said_once(robbed.daemon, lines)
