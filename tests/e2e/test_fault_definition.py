@@ -1,0 +1,158 @@
+"""The NodeResourceTopology CRD is missing, comes later, is deleted under the daemons, and comes back in an old version."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import pytest
+
+from daemons import CRD, Start, assert_eventually
+from exporter_setup import FakeKubelet
+from faults import assert_said_once
+from faults.site import LONG_S, Site, pod, site
+from sandbox.apiserver import ApiServer, documents
+from scheduler_process import Service
+from scheduling import NODE_STATUS
+
+CRDS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+DEFINITION: Final[dict[str, Any]] = next(iter(documents.load_all(CRD)))
+NAME: Final = DEFINITION["metadata"]["name"]
+
+
+def definition(*versions: str) -> dict[str, Any]:
+    """The CRD with these versions alone served, v1alpha2 stored."""
+    changed: dict[str, Any] = json.loads(json.dumps(DEFINITION))
+    for version in changed["spec"]["versions"]:
+        version["served"] = version["name"] in versions
+    return changed
+
+
+async def metric(place: Site, name: str) -> float:
+    url = f"http://127.0.0.1:{place.service.health_port}/metrics"
+    async with place.session.get(url) as response:
+        lines = (await response.text()).splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"topowise_scheduler_{name} "))
+
+
+async def undefine(place: Site) -> None:
+    async with place.session.delete(f"{place.server.url}{CRDS}/{NAME}") as response:
+        assert response.status == 200, await response.text()
+    await assert_eventually(lambda: is_served(place, "v1alpha2", 404))
+
+
+async def define(place: Site, *versions: str) -> None:
+    async with place.session.post(f"{place.server.url}{CRDS}", json=definition(*versions)) as response:
+        assert response.status == 201, await response.text()
+
+
+async def is_served(place: Site, version: str, status: int = 200) -> bool:
+    url = f"{place.server.url}/apis/topology.node.k8s.io/{version}/noderesourcetopologies"
+    async with place.session.get(url) as response:
+        return response.status == status
+
+
+@pytest.fixture
+async def place(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> AsyncIterator[Site]:
+    async with site(server, start, config, kubelet, tmp_path) as made:
+        yield made
+
+
+async def assert_still_refuses(place: Site) -> None:
+    """No node's rooms have become unknown: what does not fit is refused."""
+    answer = await place.service.ask("filter", pod("large", 7), ["n1", "n2"], place.session)
+    assert answer["NodeNames"] == [], answer
+    answer = await place.service.ask("filter", pod("small", 2), ["n1", "n2"], place.session)
+    assert answer["NodeNames"] == ["n1", "n2"], answer
+
+
+async def test_a_definition_that_is_deleted_and_comes_back(place: Site) -> None:
+    lines = place.log_lengths()
+    await undefine(place)
+    began = time.monotonic()
+    await assert_eventually(lambda: place.exporter.lines("CRD is not installed"), within=LONG_S)
+    await asyncio.sleep(5)
+    # Every node's report is gone: the service goes on from what it knew, and says so.
+    await assert_still_refuses(place)
+    assert await metric(place, "unconfirmed_nodes") == 2
+    place.bound("q", "n2", 2)
+    await place.has({"n1": 4, "n2": 4})
+    assert place.proxy.count(began, "*/noderesourcetopologies*") <= 40
+    place.kubelet.give("p", 1)
+    place.bound("p", "n1", 1)
+    await define(place, "v1alpha2", "v1alpha1")
+    await place.publishes(2)
+    place.report("n2", 5)
+    await place.has({"n1": 4, "n2": 3})
+
+    async def is_confirmed() -> bool:
+        return await metric(place, "unconfirmed_nodes") == 0
+
+    await assert_eventually(is_confirmed, within=LONG_S)
+    place.assert_alive()
+    assert_said_once(place.exporter, lines[0], at_most=2)
+    assert_said_once(place.scheduler, lines[1], at_most=2)
+
+
+async def test_a_definition_that_comes_back_in_the_old_version_alone(place: Site) -> None:
+    lines = place.log_lengths()
+    await undefine(place)
+    await define(place, "v1alpha1")
+    await assert_eventually(lambda: is_served(place, "v1alpha1"), within=LONG_S)
+    await assert_eventually(lambda: place.scheduler.lines("Reading another version"), within=LONG_S)
+    await assert_still_refuses(place)
+    await asyncio.sleep(5)
+    async with place.session.put(f"{place.server.url}{CRDS}/{NAME}", json=await served(place)) as response:
+        assert response.status == 200, await response.text()
+    await place.publishes(3)
+    place.report("n2", 3)
+    await place.has({"n1": 4, "n2": 3})
+    place.assert_alive()
+    assert_said_once(place.exporter, lines[0], at_most=2)
+    assert_said_once(place.scheduler, lines[1], at_most=2)
+
+
+async def served(place: Site) -> dict[str, Any]:
+    """The CRD as it is, with all versions served."""
+    async with place.session.get(f"{place.server.url}{CRDS}/{NAME}") as response:
+        current: dict[str, Any] = await response.json()
+    for version in current["spec"]["versions"]:
+        version["served"] = True
+    return current
+
+
+async def test_a_definition_that_is_installed_after_the_daemons(
+    server: ApiServer, start: Start, config: dict[str, Any], tmp_path: Path
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        async with session.delete(f"{server.url}{CRDS}/{NAME}") as response:
+            assert response.status == 200, await response.text()
+        server.create("nodes", {"metadata": {"name": "n1"}, "status": NODE_STATUS})
+        service = Service(server, tmp_path)
+        exporter = await start("topowise_exporter", "run", config=config)
+        scheduler = await start("topowise_scheduler", "serve", config=service.config)
+        await assert_eventually(service.is_ready, within=LONG_S)
+        await assert_eventually(lambda: exporter.lines("CRD is not installed"), within=LONG_S)
+        await assert_eventually(lambda: scheduler.lines("Cannot list and watch"), within=LONG_S)
+        await asyncio.sleep(5)
+        # As without topowise.
+        large = await service.ask("filter", pod("large", 5), ["n1"], session)
+        assert large["NodeNames"] == ["n1"]
+        async with session.post(f"{server.url}{CRDS}", json=DEFINITION) as response:
+            assert response.status == 201, await response.text()
+
+        async def is_refused() -> bool:
+            answer = await service.ask("filter", pod("large", 5), ["n1"], session)
+            return bool(answer["NodeNames"] == [])
+
+        await assert_eventually(is_refused, within=LONG_S)
+        for daemon in (exporter, scheduler):
+            assert daemon.process.returncode is None
+            assert_said_once(daemon, at_most=2)
