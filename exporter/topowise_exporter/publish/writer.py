@@ -102,7 +102,7 @@ class Writer(Generic[Object]):
             else:
                 self._other_writers.refused()
             if exc.status == 404:
-                message = f"the {self._kind} CRD is not installed, or does not serve this version; the chart's crds folder has it"
+                message = f"the {self._kind} CRD is not installed or lacks this version; the chart's crds folder has it"
                 raise ApiError(404, exc.reason, message, request=exc.request) from exc
             raise
         noted = _answer(answer)
