@@ -61,3 +61,9 @@ class ApiError(TopowiseError):
         self.message = message
         self.request = request
         self.retry_after = retry_after
+
+    @property
+    def is_general(self) -> bool:
+        """Whether a request about another object would fail too: no answer, trouble of the server, too many requests,
+        or credentials that the server does not take."""
+        return not 400 <= self.status < 500 or self.status in (401, 429)

@@ -89,3 +89,16 @@ def load_chain(context: ssl.SSLContext, certificate: str, key: str | None) -> No
     ssl.SSLError."""
     with ExitStack() as stack:
         context.load_cert_chain(*[stack.enter_context(regular(path)) for path in (certificate, key) if path])
+
+
+def stamps(*paths: str | os.PathLike[str]) -> tuple[tuple[int, int], ...]:
+    """Returns what differs as soon as one of the files was replaced or written."""
+    seen = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+            # Not when it was written, which says nothing of a chown, and which tools set as they like.
+            seen.append((status.st_ctime_ns, status.st_ino))
+        except OSError:
+            seen.append((0, 0))
+    return tuple(seen)

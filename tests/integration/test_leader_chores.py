@@ -249,3 +249,19 @@ def test_what_is_in_the_way_of_a_pod() -> None:
     never = obstacle(service.ledger, service.answers, huge, ["n1", "n2"])
     assert never is not None
     assert never.text == "None of 2 nodes could align the pod, even if it were empty."
+
+
+@pytest.mark.usefixtures("server")
+async def test_a_token_that_is_revoked_stops_a_chore_at_its_first_request() -> None:
+    """Every other request would be refused as well."""
+    tried: list[str] = []
+
+    async def refuse(name: str) -> None:
+        tried.append(name)
+        raise ApiError(401, "Unauthorized", "Unauthorized", request="PATCH")
+
+    names = {str(number): str(number) for number in range(200)}
+    async with running(lambda: chore.run("try", lambda: names, refuse, interval=0.01)):
+        await asyncio.sleep(0.3)
+    # The shortest back-off is 0.4 s.
+    assert tried == ["0"]

@@ -86,7 +86,7 @@ async def test_a_pod_that_a_webhook_refuses_keeps_nobody_else_asleep(
 
 
 @pytest.mark.usefixtures("requeuer")
-@pytest.mark.parametrize("status", [429, 500])
+@pytest.mark.parametrize("status", [401, 429, 500])
 async def test_after_an_api_servers_own_trouble_all_are_requeued_in_the_end(
     server: ApiServer, api: Api, service: Service, status: int
 ) -> None:

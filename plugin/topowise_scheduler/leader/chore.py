@@ -56,7 +56,7 @@ async def run(
                     log.warning("Cannot %s", task, extra=kv(of=name, why=exc))
                 own = own or Backoff(maximum=_LONGEST_S)
                 retries[name] = clock() + own.next_delay(at_least=exc.retry_after), own
-                if not 400 <= exc.status < 500 or exc.status == 429:
+                if exc.is_general:
                     await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
                     break
             else:

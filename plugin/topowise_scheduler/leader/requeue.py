@@ -124,7 +124,7 @@ class Requeuer:
                     await self._requeue(record)
                 except ApiError as exc:
                     self._log_failure(record, exc)
-                    if exc.status and exc.status < 500 and exc.status != 429:
+                    if not exc.is_general:
                         # This pod's own trouble, such as a webhook's refusal.
                         continue
                     del self._requeued[record.uid]

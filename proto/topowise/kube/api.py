@@ -175,7 +175,8 @@ class Api:
         if self._may_write is not None and method != "GET" and not self._may_write():
             problem = "not sent: the lease of this replica has ended, another replica may lead"
             raise ApiError(0, "NotLeader", problem, request=name)
-        options: dict[str, Any] = {} if us.tls is None else {"ssl": us.tls, "server_hostname": us.certified_name}
+        tls = us.context(renew)
+        options: dict[str, Any] = {} if tls is None else {"ssl": tls, "server_hostname": us.certified_name}
         try:
             # aiohttp's own total loses a cancellation that comes in the same turn of the loop; asyncio's does not.
             async with (

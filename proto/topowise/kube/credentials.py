@@ -8,16 +8,18 @@ OIDC. docs/adr/0002 has figures.
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from topowise import files
 from topowise.errors import ConfigError, SourceError
 from topowise.kube import kubeconfig
+from topowise.runtime.log import kv
 
 IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 """The variable that every container of a cluster has."""
@@ -25,11 +27,15 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 # The kubelet rotates a projected token at 80 % of its life (an hour by default); client-go re-reads it each minute.
 _TOKEN_MAX_AGE_S = 60.0
+_TLS_MAX_AGE_S = 10.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """`server` is a base URL without trailing slash; `tls` is None for plain HTTP (tests on loopback).
+    """`server` is a base URL without trailing slash; `tls` is None for plain HTTP (tests on loopback), and `tls_files`
+    keep it current where it is made from files.
 
     `authorization` gives the value of the Authorization header, "" for none; with `renew` it looks for a newer one
     (asked after a 401). Raises SourceError. `certified_name` is that of the server in its certificate where the address
@@ -41,6 +47,49 @@ class Credentials:
     authorization: Callable[[bool], Awaitable[str]]
     certified_name: str | None = None
     proxy: str | None = None
+    tls_files: TlsFiles | None = None
+
+    def context(self, renew: bool) -> ssl.SSLContext | None:
+        """The TLS context for the next request; with `renew` changed files are looked for at once (after a 401)."""
+        return self.tls if self.tls_files is None else self.tls_files.current(renew)
+
+
+class TlsFiles:
+    """A TLS context of files that are replaced under the running process: a bundle of CAs, a client certificate.
+
+    A whole new context is made, as a context forgets no CA; aiohttp then makes new connections. Files that do not fit
+    each other yet leave the old context in use.
+    """
+
+    def __init__(
+        self,
+        made: ssl.SSLContext,
+        make: Callable[[], ssl.SSLContext | None],
+        names: Sequence[str | os.PathLike[str]],
+        clock: Callable[[], float],
+    ) -> None:
+        """`make` raises ConfigError or SourceError for files that cannot be used, and returns None to keep the old."""
+        self._context, self._make, self._names, self._clock = made, make, names, clock
+        self._seen = files.stamps(*names)
+        self._looked_at = clock()
+
+    def current(self, renew: bool) -> ssl.SSLContext:
+        """The context of the files as they were some seconds ago at most."""
+        now = self._clock()
+        if not renew and now - self._looked_at < _TLS_MAX_AGE_S:
+            return self._context
+        self._looked_at = now
+        stamps = files.stamps(*self._names)
+        if stamps == self._seen:
+            return self._context
+        self._seen = stamps
+        try:
+            self._context = self._make() or self._context
+        except (ConfigError, SourceError) as exc:
+            log.warning("Renewed certificates cannot be used, keeping the old ones", extra=kv(why=exc))
+        else:
+            log.info("Took up renewed certificates for the API server", extra=kv(files=len(self._names)))
+        return self._context
 
 
 async def load(
@@ -68,15 +117,21 @@ def in_cluster(directory: Path = SERVICE_ACCOUNT) -> Credentials:
     port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     token = TokenFile(directory / "token")
     token.read()
-    try:
-        tls = files.trusting(directory / "ca.crt")
-    except (OSError, ssl.SSLError) as exc:
-        raise SourceError(str(directory / "ca.crt"), f"is not a usable CA bundle: {exc}") from exc
+    bundle = directory / "ca.crt"
+
+    def trusting() -> ssl.SSLContext:
+        try:
+            return files.trusting(bundle)
+        except (OSError, ssl.SSLError) as exc:
+            raise SourceError(str(bundle), f"is not a usable CA bundle: {exc}") from exc
+
+    tls = trusting()
 
     async def authorization(renew: bool) -> str:
         return f"Bearer {token.read(renew=renew)}"
 
-    return Credentials(f"https://{f'[{host}]' if ':' in host else host}:{port}", tls, authorization)
+    renewed = TlsFiles(tls, trusting, (bundle,), time.monotonic)
+    return Credentials(f"https://{f'[{host}]' if ':' in host else host}:{port}", tls, authorization, tls_files=renewed)
 
 
 class TokenFile:
@@ -118,9 +173,15 @@ async def _from_kubeconfig(path: str, context: str, clock: Callable[[], float]) 
             header = written_anew.header()
         return header
 
-    cluster = static.cluster
+    def context_anew() -> ssl.SSLContext | None:
+        # Certificates may be written in it, as kubeadm renews them.
+        written_anew = kubeconfig.read(path, context)
+        return None if written_anew is None else written_anew.context()
+
+    cluster, tls = static.cluster, static.context()
+    renewed = None if tls is None else TlsFiles(tls, context_anew, (path, *static.tls_files()), clock)
     return Credentials(
-        static.server, static.context(), authorization, cluster.tls_server_name or None, cluster.proxy_url or None
+        static.server, tls, authorization, cluster.tls_server_name or None, cluster.proxy_url or None, renewed
     )
 
 

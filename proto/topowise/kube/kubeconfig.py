@@ -82,6 +82,11 @@ class Static(msgspec.Struct, frozen=True):
         path = self._path(self.user.tokenFile)
         return Path(path) if path else None
 
+    def tls_files(self) -> list[str]:
+        """The files beside the kubeconfig that the TLS context is made from."""
+        names = self.cluster.certificate_authority, self.user.client_certificate, self.user.client_key
+        return [path for path in map(self._path, names) if path is not None]
+
     def header(self) -> str:
         """The Authorization header for credentials that never change, "" for none."""
         if self.user.token:

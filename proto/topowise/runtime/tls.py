@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from pathlib import Path
 from typing import Any
 
 from topowise import files
@@ -85,12 +84,4 @@ def checked_context(settings: ServingTls) -> ssl.SSLContext:
 
 def stamps(settings: ServingTls) -> tuple[tuple[int, int], ...]:
     """What is another if a file has changed."""
-    found = []
-    for name in (settings.cert_file, settings.key_file, settings.client_ca_file):
-        try:
-            status = Path(name).stat()
-            # Not when it was written, which says nothing of a chown, and which tools set as they like.
-            found.append((status.st_ctime_ns, status.st_ino))
-        except OSError:
-            found.append((0, 0))
-    return tuple(found)
+    return files.stamps(*filter(None, (settings.cert_file, settings.key_file, settings.client_ca_file)))

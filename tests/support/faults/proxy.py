@@ -26,6 +26,13 @@ from sandbox.apiserver import kubeconfig
 _OF_THE_HOP: Final = frozenset(("connection", "keep-alive", "transfer-encoding", "content-length", "content-encoding"))
 
 
+# As kube-apiserver answers.
+_UNAUTHORIZED: Final = (
+    '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
+    '"message":"Unauthorized","reason":"Unauthorized","code":401}'
+)
+
+
 class Cut(Enum):
     """How a watch is cut off at a line."""
 
@@ -86,6 +93,8 @@ class FaultProxy:
 
     def __init__(self, upstream: str, token: str = "") -> None:
         self.asked: list[Asked] = []
+        self.accepted: set[str] | None = None
+        """Tokens that are taken; every other request is answered with 401. None: all requests are taken."""
         self._upstream = upstream
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._faults: list[Fault] = []
@@ -177,6 +186,9 @@ class FaultProxy:
         try:
             fault = self._fault(asked)
             body = await request.read()
+            token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if self.accepted is not None and token not in self.accepted:
+                return web.Response(status=401, content_type="application/json", text=_UNAUTHORIZED)
             if fault is not None:
                 if fault.swallow:
                     await fault.over.wait()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+import yaml
 
 from daemons import Daemon, Start, assert_eventually
 from exporter_setup import FakeKubelet, available
@@ -20,6 +21,9 @@ from scheduling import NODE_STATUS
 
 # Back-offs end at 30 s, and the machine may be busy.
 LONG_S: Final = 90.0
+
+Access = Callable[[dict[str, Any], dict[str, Any], FaultProxy], Awaitable[None]]
+"""Changes cluster and user of a kubeconfig that leads to the proxy."""
 
 
 @dataclass
@@ -127,14 +131,19 @@ async def site(
     directory: Path,
     *,
     under: Sequence[str] = (),
+    access: Access | None = None,
     **settings: Any,
 ) -> AsyncIterator[Site]:
     """`under` is a command that runs the daemons, `settings` are the service's. Returns when both are ready.
 
-    n1 has three CPUs in its first zone and four in the other, n2 has six.
+    `access` changes the kubeconfig of both daemons before they start. n1 has three CPUs in its first zone and four in the other, n2 has six.
     """
     async with FaultProxy(server.url) as proxy, aiohttp.ClientSession() as session:
         kubeconfig = str(proxy.kubeconfig(directory / "proxied"))
+        if access is not None:
+            document = yaml.safe_load(Path(kubeconfig).read_text())
+            await access(document["clusters"][0]["cluster"], document["users"][0]["user"], proxy)
+            Path(kubeconfig).write_text(yaml.safe_dump(document))
         config["client"]["kubeconfig"] = kubeconfig
         # The kubelet of these tests gives out CPUs alone.
         text = "topologyManagerPolicy: single-numa-node\ncpuManagerPolicy: static\nreservedSystemCPUs: '0'\n"
