@@ -265,3 +265,17 @@ async def test_a_token_that_is_revoked_stops_a_chore_at_its_first_request() -> N
         await asyncio.sleep(0.3)
     # The shortest back-off is 0.4 s.
     assert tried == ["0"]
+
+
+async def test_a_refused_pod_that_a_finalizer_keeps_is_told_of_and_deleted_once(
+    server: ApiServer, api: Api, service: Service
+) -> None:
+    service.report(exact(kubelet(), name="n1"))
+    await refuse(api, service, "kept", finalizers=["example.com/never"], **OWNED)
+    chores = RefusedPods(api, service.ledger)
+    for _ in range(3):
+        for record in chores.due().values():
+            await chores._clear_up(record)
+    assert len(list(server.store.objects("events.events.k8s.io"))) == 1
+    assert sum(entry.asked.method == "DELETE" for entry in server.log()) == 1
+    assert service.ledger.events["refused_pod_deleted"] == 1

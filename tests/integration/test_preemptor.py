@@ -276,3 +276,108 @@ async def test_what_the_preemptor_nominates_is_not_taken_for_a_nomination_ahead(
     async with cluster.preempting():
         await assert_eventually(lambda: cluster.nominated == "n1")
     assert not cluster.ahead
+
+
+class Steps:
+    """A preemptor that looks when a test tells it to, by the clock of the service."""
+
+    def __init__(self, cluster: Cluster, **settings: Any) -> None:
+        service = self._service = cluster.service
+        alignment = AlignmentPreemption(service.ledger, service.answers, service.view, cluster.budgets)
+        options = Settings(enabled=True, patience=Duration(0), **settings)
+        self.preemptor = Preemptor(cluster.api, service.ledger, alignment, options, service.clock)
+
+    async def tick(self, count: int = 1, seconds: float = 1.0) -> list[str]:
+        """Looks so many times; the names of the pods that were looked at."""
+        looked = []
+        for _ in range(count):
+            self._service.clock.now += seconds
+            for record in list(self.preemptor.due().values()):
+                looked.append(f"{record.namespace}/{record.name}")
+                await self.preemptor._make_room(record)
+        return looked
+
+
+def reads(cluster: Cluster, name: str) -> int:
+    """How often a pod was read."""
+    asked = [entry.asked for entry in cluster.server.log()]
+    return sum(one.method == "GET" and one.path == f"{PODS}/{name}" for one in asked)
+
+
+async def hold_back_the_end_of(cluster: Cluster, name: str) -> None:
+    """A finalizer keeps the pod for ever, once it is deleted."""
+    body = json.dumps({"metadata": {"finalizers": ["example.com/never"]}}).encode()
+    await cluster.api.request("PATCH", f"{PODS}/{name}", body=body, content_type=MERGE)
+
+
+async def test_a_victim_that_never_ends_costs_nobody_else_and_no_work(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await hold_back_the_end_of(cluster, "b")
+    await cluster.wait_for_room("3")
+    steps = Steps(cluster)
+    await steps.tick(3)
+    assert cluster.names == {"a", "wide"}
+    # It is waited for, and then looked at now and then.
+    await steps.tick(12, 60.0)
+    before = reads(cluster, "wide")
+    await steps.tick(29)
+    assert reads(cluster, "wide") <= before + 1
+    assert cluster.names == {"a", "wide"}
+    assert cluster.service.ledger.events["evicted_for_alignment"] == 1
+
+
+async def test_a_pod_that_needs_more_victims_than_are_left_in_a_minute_waits_without_a_look(cluster: Cluster) -> None:
+    await cluster.fill(("a", "1", 0), ("b", "1", 3), aside="3")
+    await cluster.wait_for_room("4")
+    steps = Steps(cluster, per_minute=2)
+    # As if another had been evicted.
+    steps.preemptor._evicted_at.append(cluster.service.clock())
+    await steps.tick(50)
+    assert reads(cluster, "wide") == 1
+    assert cluster.names == {"a", "b", "wide"}
+    await steps.tick(11)
+    assert cluster.names == {"wide"}
+
+
+async def test_a_pod_that_does_not_take_the_room_that_was_made_has_ever_fewer_evicted(cluster: Cluster) -> None:
+    """Its owner keeps it from coming, and the victim's owner makes another one."""
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+    await cluster.wait_for_room("3")
+    steps = Steps(cluster)
+    evicted = cluster.service.ledger.events
+    for number in range(60):
+        await steps.tick(1, 60.0)
+        victim = next(one for one in cluster.server.store.objects("pods") if one["metadata"]["name"].startswith("b"))
+        if victim["metadata"].get("deletionTimestamp"):
+            name, uid = victim["metadata"]["name"], victim["metadata"]["uid"]
+            await cluster.api.request("DELETE", f"{PODS}/{name}", body=b'{"gracePeriodSeconds": 0}')
+            cluster.node.remove(uid)
+            cluster.service.ledger.drop_pod(uid)
+            again = await cluster.create(f"b{number}", "2", node="n1", priority=1)
+            assert cluster.node.admit(pods.decode(json.dumps(again).encode())).admitted
+            cluster.service.put(again, is_news=False)
+    # After 1, 2, 4, 8, 16 and 32 minutes, and once at first.
+    assert 3 <= evicted["evicted_for_alignment"] <= 7
+
+
+async def test_thousands_of_pods_of_one_tenant_keep_no_other_from_being_looked_at(cluster: Cluster) -> None:
+    await cluster.fill(("a", "2", 5), ("b", "2", 1))
+
+    def put_waiting(namespace: str, name: str, priority: int) -> None:
+        document = pod(name, "3", priority=priority, conditions=[UNSCHEDULABLE])
+        document["metadata"]["namespace"] = namespace
+        cluster.service.put(document)
+
+    for number in range(300):
+        put_waiting("noisy", f"p{number}", 10)
+    put_waiting("quiet", "same", 10)
+    put_waiting("quiet", "lesser", 9)
+    put_waiting("quiet", "important", 11)
+    steps = Steps(cluster)
+    first = await steps.tick()
+    # None of them is on the API server, so that nobody is evicted.
+    assert len(first) <= 16
+    assert first[:3] == ["quiet/important", "noisy/p0", "quiet/same"]
+    looked = first + await steps.tick(25)
+    assert "quiet/lesser" in looked
+    assert len(set(looked)) == 303

@@ -5,12 +5,17 @@ eviction is asked of the API server with dryRun before the first is made, as one
 before it vain; and before each it is looked again whether the pod still waits, and still needs it. Evictions go by
 policy/v1, which respects budgets and gives the victim its time to end. As long as those evicted for a pod are there,
 nobody else is evicted for it.
+
+A tenant who has many pods wait, or who keeps them from taking the room that was made, must not keep other tenants' pods
+waiting: some pods are looked at in a tick, of like priority one of each namespace first, and a pod that still waits
+after evictions has to wait twice as long for the next ones.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -32,7 +37,10 @@ _MINUTE_S: Final = 60.0
 # A pod for which there is nobody to evict is not looked at again before that, nor one whose victims do not end.
 _PAUSE_S: Final = 30.0
 _LONGEST_END_S: Final = 600.0
+_LONGEST_PAUSE_S: Final = 3600.0
 _MOST_STATIC: Final = 1000
+# Pods looked at in a tick: up to a second each where nodes are many and busy.
+_MOST_LOOKS: Final = 16
 
 
 class _Going(msgspec.Struct, frozen=True):
@@ -64,6 +72,8 @@ class Preemptor:
         self._not_before: dict[str, float] = {}
         self._going: dict[str, _Going] = {}
         self._nominated: dict[str, str] = {}
+        # How often pods were evicted for it.
+        self._rounds: dict[str, int] = {}
         # Whom no eviction ends.
         self._static: set[str] = set()
         self._evicted_at: list[float] = []
@@ -74,10 +84,10 @@ class Preemptor:
         await chore.run("evict pods for one that waits for alignment", self.due, self._make_room, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, PodRecord]:
-        """The pods that have waited for long enough, by uid."""
+        """The next pods to look at of those that have waited for long enough, by uid."""
         waiting, now = self._ledger.waiting, self._clock()
         self._since = {uid: self._since.get(uid, now) for uid in waiting}
-        for kept in (self._not_before, self._told, self._nominated):
+        for kept in (self._not_before, self._told, self._nominated, self._rounds):
             for uid in kept.keys() - waiting.keys():
                 del kept[uid]
         self._going = {uid: one for uid, one in self._going.items() if self._is_going(one, now)}
@@ -87,7 +97,19 @@ class Preemptor:
             if now >= max(self._since[uid] + self._settings.patience, self._not_before.get(uid, 0.0))
             and uid not in self._going
         ]
-        return {one.uid: one for one in sorted(ready, key=lambda one: (-one.priority, one.started, one.uid))}
+        return {record.uid: record for record in self._in_turn(ready)[:_MOST_LOOKS]}
+
+    def _in_turn(self, ready: Sequence[PodRecord]) -> list[PodRecord]:
+        """Returns the pods in the order in which they are looked at: those that never were first, the most important
+        ones first, and of like priority one of each namespace before a second one."""
+        turns: Counter[tuple[str, int]] = Counter()
+        places: dict[str, tuple[float, int, int]] = {}
+        by_age = sorted(ready, key=lambda record: (record.started, record.uid))
+        for record in by_age:
+            tenant = record.namespace, record.priority
+            places[record.uid] = self._not_before.get(record.uid, 0.0), -record.priority, turns[tenant]
+            turns[tenant] += 1
+        return sorted(by_age, key=lambda record: places[record.uid])
 
     def _is_going(self, one: _Going, now: float) -> bool:
         return now < one.until and any(pod.uid in one.victims for pod in self._ledger.pods_on(one.node))
@@ -128,8 +150,9 @@ class Preemptor:
         elif len(found.pods) <= self._allowance:
             await self._evict(record, pod, found)
         else:
-            # It waits until so many may be evicted at once.
-            self._not_before.pop(record.uid, None)
+            # Until so many may be evicted at once.
+            over = len(found.pods) - self._allowance
+            self._not_before[record.uid] = self._evicted_at[over - 1] + _MINUTE_S
 
     async def _tell_only(self, record: PodRecord, found: Victims) -> None:
         uids = tuple(one.uid for one in found.pods)
@@ -143,9 +166,7 @@ class Preemptor:
     async def _evict(self, record: PodRecord, pod: Pod, found: Victims) -> None:
         for victim in found.pods:
             # A budget that refuses one of them says so here, before anybody has gone.
-            if not await self._is_evictable(victim):
-                # It is looked who else would do.
-                self._not_before.pop(record.uid, None)
+            if not await self._is_evictable(record, victim):
                 return
             if not await evictions.evict(self._api, victim, is_dry=True):
                 return
@@ -166,7 +187,11 @@ class Preemptor:
             self._evicted_at.append(self._clock())
             self._ledger.count("evicted_for_alignment")
             await self._tell_victim(record, victim, "Preempted", "was evicted")
-        if not gone:
+        if gone:
+            self._rounds[record.uid] = rounds = self._rounds.get(record.uid, 0) + 1
+            pause = min(_LONGEST_PAUSE_S, _PAUSE_S * 2.0 ** min(rounds, 16))
+            self._not_before[record.uid] = self._clock() + pause
+        else:
             # Nobody makes room there, so none is kept.
             await self._let_go(record, found.node)
 
@@ -185,7 +210,7 @@ class Preemptor:
         is_there = pod.spec.nodeName == record.node and not pod.metadata.deletionTimestamp
         return pod if pod.metadata.uid == record.uid and is_there else None
 
-    async def _is_evictable(self, victim: PodRecord) -> bool:
+    async def _is_evictable(self, record: PodRecord, victim: PodRecord) -> bool:
         """Whether it would be evicted for this pod: not if it ends already, nor if its kubelet runs it whatever the
         API server says."""
         pod = await self._get(victim)
@@ -193,6 +218,8 @@ class Preemptor:
             if len(self._static) >= _MOST_STATIC:
                 self._static.clear()
             self._static.add(victim.uid)
+            # It is looked who else would do.
+            self._not_before.pop(record.uid, None)
             return False
         return pod is not None
 

@@ -29,7 +29,7 @@ class RefusedPods:
     def __init__(self, api: Api, ledger: Ledger) -> None:
         self._api = api
         self._ledger = ledger
-        # Those that nobody would make anew stay, by uid.
+        # Those that nobody would make anew stay, and those that a finalizer keeps; by uid.
         self._kept: set[str] = set()
 
     async def run(self) -> None:
@@ -53,7 +53,8 @@ class RefusedPods:
             metadata, status = pod["metadata"], pod.get("status") or {}
             if metadata.get("uid") != record.uid or status.get("reason") != TOPOLOGY_AFFINITY_ERROR:
                 return
-            if not any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
+            is_ending = "deletionTimestamp" in metadata
+            if is_ending or not any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
                 self._kept.add(record.uid)
                 return
             note = (
