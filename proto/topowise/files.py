@@ -13,6 +13,7 @@ import ssl
 import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Final
 
 MOST_BYTES: Final = 1 << 20
@@ -96,7 +97,7 @@ def stamps(*paths: str | os.PathLike[str]) -> tuple[tuple[int, int], ...]:
     seen = []
     for path in paths:
         try:
-            status = os.stat(path)
+            status = Path(path).stat()
             # Not when it was written, which says nothing of a chown, and which tools set as they like.
             seen.append((status.st_ctime_ns, status.st_ino))
         except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from collections.abc import AsyncIterator
@@ -146,6 +147,29 @@ async def test_too_many_requests_are_taken_at_their_word(place: Site) -> None:
         times = [one.at for one in place.proxy.asked if one.at >= began and Fault(path=path).matches(one)]
         during = [at for at in times if at < began + 9]
         assert len(during) <= 4, f"{path} was asked {len(during)} times"
+
+
+async def test_too_many_requests_that_do_not_say_for_how_long(place: Site) -> None:
+    place.proxy.spoil(refusing(429, "TooManyRequests"))
+    place.proxy.close_watches()
+    await assert_outlasted(place, 9)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "is_kept"), [(429, "TooManyRequests", False), (500, "InternalError", True)], ids=["429", "500"]
+)
+async def test_a_binding_that_is_refused_keeps_room_only_if_it_may_have_been_made(
+    place: Site, code: int, reason: str, is_kept: bool
+) -> None:
+    place.server.create("pods", pod("new", 6))
+    uid = next(one["metadata"]["uid"] for one in place.server.store.objects("pods"))
+    headers = {"Retry-After": "60"} if code == 429 else {}
+    place.proxy.spoil(dataclasses.replace(refusing(code, reason, **headers), path="*/binding", count=1))
+    assert str(code) in await place.bind("new", uid, "n2")
+    assert await place.room("n2") == (0 if is_kept else 6)
+    # kube-scheduler tries again, whatever the server has said about when.
+    assert await place.bind("new", uid, "n2") == ""
+    await place.has({"n2": 0})
 
 
 async def test_a_burst_of_server_errors(place: Site) -> None:

@@ -1,4 +1,4 @@
-"""The NodeResourceTopology CRD is missing, comes later, is deleted under the daemons, and comes back in an old version."""
+"""The NodeResourceTopology CRD comes later, is deleted under the daemons, and comes back in an old version."""
 
 from __future__ import annotations
 
@@ -31,13 +31,6 @@ def definition(*versions: str) -> dict[str, Any]:
     for version in changed["spec"]["versions"]:
         version["served"] = version["name"] in versions
     return changed
-
-
-async def metric(place: Site, name: str) -> float:
-    url = f"http://127.0.0.1:{place.service.health_port}/metrics"
-    async with place.session.get(url) as response:
-        lines = (await response.text()).splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"topowise_scheduler_{name} "))
 
 
 async def undefine(place: Site) -> None:
@@ -81,7 +74,7 @@ async def test_a_definition_that_is_deleted_and_comes_back(place: Site) -> None:
     await asyncio.sleep(5)
     # Every node's report is gone: the service goes on from what it knew, and says so.
     await assert_still_refuses(place)
-    assert await metric(place, "unconfirmed_nodes") == 2
+    assert (await place.metrics())["unconfirmed_nodes"] == 2
     place.bound("q", "n2", 2)
     await place.has({"n1": 4, "n2": 4})
     assert place.proxy.count(began, "*/noderesourcetopologies*") <= 40
@@ -93,7 +86,7 @@ async def test_a_definition_that_is_deleted_and_comes_back(place: Site) -> None:
     await place.has({"n1": 4, "n2": 3})
 
     async def is_confirmed() -> bool:
-        return await metric(place, "unconfirmed_nodes") == 0
+        return (await place.metrics())["unconfirmed_nodes"] == 0
 
     await assert_eventually(is_confirmed, within=LONG_S)
     place.assert_alive()

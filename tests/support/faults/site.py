@@ -103,6 +103,13 @@ class Site:
         except AssertionError:
             raise AssertionError(f"{available(self.server)}, expected {free}\n{self.exporter.log[-3000:]}") from None
 
+    async def metrics(self) -> dict[str, float]:
+        """The service's samples by name with labels, without the common prefix."""
+        async with self.session.get(f"http://127.0.0.1:{self.service.health_port}/metrics") as response:
+            lines = (await response.text()).splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name.removeprefix("topowise_scheduler_"): float(sample) for name, _, sample in samples}
+
     def log_lengths(self) -> tuple[int, int]:
         """Lines so far, of the exporter and the scheduler."""
         return len(self.exporter.log.splitlines()), len(self.scheduler.log.splitlines())
@@ -136,7 +143,9 @@ async def site(
 ) -> AsyncIterator[Site]:
     """`under` is a command that runs the daemons, `settings` are the service's. Returns when both are ready.
 
-    `access` changes the kubeconfig of both daemons before they start. n1 has three CPUs in its first zone and four in the other, n2 has six.
+    `access` changes the kubeconfig of both daemons before they start.
+
+    n1 has three CPUs in its first zone and four in the other, n2 has six.
     """
     async with FaultProxy(server.url) as proxy, aiohttp.ClientSession() as session:
         kubeconfig = str(proxy.kubeconfig(directory / "proxied"))

@@ -1,0 +1,167 @@
+"""A tenant who does with its pods whatever the API server lets it, against everything that the leader does unasked."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from daemons import Start, assert_eventually
+from exporter_setup import FakeKubelet
+from faults import assert_said_once
+from faults.site import LONG_S, Site, pod, site
+from sandbox.apiserver import ApiServer
+from scheduling import WAITS
+from topowise.errors import ApiError
+from topowise.kube.api import MERGE_PATCH, Api
+from topowise_scheduler.leader.requeue import REQUEUED_ANNOTATION
+
+EVICTIONS_PER_MINUTE: Final = 3
+REQUEUES_PER_SECOND: Final = 20
+SECONDS: Final = 20
+NODES: Final = 8
+PODS: Final = 150
+DUTIES: Final[dict[str, Any]] = {
+    "requeue": {"enabled": True, "interval": "100ms", "perSecond": REQUEUES_PER_SECOND},
+    "preemptor": {"enabled": True, "patience": "1s", "perMinute": EVICTIONS_PER_MINUTE},
+    "nominator": {"enabled": True, "when": "always"},
+    "waitingPods": {"tell": True},
+    "refusedPods": {"delete": True},
+}
+
+
+@pytest.fixture
+async def place(
+    server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> AsyncIterator[Site]:
+    async with site(server, start, config, kubelet, tmp_path, **DUTIES) as made:
+        yield made
+
+
+def path(namespace: str, name: str = "", subresource: str = "") -> str:
+    return "/".join(filter(None, (f"/api/v1/namespaces/{namespace}/pods", name, subresource)))
+
+
+class Tenant:
+    """Pods of a namespace, which wait because the service has refused them."""
+
+    def __init__(self, api: Api, namespace: str) -> None:
+        self.api, self.namespace = api, namespace
+
+    async def create(self, name: str, cpus: int, *, node: str = "", priority: int = 0, **metadata: Any) -> None:
+        document = pod(name, cpus)
+        document["metadata"] = {"name": name, "namespace": self.namespace, **metadata}
+        document["spec"] |= {"priority": priority, "schedulerName": "topowise-scheduler"}
+        if node:
+            document["spec"]["nodeName"] = node
+        await self.api.request("POST", path(self.namespace), body=json.dumps(document).encode())
+        running = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
+        await self.patch(name, {"status": running if node else {"conditions": WAITS}}, "status")
+
+    async def patch(self, name: str, body: dict[str, Any], subresource: str = "") -> None:
+        target = path(self.namespace, name, subresource)
+        await self.api.request("PATCH", target, body=json.dumps(body).encode(), content_type=MERGE_PATCH)
+
+    async def delete(self, name: str) -> None:
+        await self.api.request("DELETE", path(self.namespace, name), query={"gracePeriodSeconds": "0"})
+
+    async def misbehave(self, seconds: float) -> int:
+        """One thing after another to its own pods; how many were done."""
+        end = time.monotonic() + seconds
+        for number in itertools.count():
+            if time.monotonic() > end:
+                return number
+            name = f"p{number % PODS}"
+            with suppress(ApiError):
+                match number % 5:
+                    case 0:
+                        policy = ("single-numa-node", "none", "restricted", "no such policy")[number // 5 % 4]
+                        await self.patch(name, {"metadata": {"annotations": {"topowise.io/numa-policy": policy}}})
+                    case 1:
+                        nominated = (None, "n2", "n100", "no-such-node")[number // 5 % 4]
+                        await self.patch(name, {"status": {"nominatedNodeName": nominated}}, "status")
+                    case 2:
+                        await self.delete(name)
+                        await self.create(name, 1 + number % 7, priority=1000)
+                    case 3:
+                        condition = {**WAITS[0], "status": ("True", "False")[number // 5 % 2]}
+                        await self.patch(name, {"status": {"conditions": [condition]}}, "status")
+                    case 4:
+                        ours = {
+                            "topowise.io/nominated": "n2",
+                            REQUEUED_ANNOTATION: "never",
+                            "topowise.io/predicted": "x",
+                        }
+                        await self.patch(name, {"metadata": {"annotations": ours}})
+            await asyncio.sleep(0.002)
+        raise AssertionError("unreachable: count() has no end")
+
+
+def evictions(server: ApiServer) -> int:
+    """How many of the victims were told to end: their finalizers keep them."""
+    return sum("deletionTimestamp" in one["metadata"] for one in server.store.objects("pods"))
+
+
+async def takes_important(place: Site) -> bool:
+    """Whether n2 has room for a pod that is more important than those of the tenant."""
+    document = pod("asked", 6)
+    document["spec"]["priority"] = 2000
+    return bool((await place.service.ask("filter", document, ["n1", "n2"], place.session))["NodeNames"] == ["n2"])
+
+
+async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
+    place: Site, server: ApiServer, api: Api
+) -> None:
+    noisy, quiet = Tenant(api, "noisy"), Tenant(api, "quiet")
+    for name in ("noisy", "quiet"):
+        server.create("namespaces", {"metadata": {"name": name}})
+    for number in range(NODES):
+        place.add_node(f"n{100 + number}", 6)
+        # A finalizer keeps each of them for ever once it is evicted.
+        kept = {"finalizers": ["example.com/never"]}
+        await quiet.create(f"victim{number}", 5, node=f"n{100 + number}", **kept)
+    await quiet.create("big", 6, node="n2")
+    await place.has({"n2": 0, "n107": 1})
+    for number in range(PODS):
+        await noisy.create(f"p{number}", 1 + number % 7, priority=1000)
+    for number in range(NODES):
+        await noisy.create(f"greedy{number}", 5, priority=1000)
+    await quiet.create("waiting", 6, priority=2000)
+    lines = place.log_lengths()
+    began, before = time.monotonic(), len(place.proxy.asked)
+    loop = asyncio.create_task(noisy.misbehave(SECONDS))
+    await asyncio.sleep(SECONDS / 2)
+    # It answers right, and others are served.
+    assert not await takes_important(place)
+    await quiet.delete("big")
+    await assert_eventually(lambda: takes_important(place), within=LONG_S)
+
+    async def is_requeued() -> bool:
+        document = json.loads(await api.request("GET", path("quiet", "waiting")))
+        return REQUEUED_ANNOTATION in (document["metadata"].get("annotations") or {})
+
+    await assert_eventually(is_requeued, within=LONG_S)
+    assert await loop > PODS
+    seconds = time.monotonic() - began
+    writes = [one for one in place.proxy.asked[before:] if one.method != "GET"]
+    assert 1 <= evictions(server) <= EVICTIONS_PER_MINUTE * (1 + seconds / 60)
+    requeued = [one for one in writes if one.method == "PATCH" and not one.path.endswith("/status")]
+    assert len(requeued) <= REQUEUES_PER_SECOND * (seconds + 2)
+    place.assert_alive()
+    # Nothing is left of it.
+    left = [one["metadata"] for one in server.store.objects("pods")]
+    for metadata in left:
+        if metadata["namespace"] == "noisy":
+            await noisy.delete(metadata["name"])
+    await place.has({"n2": 6, "n1": 4, "n107": 1})
+    metrics = await place.metrics()
+    assert metrics["open_reservations"] == 0
+    assert_said_once(place.exporter, lines[0])
+    assert_said_once(place.scheduler, lines[1], at_most=3)
