@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from daemons import Start, assert_eventually
 from exporter_setup import FakeKubelet
-from faults import assert_said_once
+from faults import FaultProxy, assert_said_once
 from faults.clock import Clock
 from faults.site import pod, site
+from faults.tls_front import TlsFront
+from pki import Authority
 from sandbox.apiserver import ApiServer
 
 DAY_S = 86400.0
@@ -85,3 +89,33 @@ async def test_a_clock_that_jumps_by_a_day(
 
 async def reservations_are(session: aiohttp.ClientSession, port: int, count: int) -> bool:
     return await metric(session, port, "topowise_scheduler_open_reservations") == count
+
+
+async def test_a_clock_that_jumps_past_the_end_of_the_api_servers_certificate(
+    clock: Clock, server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "ca", "ca")
+    async with AsyncExitStack() as stack:
+
+        async def access(cluster: dict[str, Any], _user: dict[str, Any], proxy: FaultProxy) -> None:
+            front = await stack.enter_async_context(TlsFront(("127.0.0.1", URL(proxy.url).port or 0)))
+            await front.serve(*authority.issue("server"))
+            cluster |= {"server": front.url, "certificate-authority": str(authority.certificate)}
+
+        place = await stack.enter_async_context(site(server, start, config, kubelet, tmp_path, access=access))
+        lines = place.log_lengths()
+        # Certificates of the tests are good for two days.
+        clock.jump("+9d")
+        place.proxy.close_watches()
+        kubelet.give("p", 1)
+        place.bound("p", "n1", 1)
+        place.bound("q", "n2", 2)
+        for daemon in (place.exporter, place.scheduler):
+            await assert_eventually(lambda daemon=daemon: daemon.lines("certificate has expired"), within=60)
+        assert await place.room("n2") == 6
+        clock.jump("+0")
+        await place.publishes(2)
+        await place.has({"n1": 4, "n2": 4})
+        place.assert_alive()
+        assert_said_once(place.exporter, lines[0], at_most=2)
+        assert_said_once(place.scheduler, lines[1], at_most=2)

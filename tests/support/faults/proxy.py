@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import aiohttp
+import pytest
 from aiohttp import web
 
 from sandbox.apiserver import kubeconfig
@@ -31,6 +33,10 @@ _UNAUTHORIZED: Final = (
     '{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",'
     '"message":"Unauthorized","reason":"Unauthorized","code":401}'
 )
+
+
+# Of linux/tcp.h: a socket that is closed with it set sends nothing.
+_TCP_REPAIR: Final = 19
 
 
 class Cut(Enum):
@@ -91,7 +97,9 @@ class Fault:
 class FaultProxy:
     """An async context. `asked` has every request that came."""
 
-    def __init__(self, upstream: str, token: str = "") -> None:
+    def __init__(self, upstream: str, token: str = "", host: str = "127.0.0.1") -> None:
+        self._host = host
+        self._silent_before = 0.0
         self.asked: list[Asked] = []
         self.accepted: set[str] | None = None
         """Tokens that are taken; every other request is answered with 401. None: all requests are taken."""
@@ -105,7 +113,7 @@ class FaultProxy:
     @property
     def url(self) -> str:
         """Where it listens, by plain HTTP."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}"
 
     def kubeconfig(self, path: Path) -> Path:
         """Writes one that leads here."""
@@ -142,7 +150,7 @@ class FaultProxy:
 
     async def up(self) -> None:
         """Listens (again), at the same address."""
-        self._site = web.TCPSite(self._runner, "127.0.0.1", self._port)
+        self._site = web.TCPSite(self._runner, self._host, self._port)
         await self._site.start()
         self._port = self._runner.addresses[0][1]
 
@@ -160,6 +168,20 @@ class FaultProxy:
     def close_watches(self) -> None:
         """Resets every connection, as a restarted load balancer does."""
         for transport in list(self._transports):
+            transport.abort()
+
+    def silence_watches(self) -> None:
+        """The watches that are open stay open, and not a byte comes any more, not even bookmarks."""
+        self._silent_before = time.monotonic()
+
+    def vanish(self) -> None:
+        """Drops every connection without a word to the client, as a machine does that loses power. Skips the test
+        without CAP_NET_ADMIN."""
+        for transport in list(self._transports):
+            try:
+                transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, _TCP_REPAIR, 1)
+            except PermissionError:
+                pytest.skip("no right to set TCP_REPAIR: run as root")
             transport.abort()
 
     def count(self, since: float, path: str = "*", *, watch: bool | None = None) -> int:
@@ -230,6 +252,8 @@ class FaultProxy:
         async for chunk in upstream.content.iter_any():
             *whole, rest = (rest + chunk).split(b"\n")
             for line in filter(None, whole):
+                if asked.at < self._silent_before:
+                    continue
                 lines: Iterable[bytes] | Cut = (line,)
                 for fault in list(self._faults):
                     if not fault.matches(asked) or (fault.count is not None and fault.hits >= fault.count):
