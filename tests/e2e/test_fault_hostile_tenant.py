@@ -6,7 +6,8 @@ import asyncio
 import itertools
 import json
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -54,13 +55,18 @@ class Tenant:
 
     def __init__(self, api: Api, namespace: str) -> None:
         self.api, self.namespace = api, namespace
+        self.done: Counter[int] = Counter()
 
-    async def create(self, name: str, cpus: int, *, node: str = "", priority: int = 0, **metadata: Any) -> None:
+    async def create(
+        self, name: str, cpus: int, *, node: str = "", priority: int = 0, gates: Sequence[Any] = (), **metadata: Any
+    ) -> None:
         document = pod(name, cpus)
         document["metadata"] = {"name": name, "namespace": self.namespace, **metadata}
         document["spec"] |= {"priority": priority, "schedulerName": "topowise-scheduler"}
         if node:
             document["spec"]["nodeName"] = node
+        if gates:
+            document["spec"]["schedulingGates"] = gates
         await self.api.request("POST", path(self.namespace), body=json.dumps(document).encode())
         running = {"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}
         await self.patch(name, {"status": running if node else {"conditions": WAITS}}, "status")
@@ -72,6 +78,11 @@ class Tenant:
     async def delete(self, name: str) -> None:
         await self.api.request("DELETE", path(self.namespace, name), query={"gracePeriodSeconds": "0"})
 
+    async def resize(self, name: str, cpus: int) -> None:
+        amounts = {"cpu": str(cpus), "memory": "1Mi"}
+        allocated = {"name": "c", "allocatedResources": amounts, "resources": {"requests": amounts, "limits": amounts}}
+        await self.patch(name, {"status": {"containerStatuses": [allocated]}}, "status")
+
     async def misbehave(self, seconds: float) -> int:
         """One thing after another to its own pods; how many were done."""
         end = time.monotonic() + seconds
@@ -80,18 +91,18 @@ class Tenant:
                 return number
             name = f"p{number % PODS}"
             with suppress(ApiError):
-                match number % 5:
+                match number % 7:
                     case 0:
-                        policy = ("single-numa-node", "none", "restricted", "no such policy")[number // 5 % 4]
+                        policy = ("single-numa-node", "none", "restricted", "no such policy")[number // 7 % 4]
                         await self.patch(name, {"metadata": {"annotations": {"topowise.io/numa-policy": policy}}})
                     case 1:
-                        nominated = (None, "n2", "n100", "no-such-node")[number // 5 % 4]
+                        nominated = (None, "n2", "n100", "no-such-node")[number // 7 % 4]
                         await self.patch(name, {"status": {"nominatedNodeName": nominated}}, "status")
                     case 2:
                         await self.delete(name)
                         await self.create(name, 1 + number % 7, priority=1000)
                     case 3:
-                        condition = {**WAITS[0], "status": ("True", "False")[number // 5 % 2]}
+                        condition = {**WAITS[0], "status": ("True", "False")[number // 7 % 2]}
                         await self.patch(name, {"status": {"conditions": [condition]}}, "status")
                     case 4:
                         ours = {
@@ -100,6 +111,14 @@ class Tenant:
                             "topowise.io/predicted": "x",
                         }
                         await self.patch(name, {"metadata": {"annotations": ours}})
+                    case 5:
+                        await self.create("gated", 2, priority=1000, gates=[{"name": "example.com/gate"}])
+                        await self.patch("gated", {"spec": {"schedulingGates": None}})
+                        await self.delete("gated")
+                    case 6:
+                        # As its kubelet tells it while the pod is resized in place.
+                        await self.resize("resized", (1, 5)[number // 7 % 2])
+                self.done[number % 7] += 1
             await asyncio.sleep(0.002)
         raise AssertionError("unreachable: count() has no end")
 
@@ -129,6 +148,8 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
         await quiet.create(f"victim{number}", 5, node=f"n{100 + number}", **kept)
     await quiet.create("big", 6, node="n2")
     await place.has({"n2": 0, "n107": 1})
+    place.add_node("n200", 6)
+    await noisy.create("resized", 1, node="n200")
     for number in range(PODS):
         await noisy.create(f"p{number}", 1 + number % 7, priority=1000)
     for number in range(NODES):
@@ -149,6 +170,7 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
 
     await assert_eventually(is_requeued, within=LONG_S)
     assert await loop > PODS
+    assert set(noisy.done) == set(range(7)), noisy.done
     seconds = time.monotonic() - began
     writes = [one for one in place.proxy.asked[before:] if one.method != "GET"]
     assert 1 <= evictions(server) <= EVICTIONS_PER_MINUTE * (1 + seconds / 60)
@@ -160,7 +182,7 @@ async def test_a_tenant_that_changes_its_pods_in_a_loop_costs_others_little(
     for metadata in left:
         if metadata["namespace"] == "noisy":
             await noisy.delete(metadata["name"])
-    await place.has({"n2": 6, "n1": 4, "n107": 1})
+    await place.has({"n2": 6, "n1": 4, "n107": 1, "n200": 6})
     metrics = await place.metrics()
     assert metrics["open_reservations"] == 0
     assert_said_once(place.exporter, lines[0])
