@@ -109,3 +109,59 @@ async def test_kube_apiserver_stands_still_and_is_killed(
         assert daemon.process.returncode is None
         # Twice in trouble; a server that starts says a few things of its own.
         assert_said_once(daemon, before, at_most=3, total=40)
+
+
+async def test_kube_apiserver_loses_the_definition_and_gets_it_back(
+    plane: ControlPlane, server: ApiServer, start: Start, config: dict[str, Any], kubelet: FakeKubelet, tmp_path: Path
+) -> None:
+    """A real API server deletes every object of a CRD first, each with an event."""
+    kubeconfig = str(plane.kubeconfig(tmp_path / "real"))
+    config["client"]["kubeconfig"] = kubeconfig
+    service = Service(server, tmp_path)
+    service.config["client"]["kubeconfig"] = kubeconfig
+    crd = next(iter(documents.load_all(CRD)))
+    async with connect(plane.url, plane.token) as client, aiohttp.ClientSession() as session:
+        for name in ("n1", "n2"):
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": NODE_STATUS}
+            assert (await client.call("POST", "/api/v1/nodes", node)).status == 201
+        assert (await client.call("POST", NRT, topology("n2", 5))).status == 201
+        exporter = await start("topowise_exporter", "run", config=config)
+        scheduler = await start("topowise_scheduler", "serve", config=service.config)
+
+        async def taking(cpus: int) -> list[str]:
+            answer = await service.ask("filter", pod("asked", cpus), ["n1", "n2"], session)
+            return list(answer["NodeNames"] or ())
+
+        async def is_known() -> bool:
+            return await taking(5) == ["n2"] and await taking(6) == []
+
+        async def is_served() -> bool:
+            return bool((await client.call("GET", NRT, limit=1)).status == 200)
+
+        async def is_gone() -> bool:
+            return not await is_served()
+
+        async def is_published() -> bool:
+            return bool((await client.call("GET", f"{NRT}/n1")).status == 200)
+
+        await assert_eventually(service.is_ready, within=LONG_S)
+        await assert_eventually(is_published, within=LONG_S)
+        await assert_eventually(is_known, within=LONG_S)
+        lines = len(exporter.log.splitlines()), len(scheduler.log.splitlines())
+        assert (await client.call("DELETE", f"{CRDS}/{crd['metadata']['name']}")).status == 200
+        await assert_eventually(is_gone, within=LONG_S)
+        await assert_eventually(lambda: exporter.lines("CRD is not installed"), within=LONG_S)
+        await assert_eventually(lambda: scheduler.lines("Cannot list and watch"), within=LONG_S)
+        # No node lets everything through because its report is gone.
+        assert await is_known()
+        assert (await client.call("POST", CRDS, crd)).status == 201
+        await assert_eventually(is_published, within=LONG_S)
+        assert (await client.call("POST", NRT, topology("n2", 4))).status == 201
+
+        async def is_read_anew() -> bool:
+            return "n2" in await taking(4) and await taking(5) == []
+
+        await assert_eventually(is_read_anew, within=LONG_S)
+    for daemon, before in zip((exporter, scheduler), lines, strict=True):
+        assert daemon.process.returncode is None
+        assert_said_once(daemon, before, at_most=3, total=40)
