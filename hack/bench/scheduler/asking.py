@@ -98,6 +98,11 @@ class Asking:
         """Milliseconds of a question about no node."""
         return statistics.median(self._filter(pod, b"[]")[0] for pod in self._come([(0, 0)] * 200))
 
+    def question(self) -> bytes:
+        """A filter of the first nodes for a new pod."""
+        (pod,) = self._come([(0, 0)])
+        return arguments(pod, msgspec.json.encode(self._names[:PART]))
+
     def sample(self, share: float) -> bytes:
         """So many of all names, in any order."""
         return msgspec.json.encode(self._rng.sample(self._names, round(share * NODES)))

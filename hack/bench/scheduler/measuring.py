@@ -20,6 +20,7 @@ from bench.figures import Figure, spread
 from bench.results import Found
 from bench.scheduler import catalogue, certificates, metal
 from bench.scheduler.asking import Asking
+from bench.scheduler.attacks import attacks
 from bench.scheduler.binds import binds, whole_pods
 from bench.scheduler.caller import Caller
 from bench.scheduler.calls import NO_TARGETS, PART_TARGETS, WHOLE_TARGETS, calls
@@ -45,6 +46,7 @@ async def measure() -> Found:
         for strategy in STRATEGIES:
             figures += _strategy(work, api, strategy)
         figures += _tls(work, api)
+        figures += _attacked(work, api)
     # Three times as many, and nothing beside it: the catalogue of the other has ended.
     return Found(figures + _large(servers))
 
@@ -165,6 +167,11 @@ def _tls(work: Path, api: str) -> list[Figure]:
         ]
 
 
+def _attacked(work: Path, api: str) -> list[Figure]:
+    with _asking(work, api + catalogue.LIGHT, "TightFit", pages=True) as (service, asking):
+        return attacks(service, asking)
+
+
 def _naive(servers: Sequence[metal.Server], filter_ms: float) -> list[Figure]:
     """What a loop over the nodes in Python takes, as an extender without the engine would be."""
     since = time.thread_time()
@@ -186,10 +193,16 @@ def _naive(servers: Sequence[metal.Server], filter_ms: float) -> list[Figure]:
 
 @contextmanager
 def _asking(
-    work: Path, api: str, strategy: str, tls: dict[str, str] | None = None, context: ssl.SSLContext | None = None
+    work: Path,
+    api: str,
+    strategy: str,
+    tls: dict[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
+    *,
+    pages: bool = False,
 ) -> Iterator[tuple[Service, Asking]]:
     with ExitStack() as stack:
-        service = Service(stack, work, api, strategy, tls)
+        service = Service(stack, work, api, strategy, tls, pages=pages)
         caller = stack.enter_context(Caller(service.port, context))
         yield service, Asking(service, caller, api.removesuffix(catalogue.LIGHT))
 

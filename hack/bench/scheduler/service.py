@@ -24,9 +24,9 @@ class Service:
     """The scheduler service as a child. `start_s` is the time from its start until it said that it was ready."""
 
     def __init__(
-        self, stack: ExitStack, work: Path, api: str, strategy: str, tls: dict[str, str] | None = None
+        self, stack: ExitStack, work: Path, api: str, strategy: str, tls: dict[str, str] | None = None, *, pages: bool = False
     ) -> None:
-        self.port, self._health_port = free_ports(2)
+        self.port, self.health_port, self.pages_port = free_ports(3)
         name = f"service-{self.port}"
         access = kubeconfig.write(work / f"{name}.kubeconfig", api)
         document = {
@@ -34,9 +34,10 @@ class Service:
             "kind": "SchedulerConfiguration",
             "client": {"kubeconfig": str(access)},
             "extender": {"port": self.port, **({} if tls is None else {"tls": tls})},
-            "readOnly": {"port": 0},
+            "readOnly": {"port": self.pages_port},
+            "ui": {"enabled": pages},
             "scoring": {"strategy": strategy},
-            "serving": {"address": "127.0.0.1", "port": self._health_port},
+            "serving": {"address": "127.0.0.1", "port": self.health_port},
         }
         file = work / f"{name}.yaml"
         file.write_text(yaml.safe_dump(document))
@@ -75,8 +76,14 @@ class Service:
                 return float(line.rpartition(" ")[2])
         return 0.0
 
+    def seconds_of(self, path: str) -> float:
+        """How long the port of probes takes for an answer; more than a probe waits for if there is none."""
+        since = time.perf_counter()
+        answer = self._get(path)
+        return float("inf") if answer is None else time.perf_counter() - since
+
     def _get(self, path: str) -> bytes | None:
         try:
-            return fetch(f"http://127.0.0.1:{self._health_port}{path}")
+            return fetch(f"http://127.0.0.1:{self.health_port}{path}")
         except (urllib.error.URLError, OSError):
             return None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from topowise.runtime.allowance import Allowance
 from topowise_scheduler import ui
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.daemon.core import Core
@@ -25,6 +26,9 @@ from topowise_scheduler.volcano.victims import Victims
 
 # A Pod is at most 1.5 MiB in etcd.
 _MAX_MANIFEST: Final = 2 << 20
+# Of the CPU time of the event loop, for all questions of people: so much in the long run, and seconds of it at once.
+_PEOPLE_SHARE: Final = 0.05
+_PEOPLE_BURST_S: Final = 1.0
 
 
 def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
@@ -49,6 +53,7 @@ def for_people(core: Core, measured: http.Metrics, dashboard: ui.Dashboard | Non
         _MAX_MANIFEST,
         _callers(core.settings.read_only),
         pages={} if dashboard is None else {"/ui": dashboard},
+        allowance=Allowance(_PEOPLE_SHARE, _PEOPLE_BURST_S),
     )
 
 

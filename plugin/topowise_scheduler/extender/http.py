@@ -19,6 +19,7 @@ import uvicorn
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from topowise.runtime import tls
+from topowise.runtime.allowance import Allowance, Paced
 from topowise.runtime.listening import listen
 from topowise.runtime.log import kv
 from topowise.runtime.once import OncePerChange
@@ -42,6 +43,10 @@ _LARGE_AT_ONCE = 2
 # While one answer is prepared some nodes change, while those are judged hardly any.
 _TRIES = 5
 _VOLCANO = "volcano"
+# Questions of people that are worked on at a time: each gives up the loop after a slice.
+_PACED_AT_ONCE = 2
+# CPU time of uvicorn for a request, which is spent outside the application.
+_PACED_LEAST_S = 0.0002
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 
 
@@ -73,7 +78,8 @@ class Application:
     """ASGI. Paths end in the verb, so `urlPrefix` may have any path of its own.
 
     Volcano's verbs, if it is served, are below a folder `volcano`, because both protocols have a `prioritize`. `pages`
-    are by the path at which, and below which, they answer. Whom `callers` refuses gets nothing else.
+    are by the path at which, and below which, they answer. Whom `callers` refuses gets nothing else. With an
+    `allowance` all work on requests is charged to it, and waits while it is used up.
     """
 
     def __init__(
@@ -85,7 +91,10 @@ class Application:
         *,
         volcano: Mapping[str, Verb] | None = None,
         pages: Mapping[str, Page] | None = None,
+        allowance: Allowance | None = None,
     ) -> None:
+        self._allowance = allowance
+        self._few = asyncio.Semaphore(_PACED_AT_ONCE)
         self._volcano = {f"{_VOLCANO}/{name}": verb for name, verb in (volcano or {}).items()}
         self._verbs = {**verbs, **self._volcano}
         self._pages = pages or {}
@@ -98,6 +107,16 @@ class Application:
         self._large = 0
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if self._allowance is None:
+            await self._respond(scope, receive, send)
+            return
+        async with self._few:
+            self._allowance.charge(_PACED_LEAST_S)
+            while delay := self._allowance.delay():
+                await asyncio.sleep(delay)
+            await Paced(self._respond(scope, receive, send), self._allowance)
+
+    async def _respond(self, scope: Message, receive: Receive, send: Send) -> None:
         path = scope["path"]
         page = next((page for root, page in self._pages.items() if path == root or path.startswith(f"{root}/")), None)
         rest, _, name = path.rpartition("/")

@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from topowise.runtime import tls
 from topowise.runtime.config import Serving
-from topowise.runtime.listening import listen
+from topowise.runtime.listening import listen_by_peer
+from topowise.runtime.probe_server import LIMITS, Answer, Limits, ProbeServer
 from topowise.text import escaped
 
-_HANDSHAKE_S = 10.0
+_RENDERED_FOR_S: Final = 1.0
+# A rendering is kept for so many times the CPU time that it took, so that renderings take 1 % at most.
+_RENDERED_FOR_TIMES: Final = 100.0
 
 
 class Heartbeat:
@@ -63,82 +66,55 @@ class Health:
         return (503 if failed else 200), "\n".join([*lines, "not ok" if failed else "ok"]) + "\n"
 
 
-def exposition(registry: CollectorRegistry) -> bytes:
-    """The metrics in the text format, whose escapes know no control characters but the end of a line."""
-    text = generate_latest(registry)
-    # Of a backslash the format has an escape as well.
-    return escaped(text.decode(), keep="\n", backslash=r"\\").encode()
+class Exposition:
+    """The text of /metrics, rendered once a second at most however often it is asked for."""
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._text = b""
+        self._until = float("-inf")
+        self.renderings = 0
+
+    def text(self) -> bytes:
+        """At most a second old, or a hundred times as old as the CPU time that the rendering took."""
+        now = self._clock()
+        if now >= self._until:
+            started = time.thread_time()
+            # The escapes of the text format know no control character but the end of a line, and the backslash.
+            text = generate_latest(self._registry).decode()
+            self._text = escaped(text, keep="\n", backslash=r"\\").encode()
+            self.renderings += 1
+            took = time.thread_time() - started
+            self._until = now + max(_RENDERED_FOR_S, _RENDERED_FOR_TIMES * took)
+        return self._text
 
 
-class ConnectionLimit:
-    """How many connections there may be at a time: the port is open to every pod, and each connection costs a file of
-    this process.
+def pages(health: Health, exposition: Exposition) -> dict[str, Callable[[], Answer]]:
+    """What is served, by path."""
 
-    A probe and a scrape take milliseconds, and their clients ask again over a new connection if we close theirs. So
-    the oldest is closed if there are too many, and each after a while.
-    """
-
-    def __init__(self, server: web.Server, most: int = 64, seconds: float = 60.0) -> None:
-        self._server = server
-        self._most = most
-        self._seconds = seconds
-
-    def enter(self) -> asyncio.BaseProtocol:
-        """The protocol of a new connection."""
-        inside = self._server.connections
-        for one in inside[: max(0, len(inside) - self._most + 1)]:
-            one.force_close()
-        return self._server()
-
-    async def watch(self) -> None:
-        """Closes those that have been open too long, until cancelled."""
-        before: set[object] = set()
-        while True:
-            await asyncio.sleep(self._seconds / 2)
-            inside = self._server.connections
-            for one in inside:
-                if one in before:
-                    one.force_close()
-            before = set(inside)
-
-
-async def serve(serving: Serving, health: Health, registry: CollectorRegistry) -> None:
-    """Serves until cancelled. Raises SourceError if the port is taken or a certificate cannot be used."""
-    application = web.Application()
-
-    def answer(checks: dict[str, Check]) -> web.Response:
+    def probe(checks: dict[str, Check]) -> Answer:
         status, text = health.report(checks)
-        return web.Response(status=status, text=text)
+        return Answer(status, text.encode())
 
-    async def livez(_: web.Request) -> web.Response:
-        return answer(health.live)
+    def live() -> Answer:
+        return probe(health.live)
 
-    async def readyz(_: web.Request) -> web.Response:
-        return answer(health.ready)
+    def ready() -> Answer:
+        return probe(health.ready)
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=exposition(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    def metrics() -> Answer:
+        return Answer(200, exposition.text(), CONTENT_TYPE_LATEST.encode())
 
-    for path, handler in (("/livez", livez), ("/healthz", livez), ("/readyz", readyz), ("/metrics", metrics)):
-        application.router.add_get(path, handler)
+    return {"/livez": live, "/healthz": live, "/readyz": ready, "/metrics": metrics}
+
+
+async def serve(serving: Serving, health: Health, registry: CollectorRegistry, limits: Limits = LIMITS) -> None:
+    """Serves until cancelled. Raises SourceError if the port is taken or a certificate cannot be used."""
     if not serving.port:
         await asyncio.Event().wait()
     certificate = None if serving.tls is None else tls.Certificate(serving.tls)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    assert runner.server is not None
-    limit = ConnectionLimit(runner.server)
-    context = None if certificate is None else certificate.context
-    timeout = None if context is None else _HANDSHAKE_S
-    try:
-        server = await asyncio.get_running_loop().create_server(
-            limit.enter, sock=listen(serving.address, serving.port), ssl=context, ssl_handshake_timeout=timeout
-        )
-        try:
-            renewal = () if certificate is None else (certificate.keep_current(),)
-            await asyncio.gather(limit.watch(), *renewal)
-        finally:
-            # Not waited for: from Python 3.12 on that takes until the last client has gone.
-            server.close()
-    finally:
-        await runner.cleanup()
+    context = None if certificate is None else lambda: certificate.context.current
+    server = ProbeServer(pages(health, Exposition(registry)), limits, context)
+    renewal = () if certificate is None else (certificate.keep_current(),)
+    await asyncio.gather(server.run(listen_by_peer(serving.address, serving.port)), *renewal)

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
+import random
 import socket
+import struct
+from typing import Final
 
 from topowise.errors import SourceError
+from topowise.runtime.log import kv
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 2048
+# A power of two; the program takes as many bits of the hash.
+_QUEUE_BITS: Final = 4
+_SO_ATTACH_REUSEPORT_CBPF: Final = 51
+# linux/filter.h, linux/bpf_common.h: offsets from here on count from the header of the network layer.
+_NETWORK_HEADER: Final = 0x100000000 - 0x100000
+_LOAD_WORD, _LOAD_BYTE, _MULTIPLY, _SHIFT_RIGHT, _IF_EQUAL, _RETURN = 0x20, 0x30, 0x24, 0x74, 0x15, 0x16
+_IPV4_SOURCE, _IPV6_SOURCE_END = 12, 20
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -13,12 +30,68 @@ def listen(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     both = address == "::" and socket.has_dualstack_ipv6()
     try:
-        return socket.create_server((address, port), family=family, backlog=2048, dualstack_ipv6=both)
+        return socket.create_server((address, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
     except OSError as exc:
         # The text of create_server says the address once more.
         raise cannot(
             endpoint(address, port), os.strerror(exc.errno) if exc.errno and exc.errno > 0 else str(exc)
         ) from exc
+
+
+def listen_by_peer(address: str, port: int) -> list[socket.socket]:
+    """TCP sockets that listen on one address; the kernel puts all connections of one peer address into one of them.
+
+    Connections wait in the queue of a socket until they are accepted. A peer that opens more connections than the
+    process accepts fills one queue, and connections of most other peers wait in other queues. One socket alone where
+    the kernel cannot do that. Raises SourceError if the address cannot be listened on.
+    """
+    # Bound alone: with SO_REUSEPORT from the start, a second process of this user could listen here unnoticed.
+    first = listen(address, port)
+    sockets = [first]
+    try:
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        both = first.family == socket.AF_INET6 and not first.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+        for _ in range((1 << _QUEUE_BITS) - 1):
+            sockets.append(
+                socket.create_server(
+                    first.getsockname()[:2],
+                    family=first.family,
+                    backlog=_BACKLOG,
+                    reuse_port=True,
+                    dualstack_ipv6=both,
+                )
+            )
+        _attach(first, _by_peer(random.getrandbits(32) | 1))
+    except OSError as exc:
+        log.info("The kernel does not queue connections by peer", extra=kv(port=port, why=exc))
+        for extra in sockets[1:]:
+            extra.close()
+        return [first]
+    return sockets
+
+
+def _by_peer(multiplier: int) -> bytes:
+    """A classic BPF program: the number of the socket, by a hash of the peer's address."""
+    program = (
+        (_LOAD_BYTE, 0, 0, _NETWORK_HEADER),
+        (_SHIFT_RIGHT, 0, 0, 4),
+        (_IF_EQUAL, 2, 0, 6),
+        (_LOAD_WORD, 0, 0, _NETWORK_HEADER + _IPV4_SOURCE),
+        # A jump over the next instruction, whatever was loaded.
+        (_IF_EQUAL, 1, 1, 0),
+        (_LOAD_WORD, 0, 0, _NETWORK_HEADER + _IPV6_SOURCE_END),
+        (_MULTIPLY, 0, 0, multiplier),
+        (_SHIFT_RIGHT, 0, 0, 32 - _QUEUE_BITS),
+        (_RETURN, 0, 0, 0),
+    )
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
+
+
+def _attach(listening: socket.socket, program: bytes) -> None:
+    """Raises OSError."""
+    held = ctypes.create_string_buffer(program, len(program))
+    described = struct.pack("HP", len(program) // 8, ctypes.addressof(held))
+    listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, described)
 
 
 def endpoint(address: str, port: int) -> str:

@@ -1,0 +1,70 @@
+"""What a client that misuses a port costs kube-scheduler: filters a second, with and without the attack."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Final, NamedTuple
+
+import msgspec
+
+from bench.figures import Figure
+from bench.scheduler import attacker
+from bench.scheduler.asking import Asking
+from bench.scheduler.extent import STORM_S
+from bench.scheduler.loopback import say
+from bench.scheduler.service import Service
+
+# Of the filters a second beside no attack: what may be lost.
+_MOST_LOST: Final = 5.0
+_START_S: Final = 0.5
+_EXTENDER: Final = frozenset({"slow heads"})
+_PAGES: Final = frozenset({"pipelined /explain", "pipelined /ui", "pipelined unknown pages"})
+
+
+def attacks(service: Service, asking: Asking) -> list[Figure]:
+    """Each attack between two runs without it."""
+    seconds = STORM_S / 2
+    body = asking.question()
+    figures, before = [], _rate(service, asking, body, seconds)
+    for kind in attacker.ATTACKS:
+        port = (
+            service.port if kind in _EXTENDER else service.pages_port if kind in _PAGES else service.health_port
+        )
+        # By its file: the package's imports cost more than the attack.
+        command = [sys.executable, attacker.__file__, kind, str(port), str(seconds + 1)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            time.sleep(_START_S)
+            during = _rate(service, asking, body, seconds)
+            probed = service.seconds_of("/livez")
+            got = msgspec.json.decode(process.communicate()[0], type=attacker.Got)
+        after = _rate(service, asking, body, seconds)
+        lost = 100 * (1 - 2 * during.of_cpu / (before.of_cpu + after.of_cpu))
+        what = f"under {kind}"
+        say(f"{what}: filters {before}, {during}, {after}; {lost:.1f} % lost; /livez {probed:.3f} s; {got}")
+        figures += [
+            Figure(f"{what}: filters lost, of a second of the service's CPU", round(lost, 1), "%", _MOST_LOST),
+            Figure(f"{what}: /livez answers", round(1e3 * probed), "ms", 1000, on_wall=True),
+        ]
+        before = after
+    return figures
+
+
+class _Rate(NamedTuple):
+    """Filters a second of CPU of the service, and a second on the wall."""
+
+    of_cpu: float
+    on_wall: float
+
+    def __str__(self) -> str:
+        return f"{self.of_cpu:.0f}/CPU s ({self.on_wall:.0f}/s)"
+
+
+def _rate(service: Service, asking: Asking, body: bytes, seconds: float) -> _Rate:
+    """Of filters one after the other, so that the service does nothing else."""
+    cpu, since, count = service.cpu_ms(), time.perf_counter(), 0
+    while time.perf_counter() - since < seconds:
+        asking.caller.post("filter", body)
+        count += 1
+    return _Rate(1e3 * count / (service.cpu_ms() - cpu), count / (time.perf_counter() - since))

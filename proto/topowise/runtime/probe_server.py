@@ -1,0 +1,332 @@
+"""A web server for probes and scrapes that takes a fixed share of the event loop, whatever its clients do.
+
+The port is open to every pod by default, and its work is done in the thread that answers kube-scheduler. A web server
+that the loop serves as fast as clients ask lets a storm of requests stop the scheduler, so this server works by turns:
+
+- A connection gets one answer and is closed. Nothing can be pipelined, and no connection is worth keeping.
+- One turn takes little CPU time, and the next turn waits until the allowance is above zero again. All work for
+  clients is charged: to accept, TLS handshakes, to read, to answer. While the server waits, clients wait in the kernel.
+- A peer address has a limited rate of connections and a limited number of them. A connection beyond the rate is closed
+  as soon as it is accepted. Where connections are too many, the peer that has most of them loses its oldest.
+- Connections that are not accepted yet wait in queues by peer (`listening.listen_by_peer`), and each queue gets the same
+  share of the accepts. A kubelet and a Prometheus therefore get through while other peers flood the port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import select
+import socket
+import ssl
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from topowise.runtime.allowance import Allowance
+from topowise.runtime.log import kv
+
+log = logging.getLogger(__name__)
+
+_SWEEP_S: Final = 1.0
+_TELL_S: Final = 60.0
+# The kernel hands out ready sockets in rotation; a short list per call keeps the rotation when a turn ends early.
+_EVENTS_PER_POLL: Final = 8
+_MOST_PEERS: Final = 4096
+_RESET: Final = struct.pack("ii", 1, 0)
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_REASONS: Final = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 405: b"Method Not Allowed", 500: b"Internal Server Error"}
+
+
+class Limits(NamedTuple):
+    """Seconds, bytes, and numbers of connections."""
+
+    share: float = 0.03
+    """Of the CPU time of the event loop's thread, for all clients together."""
+    burst_s: float = 0.02
+    """CPU time that may be used at once after a while without requests."""
+    turn_s: float = 0.001
+    """CPU time after which a turn ends; other work of the loop waits for as long."""
+    accepts: int = 4
+    """Connections that a turn takes from one queue."""
+    per_second: float = 50.0
+    """Connections of one peer address in the long run."""
+    at_once: float = 100.0
+    """Connections of one peer address after a while without any."""
+    connections: int = 64
+    of_one_peer: int = 8
+    head_bytes: int = 8192
+    lifetime_s: float = 30.0
+    """From the accept to the last byte of the answer."""
+
+
+LIMITS: Final = Limits()
+
+
+class Answer(NamedTuple):
+    """What a page says."""
+
+    status: int
+    body: bytes
+    content_type: bytes = b"text/plain; charset=utf-8"
+
+
+Page = Callable[[], Answer]
+
+
+class _Peer:
+    """What one address may do: tokens for connections, and the connections that are open, oldest first."""
+
+    __slots__ = ("at", "connections", "tokens")
+
+    def __init__(self, tokens: float, now: float) -> None:
+        self.tokens = tokens
+        self.at = now
+        self.connections: dict[int, _Connection] = {}
+
+
+class _Connection:
+    """A client from its accept to the end of its only answer."""
+
+    __slots__ = ("born", "left", "peer", "received", "shaken", "sock")
+
+    def __init__(self, sock: socket.socket, peer: _Peer, born: float) -> None:
+        self.sock = sock
+        self.peer = peer
+        self.born = born
+        self.received = b""
+        self.left = memoryview(b"")
+        self.shaken = not isinstance(sock, ssl.SSLSocket)
+
+
+class ProbeServer:
+    """`pages` by path. `context` gives the TLS context for a new connection, None for plain HTTP.
+
+    `served`, `accepted` and `closed` (by reason) count; turns are counted by `turns`.
+    """
+
+    def __init__(
+        self,
+        pages: Mapping[str, Page],
+        limits: Limits = LIMITS,
+        context: Callable[[], ssl.SSLContext] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pages = {path.encode(): page for path, page in pages.items()}
+        self._limits = limits
+        self._context = context
+        self._clock = clock
+        self._allowance = Allowance(limits.share, limits.burst_s, clock)
+        self._poll = select.epoll()
+        self._listening: dict[int, socket.socket] = {}
+        # Oldest first: all connections have the same lifetime.
+        self._open: dict[int, _Connection] = {}
+        self._peers: dict[str, _Peer] = {}
+        self._told_at = float("-inf")
+        self._untold: Counter[str] = Counter()
+        self.turns = self.accepted = self.served = 0
+        self.closed: Counter[str] = Counter()
+
+    async def run(self, listening: Sequence[socket.socket]) -> None:
+        """Serves until cancelled, and closes everything then."""
+        for sock in listening:
+            sock.setblocking(False)
+            self._listening[sock.fileno()] = sock
+            self._poll.register(sock.fileno(), select.EPOLLIN)
+        try:
+            while True:
+                await self._wait()
+                self.turn()
+                # Not at once even with an allowance: the loop's other work comes between two turns.
+                await asyncio.sleep(self._allowance.delay())
+        finally:
+            for connection in list(self._open.values()):
+                self._close(connection)
+            for sock in listening:
+                sock.close()
+            self._poll.close()
+
+    async def _wait(self) -> None:
+        """Until a client wants something, or connections may have become too old."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+        # A reader that stays would be called in every turn of the loop while the server waits.
+        loop.add_reader(self._poll.fileno(), woken.set)
+        timer = loop.call_later(_SWEEP_S, woken.set) if self._open else None
+        try:
+            await woken.wait()
+        finally:
+            loop.remove_reader(self._poll.fileno())
+            if timer is not None:
+                timer.cancel()
+
+    def turn(self) -> None:
+        """Does some of what clients wait for, and charges it."""
+        self.turns += 1
+        started = time.thread_time()
+        self._sweep()
+        while events := self._poll.poll(0, _EVENTS_PER_POLL):
+            for fd, _ in events:
+                if fd in self._listening:
+                    self._accept(self._listening[fd])
+                elif (connection := self._open.get(fd)) is not None:
+                    self._serve(connection)
+            if time.thread_time() - started > self._limits.turn_s:
+                break
+        self._tell()
+        self._allowance.charge(time.thread_time() - started)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(self._limits.accepts):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError:
+                # No file descriptor is left. The connection stays in the queue, so the next turn comes later.
+                self._allowance.charge(self._limits.share * _SWEEP_S)
+                return
+            self.accepted += 1
+            self._admit(sock, address[0])
+
+    def _admit(self, sock: socket.socket, address: str) -> None:
+        now = self._clock()
+        peer = self._peer(address, now)
+        if peer.tokens < 1.0:
+            self._count("too many a second")
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            sock.close()
+            return
+        peer.tokens -= 1.0
+        if len(peer.connections) >= self._limits.of_one_peer:
+            self._evict(peer)
+        elif len(self._open) >= self._limits.connections:
+            self._evict(max((one.peer for one in self._open.values()), key=lambda owner: len(owner.connections)))
+        sock.setblocking(False)
+        if self._context is not None:
+            try:
+                sock = self._context().wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            except OSError:
+                sock.close()
+                return
+        connection = _Connection(sock, peer, now)
+        self._open[sock.fileno()] = peer.connections[sock.fileno()] = connection
+        self._poll.register(sock.fileno(), select.EPOLLIN)
+        # The request of an honest client is here already.
+        self._serve(connection)
+
+    def _peer(self, address: str, now: float) -> _Peer:
+        limits = self._limits
+        peer = self._peers.pop(address, None)
+        if peer is None:
+            peer = _Peer(limits.at_once, now)
+            if len(self._peers) >= _MOST_PEERS:
+                # The peer that was seen longest ago; its open connections know it still.
+                del self._peers[next(iter(self._peers))]
+        self._peers[address] = peer
+        peer.tokens = min(limits.at_once, peer.tokens + (now - peer.at) * limits.per_second)
+        peer.at = now
+        return peer
+
+    def _evict(self, peer: _Peer) -> None:
+        self._count("too many at once")
+        self._close(next(iter(peer.connections.values())))
+
+    def _serve(self, connection: _Connection) -> None:
+        try:
+            events = self._step(connection)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            events = select.EPOLLOUT if connection.left else select.EPOLLIN
+        except ssl.SSLWantWriteError:
+            events = select.EPOLLOUT
+        except (OSError, ValueError):
+            # The client has gone, or speaks no TLS; that is worth no line of the log.
+            events = 0
+        if events:
+            self._poll.modify(connection.sock.fileno(), events)
+        else:
+            self._close(connection)
+
+    def _step(self, connection: _Connection) -> int:
+        """What to wait for next, 0 for the end. Raises what the socket raises."""
+        sock = connection.sock
+        if not connection.shaken:
+            assert isinstance(sock, ssl.SSLSocket)
+            sock.do_handshake()
+            connection.shaken = True
+        if not connection.left:
+            received = sock.recv(self._limits.head_bytes + 1)
+            connection.received += received
+            if not received or len(connection.received) > self._limits.head_bytes:
+                self._count("long head" if received else "")
+                return 0
+            if _END_OF_HEAD not in connection.received:
+                return select.EPOLLIN
+            connection.left = memoryview(self._answer(connection.received))
+            connection.received = b""
+        connection.left = connection.left[sock.send(connection.left) :]
+        if connection.left:
+            return select.EPOLLOUT
+        self.served += 1
+        if isinstance(sock, ssl.SSLSocket):
+            with contextlib.suppress(OSError, ValueError):
+                sock.unwrap()
+        return 0
+
+    def _answer(self, head: bytes) -> bytes:
+        method, target, version = (*head.partition(b"\r\n")[0].split(b" "), b"", b"", b"")[:3]
+        page = self._pages.get(target.partition(b"?")[0])
+        if not version.startswith(b"HTTP/1."):
+            answer = Answer(400, b"expected a request of HTTP/1.1\n")
+        elif method not in (b"GET", b"HEAD"):
+            answer = Answer(405, b"expected GET\n")
+        elif page is None:
+            answer = Answer(404, b"no such page, expected one of %s\n" % b", ".join(self._pages))
+        else:
+            answer = _said(page)
+        reason = _REASONS.get(answer.status, b"Service Unavailable")
+        return b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n%s\r\n%s" % (
+            answer.status,
+            reason,
+            answer.content_type,
+            len(answer.body),
+            b"Allow: GET, HEAD\r\n" if answer.status == 405 else b"",
+            b"" if method == b"HEAD" else answer.body,
+        )
+
+    def _sweep(self) -> None:
+        oldest = self._clock() - self._limits.lifetime_s
+        while self._open and (connection := next(iter(self._open.values()))).born < oldest:
+            self._count("slow")
+            self._close(connection)
+
+    def _close(self, connection: _Connection) -> None:
+        fd = connection.sock.fileno()
+        del self._open[fd], connection.peer.connections[fd]
+        # Closing takes the socket out of the poll too.
+        connection.sock.close()
+
+    def _count(self, reason: str) -> None:
+        if reason:
+            self.closed[reason] += 1
+            self._untold[reason] += 1
+
+    def _tell(self) -> None:
+        now = self._clock()
+        if self._untold and now - self._told_at > _TELL_S:
+            counts = {reason.replace(" ", "_"): count for reason, count in self._untold.items()}
+            log.warning("Closed connections to the port of metrics and probes", extra=kv(**counts))
+            self._untold.clear()
+            self._told_at = now
+
+
+def _said(page: Page) -> Answer:
+    try:
+        return page()
+    except Exception:
+        log.exception("A page of the port of metrics and probes cannot be made, which is a defect")
+        return Answer(500, b"this page has a defect, the log says more\n")
