@@ -19,9 +19,7 @@ import msgspec
 _FROM: Final = "127.0.0.2"
 _TICK_S: Final = 0.01
 _GET: Final = b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-_POST: Final = (
-    b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-)
+_POST: Final = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
 _EXPLAINED: Final = b'{"metadata":{"name":"a","namespace":"a","uid":"a"},"spec":{"containers":[{"name":"c"}]}}'
 
 
@@ -37,6 +35,12 @@ class Attack(NamedTuple):
     part_bytes: int = 1 << 16
     keeps: bool = True
     """False closes a connection as soon as it is open."""
+    waits: bool = False
+    """True sends the next request after the answer to the last one."""
+
+
+def _asking(request: bytes) -> Attack:
+    return Attack(request, waits=True)
 
 
 def _pipelined(request: bytes) -> Attack:
@@ -52,7 +56,9 @@ ATTACKS: Final = {
     "slow heads": Attack(b"POST /filter HTTP/1.1\r\nX: " + b"a" * 10_000, 400, 400.0, 0.2, 1),
     "bytes without end": Attack(b"GET /metrics HTTP/1.1\r\nX: " + b"a" * (1 << 20)),
     "pipelined /explain": _pipelined(_POST % (b"/explain", len(_EXPLAINED), _EXPLAINED)),
-    "pipelined /ui": _pipelined(_GET % b"/ui"),
+    "/explain": _asking(_POST % (b"/explain", len(_EXPLAINED), _EXPLAINED)),
+    "/ui": _asking(_GET % b"/ui"),
+    "unknown pages": _asking(_GET % b"/nosuch"),
     "pipelined unknown pages": _pipelined(_GET % b"/nosuch"),
 }
 
@@ -89,7 +95,11 @@ def run(attack: Attack, port: int, seconds: float) -> Got:
             poll.register(sock, selectors.EVENT_READ)
         for key, _ in poll.select(_TICK_S):
             assert isinstance(key.fileobj, socket.socket)
-            if not _read(key.fileobj, got):
+            answered = got.answers
+            is_open = _read(key.fileobj, got)
+            if attack.waits and got.answers > answered:
+                clients[key.fileobj].left = memoryview(attack.request)
+            if not is_open:
                 poll.unregister(key.fileobj)
                 key.fileobj.close()
                 del clients[key.fileobj]
@@ -126,7 +136,9 @@ def _write(sock: socket.socket, client: _Client, attack: Attack, now: float) -> 
     if client.left and now >= client.next_at:
         client.next_at = now + attack.every_s
         with contextlib.suppress(OSError):
-            client.left = client.left[sock.send(client.left[: attack.part_bytes]) :] or memoryview(attack.request)
+            client.left = client.left[sock.send(client.left[: attack.part_bytes]) :]
+            if not client.left and not attack.waits:
+                client.left = memoryview(attack.request)
 
 
 if __name__ == "__main__":

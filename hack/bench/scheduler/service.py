@@ -24,7 +24,14 @@ class Service:
     """The scheduler service as a child. `start_s` is the time from its start until it said that it was ready."""
 
     def __init__(
-        self, stack: ExitStack, work: Path, api: str, strategy: str, tls: dict[str, str] | None = None, *, pages: bool = False
+        self,
+        stack: ExitStack,
+        work: Path,
+        api: str,
+        strategy: str,
+        tls: dict[str, str] | None = None,
+        *,
+        pages: bool = False,
     ) -> None:
         self.port, self.health_port, self.pages_port = free_ports(3)
         name = f"service-{self.port}"

@@ -26,9 +26,10 @@ from topowise_scheduler.volcano.victims import Victims
 
 # A Pod is at most 1.5 MiB in etcd.
 _MAX_MANIFEST: Final = 2 << 20
-# Of the CPU time of the event loop, for all questions of people: so much in the long run, and seconds of it at once.
+# Of the CPU time of the event loop, for all questions of people: in the long run, seconds beyond that, and meanwhile.
 _PEOPLE_SHARE: Final = 0.05
 _PEOPLE_BURST_S: Final = 1.0
+_PEOPLE_PEAK: Final = 0.5
 
 
 def for_schedulers(core: Core, measured: http.Metrics) -> http.Application:
@@ -53,7 +54,7 @@ def for_people(core: Core, measured: http.Metrics, dashboard: ui.Dashboard | Non
         _MAX_MANIFEST,
         _callers(core.settings.read_only),
         pages={} if dashboard is None else {"/ui": dashboard},
-        allowance=Allowance(_PEOPLE_SHARE, _PEOPLE_BURST_S),
+        allowance=Allowance(_PEOPLE_SHARE, _PEOPLE_BURST_S, peak=_PEOPLE_PEAK),
     )
 
 

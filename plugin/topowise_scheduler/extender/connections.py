@@ -9,6 +9,9 @@ An idle connection is no such debt. Go keeps one for 90 s, also one that it dial
 that meets our closing it is a failed scheduling attempt; so these live longer than that. When there are too many
 connections, one that has never asked anything goes first, then the one that has been idle for longest, and only if all
 others are at work the new one: whoever opens hundreds does not keep out kube-scheduler, who uses the ones it has.
+
+A request before the answer to the last one closes the connection. Go's client, browsers and curl send none; uvicorn
+would parse thousands, stop to read, and so not notice that their client has gone.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _TELL_S: Final = 60.0
 # Old clients send a line break after a body; nobody sends more.
 _MAX_BETWEEN: Final = 64
 _SEPARATORS: Final = len(": \r\n")
+# In an ASGI scope: whether anybody still waits for the answer.
+IS_OPEN: Final = "topowise.is_open"
 
 
 class Limits(NamedTuple):
@@ -142,6 +147,11 @@ class Connection(HttpToolsProtocol):
         self._head_at = self.loop.time()
 
     def on_headers_complete(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._drop("pipelined")
+            # Or its body would become part of the request that is being answered.
+            raise ValueError("a request before the answer to the last one")
+        self.scope[IS_OPEN] = self._is_open  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
         self._unparsed = 0
         self._body_at = self.loop.time()
@@ -188,6 +198,9 @@ class Connection(HttpToolsProtocol):
                 return "slow body"
             return ""
         return "idle" if self._is_idle and now - self._idle_at > limits.idle_s else ""
+
+    def _is_open(self) -> bool:
+        return not self.transport.is_closing()
 
     @property
     def _is_idle(self) -> bool:

@@ -26,7 +26,7 @@ from topowise.runtime.once import OncePerChange
 from topowise.runtime.turns import UnpreparedError, sliced
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.extender.callers import Callers
-from topowise_scheduler.extender.connections import LIMITS, Guard, Limits
+from topowise_scheduler.extender.connections import IS_OPEN, LIMITS, Guard, Limits
 from topowise_scheduler.extender.replies import REFUSED_BECAUSE, Afterwards, BadRequestError, Reply, Verb
 
 log = logging.getLogger(__name__)
@@ -43,8 +43,6 @@ _LARGE_AT_ONCE = 2
 # While one answer is prepared some nodes change, while those are judged hardly any.
 _TRIES = 5
 _VOLCANO = "volcano"
-# Questions of people that are worked on at a time: each gives up the loop after a slice.
-_PACED_AT_ONCE = 2
 # CPU time of uvicorn for a request, which is spent outside the application.
 _PACED_LEAST_S = 0.0002
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
@@ -94,7 +92,6 @@ class Application:
         allowance: Allowance | None = None,
     ) -> None:
         self._allowance = allowance
-        self._few = asyncio.Semaphore(_PACED_AT_ONCE)
         self._volcano = {f"{_VOLCANO}/{name}": verb for name, verb in (volcano or {}).items()}
         self._verbs = {**verbs, **self._volcano}
         self._pages = pages or {}
@@ -110,11 +107,8 @@ class Application:
         if self._allowance is None:
             await self._respond(scope, receive, send)
             return
-        async with self._few:
-            self._allowance.charge(_PACED_LEAST_S)
-            while delay := self._allowance.delay():
-                await asyncio.sleep(delay)
-            await Paced(self._respond(scope, receive, send), self._allowance)
+        self._allowance.charge(_PACED_LEAST_S)
+        await Paced(self._respond(scope, receive, send), self._allowance, scope.get(IS_OPEN, _always))
 
     async def _respond(self, scope: Message, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -230,6 +224,10 @@ async def _send(send: Send, status: int, body: bytes, content_type: bytes = b"te
     headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _always() -> bool:
+    return True
 
 
 async def _in_slices(now: Callable[[bytes], Reply], body: bytes) -> Reply:

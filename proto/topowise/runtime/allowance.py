@@ -7,6 +7,9 @@ share is measured in CPU time: a machine that is busy with other processes does 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import heapq
+import itertools
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
@@ -15,59 +18,125 @@ Result = TypeVar("Result")
 
 
 class Allowance:
-    """A token bucket of CPU seconds: `burst` at once, `share` of the time in the long run."""
+    """A token bucket of CPU seconds: `share` of the time in the long run, `burst` seconds beyond that.
 
-    def __init__(self, share: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+    While there is a burst to use, the work gets `peak` of the time.
+    """
+
+    def __init__(
+        self, share: float, burst: float, *, peak: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._share = share
         self._burst = burst
+        self._rest = 1 / peak - 1
         self._clock = clock
         self._left = burst
-        self._at = clock()
+        self._at = self._rested_at = clock()
+        self._numbers = itertools.count()
+        self._is_taken = False
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    def number(self) -> int:
+        """For a new piece of work: the lower number has the first turn."""
+        return next(self._numbers)
+
+    async def take_turn(self, number: int) -> None:
+        """Until it is this work's turn and there is something to use. `end_turn` has to follow."""
+        while self._is_taken:
+            future = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (number, next(self._numbers), future))
+            try:
+                await future
+            except asyncio.CancelledError:
+                if not self._is_taken:
+                    self.end_turn()
+                raise
+        self._is_taken = True
+        try:
+            while delay := self.delay():
+                await asyncio.sleep(delay)
+        except BaseException:
+            self.end_turn()
+            raise
+
+    def end_turn(self) -> None:
+        """Lets the oldest work that waits have its turn."""
+        self._is_taken = False
+        while self._waiting:
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+                return
 
     def charge(self, seconds: float) -> None:
         """Takes CPU seconds that were used; the bucket may go below zero."""
-        now = self._clock()
-        self._left = min(self._burst, self._left + (now - self._at) * self._share) - seconds
-        self._at = now
+        self._fill()
+        self._left -= seconds
+        self._rested_at = self._at + seconds * self._rest
 
     def delay(self) -> float:
-        """Seconds until the bucket is above zero; 0.0 if it is now."""
-        self.charge(0.0)
-        return max(0.0, -self._left / self._share)
+        """Seconds until there is something to use again; 0.0 if there is now."""
+        self._fill()
+        return max(0.0, -self._left / self._share, self._rested_at - self._at)
+
+    def _fill(self) -> None:
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self._share)
+        self._at = now
 
 
-class Paced(Awaitable[Result]):
+class Paced(Awaitable[Result | None]):
     """A coroutine whose steps are charged to an allowance, and wait while the allowance is used up.
 
-    Only the coroutine's own steps are charged, not what the loop does between two steps.
+    Of several coroutines with one allowance, the oldest that can go on has the next step: the first is done first, and
+    none waits for another that waits for the network. Only the coroutine's own steps are charged, not what the loop does
+    between two of them. The coroutine is closed, and None is its result, when `is_wanted` says no before a step.
     """
 
     def __init__(
         self,
         work: Coroutine[Any, Any, Result],
         allowance: Allowance,
+        is_wanted: Callable[[], bool] = lambda: True,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._work = work
         self._allowance = allowance
+        self._is_wanted = is_wanted
         self._cpu = cpu
 
-    def __await__(self) -> Generator[Any, Any, Result]:
+    def __await__(self) -> Generator[Any, Any, Result | None]:
         """As the coroutine; exceptions, a cancellation among them, go through to it."""
         raised: BaseException | None = None
+        number = self._allowance.number()
         while True:
-            started = self._cpu()
             try:
-                waited = self._work.send(None) if raised is None else self._work.throw(raised)
+                yield from self._allowance.take_turn(number).__await__()
+            except BaseException as exc:
+                self._stop(raised or exc)
+                raise
+            try:
+                if raised is None and not self._is_wanted():
+                    self._work.close()
+                    return None
+                started = self._cpu()
+                try:
+                    waited = self._work.send(None) if raised is None else self._work.throw(raised)
+                finally:
+                    self._allowance.charge(self._cpu() - started)
             except StopIteration as end:
                 result: Result = end.value
                 return result
             finally:
-                self._allowance.charge(self._cpu() - started)
+                self._allowance.end_turn()
             raised = None
             try:
                 yield waited
-                if delay := self._allowance.delay():
-                    yield from asyncio.sleep(delay).__await__()
             except BaseException as exc:
                 raised = exc
+
+    def _stop(self, raised: BaseException) -> None:
+        """Ends the work that is cancelled while it waits for its turn."""
+        with contextlib.suppress(BaseException):
+            self._work.throw(raised)
+        self._work.close()

@@ -38,12 +38,13 @@ def listen(address: str, port: int) -> socket.socket:
         ) from exc
 
 
-def listen_by_peer(address: str, port: int) -> list[socket.socket]:
+def listen_by_peer(address: str, port: int, multiplier: int = 0) -> list[socket.socket]:
     """TCP sockets that listen on one address; the kernel puts all connections of one peer address into one of them.
 
     Connections wait in the queue of a socket until they are accepted. A peer that opens more connections than the
     process accepts fills one queue, and connections of most other peers wait in other queues. One socket alone where
-    the kernel cannot do that. Raises SourceError if the address cannot be listened on.
+    the kernel cannot do that. `multiplier` is an odd number of 32 bits for the hash, 0 for a random number. Raises
+    SourceError if the address cannot be listened on.
     """
     # Bound alone: with SO_REUSEPORT from the start, a second process of this user could listen here unnoticed.
     first = listen(address, port)
@@ -52,22 +53,22 @@ def listen_by_peer(address: str, port: int) -> list[socket.socket]:
         first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         both = first.family == socket.AF_INET6 and not first.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
         for _ in range((1 << _QUEUE_BITS) - 1):
-            sockets.append(
-                socket.create_server(
-                    first.getsockname()[:2],
-                    family=first.family,
-                    backlog=_BACKLOG,
-                    reuse_port=True,
-                    dualstack_ipv6=both,
-                )
-            )
-        _attach(first, _by_peer(random.getrandbits(32) | 1))
+            sockets.append(_beside(first, dualstack=both))  # noqa: PERF401 - what is made is closed after a failure
+        _attach(first, _by_peer(multiplier or random.getrandbits(32) | 1))
     except OSError as exc:
         log.info("The kernel does not queue connections by peer", extra=kv(port=port, why=exc))
         for extra in sockets[1:]:
             extra.close()
         return [first]
     return sockets
+
+
+def _beside(first: socket.socket, *, dualstack: bool) -> socket.socket:
+    """Another socket on the same address. Raises OSError."""
+    where = first.getsockname()[:2]
+    return socket.create_server(
+        where, family=first.family, backlog=_BACKLOG, reuse_port=True, dualstack_ipv6=dualstack
+    )
 
 
 def _by_peer(multiplier: int) -> bytes:

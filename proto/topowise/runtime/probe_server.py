@@ -8,8 +8,8 @@ that the loop serves as fast as clients ask lets a storm of requests stop the sc
   clients is charged: to accept, TLS handshakes, to read, to answer. While the server waits, clients wait in the kernel.
 - A peer address has a limited rate of connections and a limited number of them. A connection beyond the rate is closed
   as soon as it is accepted. Where connections are too many, the peer that has most of them loses its oldest.
-- Connections that are not accepted yet wait in queues by peer (`listening.listen_by_peer`), and each queue gets the same
-  share of the accepts. A kubelet and a Prometheus therefore get through while other peers flood the port.
+- Connections that are not accepted yet wait in queues by peer (`listening.listen_by_peer`), and each queue gets the
+  same share of the accepts. A kubelet and a Prometheus therefore get through while other peers flood the port.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ _EVENTS_PER_POLL: Final = 8
 _MOST_PEERS: Final = 4096
 _RESET: Final = struct.pack("ii", 1, 0)
 _END_OF_HEAD: Final = b"\r\n\r\n"
-_REASONS: Final = {200: b"OK", 400: b"Bad Request", 404: b"Not Found", 405: b"Method Not Allowed", 500: b"Internal Server Error"}
+_REASONS: Final = {
+    200: b"OK",
+    400: b"Bad Request",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    500: b"Internal Server Error",
+}
 
 
 class Limits(NamedTuple):
@@ -119,7 +125,7 @@ class ProbeServer:
         self._limits = limits
         self._context = context
         self._clock = clock
-        self._allowance = Allowance(limits.share, limits.burst_s, clock)
+        self._allowance = Allowance(limits.share, limits.burst_s, clock=clock)
         self._poll = select.epoll()
         self._listening: dict[int, socket.socket] = {}
         # Oldest first: all connections have the same lifetime.
@@ -133,9 +139,7 @@ class ProbeServer:
     async def run(self, listening: Sequence[socket.socket]) -> None:
         """Serves until cancelled, and closes everything then."""
         for sock in listening:
-            sock.setblocking(False)
-            self._listening[sock.fileno()] = sock
-            self._poll.register(sock.fileno(), select.EPOLLIN)
+            self.listen_on(sock)
         try:
             while True:
                 await self._wait()
@@ -143,11 +147,21 @@ class ProbeServer:
                 # Not at once even with an allowance: the loop's other work comes between two turns.
                 await asyncio.sleep(self._allowance.delay())
         finally:
-            for connection in list(self._open.values()):
-                self._close(connection)
-            for sock in listening:
-                sock.close()
-            self._poll.close()
+            self.close()
+
+    def listen_on(self, sock: socket.socket) -> None:
+        """Accepts from this socket from the next turn on, and closes it in the end."""
+        sock.setblocking(False)
+        self._listening[sock.fileno()] = sock
+        self._poll.register(sock.fileno(), select.EPOLLIN)
+
+    def close(self) -> None:
+        """Closes everything."""
+        for connection in list(self._open.values()):
+            self._close(connection)
+        for sock in self._listening.values():
+            sock.close()
+        self._poll.close()
 
     async def _wait(self) -> None:
         """Until a client wants something, or connections may have become too old."""
@@ -261,11 +275,13 @@ class ProbeServer:
         if not connection.left:
             received = sock.recv(self._limits.head_bytes + 1)
             connection.received += received
-            if not received or len(connection.received) > self._limits.head_bytes:
-                self._count("long head" if received else "")
+            if not received:
                 return 0
             if _END_OF_HEAD not in connection.received:
-                return select.EPOLLIN
+                if len(connection.received) <= self._limits.head_bytes:
+                    return select.EPOLLIN
+                self._count("long head")
+                return 0
             connection.left = memoryview(self._answer(connection.received))
             connection.received = b""
         connection.left = connection.left[sock.send(connection.left) :]
@@ -311,9 +327,8 @@ class ProbeServer:
         connection.sock.close()
 
     def _count(self, reason: str) -> None:
-        if reason:
-            self.closed[reason] += 1
-            self._untold[reason] += 1
+        self.closed[reason] += 1
+        self._untold[reason] += 1
 
     def _tell(self) -> None:
         now = self._clock()

@@ -18,7 +18,6 @@ import aiohttp
 import msgspec
 import pytest
 import yaml
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -374,31 +373,6 @@ async def test_probes_name_what_is_not_met_and_metrics_are_served(unused_tcp_por
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_connections_that_ask_nothing_do_not_keep_out_probes() -> None:
-    async def answer(_: web.BaseRequest) -> web.Response:
-        return web.Response(text="ok")
-
-    made = web.Server(answer)
-    limit = health.ConnectionLimit(made, most=4, seconds=0.4)
-    server = await asyncio.get_running_loop().create_server(limit.enter, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    watching = asyncio.create_task(limit.watch())
-    hoarded = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/livez") as response:
-        assert await response.text() == "ok"
-    assert len(made.connections) <= 4
-    # Those who were let in, a head that trickles in among them, are shown out.
-    hoarded[-1][1].write(b"GET /livez HTTP/1.1\r\nX-Slow: ")
-    async with asyncio.timeout(3):
-        for reader, _ in hoarded:
-            assert await reader.read() == b""
-    for _, writer in hoarded:
-        writer.close()
-    watching.cancel()
-    server.close()
-    await made.shutdown()
 
 
 async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
