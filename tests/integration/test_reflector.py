@@ -21,6 +21,7 @@ from sandbox.apiserver import ApiServer
 from sandbox.apiserver.levers import Rule, Stall
 from topowise import documents, nrt, pods
 from topowise.errors import ApiError
+from topowise.kube import reflector as module
 from topowise.kube.api import Api
 from topowise.kube.credentials import Credentials
 from topowise.kube.reflector import EventType, Reflector, _event
@@ -427,3 +428,62 @@ def test_an_event_is_read_in_whatever_order_it_is_written(line: bytes) -> None:
 def test_an_event_that_is_no_json_is_none(line: bytes) -> None:
     with pytest.raises(documents.UNREADABLE):
         _event(line)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["alone", "with a stop"])
+async def test_a_watch_whose_time_runs_out_while_its_events_are_applied_is_resumed(
+    monkeypatch: pytest.MonkeyPatch, is_stopped: bool
+) -> None:
+    """As after a stall of the event loop: events are waiting, and the limit of the watch has passed meanwhile. The limit
+    then cancels the task between two events, outside of the request."""
+    monkeypatch.setattr(module, "_MARGIN_S", 0.0)
+    watches = 0
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        nonlocal watches
+        if "watch" not in request.query:
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "items": []})
+        watches += 1
+        response = web.StreamResponse()
+        await response.prepare(request)
+        if watches == 1:
+            events = [
+                {"type": "ADDED", "object": {**pod(f"p{number}"), **_versioned(f"p{number}", 2 + number)}}
+                for number in range(5)
+            ]
+            await response.write(b"".join(msgspec.json.encode(event) + b"\n" for event in events))
+        await asyncio.sleep(60)
+        return response
+
+    class Stalling(Copy):
+        def apply(self, event: EventType, item: Any) -> None:
+            super().apply(event, item)
+            # Longer than the watch may take, then longer than a slice.
+            time.sleep(1.2 if len(self.events) == 1 else 0.01)
+            if is_stopped and len(self.events) == 2:
+                task.cancel()
+
+    application = web.Application()
+    application.router.add_get(PODS, answer)
+    async with TestServer(application) as server, Api(_at(server), "test", timeout=20) as api:
+        copy = Stalling()
+        reflector = Reflector(api, PODS, pods.decode, copy, backoff=Backoff(0.02, 0.2), watch_seconds=(1.0, 1.0))
+        task = asyncio.create_task(reflector.run())
+        await assert_eventually(lambda: watches >= 2 or task.done())
+        assert task.done() is is_stopped
+        assert reflector.lists == 1
+        assert copy.names
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def _versioned(name: str, version: int) -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": str(version)}}
+
+
+def _at(server: TestServer) -> Credentials:
+    async def nobody(renew: bool) -> str:
+        return ""
+
+    return Credentials(str(server.make_url("")).rstrip("/"), None, nobody)

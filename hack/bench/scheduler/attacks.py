@@ -19,7 +19,7 @@ from bench.scheduler.service import Service
 # Of the CPU time of a core: what the attack may take.
 _MOST_TAKEN: Final = 5.0
 # The burst of the people's allowance is over by then.
-_BURST_S: Final = 2.5
+_BURST_S: Final = 6.0
 _START_S: Final = 0.5
 _EXTENDER: Final = frozenset({"slow heads"})
 _PAGES: Final = frozenset({"pipelined /explain", "/explain", "/ui", "unknown pages", "pipelined unknown pages"})

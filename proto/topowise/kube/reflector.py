@@ -19,7 +19,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from typing import Generic, Literal, Protocol, TypeVar
 
 import msgspec
@@ -44,6 +44,8 @@ _PAGE_BYTES = 2 << 20
 # Less than the API server's own 5..10 minutes, and spread so that a restarted server is not asked by all at once.
 _WATCH_SECONDS = (240.0, 290.0)
 _SILENCE_SECONDS = 150.0
+# For the server to end a watch by itself before we do.
+_MARGIN_S = 15.0
 # No answer, or "later": the place in history is not lost by it. Other refusals below 500 are about us or the resource.
 _RESUMABLE = (0, 429)
 # Deletions that are remembered, so that no event from before them brings an object back.
@@ -295,7 +297,9 @@ class Reflector(Generic[Object]):
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            async with aclosing(self._watch_lines()) as lines:
+            # The time limit of the request may cancel this task between two lines as well. The request has to be left
+            # here then, with the cancellation: a generator around it would be closed without being told of that.
+            async with self._watch() as chunks, aclosing(_lines(chunks)) as lines:
                 async for line in lines:
                     self._on_line(line)
                     seen += 1
@@ -309,7 +313,7 @@ class Reflector(Generic[Object]):
             await asyncio.sleep(exc.retry_after or 0)
         return seen > 0 or loop.time() - started > 1.0
 
-    async def _watch_lines(self) -> AsyncGenerator[bytes, None]:
+    def _watch(self) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         seconds = random.uniform(*self._watch_seconds)
         query = {
             **self._query,
@@ -318,10 +322,7 @@ class Reflector(Generic[Object]):
             "resourceVersion": self._version,
             "timeoutSeconds": str(int(seconds)),
         }
-        stream = self._api.stream(self._path, query=query, timeout=seconds + 15.0, silence=self._silence)
-        async with stream as chunks:
-            async for line in _lines(chunks):
-                yield line
+        return self._api.stream(self._path, query=query, timeout=seconds + _MARGIN_S, silence=self._silence)
 
     def _on_broken_watch(self, exc: ApiError, *, lasted: float) -> None:
         # What we hold is still a true past, so the next watch goes on from there without a list.
@@ -433,7 +434,7 @@ def _number(version: str) -> int:
     return digits.natural(version, digits.UINT64) or 0
 
 
-async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     rest = b""
     async for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
