@@ -434,8 +434,8 @@ def test_an_event_that_is_no_json_is_none(line: bytes) -> None:
 async def test_a_watch_whose_time_runs_out_while_its_events_are_applied_is_resumed(
     monkeypatch: pytest.MonkeyPatch, is_stopped: bool
 ) -> None:
-    """As after a stall of the event loop: events are waiting, and the limit of the watch has passed meanwhile. The limit
-    then cancels the task between two events, outside of the request."""
+    """As after a stall of the event loop: events wait, and the limit of the watch has passed meanwhile. The limit then
+    cancels the task between two events, outside of the request."""
     monkeypatch.setattr(module, "_MARGIN_S", 0.0)
     watches = 0
 

@@ -13,6 +13,7 @@ from topowise import files
 from topowise.errors import ConfigError
 from topowise.kube.credentials import SERVICE_ACCOUNT
 from topowise.kube.lease import Elector
+from topowise.runtime.tasks import unending
 from topowise_scheduler.daemon.core import Core
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.leader.defragmenter import Defragmenter
@@ -64,7 +65,7 @@ class Leading:
     async def _lead(self) -> None:
         async with asyncio.TaskGroup() as group:
             for name, work in self._duties.items():
-                group.create_task(work(), name=name)
+                group.create_task(unending(name, work()), name=name)
             # A leader with nothing to do leads all the same.
             await asyncio.Event().wait()
 

@@ -23,6 +23,7 @@ from topowise.runtime.allowance import Allowance, Paced
 from topowise.runtime.listening import listen
 from topowise.runtime.log import kv
 from topowise.runtime.once import OncePerChange
+from topowise.runtime.tasks import unending
 from topowise.runtime.turns import UnpreparedError, sliced
 from topowise_scheduler.configuration import Extender, ReadOnly
 from topowise_scheduler.extender.callers import Callers
@@ -274,13 +275,16 @@ async def serve(settings: Extender | ReadOnly, application: Application, limits:
     server = _Server(config)
     # Of our own making, because uvicorn ends the process if it cannot listen.
     listening = listen(settings.address, settings.port)
-    beside = [asyncio.create_task(guard.run(), name="connections")]
+    work = {"connections": guard.run()}
     if certificate is not None:
-        beside.append(asyncio.create_task(certificate.keep_current(), name="certificate renewal"))
-    try:
-        await server.serve([listening])
-    finally:
-        server.should_exit = True
-        listening.close()
-        for task in beside:
-            task.cancel()
+        work["certificate renewal"] = certificate.keep_current()
+    # A port without them would go on, without limits for its clients.
+    async with asyncio.TaskGroup() as group:
+        beside = [group.create_task(unending(name, one), name=name) for name, one in work.items()]
+        try:
+            await server.serve([listening])
+        finally:
+            server.should_exit = True
+            listening.close()
+            for task in beside:
+                task.cancel()

@@ -89,8 +89,8 @@ class Paced(Awaitable[Result | None]):
     """A coroutine whose steps are charged to an allowance, and wait while the allowance is used up.
 
     Of several coroutines with one allowance, the oldest that can go on has the next step: the first is done first, and
-    none waits for another that waits for the network. Only the coroutine's own steps are charged, not what the loop does
-    between two of them. The coroutine is closed, and None is its result, when `is_wanted` says no before a step.
+    none waits for another that waits for the network. Only the coroutine's own steps are charged, not what the loop
+    does between two steps. The coroutine is closed, and None is its result, when `is_wanted` says no before a step.
     """
 
     def __init__(

@@ -66,9 +66,7 @@ def listen_by_peer(address: str, port: int, multiplier: int = 0) -> list[socket.
 def _beside(first: socket.socket, *, dualstack: bool) -> socket.socket:
     """Another socket on the same address. Raises OSError."""
     where = first.getsockname()[:2]
-    return socket.create_server(
-        where, family=first.family, backlog=_BACKLOG, reuse_port=True, dualstack_ipv6=dualstack
-    )
+    return socket.create_server(where, family=first.family, backlog=_BACKLOG, reuse_port=True, dualstack_ipv6=dualstack)
 
 
 def _by_peer(multiplier: int) -> bytes:

@@ -30,7 +30,7 @@ async def run_until_stopped(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    running = [asyncio.create_task(work, name=name) for name, work in tasks.items()]
+    running = [asyncio.create_task(unending(name, work), name=name) for name, work in tasks.items()]
     waiter = asyncio.create_task(stopping.wait(), name="stop signal")
     try:
         done, _ = await asyncio.wait([waiter, *running], return_when=asyncio.FIRST_COMPLETED)
@@ -46,14 +46,43 @@ async def run_until_stopped(
             loop.remove_signal_handler(number)
 
 
+class TaskEndedError(Exception):
+    """A task that runs until it is cancelled has ended by itself; the text names the task and says how."""
+
+
+async def unending(name: str, work: Coroutine[Any, Any, None]) -> None:
+    """Runs work that ends by a cancellation of this task alone. Raises TaskEndedError, from what the work has raised.
+
+    A CancelledError without a call of `Task.cancel` is a defect of the work, such as a time limit that leaked out.
+    asyncio takes a task that ends by it for cancelled: the log gets no reason, and a TaskGroup goes on without it.
+    """
+    try:
+        await work
+    except asyncio.CancelledError as exc:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise TaskEndedError(f"{name}: {type(exc).__name__}, although nobody cancelled the task") from exc
+    except Exception as exc:
+        raise TaskEndedError(f"{name}: {_text(exc)}") from exc
+    raise TaskEndedError(f"{name}: returned, expected to run until it is cancelled")
+
+
 def _log_end(task: asyncio.Task[Any]) -> None:
-    failure, said = _failure(task), "Task ended, stopping the process"
-    if isinstance(failure, TopowiseError):
+    said = "Task ended, stopping the process"
+    failure = asyncio.CancelledError() if task.cancelled() else task.exception()
+    cause = None if failure is None else failure.__cause__
+    if isinstance(cause, TopowiseError):
         # Raised on purpose: its text says it all.
-        log.error(said, extra=kv(task=task.get_name(), why=failure))
+        log.error(said, extra=kv(task=task.get_name(), why=cause))
     else:
-        log.error(said, extra=kv(task=task.get_name()), exc_info=failure)
+        log.error(said, extra=kv(task=task.get_name(), why=_text(failure)), exc_info=failure)
 
 
-def _failure(task: asyncio.Task[Any]) -> BaseException | None:
-    return None if task.cancelled() else task.exception()
+def _text(failure: BaseException | None) -> str:
+    """Type and text; of a group, those of all in it, as the group's own text names none."""
+    if isinstance(failure, BaseExceptionGroup):
+        return "; ".join(_text(part) for part in failure.exceptions)
+    if isinstance(failure, TaskEndedError):
+        return str(failure)
+    return f"{type(failure).__name__}: {failure}"

@@ -14,6 +14,8 @@ from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Histogram
 
+from topowise.runtime.stalls import StallWatch
+
 Item = TypeVar("Item")
 
 # Work between two turns, in seconds: whoever else has something to do waits for as long.
@@ -91,7 +93,9 @@ class Lag:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            due = self._clock() + _INTERVAL_S
-            await asyncio.sleep(_INTERVAL_S)
-            self._seconds.observe(max(0.0, self._clock() - due))
+        with StallWatch() as watch:
+            while True:
+                due = self._clock() + _INTERVAL_S
+                await asyncio.sleep(_INTERVAL_S)
+                watch.beat()
+                self._seconds.observe(max(0.0, self._clock() - due))

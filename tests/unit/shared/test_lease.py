@@ -262,6 +262,37 @@ async def test_a_process_that_was_frozen_does_not_take_itself_for_the_leader() -
         assert not elector.is_leader
 
 
+async def test_a_lease_that_is_taken_while_the_loop_stands_still_is_lost_and_won_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Time limits of the renewal, of its request and of the deadline have all passed when the loop goes on."""
+    api, begun, ended = FakeApi(), [], []
+
+    async def work() -> None:
+        begun.append(api.version)
+        try:
+            while True:
+                await asyncio.sleep(0.001)
+        finally:
+            ended.append(api.version)
+
+    async with running(elector := candidate(api), work) as task:
+        for stalls in range(1, 6):
+            await until(lambda: elector.is_leader and len(begun) == stalls)  # noqa: B023 - used at once
+            # At another step of a renewal each time.
+            for _ in range(7 * stalls):
+                await asyncio.sleep(0)
+            time.sleep(FAST.lease_duration + 0.05)
+            api.put({"holderIdentity": "b", "leaseDurationSeconds": 1, "leaseTransitions": stalls, "renewTime": "x"})
+            assert not elector.is_leader
+            await until(lambda: len(ended) == stalls)  # noqa: B023
+            assert not task.done()
+            # The other one has gone, too.
+            api.put({"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": stalls, "renewTime": "y"})
+    assert messages(caplog).count("Lost the lease") == 5
+    assert all("why" in record.kv for record in caplog.records if record.getMessage() == "Lost the lease")  # type: ignore[attr-defined]
+
+
 async def test_an_exception_of_work_ends_the_run_after_the_release() -> None:
     api = FakeApi()
 

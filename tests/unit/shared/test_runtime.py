@@ -390,7 +390,7 @@ async def test_a_task_that_fails_ends_the_process_with_its_name(caplog: pytest.L
     assert await tasks.run_until_stopped({"steady": works(), "broken": fails()}) == 1
     assert cancelled == ["works"]
     (record,) = [one for one in caplog.records if one.getMessage() == "Task ended, stopping the process"]
-    assert record.kv == {"task": "broken"}  # type: ignore[attr-defined]
+    assert record.kv == {"task": "broken", "why": "broken: OSError: no such thing"}  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
