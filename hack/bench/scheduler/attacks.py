@@ -45,9 +45,8 @@ def attacks(service: Service, asking: Asking) -> list[Figure]:
         after = _rate(service, asking, body, seconds)
         lost = 100 * (1 - 2 * during.of_cpu / (before.of_cpu + after.of_cpu))
         what = f"under {kind}"
-        say(
-            f"{what}: filters {before}, {during}, {after}; {lost:.1f} % lost; {taken:.1f} % of a core; /livez {probed:.3f} s; {got}"
-        )
+        say(f"{what}: filters {before}, {during}, {after}; {lost:.1f} % lost; {taken:.1f} % of a core")
+        say(f"{what}: /livez {probed:.3f} s; {got}")
         figures += [
             Figure(f"{what}: CPU of the service beside no filters", round(taken, 1), "% of a core", _MOST_TAKEN),
             Figure(f"{what}: filters lost, of a second of the service's CPU", round(lost, 1), "%"),

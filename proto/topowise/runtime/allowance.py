@@ -53,7 +53,8 @@ class Allowance:
                 raise
         self._is_taken = True
         try:
-            while delay := self.delay():
+            # Others may be charged while this work sleeps: requests are as they come.
+            while delay := self.delay():  # noqa: ASYNC110 - there is no event, only time
                 await asyncio.sleep(delay)
         except BaseException:
             self.end_turn()

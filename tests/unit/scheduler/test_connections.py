@@ -17,11 +17,13 @@ from prometheus_client import CollectorRegistry
 
 from pki import Authority
 from scheduling import Service, counts, pod
+from topowise.runtime.allowance import Allowance
 from topowise.runtime.config import ServingTls
 from topowise_scheduler.configuration import Extender
 from topowise_scheduler.extender import http
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.connections import LIMITS, Limits
+from topowise_scheduler.extender.replies import Query, Reply, Verb
 
 SHORT = Limits(head_s=0.3, body_s=0.8, silence_s=0.3, idle_s=1.0, unread_s=0.5, head_bytes=4096, connections=8)
 MAX_BODY = 1 << 20
@@ -82,11 +84,11 @@ def request(body: bytes, verb: str = "filter", head: bytes = b"") -> bytes:
 
 @asynccontextmanager
 async def serving(
-    limits: Limits = SHORT, tls: ServingTls | None = None
+    limits: Limits = SHORT, tls: ServingTls | None = None, served: http.Application | None = None
 ) -> AsyncIterator[Callable[..., Awaitable[Client]]]:
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    task = asyncio.create_task(http.serve(Extender(port=port, tls=tls), application(), limits))
+    task = asyncio.create_task(http.serve(Extender(port=port, tls=tls), served or application(), limits))
     opened: list[Client] = []
 
     async def connect(**options: Any) -> Client:
@@ -252,6 +254,52 @@ async def test_whoever_has_asked_most_lately_is_kept() -> None:
         assert (await newest.ask())["NodeNames"] == ["n1"]
         assert await askers[1].is_closed(within=0.5)
         assert (await askers[0].ask())["NodeNames"] == ["n1"]
+
+
+@pytest.mark.parametrize("count", [2, 2000])
+async def test_a_request_before_the_answer_to_the_last_one_costs_the_connection(count: int) -> None:
+    """uvicorn would keep all of them, and go on with them after the client has gone."""
+    async with serving() as connect:
+        kube_scheduler, greedy = await connect(), await connect()
+        greedy.writer.write(request(QUESTION) * count)
+        assert await greedy.is_closed(within=30)
+        for _ in range(3):
+            assert (await kube_scheduler.ask())["NodeNames"] == ["n1"]
+
+
+async def test_a_question_whose_client_has_gone_is_not_worked_on() -> None:
+    """The allowance is used up when both ask, so both wait for it."""
+    allowance, asked = Allowance(0.5, 0.0), []
+
+    async def explain(body: bytes | None, query: Query) -> Reply:
+        asked.append(query["pod"][0])
+        return Reply(b"[]")
+
+    verbs = {"explain": Verb(lambda why: Reply(why.encode()), query=explain)}
+    people = http.Application(verbs, http.Metrics(CollectorRegistry()), MAX_BODY, Callers(("x",)), allowance=allowance)
+    async with serving(LIMITS, served=people) as connect:
+        allowance.charge(1.0)
+        clients = {name: await connect() for name in ("gone", "there")}
+        for name, client in clients.items():
+            await client.send(b"GET /explain?pod=%s HTTP/1.1\r\nHost: x\r\n\r\n" % name.encode())
+        clients["gone"].writer.close()
+        assert await clients["there"].answer() == (200, b"[]")
+    assert asked == ["there"]
+
+
+async def test_questions_beyond_the_allowance_wait_and_refusals_are_charged_too() -> None:
+    allowance = Allowance(1e-9, 1.0)
+    people = http.Application({}, http.Metrics(CollectorRegistry()), MAX_BODY, Callers(("x",)), allowance=allowance)
+    async with serving(LIMITS, served=people) as connect:
+        client = await connect()
+        for _ in range(20):
+            await client.send(b"GET /nosuch HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await client.answer())[0] == 404
+        allowance.charge(1.0)
+        await client.send(b"GET /nosuch HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert not await client.is_closed(within=0.3)
+    # By then it had been used up by more than the question cost.
+    assert allowance.delay() > 20 * 0.0002 / 1e-9
 
 
 async def test_with_tls_only_clients_with_a_certificate_are_answered(tmp_path: Path) -> None:
