@@ -30,7 +30,7 @@ from topowise_scheduler.preemption import Budgets, decode_budget
 from watchdog import idle_share, watchdog
 
 NODES = 300
-MOST_MS = 100.0
+MOST_MS = 40.0
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 
 async def test_a_watchdog_sees_who_keeps_the_loop() -> None:
     async with watchdog() as dog:
-        until = time.thread_time() + 2e-3 * MOST_MS
+        until = time.thread_time() + 3e-3 * MOST_MS
         while time.thread_time() < until:
             pass
     assert dog.longest_ms > MOST_MS
@@ -137,7 +137,7 @@ async def test_ten_thousand_budgets_are_listed_step_by_step() -> None:
         await sliced(budgets.replace(listed))
         matching = budgets.matching("p", "default", {"app": "a77"})
     assert matching == ("default/b77",)
-    assert dog.turns > 10
+    assert dog.turns > 3
     assert dog.longest_ms < MOST_MS
     assert len(budgets) == 10_000
 

@@ -278,18 +278,19 @@ async def test_a_lease_that_is_taken_while_the_loop_stands_still_is_lost_and_won
 
     async with running(elector := candidate(api), work) as task:
         for stalls in range(1, 6):
-            await until(lambda: elector.is_leader and len(begun) == stalls)  # noqa: B023 - used at once
+            await until(lambda: elector.is_leader and len(begun) > len(ended))
+            before = len(ended)
             # At another step of a renewal each time.
             for _ in range(7 * stalls):
                 await asyncio.sleep(0)
             time.sleep(FAST.lease_duration + 0.05)
             api.put({"holderIdentity": "b", "leaseDurationSeconds": 1, "leaseTransitions": stalls, "renewTime": "x"})
             assert not elector.is_leader
-            await until(lambda: len(ended) == stalls)  # noqa: B023
+            await until(lambda: len(ended) > before)  # noqa: B023 - used at once
             assert not task.done()
             # The other one has gone, too.
             api.put({"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": stalls, "renewTime": "y"})
-    assert messages(caplog).count("Lost the lease") == 5
+    assert messages(caplog).count("Lost the lease") >= 5
     assert all("why" in record.kv for record in caplog.records if record.getMessage() == "Lost the lease")  # type: ignore[attr-defined]
 
 

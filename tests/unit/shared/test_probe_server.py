@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from topowise.errors import SourceError
-from topowise.runtime import health, listening
+from topowise.runtime import health, listening, probe_server
 from topowise.runtime.allowance import Allowance, Paced
 from topowise.runtime.probe_server import LIMITS, Answer, Limits, ProbeServer
 
@@ -168,6 +168,16 @@ async def test_a_peer_that_hoards_connections_loses_its_own() -> None:
             assert (await reader.read()).endswith(b"livez")
         for _, writer in (kubelet, *prometheus, *hoarded):
             writer.close()
+
+
+async def test_peers_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_server, "_MOST_PEERS", 3)
+    async with serving(GENEROUS._replace(per_second=1e-9, at_once=1.0)) as (server, port, _):
+        for last in (2, 3, 2, 4, 5):
+            await ask(port, get("/livez"), f"127.0.0.{last}")
+        assert list(server._peers) == ["127.0.0.2", "127.0.0.4", "127.0.0.5"]
+        # What is remembered holds.
+        assert await ask(port, get("/livez"), "127.0.0.2") == b""
 
 
 async def test_a_client_that_sends_no_end_of_its_head_is_shown_out() -> None:
