@@ -77,8 +77,10 @@ class Service:
             before = now
 
     def metric(self, name: str) -> float:
-        """A sample, by its name with labels and without the common prefix."""
-        for line in (self._get("/metrics") or b"").decode().splitlines():
+        """A sample, by its name with labels and without the common prefix; as it was a second ago at most."""
+        while (text := self._get("/metrics")) is None:
+            time.sleep(_IDLE_S)
+        for line in text.decode().splitlines():
             if line.startswith(f"topowise_scheduler_{name} "):
                 return float(line.rpartition(" ")[2])
         return 0.0

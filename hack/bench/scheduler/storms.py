@@ -16,6 +16,8 @@ from bench.scheduler.loopback import fetch, say
 from bench.scheduler.service import Service
 
 _PODS_PER_SECOND: Final = 100
+# For so long metrics may be behind.
+_RENDERED_S: Final = 1.0
 _REPORTS: Final = 'reports_total{precision="exact"}'
 
 
@@ -42,9 +44,11 @@ def storms(service: Service, asking: Asking, api: str) -> list[Figure]:
                 # A reservation, whose end is the last event of all.
                 asking.run(1)
             else:
-                while service.metric(_REPORTS) - taken < progress["sent"] and time.perf_counter() - since < 60:
-                    time.sleep(0.02)
+                service.wait_until_idle(60.0)
             behind = time.perf_counter() - since
+            while path == "reports" and service.metric(_REPORTS) - taken < progress["sent"] and behind < 60:
+                time.sleep(0.1)
+                behind = max(behind, time.perf_counter() - since - _RENDERED_S)
             behind += asking.gone() if path == "pods" else 0.0
             asking.gone()
             title += f" with {_PODS_PER_SECOND} pods/s" if with_pods else " alone"

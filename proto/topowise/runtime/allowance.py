@@ -7,7 +7,6 @@ share is measured in CPU time: a machine that is busy with other processes does 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import itertools
 import time
@@ -91,7 +90,7 @@ class Paced(Awaitable[Result | None]):
 
     Of several coroutines with one allowance, the oldest that can go on has the next step: the first is done first, and
     none waits for another that waits for the network. Only the coroutine's own steps are charged, not what the loop
-    does between two steps. The coroutine is closed, and None is its result, when `is_wanted` says no before a step.
+    does between two steps. The coroutine is cancelled, and None is its result, when `is_wanted` says no before a step.
     """
 
     def __init__(
@@ -107,37 +106,41 @@ class Paced(Awaitable[Result | None]):
         self._cpu = cpu
 
     def __await__(self) -> Generator[Any, Any, Result | None]:
-        """As the coroutine; exceptions, a cancellation among them, go through to it."""
+        """As the coroutine; exceptions, a cancellation among them, go through to it, and wait for no turn."""
         raised: BaseException | None = None
         number = self._allowance.number()
+        is_given_up = False
         while True:
-            try:
-                yield from self._allowance.take_turn(number).__await__()
-            except BaseException as exc:
-                self._stop(raised or exc)
-                raise
-            try:
-                if raised is None and not self._is_wanted():
-                    self._work.close()
-                    return None
-                started = self._cpu()
+            has_turn = False
+            if raised is None:
                 try:
-                    waited = self._work.send(None) if raised is None else self._work.throw(raised)
-                finally:
-                    self._allowance.charge(self._cpu() - started)
+                    yield from self._allowance.take_turn(number).__await__()
+                    has_turn = True
+                except BaseException as exc:
+                    raised = exc
+            if raised is None and not is_given_up and not self._is_wanted():
+                # Not closed: what it has open may have to be waited for.
+                raised, is_given_up = asyncio.CancelledError(), True
+            try:
+                waited = self._step(raised, has_turn=has_turn)
             except StopIteration as end:
                 result: Result = end.value
                 return result
-            finally:
-                self._allowance.end_turn()
+            except asyncio.CancelledError:
+                if is_given_up:
+                    return None
+                raise
             raised = None
             try:
                 yield waited
             except BaseException as exc:
                 raised = exc
 
-    def _stop(self, raised: BaseException) -> None:
-        """Ends the work that is cancelled while it waits for its turn."""
-        with contextlib.suppress(BaseException):
-            self._work.throw(raised)
-        self._work.close()
+    def _step(self, raised: BaseException | None, *, has_turn: bool) -> Any:
+        started = self._cpu()
+        try:
+            return self._work.send(None) if raised is None else self._work.throw(raised)
+        finally:
+            self._allowance.charge(self._cpu() - started)
+            if has_turn:
+                self._allowance.end_turn()

@@ -296,8 +296,8 @@ async def test_of_paced_works_the_first_is_done_first_and_none_waits_for_one_tha
         await asyncio.gather(*rest)
         answered.set()
         await first
-    ends = [order.index(f"{name}3") for name in "bcda"]
-    assert ends == sorted(ends)
+    first_done, *_, last_done = sorted("abcd", key=lambda name: order.index(f"{name}3"))
+    assert (first_done, last_done) == ("b", "a")
     assert len(order) == 16
 
 
@@ -331,7 +331,7 @@ async def allowance_is_free(allowance: Allowance) -> None:
     assert not allowance._is_taken
 
 
-async def test_paced_work_that_nobody_waits_for_any_more_is_closed() -> None:
+async def test_paced_work_that_nobody_waits_for_any_more_is_ended() -> None:
     wanted, ended = [True], []
 
     async def work() -> None:
@@ -340,6 +340,8 @@ async def test_paced_work_that_nobody_waits_for_any_more_is_closed() -> None:
                 await asyncio.sleep(0)
                 wanted[0] = False
         finally:
+            # As a connection to the API server that is closed.
+            await asyncio.sleep(0)
             ended.append(True)
 
     assert await Paced(work(), Allowance(1.0, 1.0), lambda: wanted[0]) is None
@@ -356,15 +358,20 @@ async def test_a_cancellation_and_an_error_go_through_paced_work() -> None:
             ended.append("cancelled")
             raise
 
-    async def pace() -> None:
-        await Paced(work(), Allowance(1.0, 1.0))
+    allowance = Allowance(1.0, 1.0)
 
-    task = asyncio.create_task(pace())
-    await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ended == ["cancelled"]
+    async def pace() -> None:
+        await Paced(work(), allowance)
+
+    for debt in (0.0, 1e9):
+        task = asyncio.create_task(pace())
+        await asyncio.sleep(0.01)
+        # A cancellation does not wait for the allowance.
+        allowance.charge(debt)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert ended == ["cancelled"] * 2
 
     async def fails() -> None:
         raise ValueError("wrong")
