@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 _BACKLOG: Final = 2048
 # A power of two; the program takes as many bits of the hash.
 _QUEUE_BITS: Final = 4
+# Together as many: each connection that waits takes memory of the kernel, which counts for the container.
+_BACKLOG_BY_PEER: Final = _BACKLOG >> _QUEUE_BITS
 _SO_ATTACH_REUSEPORT_CBPF: Final = 51
 # linux/filter.h, linux/bpf_common.h: offsets from here on count from the header of the network layer.
 _NETWORK_HEADER: Final = 0x100000000 - 0x100000
@@ -55,6 +57,7 @@ def listen_by_peer(address: str, port: int, multiplier: int = 0) -> list[socket.
         for _ in range((1 << _QUEUE_BITS) - 1):
             sockets.append(_beside(first, dualstack=both))  # noqa: PERF401 - what is made is closed after a failure
         _attach(first, _by_peer(multiplier or random.getrandbits(32) | 1))
+        first.listen(_BACKLOG_BY_PEER)
     except OSError as exc:
         log.info("The kernel does not queue connections by peer", extra=kv(port=port, why=exc))
         for extra in sockets[1:]:
@@ -66,7 +69,9 @@ def listen_by_peer(address: str, port: int, multiplier: int = 0) -> list[socket.
 def _beside(first: socket.socket, *, dualstack: bool) -> socket.socket:
     """Another socket on the same address. Raises OSError."""
     where = first.getsockname()[:2]
-    return socket.create_server(where, family=first.family, backlog=_BACKLOG, reuse_port=True, dualstack_ipv6=dualstack)
+    return socket.create_server(
+        where, family=first.family, backlog=_BACKLOG_BY_PEER, reuse_port=True, dualstack_ipv6=dualstack
+    )
 
 
 def _by_peer(multiplier: int) -> bytes:

@@ -197,7 +197,7 @@ def test_a_flood_of_one_peer_waits_in_a_queue_of_its_own() -> None:
     with listeners() as (sockets, port), ExitStack() as stack:
         for sock in sockets:
             server.listen_on(sock)
-        for peer, path, count in ((STORM, "/metrics", 200), (KUBELET, "/livez", 1), (PROMETHEUS, "/livez", 1)):
+        for peer, path, count in ((STORM, "/metrics", 100), (KUBELET, "/livez", 1), (PROMETHEUS, "/livez", 1)):
             for _ in range(count):
                 client = stack.enter_context(
                     socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(peer, 0))
@@ -240,6 +240,14 @@ def test_a_second_process_cannot_listen_on_the_same_port() -> None:
         assert len(sockets) in (1, 16)
         with pytest.raises(SourceError, match="Address already in use"):
             listening.listen_by_peer("127.0.0.1", port)
+
+
+async def test_where_the_kernel_has_no_queues_by_peer_one_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_SO_ATTACH_REUSEPORT_CBPF", 9999)
+    async with serving() as (server, port, _):
+        for peer in (STORM, KUBELET, PROMETHEUS):
+            assert (await ask(port, get("/livez"), peer)).endswith(b"livez")
+        assert len(server._listening) == 1
 
 
 def test_metrics_are_rendered_once_a_second_however_often_they_are_asked_for() -> None:
