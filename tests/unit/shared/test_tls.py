@@ -19,6 +19,7 @@ from pki import Authority
 from topowise.errors import SourceError
 from topowise.runtime import health
 from topowise.runtime.config import Serving, ServingTls
+from topowise.runtime.probe_server import LIMITS, Answer, ProbeServer
 from topowise.runtime.tls import Certificate
 
 
@@ -262,6 +263,39 @@ async def test_metrics_are_served_to_clients_with_a_certificate_only(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_clients_that_end_no_handshake_keep_no_scraper_out(
+    tmp_path: Path, authorities: tuple[Authority, Authority]
+) -> None:
+    """A large answer, so that TLS has to wait for its reader as well."""
+    authority, _ = authorities
+    files = Files(tmp_path)
+    files.put(authority.issue("server"), authority)
+    body = b"x" * (16 << 20)
+    limits = LIMITS._replace(share=1.0, burst_s=60.0, connections=4, of_one_peer=4)
+    certificate = Certificate(files.settings)
+    server = ProbeServer({"/metrics": lambda: Answer(200, body)}, limits, lambda: certificate.context.current)
+    (listening,) = sockets = [socket.create_server(("127.0.0.1", 0))]
+    port = listening.getsockname()[1]
+    task = asyncio.create_task(server.run(sockets))
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
+    for _, writer in silent:
+        writer.write(b"\x16\x03\x01")
+    _, garbage = await asyncio.open_connection("127.0.0.1", port)
+    garbage.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    context.load_cert_chain(*authority.issue("scraper"))
+    async with asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.sleep(0.05)
+        assert (await reader.read()).endswith(body)
+    assert server.served == 1
+    for _, one in (*silent, (reader, writer), (reader, garbage)):
+        one.close()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_renewal_that_ends_by_a_defect_ends_the_port_too(
