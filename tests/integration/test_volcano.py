@@ -73,6 +73,8 @@ class Session:
         assert await self.call("deallocateFunc", {"task": task(pod, node=name, status=PENDING)}) == {"errorMessage": ""}
 
     async def metric(self, name: str) -> float:
+        # The text of /metrics may be a second old.
+        await asyncio.sleep(1.1)
         async with self._http.get(f"http://127.0.0.1:{self._service.health_port}/metrics") as response:
             (line,) = [one for one in (await response.text()).splitlines() if one.startswith(f"{name} ")]
         return float(line.split()[1])
