@@ -249,7 +249,7 @@ def test_no_text_leaves_its_line_of_the_log(form: log.Format) -> None:
 def test_a_label_of_a_metric_is_one_line_of_visible_characters() -> None:
     registry = CollectorRegistry()
     Gauge("topowise_test", "A test.", ["resource"], registry=registry).labels(HOSTILE[:-2] + 'ß"\\').set(1)
-    text = health.exposition(registry).decode()
+    text = health.Exposition(registry).text().decode()
     assert text == escaped(text, keep="\n")
     # A parser of Prometheus takes no other escapes than of a backslash, a quote and a line end.
     (sample,) = next(text_string_to_metric_families(text)).samples
