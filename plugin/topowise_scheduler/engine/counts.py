@@ -308,9 +308,6 @@ def _read_slack(kubelet: Kubelet, requested: Mapping[str, int], now: Counts) -> 
     for name, amount in capacity.items():
         now["slack", name] = [amount - requested.get(name, 0)]
     now[PODS] = [capacity["pods"] - len(kubelet.active)]
-    for name, amount in requested.items():
-        if amount and name not in capacity and name.startswith(HUGEPAGES):
-            now["slack", name] = [-amount]
 
 
 def _distances(kubelet: Kubelet, zones: int) -> list[int]:

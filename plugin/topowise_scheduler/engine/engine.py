@@ -8,7 +8,7 @@ counts do not tell is asked of the model of the one node, and counted in `fallba
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from itertools import repeat
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -22,7 +22,7 @@ from topowise.attributes import POLICIES
 from topowise_scheduler.engine import admission
 from topowise_scheduler.engine.cache import ANY_DEVICES, BY_CPUS, EXACT, NOT_LOOKED_FOR, CachedVerdicts, VerdictCache
 from topowise_scheduler.engine.candidates import Candidates, candidates_of
-from topowise_scheduler.engine.counts import Counts, Traits, hardware_of, read
+from topowise_scheduler.engine.counts import Counts, Key, Traits, hardware_of, read
 from topowise_scheduler.engine.node_groups import Columns, NodeGroup
 from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
@@ -31,6 +31,7 @@ from topowise_scheduler.kubelet.same_node import is_same, sources
 from topowise_scheduler.shape import PodForm, PodRequests
 
 _NO, _YES, _UNCERTAIN = 0, 1, 2
+_SHARED: frozenset[Key] = frozenset()
 # As many as a mask of 64 bits has; no machine has more.
 _MOST_ZONES = (1 << 63) - 1
 # Of so many nodes the model is asked where a pod lies before scores are given: a millisecond at most. The next
@@ -114,8 +115,10 @@ class Engine:
         self._rows_by_name = _RowsByName()
         self._nodes: list[_Node | None] = []
         self._free: list[int] = []
-        self._groups: list[NodeGroup] = []
-        self._group_of: dict[Traits, int] = {}
+        # By number; the number of a group without nodes is taken for the next group.
+        self._groups: dict[int, NodeGroup] = {}
+        self._group_of: dict[tuple[Traits, frozenset[Key]], int] = {}
+        self._free_groups: list[int] = []
         self._version = 0
         # Counts nodes that come, go or have other hardware: columns are then of other nodes.
         self._moves = 0
@@ -305,7 +308,7 @@ class Engine:
             number, row = owner.group, self._new_row(name)
             column = self._groups[number].append_like(owner.column, row, now)
         else:
-            number, hardware = self._group(Traits.of(kubelet)), hardware_of(kubelet)
+            number, hardware = self._group(Traits.of(kubelet), now.keys()), hardware_of(kubelet)
             if node is not None and node.group == number:
                 column = node.column
                 self._groups[number].replace(column, hardware, now)
@@ -326,11 +329,22 @@ class Engine:
         node = self._nodes[row] if row >= 0 else None
         return node if node is not None and is_same(node.sources, its_sources) else None
 
-    def _group(self, traits: Traits) -> int:
-        number = self._group_of.get(traits)
+    def _group(self, traits: Traits, sections: Collection[Key]) -> int:
+        """The group that nodes of these traits share, or one of the nodes with exactly these sections.
+
+        Each section takes a place for every node of its group. So resources that a node makes up cost nobody else.
+        """
+        shared = self._group_of.get((traits, _SHARED))
+        if (NodeGroup(traits) if shared is None else self._groups[shared]).has_room_for(sections):
+            return self._numbered(traits, _SHARED)
+        return self._numbered(traits, frozenset(sections))
+
+    def _numbered(self, traits: Traits, sections: frozenset[Key]) -> int:
+        number = self._group_of.get((traits, sections))
         if number is None:
-            number = self._group_of[traits] = len(self._groups)
-            self._groups.append(NodeGroup(traits))
+            number = self._free_groups.pop() if self._free_groups else len(self._groups)
+            self._group_of[traits, sections] = number
+            self._groups[number] = NodeGroup(traits, sections)
         return number
 
     def _all_rows(self) -> NDArray[np.int32]:
@@ -356,7 +370,11 @@ class Engine:
 
     def _leave(self, node: _Node) -> None:
         self._moves += 1
-        moved = self._groups[node.group].remove(node.column)
+        group = self._groups[node.group]
+        moved = group.remove(node.column)
+        if not group.count:
+            del self._groups[node.group], self._group_of[group.traits, group.sections]
+            self._free_groups.append(node.group)
         other = self._nodes[moved] if moved >= 0 else None
         if other is not None:
             self._nodes[moved] = other._replace(column=node.column)
@@ -405,6 +423,8 @@ class Engine:
             decisions, placements = yield from admission.admitting(form.shape, group.view(columns), group.traits)
             cause = np.where(cause > 0, cause, decisions.cause)
             refused = np.flatnonzero(~decisions.undecided & (cause == 0))
+        if self._moves != moves:
+            return
         if len(refused):
             possible = yield from self._ever_possible(cached, number, form, kinds[refused])
         # From here on nothing comes in between. A row that has changed meanwhile gets what is not true any more, and
