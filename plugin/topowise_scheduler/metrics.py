@@ -50,6 +50,11 @@ class Counts(Collector):
             "unconfirmed_nodes", "Nodes whose last report their kubelet does not confirm now.", len(ledger.unconfirmed)
         )
         yield _gauge(
+            "over_budget_nodes",
+            "Nodes whose newest report is more than a report may be, so that nothing of it is used.",
+            len(ledger.over_budget),
+        )
+        yield _gauge(
             "open_reservations", "Pods that are expected on a node and not bound yet.", ledger.open_reservations
         )
         uncertain = ledger.node_states.possible.pods

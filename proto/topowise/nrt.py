@@ -93,6 +93,15 @@ class NodeResourceTopology(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     topologyPolicies: tuple[str, ...] | None = ()
 
 
+class _Identity(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+    resourceVersion: str = ""
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    metadata: _Identity
+
+
 class ZoneApart(msgspec.Struct, frozen=True):
     """A zone whose lists of amounts are still as they came."""
 
@@ -136,6 +145,7 @@ class Apart(msgspec.Struct, frozen=True, kw_only=True):
 
 _decode = msgspec.json.Decoder(NodeResourceTopology).decode
 decode_apart = msgspec.json.Decoder(Apart).decode
+_decode_identified = msgspec.json.Decoder(_Identified).decode
 _decode_costs = msgspec.json.Decoder(tuple[Cost, ...] | None).decode
 _decode_resources = msgspec.json.Decoder(tuple[Resource, ...] | None).decode
 
@@ -143,6 +153,12 @@ _decode_resources = msgspec.json.Decoder(tuple[Resource, ...] | None).decode
 def decode(raw: bytes | str | msgspec.Raw) -> NodeResourceTopology:
     """An object of either version, as one of VERSION. Raises msgspec.DecodeError."""
     return current(_decode(raw))
+
+
+def decode_identity(raw: bytes | msgspec.Raw) -> tuple[str, str]:
+    """Name and resourceVersion of an object, whatever else it has. Raises msgspec.DecodeError."""
+    metadata = _decode_identified(raw).metadata
+    return metadata.name, metadata.resourceVersion
 
 
 def current(topology: NodeResourceTopology) -> NodeResourceTopology:

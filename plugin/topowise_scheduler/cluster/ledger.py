@@ -36,7 +36,7 @@ from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.scheduling_queue import SchedulingQueue
 from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
 from topowise_scheduler.cluster.strangers import Strangers
-from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, UnconfirmedNodes
+from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, OVER_BUDGET, UnconfirmedNodes
 from topowise_scheduler.device_affinity import Devices, Judged, Settings, judge
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
@@ -96,6 +96,8 @@ class Ledger:
         """Nodes whose kubelet would take too long."""
         # The node of each pod that has ended and is not deleted yet.
         self._finished: dict[str, str] = {}
+        self.over_budget: dict[str, str] = {}
+        """Nodes whose newest report is more than a report may be (report/budget.py), with the reason."""
         # What was said of reports, by node: with two exporters at odds its problems come and go.
         self._logged: dict[str, OncePerChange] = {}
         self.node_states = NodeStates(engine, clock, self._prepare_lesser)
@@ -161,6 +163,11 @@ class Ledger:
 
     def put_report(self, report: Report) -> None:
         """A new report of a node."""
+        if report.over_budget:
+            self._refuse_report(report)
+            return
+        if self.over_budget.pop(report.name, "") and self._logged[report.name].over():
+            log.info("Report is within its bounds again", extra=kv(node=report.name))
         report = of_node(report, *self._kubelets.get(report.name, (report.node_version, report.page_sizes)))
         node_state = self.node_states.made(report.name)
         problems = () if node_state.report is None else node_state.report.problems
@@ -191,6 +198,15 @@ class Ledger:
         self._events[f"report_{report.precision}"] += 1
         self.node_states.publish(report.name, node_state)
 
+    def _refuse_report(self, report: Report) -> None:
+        """The node gains no more from a report that is not used than from none: it is as if the object was deleted."""
+        is_news = report.name not in self.over_budget
+        self.lose_report(report.name, OVER_BUDGET)
+        self.over_budget[report.name] = report.over_budget
+        logged = self._logged.setdefault(report.name, OncePerChange(self._clock))
+        if is_news and logged.is_change(OVER_BUDGET):
+            log.warning("Report is not used", extra=kv(node=report.name, why=report.over_budget))
+
     def put_kubelet(self, name: str, version: str, page_sizes: PageSizes = ()) -> None:
         """The Node tells its kubelet's version and the hugepages it knows: what is known of the node is judged anew as
         that kubelet would."""
@@ -201,14 +217,16 @@ class Ledger:
             self.slow_admissions.put(name, node_state.report.empty if node_state.report else None)
             self.node_states.publish(name, node_state)
 
-    def lose_report(self, name: str) -> None:
-        """The node's object was deleted. As long as there is the node, its kubelet holds what it held: the exporter
-        will write again, and until then the last report goes on, with what is booked since."""
+    def lose_report(self, name: str, why: str = OBJECT_DELETED) -> None:
+        """The node's object was deleted, or is not used. As long as there is the node, its kubelet holds what it held:
+        the exporter will write again, and until then the last report goes on, with what is booked since."""
+        if self.over_budget.pop(name, "") and why == OBJECT_DELETED:
+            self._logged.pop(name, None)
         node_state = self.node_states.of(name)
         if name not in self._known or node_state is None or node_state.report is None:
             self.drop_report(name)
-        elif not self.unconfirmed.why(name):
-            self.unconfirmed.put(name, (OBJECT_DELETED,), node_state.report.boot_id)
+        elif not self.unconfirmed.why(name) or self.unconfirmed.is_left_behind(name):
+            self.unconfirmed.put(name, (why,), node_state.report.boot_id)
 
     def put_node(self, name: str, boot_id: str = "") -> None:
         """There is a Node object, which tells of this boot of its machine."""
@@ -220,7 +238,7 @@ class Ledger:
         self._known.discard(name)
         self.unconfirmed.put_boot(name, "")
         self._kubelets.pop(name, None)
-        if OBJECT_DELETED in self.unconfirmed.why(name):
+        if self.unconfirmed.is_left_behind(name):
             self.drop_report(name)
 
     def drop_report(self, name: str) -> None:

@@ -3,8 +3,9 @@
 A kubelet that restarts lists nothing for seconds, although everything still runs; its exporter keeps the last object
 and says so in it (`topowise.io/unconfirmed`). What ended or came since nobody knows, so such a node is *closed* for
 pods that its kubelet would have to align or give something of its own. A node whose object was deleted is unconfirmed
-too, but not closed: its kubelet is as it was, and what comes to it and goes is booked as ever. One that was rebooted
-has other pods than its last report, and perhaps other hardware.
+too, and so is a node whose object is more than a report may be. Neither is closed: the kubelet is as it was, and what
+comes to it and goes is booked as ever. One that was rebooted has other pods than its last report, and perhaps other
+hardware.
 
 Invariant: a node is in here exactly as long as its present report says why, or its object is gone and its Node is not,
 or its Node tells of another boot than its report.
@@ -23,7 +24,11 @@ from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.engine import Engine
 
 OBJECT_DELETED: Final = "object-deleted"
+OVER_BUDGET: Final = "over-budget"
+"""The object is more than a report may be: as if it had been deleted."""
 REBOOTED: Final = "rebooted"
+# Nothing has become of the kubelet.
+_LEFT_BEHIND: Final = (OBJECT_DELETED, OVER_BUDGET)
 _NATIVE: Final = ("cpu", "memory", "ephemeral-storage")
 
 
@@ -74,6 +79,10 @@ class UnconfirmedNodes:
         """The reasons, none for a node that is confirmed."""
         return self._reasons.get(node, ())
 
+    def is_left_behind(self, node: str) -> bool:
+        """Whether the report is that of an object that there is not any more, or that is not used."""
+        return any(reason in _LEFT_BEHIND for reason in self.why(node))
+
     def is_closed(self, node: str, record: PodRecord) -> bool:
         """Whether the node does not take the pod now."""
         return any(_closes(reason, record) for reason in self.why(node))
@@ -93,7 +102,7 @@ class UnconfirmedNodes:
 
 def _closes(reason: str, record: PodRecord) -> bool:
     needs = record.needs
-    if needs is None or reason == OBJECT_DELETED:
+    if needs is None or reason in _LEFT_BEHIND:
         return False
     named = {name for one in needs.containers for name in one.limits if name not in _NATIVE}
     if reason.startswith(doubts.DEVICE):

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
-
 from topowise import nrt
 from topowise.kube.api import Api
 from topowise.kube.reflector import EventType, Reflector
@@ -47,7 +45,7 @@ class _Reports:
 
     def replace(self, items: list[report.Report]) -> Iterator[None]:
         listed = {item.name: item for item in items}
-        for name in self._ledger.node_states.reported():
+        for name in {*self._ledger.node_states.reported(), *self._ledger.over_budget}:
             if name not in listed:
                 self._ledger.lose_report(name)
                 yield
@@ -204,17 +202,21 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nod
     may serve v1alpha1 alone.
     """
 
-    def decode_report(raw: bytes | msgspec.Raw) -> report.Report:
-        topology = nrt.decode_apart(raw)
-        name = topology.metadata.name
+    def known(name: str) -> tuple[str, report.PageSizes, report.Report | None]:
         node_state = ledger.node_states.of(name)
-        before = None if node_state is None else node_state.report
-        return report.read_apart(topology, *nodes.kubelet(name), before)
+        return *nodes.kubelet(name), None if node_state is None else node_state.report
 
     reports = _Reports(ledger)
     return [
         Reflector(api, "/api/v1/pods", records.decode, _Pods(ledger, reports.release)),
         Reflector(api, "/api/v1/nodes", nodes.decode, _Nodes(ledger, nodes)),
-        Reflector(api, nrt.PATH, decode_report, reports, missing_is_empty=True, instead=(nrt.OLD_PATH,)),
+        Reflector(
+            api,
+            nrt.PATH,
+            lambda raw: report.read_bytes(raw, known),
+            reports,
+            missing_is_empty=True,
+            instead=(nrt.OLD_PATH,),
+        ),
         Reflector(api, BUDGETS_PATH, decode_budget, budgets),
     ]

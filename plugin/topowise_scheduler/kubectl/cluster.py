@@ -75,7 +75,7 @@ class Cluster:
             self.ledger.put_kubelet(name, *nodes.kubelet(name))
         problems: list[tuple[str, str]] = []
         for one in there.reports:
-            read = report.read(one.topology, *nodes.kubelet(one.topology.metadata.name))
+            read = report.read(one.topology, *nodes.kubelet(one.topology.metadata.name), size=one.size)
             problems += [(read.name, problem) for problem in read.problems]
             self.ledger.put_report(read)
         self.notes += reasons.notes(problems)

@@ -30,7 +30,7 @@ from topowise_scheduler.view.picture import Picture, words
 def run(options: argparse.Namespace, console: Console) -> Answer:
     """The command."""
     found, pods_of_it = _find(options)
-    report = read(found.topology)
+    report = read(found.topology, size=found.size)
     notes = tuple([f"warning: {report.name}: {problem}" for problem in report.problems])
     drawn = picture.with_claimed(picture_of(report, found, pods_of_it, console.now), found.topology)
     named = nrt.attributes_of(found.topology.attributes)

@@ -42,6 +42,11 @@ class Reported(msgspec.Struct, frozen=True):
     changed: str = ""
     writers: tuple[str, ...] = ()
 
+    @property
+    def size(self) -> int:
+        """Bytes of the object as JSON."""
+        return len(msgspec.json.encode(self.raw))
+
 
 class Objects(msgspec.Struct, frozen=True):
     """`pods` and `nodes` are None where they were not read; `classes` are priorities by class."""

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from topowise_scheduler.kubelet.machine import Machine
-from topowise_scheduler.kubelet.masks import Mask, mask_of
+from topowise_scheduler.kubelet.masks import Mask, mask_of, members
 
 CpuSet = int
 
@@ -82,7 +82,7 @@ class CpuTopology:
         """The lowest CPU of every core, the step from thread to thread and their number; None if cores differ."""
         steps = set()
         for core in self.cores:
-            threads = [cpu for cpu in range(core.id, core.cpus.bit_length()) if core.cpus >> cpu & 1]
+            threads = list(members(core.cpus))
             steps.add((len(threads), *(after - before for before, after in pairwise(threads))))
         if len(steps) != 1:
             return None

@@ -42,6 +42,7 @@ from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 _NO_HINTS: Mapping[str, Hint] = {}
 # Types are those the memory manager has, and most containers hold one or two.
 _MANY_HELD: Final = 8192
+_FEW_BLOCKS: Final = 4
 
 
 class _Active(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +73,7 @@ class Kubelet:
     """
 
     __slots__ = (
+        "__weakref__",
         "_fixed",
         "_knows_all",
         "_used",
@@ -428,7 +430,8 @@ class Kubelet:
         if self.cpu is not None and placement.cpus is not None:
             self.cpu.hold(uid, name, placement.cpus)
         if self.memory is not None and placement.memory:
-            self.memory.hold(uid, name, _blocks(placement.memory, self.node_ids))
+            blocks = _blocks if len(placement.memory) <= _FEW_BLOCKS else _blocks.__wrapped__
+            self.memory.hold(uid, name, blocks(placement.memory, self.node_ids))
         for resource, ids in placement.devices.items():
             self.devices.hold(uid, name, resource, ids)
 

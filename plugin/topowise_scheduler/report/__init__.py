@@ -17,7 +17,7 @@ What podresources does not tell, an exact report cannot have either:
 
 from topowise_scheduler.report.holding import kubelet_of
 from topowise_scheduler.report.model import PageSizes, Placements, PodName, Precision, Report
-from topowise_scheduler.report.reader import read, read_apart
+from topowise_scheduler.report.reader import read, read_apart, read_bytes
 from topowise_scheduler.report.versions import of_node
 
 __all__ = [
@@ -30,4 +30,5 @@ __all__ = [
     "of_node",
     "read",
     "read_apart",
+    "read_bytes",
 ]

@@ -14,7 +14,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.masks import KUBELET_BITS, MAX_NODES
 from topowise_scheduler.kubelet.versions import KubeletVersion
-from topowise_scheduler.report import simplest
+from topowise_scheduler.report import budget, simplest
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.counts import Count, counts_of
 from topowise_scheduler.report.hugepages import page_kib
@@ -52,11 +52,13 @@ def read(
     page_sizes: PageSizes,
     problems: list[str],
 ) -> Counted:
-    """The node. `named` are the attributes on top, `zones` those of type Node by id; problems are added."""
+    """The node. `named` are the attributes on top, `zones` those of type Node by id; problems are added. Raises
+    OverBudgetError."""
     if not zones:
         problems.append("zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked")
         source = Source(*simplest.NOTHING)
         return Counted(source.empty(version, page_sizes), source, ())
+    budget.check_amounts(zone for _, zone in zones)
     all_counts = counts_of([zone for _, zone in zones], problems)
     counts = [_usable(zone, mine, problems) for (_, zone), mine in zip(zones, all_counts, strict=True)]
     if _gives_no_cpus(zone for _, zone in zones):
@@ -128,7 +130,7 @@ def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) ->
         if name.startswith(HUGEPAGES) and page_kib(name) is None:
             problems.append(f"zone {zone.name}: {name!r:.80}, expected a size such as hugepages-2Mi; not checked")
             continue
-        most = simplest.MAX_CPUS * 1000 if name == "cpu" else None if simplest.is_memory(name) else simplest.MAX_DEVICES
+        most = budget.MAX_CPUS * 1000 if name == "cpu" else None if simplest.is_memory(name) else budget.MAX_DEVICES
         if most is not None and count.capacity > most:
             expected = f"zone {zone.name}, {name}: {count.capacity}, expected up to {most}"
             if name == "cpu":
@@ -141,18 +143,18 @@ def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) ->
 
 
 def _are_as_many_as_linux_has(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> bool:
-    total, most = sum(mine["cpu"].capacity for mine in counts if "cpu" in mine), 1000 * simplest.MAX_ALL_CPUS
+    total, most = sum(mine["cpu"].capacity for mine in counts if "cpu" in mine), 1000 * budget.MAX_ALL_CPUS
     if total > most:
         problems.append(f"zones: {total} thousandths of CPUs, expected up to {most} in all; only their sum is checked")
     return total <= most
 
 
 def _tell_too_many_devices(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> None:
-    left_out = {name for mine in counts for name, count in mine.items() if 0 < count.capacity <= simplest.MAX_DEVICES}
+    left_out = {name for mine in counts for name, count in mine.items() if 0 < count.capacity <= budget.MAX_DEVICES}
     left_out = {name for name in left_out if simplest.is_device(name)} - simplest.modelled_devices(counts)
     if left_out:
         problems.append(
-            f"zones: more than {simplest.MAX_ALL_DEVICES} devices in all, or {simplest.MAX_DEVICES} of a resource in a "
+            f"zones: more than {budget.MAX_ALL_DEVICES} devices in all, or {budget.MAX_DEVICES} of a resource in a "
             f"zone; of {len(left_out)} resources only the sum is checked"
         )
 

@@ -1,14 +1,17 @@
 """The empty node of an exact report: machine and configuration from the attributes' texts.
 
-A node reports every few seconds, and what it is made of hardly ever changes, so all of this is remembered by the raw
-texts: the node as a whole by its hardware and configuration, which a cluster has few of, and by its devices on top.
+A node reports every few seconds, and what it is made of hardly ever changes. So it is known by the raw texts: the node
+as a whole by its hardware and configuration, which a cluster has few of, and by its devices on top.
+
+Invariant: what is known here lives as long as a report that is made of it. An object that changes all the time leaves
+nothing behind, and takes nothing away from other nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 
@@ -20,13 +23,12 @@ from topowise.pods import HUGEPAGES, MAX_AMOUNT
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletStartError, Machine, NumaNode
 from topowise_scheduler.kubelet.machine import WIDE
 from topowise_scheduler.kubelet.versions import KubeletVersion
+from topowise_scheduler.report import budget
 from topowise_scheduler.report.costs import distances, speed
 from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.model import ReportError
 
 _SPEED: Final = (attributes.MEMORY_INITIATORS, attributes.MEMORY_READ_LATENCY, attributes.MEMORY_READ_BANDWIDTH)
-# Texts of a node that are longer are not remembered for others: a hostile exporter may write one after the other.
-_MEMORABLE: Final = 1 << 15
 
 
 class ZoneFacts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
@@ -40,7 +42,7 @@ class ZoneFacts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     speed: tuple[str, ...] = ()
 
 
-class Facts(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+class Facts(msgspec.Struct, frozen=True, cache_hash=True, weakref=True):
     """Raw texts that decide what the node is. Those that are too long are not `is_memorable`."""
 
     cores: str
@@ -75,7 +77,7 @@ def facts_of(
     # Its hash is known, and that of a new one takes longer than to compare them.
     if before is not None and (before.cores, before.configuration, before.zones) == (cores, configuration, found):
         return before
-    is_memorable = len(cores) + len(configuration) + sum(map(_length, found)) <= _MEMORABLE
+    is_memorable = len(cores) + len(configuration) + sum(map(_length, found)) <= budget.MEMORABLE_FACTS
     return shared(Facts(cores, configuration, found, is_memorable))
 
 
@@ -105,56 +107,89 @@ def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
 
 def shared(facts: Facts) -> Facts:
     """The same facts once for all nodes that have them: the texts come anew with each report."""
-    return _shared(facts) if facts.is_memorable else facts
+    if not facts.is_memorable:
+        return facts
+    return _facts.setdefault((facts.cores, facts.configuration, facts.zones), facts)
 
 
 def empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
     """The node with these devices. Devices come and go with their health, the rest of the node stays the same."""
-    if len(listed_devices) <= _MEMORABLE and facts.is_memorable:
-        return _empty(facts, listed_devices, version)
-    return _empty.__wrapped__(facts, listed_devices, version)
+    if len(listed_devices) > budget.MEMORABLE_FACTS or not facts.is_memorable:
+        return _made(facts, listed_devices, version)[0]
+    key = facts, listed_devices, version
+    known = _nodes.get(key)
+    if known is not None:
+        return Empty(known, _made_of[known].problems)
+    made, bare = _made(facts, listed_devices, version)
+    if made.kubelet is not None:
+        _nodes[key], _made_of[made.kubelet] = made.kubelet, _MadeOf(made.problems, bare)
+    return made
 
 
 def _length(zone: ZoneFacts) -> int:
     return len(zone.cpus) + sum(map(len, zone.speed)) + 32 * (len(zone.costs) + len(zone.amounts))
 
 
-@lru_cache(maxsize=4096)
-def _shared(facts: Facts) -> Facts:
-    return facts
+class _MadeOf(NamedTuple):
+    """What is odd about a node, and the same node without devices, which lives as long."""
+
+    problems: tuple[str, ...]
+    bare: Kubelet | None
 
 
-@lru_cache(maxsize=16384)
-def _empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
+_facts: WeakValueDictionary[tuple[object, ...], Facts] = WeakValueDictionary()
+_nodes: WeakValueDictionary[tuple[object, ...], Kubelet] = WeakValueDictionary()
+_made_of: WeakKeyDictionary[Kubelet, _MadeOf] = WeakKeyDictionary()
+
+
+def _made(facts: Facts, listed_devices: str, version: KubeletVersion) -> tuple[Empty, Kubelet | None]:
+    """The node with these devices, and without."""
     try:
         plugins = _plugins(listed_devices) if listed_devices else ()
         # Which NUMA nodes of many are modelled goes by the devices near them (Machine.modelled).
         near = plugins if len(facts.zones) > WIDE else ()
-        made = (_bare if facts.is_memorable else _bare.__wrapped__)(facts, near, version)
-        if made.kubelet is None or not plugins:
-            return made
-        kubelet = made.kubelet.fork()
+        bare = _bare(facts, near, version)
+        if bare.kubelet is None or not plugins:
+            return bare, None
+        kubelet = bare.kubelet.fork()
         for plugin in plugins:
             kubelet.report_devices(plugin.resource, plugin.devices)
     except (TopowiseError, ValueError) as exc:
-        return Empty(None, (str(exc),))
-    return Empty(kubelet, made.problems)
+        return Empty(None, (str(exc),)), None
+    return Empty(kubelet, bare.problems), bare.kubelet
 
 
 def _plugins(listed_devices: str) -> tuple[DevicePlugin, ...]:
-    """Raises ParseError."""
-    by_resource: dict[str, list[Device]] = {resource: [] for resource in devices.names(listed_devices)}
+    """Raises ParseError, and ReportError for too many."""
+    names, count = devices.names(listed_devices), devices.count(listed_devices)
+    if not budget.are_few(names) or count > budget.MAX_ALL_DEVICES:
+        raise ReportError(
+            f"attribute {attributes.DEVICES}: {count} devices of {len(names)} resources, expected up to "
+            f"{budget.MAX_ALL_DEVICES} of {budget.MAX_NAMES} with names of up to {budget.LONGEST_NAME} characters"
+        )
+    by_resource: dict[str, list[Device]] = {resource: [] for resource in names}
     for one in devices.read(listed_devices):
         by_resource[one.resource].append(Device(one.id, one.nodes or None))
     return tuple(DevicePlugin(resource, tuple(reported)) for resource, reported in by_resource.items())
 
 
-# No two servers have exactly as much memory, so this is one for each node.
-@lru_cache(maxsize=16384)
 def _bare(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion) -> Empty:
     """The node without devices, which may be near some of its NUMA nodes."""
+    key = (facts, near, version) if facts.is_memorable else ()
+    known = _nodes.get(key)
+    if known is not None:
+        return Empty(known, _made_of[known].problems)
+    made = _started(facts, near, version)
+    if made.kubelet is not None and key:
+        _nodes[key], _made_of[made.kubelet] = made.kubelet, _MadeOf(made.problems, None)
+    return made
+
+
+def _started(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion) -> Empty:
+    """What a kubelet makes of the machine at its start."""
     try:
         config = kubeletconfig.decode(facts.configuration)
+        _check_few(facts, config)
         amounts = [_amounts(zone) for zone in facts.zones]
         machine = msgspec.structs.replace(_machine(facts, config, amounts), devices=near)
         kubelet = Kubelet(machine, _resolved(config, facts), version=version)
@@ -163,6 +198,21 @@ def _bare(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion)
     except (TopowiseError, ValueError) as exc:
         return Empty(None, (str(exc),))
     return Empty(kubelet, tuple(_odd_counts(kubelet, facts, amounts)))
+
+
+def _check_few(facts: Facts, config: KubeletConfiguration) -> None:
+    """Raises ReportError for more sizes of pages, or reservations, than a machine has."""
+    sizes = {name for zone in facts.zones for name, _, _ in zone.amounts if name.startswith(HUGEPAGES)}
+    for thing, count, most in (
+        ("zones: sizes of hugepages", len(sizes), budget.MAX_PAGE_SIZES),
+        (
+            f"attribute {attributes.KUBELET_CONFIGURATION}: entries of reservedMemory",
+            len(config.reservedMemory or ()),
+            budget.MAX_RESERVATIONS,
+        ),
+    ):
+        if count > most:
+            raise ReportError(f"{thing}: {count}, expected up to {most}")
 
 
 def _amounts(zone: ZoneFacts) -> dict[str, tuple[int, int]]:

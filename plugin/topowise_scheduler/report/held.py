@@ -12,14 +12,16 @@ from topowise import cpuset
 from topowise.attributes import HOLDINGS, holdings
 from topowise_scheduler.kubelet import MemoryBlock, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
+from topowise_scheduler.report import budget
 from topowise_scheduler.report.model import Placements, PodName, ReportError
 from topowise_scheduler.report.sets import cpu_set, nodes_of
 
 Devices = tuple[tuple[str, tuple[str, ...]], ...]
 
-# What a hostile report says of a container is longer, and is not remembered for others: 16,384 times so many bytes.
-_MEMORABLE: Final = 512
 _FEW: Final = 4
+# Of each kind; a real machine has so few types of memory, and a key has all of them.
+_MANY: Final = 8192
+_FEW_TYPES: Final = 8
 
 
 class Known(NamedTuple):
@@ -45,9 +47,11 @@ def held_by(text: str, known: Known, before: Held | None = None) -> Held:
     object. A mark is a keyed hash of the process, so nobody can make two texts of one.
     """
     texts = [*map(bytes, holdings.texts(text))]
+    _check_few("pods", len(texts), budget.MAX_PODS)
     marks = array("q", map(hash, texts))
     same = {} if before is None else dict(zip(memoryview(before.marks).cast("q"), before.pods.items(), strict=True))
     pods = [same.get(mark) or _pod(text, known) for mark, text in zip(marks, texts, strict=True)]
+    _check_few("containers", sum([len(placements) for _, placements in pods]), budget.MAX_CONTAINERS)
     found = dict(pods)
     if len(found) == len(pods):
         return Held(found, marks.tobytes())
@@ -57,8 +61,14 @@ def held_by(text: str, known: Known, before: Held | None = None) -> Held:
     return Held(found)
 
 
+def _check_few(things: str, count: int, most: int) -> None:
+    if count > most:
+        raise ReportError(f"attribute {HOLDINGS}: {count} {things}, expected up to {most}")
+
+
 def _pod(text: bytes, known: Known) -> tuple[PodName, Placements]:
     pod = holdings.pod(text)
+    _check_few("containers of a pod", len(pod.containers), budget.MAX_CONTAINERS_OF_A_POD)
     # Pods have few namespaces.
     return (sys.intern(pod.namespace), pod.name), _placements(pod, known)
 
@@ -84,12 +94,12 @@ def _of_container(
 ) -> dict[str, Placement]:
     """What one container holds, by its name. Containers of a kind are called alike and hold alike, so it is shared."""
     length = len(name) + len(cpus) + sum([len(resource) + sum(map(len, ids)) for resource, ids in devices])
-    if length > _MEMORABLE or len(blocks) > _FEW:
+    if length > budget.MEMORABLE_HOLDING or len(blocks) > _FEW or len(known.types) > _FEW_TYPES:
         return _made.__wrapped__(name, cpus, blocks, devices, known)
     return _made(name, cpus, blocks, devices, known)
 
 
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=_MANY)
 def _made(
     name: str, cpus: str, blocks: tuple[holdings.Block, ...], devices: Devices, known: Known
 ) -> dict[str, Placement]:
@@ -104,13 +114,19 @@ def _placement(
         numa=None,
         preferred=False,
         cpus=cpu_set(cpus) & known.cpus if cpus else None,
-        memory=tuple([_block(block.type, block.nodes, block.size, known) for block in blocks]) if blocks else (),
+        memory=tuple([_block_of(block, known) for block in blocks]) if blocks else (),
         devices=devices,
     )
 
 
+def _block_of(block: holdings.Block, known: Known) -> MemoryBlock:
+    length = len(block.type) + len(block.nodes)
+    is_memorable = length <= budget.MEMORABLE_HOLDING and len(known.types) <= _FEW_TYPES
+    return (_block if is_memorable else _block.__wrapped__)(block.type, block.nodes, block.size, known)
+
+
 # Pods of a kind hold alike.
-@lru_cache(maxsize=16384)
+@lru_cache(maxsize=_MANY)
 def _block(kind: str, text: str, size: int, known: Known) -> MemoryBlock:
     on = nodes_of(text, known.nodes)
     if size < 0 or not on or kind not in known.types:

@@ -6,17 +6,18 @@ Nothing that a kubelet decides depends on it, so a text that cannot be read cost
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from topowise import attributes
 from topowise.attributes import places
 from topowise.attributes.places import Located
 from topowise.errors import ParseError
+from topowise_scheduler.report import budget
 
-# Nodes of a kind whose devices are named by addresses have the same text; of long ones no more than one is kept.
-_MEMORABLE: Final = 1 << 13
-_MANY: Final = 4096
+
+class _Shared(dict[str, Located]):
+    """By id of the device. A dict that can be referred to weakly."""
 
 
 class Places(NamedTuple):
@@ -26,16 +27,23 @@ class Places(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
+# Nodes of a kind whose devices are named by addresses have the same text. What it says lives as long as one of their
+# reports.
+_known: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
+_NOWHERE: Final = Places({})
+
+
 def places_of(text: str) -> Places:
     """What the text of the attribute says, nothing for ""."""
-    return _places_of(text) if len(text) <= _MEMORABLE else _places_of.__wrapped__(text)
-
-
-@lru_cache(maxsize=_MANY)
-def _places_of(text: str) -> Places:
     if not text:
-        return Places({})
+        return _NOWHERE
+    known = _known.get(text)
+    if known is not None:
+        return Places(known)
     try:
-        return Places(places.read(text))
+        located = _Shared(places.read(text))
     except ParseError as exc:
         return Places({}, (f"attribute {attributes.PCI}: {exc}; where its devices are is not known",))
+    if len(text) <= budget.MEMORABLE_PLACES:
+        _known[text] = located
+    return Places(located)

@@ -108,6 +108,8 @@ class Report(msgspec.Struct, frozen=True):
     zone_marks: bytes = b""
     """Of the texts of the zones, which are those of `source` in their order. None if they are not, and if the report
     does not tell all that is free: then it can only be read, and put on a node, as if there had been none before."""
+    over_budget: str = ""
+    """Why the object is more than a report may be, "" if it is not: nothing else of the report says anything then."""
     knows_policy: bool = True
     """False if the object names a policy that no kubelet has; one of `problems` has the word."""
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from topowise import attributes, fingerprint, nrt, placement
 from topowise.attributes import doubts
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
-from topowise_scheduler.kubelet.versions import KubeletVersion
-from topowise_scheduler.report import counted, exact, free, koordlet, versions
+from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
+from topowise_scheduler.report import budget, counted, exact, free, koordlet, simplest, versions
 from topowise_scheduler.report.model import PageSizes, Report, ReportError
 
 _LONGEST_BOOT_ID: Final = 64
@@ -40,13 +42,44 @@ def read(
     page_sizes: PageSizes = (),
     before: Report | None = None,
     zone_marks: bytes = b"",
+    size: int = 0,
 ) -> Report:
     """The node as the object tells it; `node_version` is the Node's kubeletVersion, "" if it is not known yet,
     `page_sizes` the hugepages that it lists, and `before` the node's last report, whose parts are taken over as far as
     they are the same. `zone_marks` are those of its zones, in their order.
 
-    Nothing in an object is an error; `problems` say what could not be used.
+    Nothing in an object is an error; `problems` say what could not be used. `size` is the object's in bytes, 0 if it is
+    not known.
     """
+    try:
+        budget.check_size(size)
+        budget.check_object(topology)
+        return _read(topology, node_version, page_sizes, before, zone_marks)
+    except budget.OverBudgetError as exc:
+        return over_budget(topology.metadata.name, topology.metadata.resourceVersion, exc)
+
+
+def over_budget(name: str, version: str, why: budget.OverBudgetError) -> Report:
+    """What is left of an object that is more than a report may be."""
+    source = counted.Source(*simplest.NOTHING)
+    return Report(
+        name=name,
+        version=version,
+        precision="counts",
+        empty=source.empty(NEWEST_RECORDED),
+        problems=(str(why),),
+        over_budget=str(why),
+    )
+
+
+def _read(
+    topology: nrt.NodeResourceTopology,
+    node_version: str,
+    page_sizes: PageSizes,
+    before: Report | None,
+    zone_marks: bytes,
+) -> Report:
+    """The same. Raises OverBudgetError."""
     problems: list[str] = []
     if koordlet.wrote(topology):
         topology = koordlet.translated(topology, problems)
@@ -95,6 +128,10 @@ def read_apart(
 ) -> Report:
     """The same of an object whose zones have not been looked at: those of which the text is as in `before` are not.
     Raises msgspec.DecodeError for a zone that is none."""
+    try:
+        budget.check_object(topology)
+    except budget.OverBudgetError as exc:
+        return over_budget(topology.metadata.name, topology.metadata.resourceVersion, exc)
     marks = array("q", map(_mark, topology.zones or ())).tobytes()
     if before is not None and len(before.zone_marks) == len(marks):
         problems: list[str] = []
@@ -104,6 +141,17 @@ def read_apart(
             if found is not None:
                 return _exact(head, found, problems, marks)
     return read(topology.whole(), node_version, page_sizes, before, marks)
+
+
+def read_bytes(raw: bytes | msgspec.Raw, known: Callable[[str], tuple[str, PageSizes, Report | None]]) -> Report:
+    """The same of an object's JSON. `known` tells by the node's name its version, its hugepages, and its last report.
+    Raises msgspec.DecodeError for what is no object."""
+    try:
+        budget.check_size(memoryview(raw).nbytes)
+    except budget.OverBudgetError as exc:
+        return over_budget(*nrt.decode_identity(raw), exc)
+    topology = nrt.decode_apart(raw)
+    return read_apart(topology, *known(topology.metadata.name))
 
 
 def _mark(zone: nrt.ZoneApart) -> int:

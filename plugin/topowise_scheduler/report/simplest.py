@@ -17,8 +17,8 @@ What the model admits then fits what is available: per zone with policy single-n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from topowise import feature_gates, nrt
 from topowise.pods import HUGEPAGES, Amounts
@@ -28,16 +28,10 @@ from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.machine import hugepages_resource
 from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.versions import KubeletVersion
+from topowise_scheduler.report.budget import MAX_ALL_DEVICES, MAX_DEVICES
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.policies import Policies
-
-# More than any NUMA node has. Beyond it a number of CPUs is damage, and what has that many units no device plugin's.
-MAX_CPUS: Final = 4096
-MAX_DEVICES: Final = 4096
-# All CPUs of a machine that Linux runs on (NR_CPUS), and more devices than any has: KubeVirt's plug-ins list 3,000.
-MAX_ALL_CPUS: Final = 8192
-MAX_ALL_DEVICES: Final = 32768
 
 # No object says how many pods a node takes, and not every one how much memory.
 _ANY_NUMBER_OF_PODS: Final = 1 << 31
@@ -54,11 +48,24 @@ class Zone(NamedTuple):
     amounts: tuple[tuple[str, int, int], ...]
 
 
-@lru_cache(maxsize=4096)
+# Nodes of one kind share theirs, which lives as long as one of their reports.
+_kept: WeakValueDictionary[tuple[object, ...], Kubelet] = WeakValueDictionary()
+
+
 def kubelet(
     zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion, unlisted_sizes_kib: tuple[int, ...] = ()
 ) -> Kubelet:
     """The node. Of pages of `unlisted_sizes_kib` it has none, but its kubelet knows them."""
+    key = zones, policies, version, unlisted_sizes_kib
+    made = _kept.get(key)
+    if made is None:
+        made = _kept[key] = _made(zones, policies, version, unlisted_sizes_kib)
+    return made
+
+
+def _made(
+    zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion, unlisted_sizes_kib: tuple[int, ...]
+) -> Kubelet:
     amounts = [{name: (capacity, allocatable) for name, capacity, allocatable in zone.amounts} for zone in zones]
     sums: Amounts = {}
     for name, _, allocatable in (amount for zone in zones for amount in zone.amounts):

@@ -165,9 +165,9 @@ class ClusterView:
             return explanation.too_large(name, asked.record.problem)
         state = next(self._answers.states_for(asked, name), None)
         if state is None:
-            return explanation.not_reported(name)
+            return explanation.not_reported(name).beside(self._ledger.over_budget.get(name, ""))
         words = verdicts.text(at)
-        return explanation.explain(
+        explained = explanation.explain(
             name,
             state,
             asked.record.view(state),
@@ -179,7 +179,10 @@ class ClusterView:
             report=self._report(name),
             with_hints=with_hints,
             by_chance=verdicts.outcomes[at] == Outcome.FITS and self._answers.may_be_refused(asked.record, name),
-        ).with_affinity(self._answers.affinity(asked, name))
+        )
+        return explained.with_affinity(self._answers.affinity(asked, name)).beside(
+            self._ledger.over_budget.get(name, "")
+        )
 
 
 class _Used:

@@ -109,6 +109,12 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
         text = "; ".join((self.text, *map(str, found)))
         return msgspec.structs.replace(self, text=text, device_affinity=found)
 
+    def beside(self, over_budget: str) -> NodeExplanation:
+        """With why the node's newest report is not used, "" if it is."""
+        if not over_budget:
+            return self
+        return msgspec.structs.replace(self, text=f"{self.text}; of its newest report nothing is used: {over_budget}")
+
     def after(self, refusal: Refusal | None) -> NodeExplanation:
         """With what kube-scheduler itself has against the node; it asks nobody else about such a node.
 

@@ -44,16 +44,21 @@ def names(text: str) -> frozenset[str]:
     return frozenset(_listed(text))
 
 
+def count(text: str) -> int:
+    """How many devices. Raises ParseError."""
+    return sum([len(ids) for by_nodes in _listed(text).values() for ids in by_nodes.values()])
+
+
 def read(text: str) -> tuple[Device, ...]:
     """The inverse of `write`, sorted. Raises ParseError."""
     listed = _listed(text)
     found: list[Device] = []
-    count = 0
+    width = 0
     for resource, by_nodes in listed.items():
         for nodes, ids in by_nodes.items():
             near = tuple(sorted(cpuset.parse(nodes)))
-            count += len(near)
-            if count > _MAX_NODES:
+            width += len(near)
+            if width > _MAX_NODES:
                 raise ParseError("devices", text, f"nodelists of together up to {_MAX_NODES} nodes")
             # PCI addresses are the same on many nodes of a cluster, so each is kept once.
             found += [Device(sys.intern(resource), sys.intern(device_id), near) for device_id in ids]

@@ -214,8 +214,8 @@ def test_what_is_left_out_of_a_report_with_too_much_is_told() -> None:
     assert simplest.modelled_devices([{"a/b": (4096, 1), "cpu": (8, 8)}, {"a/b": (4096, 1), "a/c": (5000, 1)}]) == {
         "a/b"
     }
-    many = [{f"a/r{at:02}": (4096, 0) for at in range(9)}]
-    assert simplest.modelled_devices(many) == {f"a/r{at:02}" for at in range(8)}
+    many = [{f"a/r{at:02}": (4096, 0) for at in range(3)}]
+    assert simplest.modelled_devices(many) == {"a/r00", "a/r01"}
 
 
 @pytest.mark.parametrize(

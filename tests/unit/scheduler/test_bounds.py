@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from crowds import many_containers
-from scheduling import WAITS, NoApi, Service, counts, kubelet, pod
-from topowise import pods
+from scheduling import WAITS, NoApi, Service, counts, exact, kubelet, pod
+from topowise import attributes, nrt, pods
+from topowise.attributes import holdings
 from topowise.kube.reflector import Reflector, _decode_envelope
 from topowise_scheduler.cluster import possible_rows, same_states
 from topowise_scheduler.cluster import records as records_of_pods
@@ -28,7 +29,8 @@ from topowise_scheduler.engine.cache import VerdictCache
 from topowise_scheduler.kubelet import Device, masks
 from topowise_scheduler.kubelet.only import only, only_of, with_more
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
-from topowise_scheduler.report import hardware
+from topowise_scheduler.report import hardware, located_devices, simplest
+from topowise_scheduler.report import held as held_by_pods
 from topowise_scheduler.shape import PodRequests
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -316,12 +318,69 @@ def test_nodes_with_the_same_devices_share_their_table() -> None:
     assert one.devices.tables["x.io/nic"] is other.devices.tables["x.io/nic"]
 
 
+def test_what_reports_are_made_of_goes_with_the_last_report_of_it() -> None:
+    """An object that is another one each time leaves nothing behind."""
+    service = Service()
+    base = msgspec.json.encode(exact(kubelet()))
+    kept = (hardware._facts, hardware._nodes, hardware._made_of, simplest._kept, located_devices._known)
+
+    def tell(turn: int, name: str = "n1") -> None:
+        document = msgspec.json.decode(base)
+        document["metadata"] = {"name": name, "resourceVersion": str(turn)}
+        named = {one["name"]: one["value"] for one in document["attributes"]}
+        named[attributes.DEVICES] = msgspec.json.encode({f"x.io/{turn}": {"0": [f"d{turn}"]}}).decode()
+        for zone in document["zones"]:
+            for amount in zone["resources"]:
+                if amount["name"] == "memory":
+                    amount["capacity"] = str((16 << 30) + turn)
+        document["attributes"] = [{"name": key, "value": value} for key, value in named.items()]
+        service.report(nrt.decode(msgspec.json.encode(document)))
+        service.report(counts(f"{name}-counts", "8", allocatable=str(8 + turn)))
+
+    tell(0)
+    tell(1)
+    gc.collect()
+    before = [len(one) for one in kept]
+    for turn in range(2, 40):
+        tell(turn)
+    gc.collect()
+    assert [len(one) for one in kept] == before
+    node_state = service.ledger.node_states.of("n1")
+    assert node_state is not None
+    assert node_state.report is not None
+    assert node_state.report.precision == "exact"
+
+
+def test_nodes_of_a_kind_share_what_their_reports_are_made_of() -> None:
+    service = Service()
+    for name in ("n1", "n2"):
+        service.report(exact(kubelet(), name=name))
+        service.report(counts(f"{name}-counts", "8"))
+    for names in (("n1", "n2"), ("n1-counts", "n2-counts")):
+        one, other = (service.ledger.node_states.of(name) for name in names)
+        assert one is not None
+        assert other is not None
+        assert one.report is not None
+        assert other.report is not None
+        assert one.report.empty is other.report.empty
+
+
 def test_long_texts_of_reports_are_not_remembered() -> None:
     long = hardware.Facts("x" * (1 << 16), "", ())
-    before = (hardware._shared.cache_info().currsize, hardware._empty.cache_info().currsize)
+    before = (len(hardware._facts), len(hardware._nodes))
     assert hardware.shared(long) is long
     assert hardware.empty(long, "", NEWEST_RECORDED).kubelet is None
-    assert (hardware._shared.cache_info().currsize, hardware._empty.cache_info().currsize) == before
+    assert (len(hardware._facts), len(hardware._nodes)) == before
+
+
+def test_what_holdings_say_at_length_is_not_remembered() -> None:
+    known = held_by_pods.Known(1, (0,), frozenset({"memory"}))
+    before = held_by_pods._block.cache_info().currsize
+    for number in range(10):
+        assert held_by_pods._block_of(holdings.Block("memory", "0," * 300 + "0", number), known).size == number
+    many = held_by_pods.Known(1, (0,), frozenset({"memory", *(f"hugepages-{size}Ki" for size in range(20))}))
+    assert held_by_pods._block_of(holdings.Block("memory", "0", 77), many).size == 77
+    assert held_by_pods._block.cache_info().currsize == before
 
 
 def test_deletions_that_are_remembered_are_bounded() -> None:

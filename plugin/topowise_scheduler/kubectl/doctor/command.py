@@ -103,7 +103,9 @@ def _not_allowed(denied: Mapping[str, ForbiddenError]) -> Iterator[Finding]:
 
 def _read(there: Objects) -> Read:
     versions = there.kubelet_versions
-    return [(one, read(one.topology, versions.get(one.topology.metadata.name, ""))) for one in there.reports]
+    return [
+        (one, read(one.topology, versions.get(one.topology.metadata.name, ""), size=one.size)) for one in there.reports
+    ]
 
 
 def _common(there: Objects, known: Read, now: float, *, are_reports_known: bool = True) -> Iterator[Finding]:

@@ -35,6 +35,14 @@ def check(there: Objects, reports: Sequence[tuple[Reported, Report]]) -> Iterato
         yield from _nodes(there.nodes, reports)
     for raw, report in reports:
         yield from _writers(raw)
+        if report.over_budget:
+            yield Finding(
+                "reports", "error", "node", (report.name,), f"report that is not used: {report.over_budget}",
+                "the scheduler goes on with the last report that it could use, or treats the node as unreported; "
+                "whoever has taken a node over may write such an object on purpose",
+                "look at what writes the object (managedFields), then delete it: the exporter writes it anew",
+            )  # fmt: skip
+            continue
         for problem in report.problems:
             yield Finding(
                 "reports", "warning", "node", (report.name,), f"report with what cannot be used: {problem}",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from topowise import attributes, nrt
+from topowise_scheduler.report.budget import MAX_DEVICES
 from topowise_scheduler.report.counts import Count, counts_of
-from topowise_scheduler.report.simplest import MAX_DEVICES
 from topowise_scheduler.view.picture.model import Device, Devices, Picture
 
 

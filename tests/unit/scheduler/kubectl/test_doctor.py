@@ -170,6 +170,19 @@ def test_two_writers(objects: dict[str, Json], examine: Callable[..., list[str]]
     assert "error NodeResourceTopology metal-a: 2 writers: nfd-master, topowise-exporter" in examine(document)
 
 
+def test_a_report_above_its_bounds(
+    objects: dict[str, Json], examine: Callable[..., list[str]], ask: Ask, saved: Save
+) -> None:
+    document = json.loads(json.dumps(objects[REPORT]))
+    document["metadata"]["annotations"] = {"a": "x" * (600 << 10)}
+    (line,) = [line for line in examine(document) if "not used" in line]
+    assert line.startswith("error node metal-a: report that is not used: object: ")
+    assert "bytes, expected at most 524288; the report is not used" in line
+    there = saved(document, objects["Node metal-a"], name="large.json")
+    explained = ask("explain", "--nodes-file", there, "-f", str(Path(__file__).with_name("manifests.yaml")))
+    assert "of its newest report nothing is used: object: " in explained.text
+
+
 def test_nodes_without_reports_and_reports_without_nodes(
     objects: dict[str, Json], examine: Callable[..., list[str]]
 ) -> None:

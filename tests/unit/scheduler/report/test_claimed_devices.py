@@ -12,7 +12,7 @@ from scheduling import configuration
 from topowise import nrt, pods
 from topowise_scheduler import report
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
-from topowise_scheduler.report.simplest import MAX_DEVICES
+from topowise_scheduler.report.budget import MAX_DEVICES
 
 GI = 1 << 30
 CONFIG = configuration()

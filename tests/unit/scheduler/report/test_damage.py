@@ -244,10 +244,10 @@ def test_a_distance_that_no_machine_has_is_as_good_as_none(cost: int, ours: bool
 
 
 def test_of_thousands_of_problems_the_first_are_told() -> None:
-    zones = tuple(nrt.Zone(f"{'z' * 5000}{at}", "Node") for at in range(1000))
+    zones = tuple(nrt.Zone(f"{'z' * 5000}{at}", "Node") for at in range(200))
     found = report.read(nrt.NodeResourceTopology(metadata=nrt.Metadata("n1"), zones=zones))
     assert len(found.problems) < 20
-    assert found.problems[-1].startswith("and 98")
+    assert found.problems[-1].startswith("and 18")
     assert max(map(len, found.problems)) <= 500
 
 

@@ -1,0 +1,135 @@
+"""Numbers of many nodes as one array: sections of rows, and a column for each node.
+
+Invariant: a section exists while a column has it, and a column without the section holds what `counts.absent` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler.engine.counts import Key, absent
+
+Numbers = NDArray[np.int64]
+Counts = Mapping[Key, Sequence[int]]
+
+# A node with resources of its own is a group of its own, and its arrays are to be small.
+FIRST_COLUMNS: Final = 2
+# Rows of sections that no column has are not worth a copy below this number.
+_FEW_ROWS: Final = 64
+# More than any request, and eight of them do not overflow.
+_MOST: Final = 1 << 58
+
+
+class CountsArray:
+    """int64 (entries, columns): a section has its entries one after another, and each entry all nodes in one stretch.
+
+    So a comparison over all nodes reads memory in order, and a node is written by one assignment. A section exists
+    while a column has it; the other columns hold what `counts.absent` says. Rows grow by doubling. The rows of a
+    section that no column has any more stay until such rows are the greater part: then they are given back.
+    """
+
+    def __init__(self, zones: int) -> None:
+        self._zones = zones
+        self._data: Numbers = np.zeros((0, FIRST_COLUMNS), dtype=np.int64)
+        self._slices: dict[Key, slice] = {}
+        # In the order of the rows, sections without a column too.
+        self._defaults: dict[Key, Sequence[int]] = {}
+        # How many columns have a section, and the sections of each column.
+        self._uses: dict[Key, int] = {}
+        self._keys: list[tuple[Key, ...]] = []
+        self._height = self._unused = 0
+
+    def __contains__(self, key: Key) -> bool:
+        return self._uses.get(key, 0) > 0
+
+    @property
+    def height(self) -> int:
+        """Entries of the sections that a column has."""
+        return self._height - self._unused
+
+    def height_with(self, keys: Iterable[Key]) -> int:
+        """Entries that these sections add."""
+        return sum([len(absent(key, self._zones)) for key in keys if key not in self])
+
+    def names(self, family: str) -> list[str]:
+        """The resources that have a section in a family."""
+        return [name for (first, name), uses in self._uses.items() if uses and first == family]
+
+    def section(self, key: Key) -> Numbers:
+        """(entries, columns), free columns too."""
+        rows = self._slices.get(key)
+        if rows is None:
+            # A section may go while a decision is under way.
+            return np.repeat(np.array(absent(key, self._zones), dtype=np.int64)[:, None], self._data.shape[1], axis=1)
+        return self._data[rows]
+
+    def write(self, column: int, values: Counts) -> None:
+        """Fill a column."""
+        keys = tuple(values)
+        if column >= len(self._keys):
+            self._keys += [()] * (column + 1 - len(self._keys))
+        if self._keys[column] != keys:
+            self._use(column, keys)
+        if column >= self._data.shape[1]:
+            self._resize(self._data.shape[0], max(2 * self._data.shape[1], column + 1))
+        numbers: list[int] = []
+        for key, default in self._defaults.items():
+            numbers += values.get(key, default)
+        try:
+            self._data[: self._height, column] = numbers
+        except OverflowError:
+            # Damage; no request is as large.
+            self._data[: self._height, column] = [max(-_MOST, min(_MOST, number)) for number in numbers]
+
+    def move(self, source: int, target: int) -> None:
+        """Copy a column over another, and free it."""
+        self._data[:, target] = self._data[:, source]
+        self._use(target, self._keys[source])
+        self.free(source)
+
+    def free(self, column: int) -> None:
+        """The column is of no node any more."""
+        self._use(column, ())
+
+    def _use(self, column: int, keys: tuple[Key, ...]) -> None:
+        """The column has these sections from now on."""
+        before, self._keys[column] = self._keys[column], keys
+        for key in keys:
+            if key not in self._slices:
+                self._add(key)
+            self._unused -= 0 if self._uses[key] else len(self._defaults[key])
+            self._uses[key] += 1
+        for key in before:
+            self._uses[key] -= 1
+            self._unused += 0 if self._uses[key] else len(self._defaults[key])
+        if self._unused > max(_FEW_ROWS, self._height // 2):
+            self._compact()
+
+    def _add(self, key: Key) -> None:
+        default = absent(key, self._zones)
+        first, self._height = self._height, self._height + len(default)
+        if self._height > self._data.shape[0]:
+            self._resize(max(self._height, 2 * self._data.shape[0]), self._data.shape[1])
+        self._defaults[key], self._slices[key], self._uses[key] = default, slice(first, self._height), 0
+        self._unused += len(default)
+        self._data[first : self._height] = np.array(default, dtype=np.int64)[:, None]
+
+    def _compact(self) -> None:
+        """Keep the sections that a column has."""
+        kept = {key: default for key, default in self._defaults.items() if self._uses[key]}
+        self._data = np.concatenate([self._data[self._slices[key]] for key in kept] or [self._data[:0]])
+        self._slices, first = {}, 0
+        for key, default in kept.items():
+            self._slices[key] = slice(first, first + len(default))
+            first += len(default)
+        self._defaults, self._uses = kept, {key: self._uses[key] for key in kept}
+        self._height, self._unused = first, 0
+
+    def _resize(self, height: int, width: int) -> None:
+        larger = np.zeros((height, width), dtype=np.int64)
+        larger[: self._data.shape[0], : self._data.shape[1]] = self._data
+        self._data = larger
