@@ -26,6 +26,7 @@ from topowise_scheduler.cluster.apart_rows import ApartNodes
 from topowise_scheduler.cluster.asked_pods import AskedPods
 from topowise_scheduler.cluster.bookings import Booking, BookingState
 from topowise_scheduler.cluster.gangs import KEPT_S, Gangs
+from topowise_scheduler.cluster.late_reports import LateReports
 from topowise_scheduler.cluster.lesser_nominated import LesserNominated
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.cluster.node_states import NodeStates
@@ -85,6 +86,8 @@ class Ledger:
         self._quarantine = Quarantine()
         self.refused: dict[str, PodRecord] = {}
         """By uid, pods that a kubelet has refused and that are still there."""
+        self.late_reports = LateReports(clock)
+        """Reports of nodes that report too much."""
         self._asked = AskedPods()
         self._gangs = Gangs(clock)
         self._waiting: dict[str, PodRecord] = {}
@@ -497,6 +500,7 @@ class Ledger:
         for name in self._quarantine.expire(now):
             self.node_states.note_change(name)
             self.node_states.note_improved(name)
+        yield from self.late_reports.taking()
         yield from self.node_states.ticking()
 
     def expire(self) -> int:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from topowise import nrt
 from topowise.kube.api import Api
@@ -28,7 +30,16 @@ BUDGETS_PATH = "/apis/policy/v1/poddisruptionbudgets"
 
 log = logging.getLogger(__name__)
 
-Item = TypeVar("Item", report.Report, PodRecord)
+
+class _Unread(NamedTuple):
+    """A report of a node that reports too much (late_reports.py), as its JSON."""
+
+    name: str
+    version: str
+    raw: bytes
+
+
+Item = TypeVar("Item", _Unread, report.Report | _Unread, PodRecord)
 
 
 class _Reports:
@@ -38,30 +49,67 @@ class _Reports:
     node made anew, which is better done once a node than once a pod. A report that waits is replaced by a newer one.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, nodes: Nodes) -> None:
         self._ledger = ledger
-        self._waiting: dict[str, report.Report] = {}
+        self._nodes = nodes
+        self._late = ledger.late_reports
+        self._waiting: dict[str, report.Report | _Unread] = {}
         self._is_released = False
 
-    def replace(self, items: list[report.Report]) -> Iterator[None]:
+    def decode(self, raw: bytes | msgspec.Raw) -> report.Report | _Unread:
+        """A report from its JSON, which is read later if its node reports too much. Raises msgspec.DecodeError."""
+        if self._late:
+            name, version = nrt.decode_identity(raw)
+            if self._late.waits(name):
+                return _Unread(name, version, bytes(raw))
+        return self._read(raw)
+
+    def _read(self, raw: bytes | msgspec.Raw) -> report.Report:
+        name = ""
+
+        def known(of: str) -> tuple[str, report.PageSizes, report.Report | None]:
+            nonlocal name
+            name = of
+            node_state = self._ledger.node_states.of(of)
+            return *self._nodes.kubelet(of), None if node_state is None else node_state.report
+
+        with self._late.charged(lambda: name):
+            return report.read_bytes(raw, known)
+
+    def _put(self, item: report.Report | _Unread) -> None:
+        if isinstance(item, _Unread):
+            self._late.put(item.name, partial(_guarded, self._take, item))
+            return
+        self._late.drop(item.name)
+        with self._late.charged(lambda: item.name):
+            self._ledger.put_report(item)
+
+    def _take(self, item: _Unread) -> None:
+        read = self._read(item.raw)
+        with self._late.charged(lambda: item.name):
+            self._ledger.put_report(read)
+
+    def replace(self, items: list[report.Report | _Unread]) -> Iterator[None]:
         listed = {item.name: item for item in items}
         for name in {*self._ledger.node_states.reported(), *self._ledger.over_budget}:
             if name not in listed:
+                self._late.drop(name)
                 self._ledger.lose_report(name)
                 yield
         self._waiting = listed
         if self._is_released:
             yield from self.release()
 
-    def apply(self, event: EventType, item: report.Report) -> None:
+    def apply(self, event: EventType, item: report.Report | _Unread) -> None:
         waits = self._waiting.pop(item.name, None) is not None
         if event == "DELETED":
             # One that has waited may be the second of its node.
+            self._late.drop(item.name)
             self._ledger.lose_report(item.name)
         elif waits or not self._is_released:
             self._waiting[item.name] = item
         else:
-            self._ledger.put_report(item)
+            self._put(item)
 
     def release(self) -> Iterator[None]:
         """The pods have been listed."""
@@ -69,10 +117,10 @@ class _Reports:
         while self._waiting:
             item = self._waiting.pop(next(iter(self._waiting)))
             if not self._is_known(item):
-                _guarded(self._ledger.put_report, item)
+                _guarded(self._put, item)
             yield
 
-    def _is_known(self, item: report.Report) -> bool:
+    def _is_known(self, item: report.Report | _Unread) -> bool:
         """Whether a new list only says again what the last event said: a resourceVersion names one content."""
         node_state = self._ledger.node_states.of(item.name)
         return (
@@ -202,18 +250,14 @@ def reflectors(api: Api, ledger: Ledger, records: Records, budgets: Budgets, nod
     may serve v1alpha1 alone.
     """
 
-    def known(name: str) -> tuple[str, report.PageSizes, report.Report | None]:
-        node_state = ledger.node_states.of(name)
-        return *nodes.kubelet(name), None if node_state is None else node_state.report
-
-    reports = _Reports(ledger)
+    reports = _Reports(ledger, nodes)
     return [
         Reflector(api, "/api/v1/pods", records.decode, _Pods(ledger, reports.release)),
         Reflector(api, "/api/v1/nodes", nodes.decode, _Nodes(ledger, nodes)),
         Reflector(
             api,
             nrt.PATH,
-            lambda raw: report.read_bytes(raw, known),
+            reports.decode,
             reports,
             missing_is_empty=True,
             instead=(nrt.OLD_PATH,),
