@@ -27,7 +27,7 @@ MAX_ZONES: Final = 256
 """Of any type. No machine has more than 64 NUMA nodes; exporters may list ids that no node has."""
 MAX_ATTRIBUTES: Final = 4096
 """On top and of all zones together."""
-MAX_AMOUNTS: Final = 2048
+MAX_AMOUNTS: Final = 1024
 """Resources of all zones together; of reports of counts."""
 MAX_NAMES: Final = 128
 """Names of resources. A machine has some 30: CPUs, memory, page sizes, and a name for each kind of device."""
@@ -35,15 +35,15 @@ LONGEST_NAME: Final = 317
 """Characters of a resource's name: a DNS subdomain, a slash and a label."""
 
 # Of a part. More than any NUMA node has: beyond it a number of CPUs is damage, and so many units are no plug-in's.
-MAX_CPUS: Final = 4096
+MAX_CPUS: Final = 2048
 MAX_DEVICES: Final = 4096
-# All CPUs of a machine that Linux runs on (NR_CPUS), and more devices than any has: KubeVirt's plug-ins list 3,000.
-MAX_ALL_CPUS: Final = 8192
+# CPUs and devices of a machine. The largest machines have 1,920 CPUs, and KubeVirt's plug-ins list 3,000 devices.
+MAX_ALL_CPUS: Final = 2048
 MAX_ALL_DEVICES: Final = 8192
 # Of holdings: pods, the containers of one pod, and the containers of all pods.
 MAX_PODS: Final = 1024
 MAX_CONTAINERS_OF_A_POD: Final = 256
-MAX_CONTAINERS: Final = 4096
+MAX_CONTAINERS: Final = 2048
 # Of an exact report: sizes of hugepages, of which an architecture has a few, and entries of reservedMemory, of which
 # each NUMA node has one.
 MAX_PAGE_SIZES: Final = 16

@@ -68,7 +68,7 @@ def read(
     if zones[-1][0] >= KUBELET_BITS and (policies.topology.policy != "none" or policies.memory):
         zones, counts = _within_masks(zones, counts, problems)
     policies = _ranked(policies, zones, problems)
-    policies = policies._replace(cpu=policies.cpu and _are_as_many_as_linux_has(counts, problems))
+    policies = policies._replace(cpu=policies.cpu and _are_as_many_as_machines_have(counts, problems))
     _tell_too_many_devices(counts, problems)
     facts = tuple(
         [
@@ -142,7 +142,7 @@ def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) ->
     return usable
 
 
-def _are_as_many_as_linux_has(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> bool:
+def _are_as_many_as_machines_have(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> bool:
     total, most = sum(mine["cpu"].capacity for mine in counts if "cpu" in mine), 1000 * budget.MAX_ALL_CPUS
     if total > most:
         problems.append(f"zones: {total} thousandths of CPUs, expected up to {most} in all; only their sum is checked")

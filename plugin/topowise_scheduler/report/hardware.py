@@ -9,6 +9,7 @@ nothing behind, and takes nothing away from other nodes.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -123,6 +124,7 @@ def empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
     made, bare = _made(facts, listed_devices, version)
     if made.kubelet is not None:
         _nodes[key], _made_of[made.kubelet] = made.kubelet, _MadeOf(made.problems, bare)
+        _last.append(made.kubelet)
     return made
 
 
@@ -140,6 +142,8 @@ class _MadeOf(NamedTuple):
 _facts: WeakValueDictionary[tuple[object, ...], Facts] = WeakValueDictionary()
 _nodes: WeakValueDictionary[tuple[object, ...], Kubelet] = WeakValueDictionary()
 _made_of: WeakKeyDictionary[Kubelet, _MadeOf] = WeakKeyDictionary()
+# The node that was made last: an object that differs from the report before is looked at twice (reader.py).
+_last: deque[Kubelet] = deque(maxlen=1)
 
 
 def _made(facts: Facts, listed_devices: str, version: KubeletVersion) -> tuple[Empty, Kubelet | None]:
@@ -235,8 +239,8 @@ def _machine(facts: Facts, config: KubeletConfiguration, amounts: list[dict[str,
     for position, zone in enumerate(facts.zones):
         mine = cpuset.parse(zone.cpus)
         count += len(mine)
-        if count > cpuset.MAX_ID + 1:
-            raise ReportError(f"attribute {attributes.ZONE_CPUS}: more than {cpuset.MAX_ID + 1} CPUs in all zones")
+        if count > budget.MAX_ALL_CPUS:
+            raise ReportError(f"attribute {attributes.ZONE_CPUS}: more than {budget.MAX_ALL_CPUS} CPUs in all zones")
         owner.update(dict.fromkeys(mine, position))
     of_zone: list[list[Core]] = [[] for _ in facts.zones]
     for core in cores.read(facts.cores):

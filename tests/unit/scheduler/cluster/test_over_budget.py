@@ -14,7 +14,10 @@ from topowise_scheduler import kube_scheduler, metrics
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.preemption import Budgets
 
-WHY = "resources: 2001 names, expected at most 128; the report is not used; see what writes the object, or delete it"
+WHY = (
+    "zones: 2001 resources in all, expected at most 1024; "
+    "the report is not used; see what writes the object, or delete it"
+)
 
 
 class World:

@@ -130,7 +130,7 @@ def test_without_zones_nothing_is_checked(topology_of: TopologyOf, pod_of: PodOf
         (("8", "6", "8"), 6, "'8' available of '6' allocatable, expected no more; counted as all of it"),
         (("8", "-1", "-1"), 0, None),
         (("8", "8", "lots"), 0, "quantity 'lots'"),
-        (("1G", "1G", "1G"), 4096, "1000000000000, expected up to 4096000 thousandths; counted as that"),
+        (("1G", "1G", "1G"), 2048, "1000000000000, expected up to 2048000 thousandths; counted as that"),
     ],
 )
 def test_odd_amounts_are_counted_as_the_least_they_can_mean(
