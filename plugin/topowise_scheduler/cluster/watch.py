@@ -52,15 +52,14 @@ class _Reports:
     def __init__(self, ledger: Ledger, nodes: Nodes) -> None:
         self._ledger = ledger
         self._nodes = nodes
-        self._late = ledger.late_reports
         self._waiting: dict[str, report.Report | _Unread] = {}
         self._is_released = False
 
     def decode(self, raw: bytes | msgspec.Raw) -> report.Report | _Unread:
         """A report from its JSON, which is read later if its node reports too much. Raises msgspec.DecodeError."""
-        if self._late:
+        if self._ledger.late_reports:
             name, version = nrt.decode_identity(raw)
-            if self._late.waits(name):
+            if self._ledger.late_reports.waits(name):
                 return _Unread(name, version, bytes(raw))
         return self._read(raw)
 
@@ -73,27 +72,27 @@ class _Reports:
             node_state = self._ledger.node_states.of(of)
             return *self._nodes.kubelet(of), None if node_state is None else node_state.report
 
-        with self._late.charged(lambda: name):
+        with self._ledger.late_reports.charged(lambda: name):
             return report.read_bytes(raw, known)
 
     def _put(self, item: report.Report | _Unread) -> None:
         if isinstance(item, _Unread):
-            self._late.put(item.name, partial(_guarded, self._take, item))
+            self._ledger.late_reports.put(item.name, partial(_guarded, self._take, item))
             return
-        self._late.drop(item.name)
-        with self._late.charged(lambda: item.name):
+        self._ledger.late_reports.drop(item.name)
+        with self._ledger.late_reports.charged(lambda: item.name):
             self._ledger.put_report(item)
 
     def _take(self, item: _Unread) -> None:
         read = self._read(item.raw)
-        with self._late.charged(lambda: item.name):
+        with self._ledger.late_reports.charged(lambda: item.name):
             self._ledger.put_report(read)
 
     def replace(self, items: list[report.Report | _Unread]) -> Iterator[None]:
         listed = {item.name: item for item in items}
         for name in {*self._ledger.node_states.reported(), *self._ledger.over_budget}:
             if name not in listed:
-                self._late.drop(name)
+                self._ledger.late_reports.drop(name)
                 self._ledger.lose_report(name)
                 yield
         self._waiting = listed
@@ -104,7 +103,7 @@ class _Reports:
         waits = self._waiting.pop(item.name, None) is not None
         if event == "DELETED":
             # One that has waited may be the second of its node.
-            self._late.drop(item.name)
+            self._ledger.late_reports.drop(item.name)
             self._ledger.lose_report(item.name)
         elif waits or not self._is_released:
             self._waiting[item.name] = item
