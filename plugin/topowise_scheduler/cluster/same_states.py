@@ -23,6 +23,8 @@ from topowise_scheduler.kubelet.same_node import sources
 _MOST_BYTES: Final = 4 << 20
 # Of a node without pods; one with more CPUs and devices than that is not recognised. Hardly any is kept by this alone.
 _LARGE: Final = 1024
+# A table of devices takes as much as these CPUs.
+_TABLE: Final = 8
 _NODE_BYTES: Final = 1 << 17
 _MOST_NODE_BYTES: Final = 64 << 20
 _NOBODY: Final[Mapping[str, int]] = {}
@@ -47,7 +49,8 @@ class SameStates:
 
     def number(self, empty: Kubelet, expected: Expected) -> int:
         """The one of a node, of which `empty` is the state with no pods."""
-        if empty.topology.cpus.bit_count() + sum(len(one.ids) for one in empty.devices.tables.values()) > _LARGE:
+        devices = sum(_TABLE + len(one.ids) for one in empty.devices.tables.values())
+        if empty.topology.cpus.bit_count() + devices > _LARGE:
             return next(self._count)
         lasting = (empty, *sources(expected.node), *(pod.containers for pod in expected.uncertain))
         number, _ = self._lasting.once(tuple(map(id, lasting)), lambda: (next(self._count), lasting))

@@ -220,6 +220,14 @@ def test_a_node_of_very_many_devices_is_not_kept_for_its_states() -> None:
     assert len(states._lasting) == len(states._numbers) == 0
 
 
+def test_a_node_of_very_many_resources_is_not_kept_for_its_states() -> None:
+    states, large = SameStates(), full_node(2, 0)
+    for number in range(128):
+        large.node.report_devices(f"x.io/{number}", [Device("d", (0,))])
+    assert states.number(large.node.emptied(), large) != states.number(large.node.emptied(), large)
+    assert len(states._lasting) == len(states._numbers) == 0
+
+
 def test_possible_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(possible_rows, "_MOST_BYTES", 1 << 18)
     numbers = iter(range(1000))
