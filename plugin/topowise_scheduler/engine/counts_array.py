@@ -5,7 +5,7 @@ Invariant: a section exists while a column has it, and a column without the sect
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -24,6 +24,19 @@ _FEW_ROWS: Final = 64
 _MOST: Final = 1 << 58
 
 
+class _Set:
+    """Sections that some columns have, once for all of these columns."""
+
+    __slots__ = ("columns", "keys")
+
+    def __init__(self, keys: tuple[Key, ...]) -> None:
+        self.keys = keys
+        self.columns = 0
+
+
+_NONE: Final = _Set(())
+
+
 class CountsArray:
     """int64 (entries, columns): a section has its entries one after another, and each entry all nodes in one stretch.
 
@@ -38,9 +51,10 @@ class CountsArray:
         self._slices: dict[Key, slice] = {}
         # In the order of the rows, sections without a column too.
         self._defaults: dict[Key, Sequence[int]] = {}
-        # How many columns have a section, and the sections of each column.
+        # The sections of each column; most columns have the same. How many of these sets have a section.
+        self._sets: dict[tuple[Key, ...], _Set] = {}
+        self._set_of: list[_Set] = []
         self._uses: dict[Key, int] = {}
-        self._keys: list[tuple[Key, ...]] = []
         self._height = self._unused = 0
 
     def __contains__(self, key: Key) -> bool:
@@ -51,8 +65,10 @@ class CountsArray:
         """Entries of the sections that a column has."""
         return self._height - self._unused
 
-    def height_with(self, keys: Iterable[Key]) -> int:
+    def height_with(self, keys: Collection[Key]) -> int:
         """Entries that these sections add."""
+        if tuple(keys) in self._sets:
+            return 0
         return sum([len(absent(key, self._zones)) for key in keys if key not in self])
 
     def names(self, family: str) -> list[str]:
@@ -70,9 +86,9 @@ class CountsArray:
     def write(self, column: int, values: Counts) -> None:
         """Fill a column."""
         keys = tuple(values)
-        if column >= len(self._keys):
-            self._keys += [()] * (column + 1 - len(self._keys))
-        if self._keys[column] != keys:
+        while column >= len(self._set_of):
+            self._set_of.append(_NONE)
+        if self._set_of[column].keys != keys:
             self._use(column, keys)
         if column >= self._data.shape[1]:
             self._resize(self._data.shape[0], max(2 * self._data.shape[1], column + 1))
@@ -88,7 +104,7 @@ class CountsArray:
     def move(self, source: int, target: int) -> None:
         """Copy a column over another, and free it."""
         self._data[:, target] = self._data[:, source]
-        self._use(target, self._keys[source])
+        self._use(target, self._set_of[source].keys)
         self.free(source)
 
     def free(self, column: int) -> None:
@@ -97,17 +113,27 @@ class CountsArray:
 
     def _use(self, column: int, keys: tuple[Key, ...]) -> None:
         """The column has these sections from now on."""
-        before, self._keys[column] = self._keys[column], keys
-        for key in keys:
-            if key not in self._slices:
-                self._add(key)
-            self._unused -= 0 if self._uses[key] else len(self._defaults[key])
-            self._uses[key] += 1
-        for key in before:
-            self._uses[key] -= 1
-            self._unused += 0 if self._uses[key] else len(self._defaults[key])
-        if self._unused > max(_FEW_ROWS, self._height // 2):
-            self._compact()
+        before = self._set_of[column]
+        if before.keys == keys:
+            return
+        now = self._sets.get(keys, _NONE)
+        if now is _NONE and keys:
+            now = self._sets[keys] = _Set(keys)
+            for key in keys:
+                if key not in self._slices:
+                    self._add(key)
+                self._unused -= 0 if self._uses[key] else len(self._defaults[key])
+                self._uses[key] += 1
+        self._set_of[column] = now
+        now.columns += 1
+        before.columns -= 1
+        if before.keys and not before.columns:
+            del self._sets[before.keys]
+            for key in before.keys:
+                self._uses[key] -= 1
+                self._unused += 0 if self._uses[key] else len(self._defaults[key])
+            if self._unused > max(_FEW_ROWS, self._height // 2):
+                self._compact()
 
     def _add(self, key: Key) -> None:
         default = absent(key, self._zones)
