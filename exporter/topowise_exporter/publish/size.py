@@ -1,8 +1,8 @@
 """How large an object may be, and what is left out of one that is larger. Pure.
 
-etcd takes requests of 1.5 MiB (`--max-request-bytes`). A larger one is answered with a 500, "etcdserver: request is too
-large", which looks as if another try could help. Managed fields and what others write into the metadata are stored with
-the object, so some room is kept.
+topowise-scheduler does not use an object of more than 512 KiB (nrt.MOST_BYTES), and etcd takes no request of more than
+1.5 MiB (`--max-request-bytes`). Managed fields and what others write into the metadata are stored with the object, so
+some room is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from topowise import attributes, nrt, placement
 from topowise.quantity import human_bytes
 
-LIMIT: Final = (3 << 19) - (64 << 10)
+LIMIT: Final = nrt.MOST_BYTES - (64 << 10)
 """Bytes of an encoded object."""
 
 # First what fewest readers miss. Without holdings topowise-scheduler reads the node by counts, and the ids of devices

@@ -21,8 +21,8 @@ from topowise import nrt
 from topowise_scheduler.report.model import ReportError
 
 # Of the object.
-MAX_BYTES: Final = 512 << 10
-"""Of the JSON. An exporter may write 1.4 MiB, but a node with 1,000 pods and 3,000 devices has less than 300 KiB."""
+MAX_BYTES: Final = nrt.MOST_BYTES
+"""Of the JSON. Our exporter leaves parts out of an object that would be larger."""
 MAX_ZONES: Final = 256
 """Of any type. No machine has more than 64 NUMA nodes; exporters may list ids that no node has."""
 MAX_ATTRIBUTES: Final = 4096

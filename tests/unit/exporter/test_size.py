@@ -56,7 +56,7 @@ def test_amounts_and_policies_stay_when_holdings_go() -> None:
     assert names(fitted.topology) == {attributes.CORES, attributes.TOPOLOGY_MANAGER_POLICY, attributes.ZONE_CPUS}
     assert (fitted.topology.zones or ())[0].resources == (topology().zones or ())[0].resources
     shown = size.warning(fitted, size.LIMIT)
-    assert shown.startswith("at most 1.4Mi can be written, left out: ")
+    assert shown.startswith("at most 448Ki can be written, left out: ")
     assert attributes.HOLDINGS in shown
 
 
