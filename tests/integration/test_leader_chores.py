@@ -13,12 +13,14 @@ import pytest
 from daemons import assert_eventually
 from sandbox.apiserver import ApiServer
 from scheduling import WAITS, Service, exact, kubelet, pod
+from topowise import nrt
 from topowise.errors import ApiError
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.nodes import STARTUP_TAINT, Nodes
 from topowise_scheduler.leader import chore
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.startup_taint import StartupTaint
+from topowise_scheduler.leader.unused_reports import UnusedReports
 from topowise_scheduler.leader.waiting_pods import WaitingPods
 from topowise_scheduler.view.waiting import obstacle
 
@@ -279,3 +281,36 @@ async def test_a_refused_pod_that_a_finalizer_keeps_is_told_of_and_deleted_once(
     assert len(list(server.store.objects("events.events.k8s.io"))) == 1
     assert sum(entry.asked.method == "DELETE" for entry in server.log()) == 1
     assert service.ledger.events["refused_pod_deleted"] == 1
+
+
+async def test_a_report_that_is_not_used_is_told_of_once_on_its_node(
+    server: ApiServer, api: Api, service: Service
+) -> None:
+    amounts = dict.fromkeys(("capacity", "allocatable", "available"), "1")
+
+    def report(resources: int) -> nrt.NodeResourceTopology:
+        listed = [{"name": f"example.com/{number}", **amounts} for number in range(resources)]
+        zones = [{"name": "node-0", "type": "Node", "resources": listed}]
+        metadata = {"name": "n1", "resourceVersion": str(resources)}
+        return nrt.decode(json.dumps({"metadata": metadata, "zones": zones}).encode())
+
+    told = UnusedReports(api, service.ledger, service.clock)
+    service.report(report(1))
+    assert not told.due()
+    for resources in (2000, 2001, 1, 2002):
+        # Above the bounds and within them in turns.
+        service.report(report(resources))
+        for item in told.due().values():
+            await told._post(item)
+        service.clock.now += 10.0
+    (event,) = server.store.objects("events.events.k8s.io")
+    assert event["metadata"]["namespace"] == "default"
+    assert event["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
+    assert (event["reason"], event["type"]) == ("ReportNotUsed", "Warning")
+    assert "expected at most" in event["note"]
+    service.clock.now += 300.0
+    assert not told.due()
+    service.report(report(1))
+    assert not told.due()
+    service.report(report(2003))
+    assert list(told.due()) == ["n1"]

@@ -22,6 +22,7 @@ from topowise_scheduler.leader.preemptor import Preemptor
 from topowise_scheduler.leader.refused_pods import RefusedPods
 from topowise_scheduler.leader.requeue import Requeuer
 from topowise_scheduler.leader.startup_taint import StartupTaint
+from topowise_scheduler.leader.unused_reports import UnusedReports
 from topowise_scheduler.leader.waiting_pods import WaitingPods
 
 Work = Callable[[], Coroutine[Any, Any, None]]
@@ -88,6 +89,7 @@ class Leading:
             "requeue": (settings.requeue.enabled, requeuer.run),
             "waiting pods": (settings.waiting_pods.tell, WaitingPods(api, ledger, answers).run),
             "nominator": (settings.nominator.enabled, nominate),
+            "unused reports": (True, UnusedReports(api, ledger).run),
             "start-up taint": (settings.startup_taint.enabled, StartupTaint(api, ledger, core.nodes).run),
             "refused pods": (settings.refused_pods.delete, RefusedPods(api, ledger).run),
             "preemptor": (settings.preemptor.enabled, Preemptor(api, ledger, alignment, settings.preemptor).run),

@@ -1,4 +1,4 @@
-"""Events about pods, as `kubectl describe pod` shows them (events.k8s.io/v1)."""
+"""Events about pods and nodes, as `kubectl describe` shows them (events.k8s.io/v1)."""
 
 from __future__ import annotations
 
@@ -18,17 +18,46 @@ _REPORTER: Final = "topowise-scheduler"
 # What the API server takes at the most.
 _LONGEST_NOTE: Final = 1000
 _LONGEST_NAME: Final = 200
+# Of events about objects without a namespace.
+_DEFAULT_NAMESPACE: Final = "default"
 
 
 async def post(
     api: Api, record: PodRecord, reason: str, note: str, *, kind: Literal["Normal", "Warning"], action: str
 ) -> None:
-    """Raises ApiError."""
+    """Posts an event about a pod. Raises ApiError."""
+    regarding = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": record.namespace,
+        "name": record.name,
+        "uid": record.uid,
+    }
+    await _post(api, record.namespace, regarding, reason, note, kind=kind, action=action)
+
+
+async def post_about_node(api: Api, name: str, reason: str, note: str, *, action: str) -> None:
+    """Posts a warning about a Node. Raises ApiError."""
+    # kubectl looks for events by the name in place of a UID as well, as kubelets write them.
+    regarding = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
+    await _post(api, _DEFAULT_NAMESPACE, regarding, reason, note, kind="Warning", action=action)
+
+
+async def _post(
+    api: Api,
+    namespace: str,
+    regarding: dict[str, str],
+    reason: str,
+    note: str,
+    *,
+    kind: Literal["Normal", "Warning"],
+    action: str,
+) -> None:
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    name = record.name[:_LONGEST_NAME].rstrip(".-")
+    name = regarding["name"][:_LONGEST_NAME].rstrip(".-")
     event = {
         # The API server takes no generateName that ends with a dot, as names of events have one before what is random.
-        "metadata": {"name": f"{name}.{secrets.token_hex(8)}", "namespace": record.namespace},
+        "metadata": {"name": f"{name}.{secrets.token_hex(8)}", "namespace": namespace},
         "eventTime": now,
         "reportingController": f"topowise.io/{_REPORTER}",
         "reportingInstance": _REPORTER,
@@ -36,13 +65,7 @@ async def post(
         "reason": reason,
         "type": kind,
         "note": escaped(note)[:_LONGEST_NOTE],
-        "regarding": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": record.namespace,
-            "name": record.name,
-            "uid": record.uid,
-        },
+        "regarding": regarding,
     }
-    path = paths.path("/apis/events.k8s.io/v1/namespaces", record.namespace, "events")
+    path = paths.path("/apis/events.k8s.io/v1/namespaces", namespace, "events")
     await api.request("POST", path, body=msgspec.json.encode(event), timeout=chore.REQUEST_TIMEOUT_S)

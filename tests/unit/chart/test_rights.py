@@ -41,6 +41,7 @@ PLACEMENTS: dict[tuple[str, str], set[Right]] = {
 }
 WATCHED = {NRT, ("", "nodes"), ("", "pods"), ("policy", "poddisruptionbudgets")}
 SCHEDULER: dict[tuple[str, str], set[Right]] = {
+    ("topowise_scheduler/leader/events.py", "POST"): {("events.k8s.io", "events", "create")},
     ("topowise/kube/reflector.py", "GET"): {(*one, "list") for one in WATCHED},
     ("topowise/kube/reflector.py", "stream"): {(*one, "watch") for one in WATCHED},
     ("topowise_scheduler/extender/explaining.py", "GET"): {("", "pods", "get")},
@@ -61,9 +62,6 @@ WAITING_PODS: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/waiting_pods.py", "PATCH"): {("", "pods/status", "patch")},
 }
 # Of whoever tells of pods.
-EVENTS: dict[tuple[str, str], set[Right]] = {
-    ("topowise_scheduler/leader/events.py", "POST"): {("events.k8s.io", "events", "create")},
-}
 # Of the nominator and the preemptor.
 NOMINATION: dict[tuple[str, str], set[Right]] = {
     ("topowise_scheduler/leader/nomination.py", "PATCH"): {("", "pods/status", "patch")},
@@ -129,7 +127,6 @@ def test_every_request_in_the_code_is_listed(repository: Path) -> None:
         NOMINATION,
         PREEMPTOR,
         DEFRAGMENTER,
-        EVENTS,
         ELECTION,
         TOKENS,
     )
@@ -220,11 +217,11 @@ def test_rights_grow_with_what_is_switched_on(render: Any) -> None:
     ("option", "calls"),
     [
         ("startupTaint.enabled", STARTUP_TAINT),
-        ("refusedPods.delete", REFUSED_PODS | EVENTS),
-        ("waitingPods.tell", WAITING_PODS | EVENTS),
-        ("preemptor.enabled", PREEMPTOR | NOMINATION | EVENTS),
+        ("refusedPods.delete", REFUSED_PODS),
+        ("waitingPods.tell", WAITING_PODS),
+        ("preemptor.enabled", PREEMPTOR | NOMINATION),
         ("nominator.enabled", NOMINATION),
-        ("defragmenter.enabled", DEFRAGMENTER | EVENTS),
+        ("defragmenter.enabled", DEFRAGMENTER),
     ],
     ids=["start-up taint", "refused pods", "waiting pods", "preemptor", "nominator", "defragmenter"],
 )
@@ -236,9 +233,9 @@ def test_what_the_leader_repairs_takes_rights_only_where_it_is_switched_on(
 
 
 @pytest.mark.parametrize("name", ["preemptor", "defragmenter"])
-def test_who_only_tells_may_write_events_alone(render: Any, name: str) -> None:
+def test_a_dry_run_takes_no_right(render: Any, name: str) -> None:
     made = render("", f"scheduler.config.{name}.enabled=true", f"scheduler.config.{name}.dryRun=true")
-    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) | needs(EVENTS)
+    assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER)
 
 
 def restricted(made: Any, component: str = "scheduler") -> set[str]:
@@ -375,7 +372,7 @@ def test_rights_shrink_with_what_is_switched_off(render: Any) -> None:
     gone = {("", "pods/binding", "create"), ("", "pods/status", "patch")}
     assert rights(made.named("ClusterRole", "topowise-scheduler")) == needs(SCHEDULER) - gone
     assert [role["metadata"]["name"] for role in made.kinds("Role")] == ["topowise-scheduler-token"]
-    assert restricted(made) == {"serviceaccounts/token"}
+    assert restricted(made) == {"events", "serviceaccounts/token"}
 
 
 def test_before_1_33_configz_is_refused_unless_nodes_proxy_is_accepted(render: Any) -> None:

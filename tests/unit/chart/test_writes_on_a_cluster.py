@@ -343,6 +343,9 @@ class Acting:
         assert await evictions.evict(self.api, record, is_dry=True)
         assert await evictions.evict(self.api, record)
         await events.post(self.api, record, "Moved", "The pod was evicted", kind="Normal", action="Move")
+        await events.post_about_node(
+            self.api, "metal-0", "ReportNotUsed", "The report is too large", action="ReadReport"
+        )
 
     async def bind(self) -> None:
         meta = put(self.cluster, "to-bind")["metadata"]

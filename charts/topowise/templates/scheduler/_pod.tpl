@@ -135,7 +135,6 @@ statusFields: {{ concat (ternary (list "nominatedNodeName") list $nominates) (te
 nodes: {{ dig "startupTaint" "enabled" false $config }}
 deletions: {{ $deletes }}
 evictions: {{ or $preempts $moves }}
-events: {{ or $deletes $tells (dig "enabled" false $preemptor) (dig "enabled" false $defragmenter) }}
 leases: {{ or $config.leaderElection.enabled (eq .Values.scheduler.mode "static") }}
 {{- end -}}
 
