@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any, Final, Literal
@@ -98,6 +99,8 @@ class Reporter:
             self._writers.append(Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND))
         self._stale = asyncio.Event()
         self._is_writing = False
+        # The daemon does one thing after the other with its writer, too.
+        self._writing = asyncio.Lock()
         self._published: tuple[Observation, frozenset[str]] | None = None
         self._true: nrt.NodeResourceTopology | None = None
         self._lacks: frozenset[str] = frozenset()
@@ -106,6 +109,8 @@ class Reporter:
         """When the node was looked at and when that was published, by the event loop's clock; newest last."""
         self.marks: deque[tuple[float, float]] = deque(maxlen=_REPORTS)
         """The same of looks at a kubelet that was not to be believed."""
+        self.looked: Callable[[], None] = _nothing
+        """Called when the node has been looked at, with an answer that is believed, before it is published."""
 
     @property
     def slowest(self) -> float:
@@ -115,7 +120,7 @@ class Reporter:
     @property
     def is_current(self) -> bool:
         """Whether the published object tells what the node holds, and has no doubt of it."""
-        return not (self._stale.is_set() or self._is_writing or self._looker.doubts)
+        return not (self._stale.is_set() or self._is_writing or self._looker.doubts) and self._published is not None
 
     def note(self) -> None:
         """The kubelet shows something else than before."""
@@ -140,7 +145,9 @@ class Reporter:
 
     async def check(self) -> None:
         """As the daemon does when its object has changed: what somebody else did to it is undone."""
-        if await self._writers[0].check() is not None:
+        async with self._writing:
+            is_undone = await self._writers[0].check() is not None
+        if is_undone:
             self._published = None
             self._stale.set()
 
@@ -156,6 +163,7 @@ class Reporter:
             await self._mark(lag)
             self.marks.append((now, loop.time()))
         else:
+            self.looked()
             if (seen, self._looker.doubts) != self._published:
                 await self._publish_seen(seen, lag)
             self.reports.append((now, loop.time()))
@@ -183,16 +191,19 @@ class Reporter:
             # As the daemon does.
             objects = [topology.unconfirmed(made.topology, reasons)]
         await asyncio.sleep(lag)
-        for writer, wanted in zip(self._writers, objects, strict=False):
-            await self._write(writer, wanted)
-        self._published = seen, reasons
+        is_there = [await self._write(writer, wanted) for writer, wanted in zip(self._writers, objects, strict=False)]
+        # What was held back is tried again, as the daemon does.
+        self._published = (seen, reasons) if all(is_there) else None
 
-    async def _write(self, writer: Writer[Any], wanted: object) -> None:
+    async def _write(self, writer: Writer[Any], wanted: object) -> bool:
+        """Whether the server has it; False if it is to be tried again later."""
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
-                self.written += await writer.publish(wanted) == "written"
-                return
+                async with self._writing:
+                    outcome = await writer.publish(wanted)
+                self.written += outcome == "written"
+                return outcome != "held-back"
             except ApiError as exc:
                 log.warning("Cannot publish", extra=kv(node=self._name, why=exc))
                 await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
@@ -265,6 +276,10 @@ class _Directly(PodResources):
         answer = await getattr(servicer, method)(None, None)
         encoded: bytes = answer.SerializeToString(deterministic=True)
         return encoded
+
+
+def _nothing() -> None:
+    return
 
 
 def _now() -> float:

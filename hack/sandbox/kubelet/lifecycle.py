@@ -90,6 +90,11 @@ class Lifecycle:
         """Whether anything will happen by itself: a pod comes, starts, or will end."""
         return bool(self._moving or self._tasks)
 
+    @property
+    def living(self) -> frozenset[str]:
+        """Uids of the pods whose admission has ended well, and that have not ended since."""
+        return frozenset(self._lives)
+
     def replace(self, items: list[pods.Pod]) -> None:
         """All pods of the node, as a watch begins with them: new ones in the order of their creation."""
         there = {item.metadata.uid for item in items}

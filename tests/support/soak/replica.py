@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from sandbox.kubescheduler import Extender
 from scheduling import Clock, Service, scope
+from soak.edge import Edge
+from soak.heard import Heard
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.extender import http
@@ -32,8 +34,9 @@ class _LoopClock(Clock):
 class Replica:
     """`service` is the one that lives, since `began`."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, heard: Heard) -> None:
         self._api = api
+        self._heard = heard
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._start()
 
@@ -84,6 +87,7 @@ class Replica:
 
     def _start(self) -> None:
         self.began = asyncio.get_running_loop().time()
+        self._heard.begin()
         service = self.service = Service("TightFit", clock=_LoopClock())
         sources = reflectors(self._api, service.ledger, service.records, Budgets(), service.nodes)
 
@@ -128,10 +132,18 @@ class Replica:
 class InProcess(Extender):
     """kube-scheduler's calls without a connection."""
 
-    def __init__(self, session: aiohttp.ClientSession, replica: Replica) -> None:
+    def __init__(self, session: aiohttp.ClientSession, replica: Replica, edge: Edge) -> None:
         super().__init__(session, "http://localhost:8080")
         self._replica = replica
+        self._edge = edge
 
     async def _post(self, url: str, body: bytes) -> tuple[int, bytes]:
-        async with asyncio.timeout(2.0):
-            return await self._replica.ask(url.rpartition("/")[2], body)
+        verb = url.rpartition("/")[2]
+        self._edge.asked(verb, body)
+        try:
+            async with asyncio.timeout(2.0):
+                status, answer = await self._replica.ask(verb, body)
+        except (TimeoutError, ConnectionResetError):
+            self._edge.failed(verb, body)
+            raise
+        return status, self._edge.answer(verb, body, answer) if status == 200 else answer

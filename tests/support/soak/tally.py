@@ -22,6 +22,7 @@ class Tally(msgspec.Struct):
     refused: Counter[str] = msgspec.field(default_factory=Counter)
     kept_waiting: Counter[str] = msgspec.field(default_factory=Counter)
     left_out: Counter[str] = msgspec.field(default_factory=Counter)
+    seconds: dict[str, list[float]] = {}
     evidence: list[str] = []
 
     @property
@@ -38,6 +39,8 @@ class Tally(msgspec.Struct):
         self.refused.update(other.refused)
         self.kept_waiting.update(other.kept_waiting)
         self.left_out.update(other.left_out)
+        for cause, seconds in other.seconds.items():
+            self.seconds[cause] = self.seconds.get(cause, []) + seconds
         self.evidence += other.evidence
 
     def lines(self) -> list[str]:

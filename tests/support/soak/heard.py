@@ -1,0 +1,295 @@
+"""What one life of the service has been told: by its lists and watches, by questions and by the answers to its Bindings.
+
+It is read from the bytes at the edge of the service, and not from the service, so that a judge can know what the service
+could know. `Heard.known` gives it of one node as a value. A service that starts anew has been told nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from topowise import nrt, pods
+from topowise.attributes import doubts
+from topowise_scheduler.kubelet import Kubelet
+
+PODS = "/api/v1/pods"
+# An answer is a promise for so long (Ledger, reservation_s).
+PROMISED_S = 30.0
+_NEVER = float("-inf")
+
+Certainty = Literal["bound", "promised", "nominated"]
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What an exporter saw: the kubelet as podresources tells it, and the pods whose admission was complete."""
+
+    at: float
+    kubelet: Kubelet
+    whole: frozenset[str]
+
+
+class ReportHeard(msgspec.Struct, frozen=True):
+    """The last object of a node: its version, the doubts that it names, and when it was heard."""
+
+    version: str
+    doubts: tuple[str, ...]
+    at: float
+
+
+class PodHeard(msgspec.Struct):
+    """A pod as one service knows it; times are those of hearing, None for what it has not heard."""
+
+    pod: pods.Pod
+    node: str = ""
+    since: float = 0.0
+    earliest: float = _NEVER
+    """Before that it cannot have come to its node."""
+    runs: float | None = None
+    ended: float | None = None
+    nominated: str = ""
+    unlisted: float | None = None
+    """A list lacks it, although the service has bound it."""
+    feasible: frozenset[str] = frozenset()
+    """The nodes that the last answer about it has left, since `asked`."""
+    asked: float = _NEVER
+    binding: str = ""
+    """The node that the service binds it to, as long as no answer has come."""
+    is_own: bool = False
+    """The service has bound it, or tried to, and no list or watch has said so yet."""
+    is_sent: bool = False
+    """Its Binding was sent."""
+
+
+class KnownPod(msgspec.Struct, frozen=True):
+    """A pod that may be on a node. It came there in the window `come`, and if an end was heard it went in `gone`."""
+
+    pod: pods.Pod
+    certainty: Certainty
+    since: float
+    come: tuple[float, float]
+    runs: float | None = None
+    gone: tuple[float, float] | None = None
+    unlisted: bool = False
+
+    @property
+    def uid(self) -> str:
+        return self.pod.metadata.uid
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A kubelet has refused a pod, which the service heard `at`, when it had this version of the node's object."""
+
+    at: float
+    node: str
+    pod: pods.Pod
+    version: str
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What the service could know of one node at one moment. `look` is that of the last object that it has heard of, None
+    without one; `late` is the time that an end may take until it is heard."""
+
+    node: str
+    now: float
+    late: float
+    look: Look | None
+    report: ReportHeard | None
+    pods: tuple[KnownPod, ...]
+    refused: tuple[Refused, ...] = ()
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for moments at which the same was known, but for the time that has passed."""
+        version = "" if self.report is None else self.report.version
+        return (
+            self.node,
+            version,
+            tuple((one.uid, one.certainty, one.runs, one.gone, one.unlisted) for one in self.pods),
+        )
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str = ""
+    resourceVersion: str = ""
+
+
+class _Attribute(msgspec.Struct, frozen=True):
+    name: str
+    value: str
+
+
+class _Report(msgspec.Struct, frozen=True):
+    metadata: _Metadata
+    attributes: Sequence[_Attribute] = ()
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename={"more": "continue"}):
+    more: str = ""
+
+
+class _List(msgspec.Struct, frozen=True):
+    metadata: _ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class Heard:
+    """The recorder. `late` is the longest that the service may take to hear of what has happened on a node."""
+
+    def __init__(self, clock: Callable[[], float], late: float) -> None:
+        self._clock = clock
+        self._late = late
+        self.begin()
+
+    def begin(self) -> None:
+        """A service starts."""
+        self.pods: dict[str, PodHeard] = {}
+        self.reports: dict[str, ReportHeard] = {}
+        self.refused: list[Refused] = []
+        self._pages: dict[str, list[msgspec.Raw]] = {}
+
+    # What the API server says
+
+    def page(self, path: str, query: Mapping[str, str], body: bytes) -> None:
+        """A page of a list has come; the list counts when its last page has."""
+        if path not in (PODS, nrt.PATH):
+            return
+        page = msgspec.json.decode(body, type=_List)
+        items = [*(self._pages.pop(path, []) if "continue" in query else []), *(page.items or ())]
+        if page.metadata.more:
+            self._pages[path] = items
+        elif path == PODS:
+            self._pods_listed([pods.decode(raw) for raw in items])
+        else:
+            for raw in items:
+                self._put_report(raw)
+
+    def events(self, path: str, piece: bytes) -> None:
+        """Lines of a watch have come."""
+        if path not in (PODS, nrt.PATH):
+            return
+        for line in piece.splitlines():
+            event = msgspec.json.decode(line, type=_Event)
+            if event.type not in ("ADDED", "MODIFIED", "DELETED"):
+                continue
+            if path == nrt.PATH:
+                # A deleted object leaves what was known: the kubelet is as it was.
+                if event.type != "DELETED":
+                    self._put_report(event.object)
+            else:
+                self._put_pod(pods.decode(event.object), is_deleted=event.type == "DELETED")
+
+    # What callers say
+
+    def answered(self, pod: pods.Pod, feasible: frozenset[str]) -> None:
+        """A question was answered."""
+        heard = self._pod(pod)
+        heard.feasible, heard.asked, heard.binding = feasible, self._clock(), ""
+
+    def bind_asked(self, uid: str, node: str) -> None:
+        """A bind was asked for."""
+        if (heard := self.pods.get(uid)) is not None:
+            heard.binding, heard.earliest, heard.is_own, heard.is_sent = node, self._clock(), True, False
+
+    def binding_sent(self, path: str) -> None:
+        """The service posts a Binding."""
+        for heard in self.pods.values():
+            if heard.binding and path.split("/")[-2] == heard.pod.metadata.name:
+                heard.is_sent = True
+
+    def bind_answered(self, uid: str, *, is_bound: bool) -> None:
+        """A bind was answered. Who was told no comes again, and without an answer to its Binding nobody knows whether the
+        pod is bound: its room is kept."""
+        heard = self.pods.get(uid)
+        if heard is None:
+            return
+        if is_bound and not heard.node:
+            heard.node, heard.since = heard.binding, self._clock()
+        if not is_bound:
+            heard.feasible = frozenset({heard.binding})
+            heard.asked = self._clock() if heard.is_sent else heard.asked
+        heard.binding = ""
+
+    # What follows
+
+    def known(self, node: str, look: Look | None) -> Known:
+        """Of one node, now. `look` is that of its `reports`."""
+        now = self._clock()
+        told = (known for heard in self.pods.values() if (known := self._known_pod(heard, node, look, now)) is not None)
+        in_order = tuple(sorted(told, key=lambda one: one.since))
+        refused = tuple(one for one in self.refused if one.node == node)
+        return Known(node, now, self._late, look, self.reports.get(node), in_order, refused)
+
+    def _known_pod(self, heard: PodHeard, node: str, look: Look | None, now: float) -> KnownPod | None:
+        looked = _NEVER if look is None else look.at
+        is_there = look is not None and heard.pod.metadata.uid in look.kubelet.active
+        if heard.ended is not None:
+            if heard.node != node or not (is_there or heard.ended > looked):
+                return None
+            first = max(heard.ended - self._late, looked)
+            come = (max(heard.earliest, looked), heard.ended)
+            return KnownPod(heard.pod, "bound", heard.since, come, heard.runs, (min(first, heard.ended), heard.ended))
+        if heard.node:
+            if heard.node != node:
+                return None
+            come = (max(heard.earliest, min(looked, now)), now if heard.runs is None else heard.runs)
+            is_unlisted = heard.unlisted is not None
+            return KnownPod(heard.pod, "bound", heard.since, come, heard.runs, unlisted=is_unlisted)
+        if heard.binding:
+            is_here = heard.binding == node
+            return KnownPod(heard.pod, "promised", heard.asked, (max(heard.earliest, looked), now)) if is_here else None
+        if node in heard.feasible and now - heard.asked <= PROMISED_S:
+            return KnownPod(heard.pod, "promised", heard.asked, (heard.asked, now))
+        return KnownPod(heard.pod, "nominated", now, (now, now)) if heard.nominated == node else None
+
+    def _pod(self, pod: pods.Pod) -> PodHeard:
+        return self.pods.setdefault(pod.metadata.uid, PodHeard(pod))
+
+    def _put_pod(self, pod: pods.Pod, *, is_deleted: bool = False, is_listed: bool = False) -> None:
+        now, is_new = self._clock(), pod.metadata.uid not in self.pods
+        heard = self._pod(pod)
+        phase = "" if pod.status is None else pod.status.phase
+        heard.nominated = "" if pod.status is None else pod.status.nominatedNodeName
+        heard.unlisted = None
+        if pod.spec.nodeName and heard.node != pod.spec.nodeName:
+            # Before a watch says so it may have been bound for a while; of what is listed first nobody knows since when.
+            if heard.binding != pod.spec.nodeName:
+                heard.earliest = _NEVER if is_new and is_listed else now - self._late
+            heard.node, heard.since, heard.binding = pod.spec.nodeName, now, ""
+        if pod.spec.nodeName:
+            heard.is_own = False
+        if heard.runs is None and phase == "Running":
+            heard.runs = now
+        if heard.ended is None and (is_deleted or pod.is_terminal):
+            heard.ended = now
+            if phase == "Failed" and heard.node:
+                report = self.reports.get(heard.node)
+                self.refused.append(Refused(now, heard.node, pod, "" if report is None else report.version))
+
+    def _pods_listed(self, items: Sequence[pods.Pod]) -> None:
+        for item in items:
+            self._put_pod(item, is_listed=True)
+        listed = {item.metadata.uid for item in items}
+        for uid, heard in self.pods.items():
+            if uid in listed or heard.ended is not None:
+                continue
+            # What the service has bound itself a list may not have yet.
+            if heard.is_own and (heard.node or heard.binding):
+                heard.unlisted = self._clock()
+            else:
+                heard.ended = self._clock()
+
+    def _put_report(self, raw: bytes | msgspec.Raw) -> None:
+        report = msgspec.json.decode(raw, type=_Report)
+        version = report.metadata.resourceVersion
+        last = self.reports.get(report.metadata.name)
+        if last is None or last.version != version:
+            reasons = doubts.read_reasons({one.name: one.value for one in report.attributes})
+            self.reports[report.metadata.name] = ReportHeard(version, reasons, self._clock())

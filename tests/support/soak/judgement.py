@@ -1,0 +1,166 @@
+"""Whether a "no" was right for all that the service could know, although the node would have taken the pod.
+
+Pure: what was answered, what the service had heard (heard.py), what really was. A cause is never taken from the text of
+an answer: it is the fact that the text claims, found in the history, and without which the model of the kubelet admits
+the pod. "" is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from soak.heard import Known
+from soak.worlds import Courses, admits, gives_anything, places, spread
+from topowise import pods
+from topowise.attributes import doubts
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.quarantine import QUARANTINE_S
+from topowise_scheduler.kubelet import Kubelet, cost
+
+Fate = Literal["unheard", "untold", "unbound", "unlisted", "old report", "refused"]
+
+UNCERTAIN = "nobody could know where its newest pods lie, and in one way the pod is refused"
+WIDER = (
+    "its newest pods lie in one of several ways, none of which was seen to be in the way: all of them at once would be"
+)
+ANYWHERE = "its newest pods lie in one place for all that was heard, and are taken to lie anywhere"
+UNCONFIRMED = "its kubelet has restarted, and its exporter says that the report is the last true one"
+QUARANTINED = "its kubelet has refused such a pod, and no report has come since"
+TOO_SLOW = "its kubelet would take too long"
+ELSEWHERE = "a pod of which no report tells yet lies elsewhere than predicted"
+CHANGED = "the node has changed since its last report that was heard"
+ORDER = "events on the node may have come in another order"
+DEVICES = "its devices are not those of which a report tells, or others are given than predicted"
+_SEVERAL = "several pods are not there that the service must believe there"
+FATES: Mapping[Fate, str] = {
+    "unheard": "a pod has ended, and the watch has not come",
+    "untold": "a pod has ended, and the API server does not know",
+    "unbound": "room is kept for a bind that failed, or that was not asked for",
+    "unlisted": "a pod was deleted while the watch was down, and may be one that the list did not have yet",
+    "old report": "an old report has pods that ended before the service started",
+    "refused": "its kubelet is refusing another pod at this moment",
+}
+_NEVER = (refusals.NEVER, refusals.NEVER_ALLOCATABLE, refusals.NEVER_ENOUGH)
+
+
+class Truth(msgspec.Struct, frozen=True):
+    """What really was: the kubelet after the pods on their way, the pods that are there or on their way, and what became
+    of others. `told` is the kubelet if it had no devices but those of which podresources tells."""
+
+    kubelet: Kubelet
+    told: Kubelet
+    present: frozenset[str]
+    fate: Callable[[str], Fate]
+    restarts: tuple[float, ...] = ()
+    refused: frozenset[str] = frozenset()
+    limit_s: float = 0.0
+
+
+def judge(pod: pods.Pod, text: str, known: Known, truth: Truth) -> str:
+    """The cause of a "no" to a pod that the node would have taken."""
+    if known.look is None:
+        # Nothing was known of the node, so nothing could be against it.
+        return ""
+    rule = _RULES.get(text)
+    if rule is not None:
+        return rule(pod, known, truth)
+    if text in _NEVER and admits(known.look.kubelet.emptied(), pod):
+        return ""
+    courses = Courses(known, pod.metadata.uid)
+    told = courses.told()
+    if not admits(told, pod):
+        return _difference(pod, told, courses, truth)
+    # Where it is nominated a pod is told the reason of the first of all ways that refuses it.
+    cause = _in_some_way(pod, told, courses)
+    is_nominated = any(one.uid == pod.metadata.uid for one in known.pods)
+    return cause if is_nominated else ORDER if cause == UNCERTAIN else ""
+
+
+def _uncertain(pod: pods.Pod, known: Known, truth: Truth) -> str:
+    """There is a pod of which the report does not tell all, that holds something, and of all ways in which it may lie
+    there is one in which the kubelet refuses the pod."""
+    courses = Courses(known, pod.metadata.uid)
+    told = courses.told()
+    if courses.open and not admits(told, pod):
+        return _difference(pod, told, courses, truth)
+    return _in_some_way(pod, told, courses)
+
+
+def _in_some_way(pod: pods.Pod, told: Kubelet, courses: Courses) -> str:
+    newest = [one for one in courses.open if gives_anything(told, one.pod)]
+    if not newest or not gives_anything(told, pod):
+        return ""
+    lie: dict[str, set[object]] = {one.uid: {places(told, one.uid)} for one in newest}
+    for world in courses.all():
+        if not admits(world, pod):
+            return UNCERTAIN
+        for uid, ways in lie.items():
+            ways.add(places(world, uid))
+    if admits(spread(told, [one.pod for one in newest]), pod):
+        return ""
+    return WIDER if any(len(ways) > 1 for ways in lie.values()) else ANYWHERE
+
+
+def _unconfirmed(pod: pods.Pod, known: Known, truth: Truth) -> str:
+    """The object that was heard says so, after a restart, and the kubelet gives the pod what is in doubt."""
+    assert known.look is not None
+    if known.report is None or not any(restart <= known.report.at for restart in truth.restarts):
+        return ""
+    asked = {name for one in pods.needs(pod).containers for name, amount in one.limits.items() if amount}
+    devices = {one.removeprefix(doubts.DEVICE) for one in known.report.doubts if one.startswith(doubts.DEVICE)}
+    if devices & asked:
+        return UNCONFIRMED
+    is_closed = not doubts.of_devices_only(known.report.doubts) and gives_anything(known.look.kubelet, pod)
+    return UNCONFIRMED if is_closed else ""
+
+
+def _quarantined(pod: pods.Pod, known: Known, truth: Truth) -> str:
+    """The kubelet has refused such a pod, which was heard, and no other object has come since."""
+    version, wanted = "" if known.report is None else known.report.version, pods.needs(pod)
+    is_so = any(
+        one.version == version
+        and known.now - one.at <= QUARANTINE_S
+        and one.pod.metadata.uid in truth.refused
+        and pods.needs(one.pod) == wanted
+        for one in known.refused
+    )
+    return QUARANTINED if is_so else ""
+
+
+def _too_slow(pod: pods.Pod, known: Known, truth: Truth) -> str:
+    """The kubelet's cost for the pod, on the empty node, is more than the limit."""
+    assert known.look is not None
+    empty = known.look.kubelet.emptied()
+    view = empty.view(pod.metadata.uid, pods.needs(pod, pod_level_resources=empty.settings.pod_level_resources))
+    return TOO_SLOW if truth.limit_s and cost.estimate(empty, view).seconds > truth.limit_s else ""
+
+
+_RULES: Mapping[str, Callable[[pods.Pod, Known, Truth], str]] = {
+    refusals.UNCERTAIN: _uncertain,
+    refusals.UNCONFIRMED: _unconfirmed,
+    refusals.QUARANTINED: _quarantined,
+    refusals.TOO_SLOW: _too_slow,
+}
+
+
+def _difference(pod: pods.Pod, told: Kubelet, courses: Courses, truth: Truth) -> str:
+    """By what the node differs from what was told of it, so that it takes the pod."""
+    gone = told.active.keys() - truth.present - {pod.metadata.uid}
+    by_fate: dict[Fate, set[str]] = {}
+    for uid in gone:
+        by_fate.setdefault(truth.fate(uid), set()).add(uid)
+    for fate in FATES:
+        if fate in by_fate and _admits_without(courses, by_fate[fate], pod):
+            return FATES[fate]
+    if len(by_fate) > 1 and _admits_without(courses, gone, pod):
+        return _SEVERAL
+    if any(places(told, one.uid) != places(truth.kubelet, one.uid) for one in courses.open):
+        return ELSEWHERE
+    return CHANGED if admits(truth.told, pod) else DEVICES
+
+
+def _admits_without(courses: Courses, uids: Iterable[str], pod: pods.Pod) -> bool:
+    return admits(courses.told(without=frozenset(uids)), pod)

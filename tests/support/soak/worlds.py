@@ -1,0 +1,177 @@
+"""The states of a node that agree with what a service has heard of it. A refusal is right if a kubelet in one refuses.
+
+A world is a node at the last look that was heard, and after it a course of events: pods come, start and go. Each event
+has a window in which it must have happened, so each choice of a time for each of them is a world. Ends of which nobody
+has heard yet are events too, and so is the choice that a kubelet has among devices. What is tried is drawn by what is
+known, so that the same is found twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from random import Random
+
+from sandbox.kubelet.devices import any_of_them
+from soak.heard import Known, KnownPod
+from topowise import pods
+from topowise_scheduler.kubelet import Kubelet, Placement
+from topowise_scheduler.kubelet.masks import lowest
+from topowise_scheduler.kubelet.pod import PodView
+
+_TRIED = 48
+_MOST_UNHEARD = 2
+
+Windows = dict[tuple[str, str], tuple[float, float]]
+
+
+class Courses:
+    """The worlds of one node as it is known. `but` is the pod that is asked about."""
+
+    def __init__(self, known: Known, but: str) -> None:
+        assert known.look is not None
+        self._known = known
+        self._base = known.look.kubelet
+        self._pods = {one.uid: one for one in known.pods if one.uid != but}
+        self._views: dict[str, PodView] = {}
+        self._but = but
+
+    @property
+    def open(self) -> list[KnownPod]:
+        """The pods of which the last report does not tell all: nobody knows surely where they lie."""
+        assert self._known.look is not None
+        whole = self._known.look.whole
+        return [one for one in self._pods.values() if one.uid not in whole and one.gone is None]
+
+    def told(self, without: Collection[str] = ()) -> Kubelet:
+        """The node after what was heard, in that order; some pods may be left out as if they had gone before."""
+        steps = []
+        for uid, one in self._pods.items():
+            if uid not in self._base.active and uid not in without:
+                steps.append((one.since, 0, uid))
+            if one.runs is not None:
+                steps.append((one.runs, 1, uid))
+            if one.gone is not None:
+                steps.append((one.gone[1], 2, uid))
+        return self._played(steps, without=without)
+
+    def all(self) -> Iterator[Kubelet]:
+        """Nodes as this one may be, drawn."""
+        random = Random(repr(self._known.key))
+        unheard = [uid for uid in self._base.active if uid not in self._pods or self._pods[uid].gone is None]
+        for number in range(_TRIED):
+            yield self._drawn(random, number, unheard)
+
+    def _drawn(self, random: Random, number: int, unheard: list[str]) -> Kubelet:
+        """Early ends, late ends, and then any."""
+        known, steps = self._known, []
+        whole = frozenset() if known.look is None else known.look.whole
+        removed = [uid for uid in self._base.active if uid in self._pods and uid not in whole and number % 2]
+        for uid, one in self._pods.items():
+            come = one.since
+            if uid not in self._base.active or uid in removed:
+                if one.certainty != "bound" and number and random.random() < 0.5:
+                    continue
+                come = _time(random, one.come, 1.0 if number == 0 else 0.0 if number == 1 else None)
+                steps.append((come, 0, uid))
+            if one.runs is not None:
+                steps.append((max(come, one.runs), 1, uid))
+            if one.gone is not None:
+                gone = _time(random, one.gone, 0.0 if number == 0 else 1.0 if number == 1 else None)
+                steps.append((max(come, gone), 2, uid))
+        for uid in random.sample(unheard, min(len(unheard), random.randint(0, _MOST_UNHEARD) if number > 1 else 0)):
+            steps.append((_time(random, (known.now - known.late, known.now), None), 2, uid))
+        drawn = any_of_them(f"{number} {known.node}") if number % 3 == 2 else None
+        return self._played(steps, without=removed, chooser=drawn)
+
+    def _played(
+        self, steps: list[tuple[float, int, str]], *, without: Collection[str] = (), chooser: object = None
+    ) -> Kubelet:
+        world = self._base.fork()
+        world.devices.preferred = {}
+        world.devices.chooser = chooser  # type: ignore[assignment]
+        for uid in (*without, self._but):
+            world.remove(uid)
+        for _, what, uid in sorted(steps):
+            if what == 0:
+                world.admit_view(self._view(world, uid))
+            elif what == 1:
+                world.start(uid)
+            else:
+                world.remove(uid)
+        return world
+
+    def _view(self, kubelet: Kubelet, uid: str) -> PodView:
+        if uid not in self._views:
+            needs = pods.needs(self._pods[uid].pod, pod_level_resources=kubelet.settings.pod_level_resources)
+            self._views[uid] = kubelet.view(uid, needs)
+        return self._views[uid]
+
+
+def places(kubelet: Kubelet, uid: str) -> tuple[object, ...]:
+    """On which NUMA nodes an active pod has what it holds; () if it is not there."""
+    if uid not in kubelet.active:
+        return ()
+    return tuple((name, *_where(kubelet, held)) for name, held in kubelet.placements(uid).items())
+
+
+def gives_anything(kubelet: Kubelet, pod: pods.Pod) -> bool:
+    """Whether the kubelet gives a pod CPUs, memory or devices of its own. No history of the node matters to another."""
+    needs = pods.needs(pod, pod_level_resources=kubelet.settings.pod_level_resources)
+    view = kubelet.view(pod.metadata.uid, needs)
+    return any(
+        (kubelet.cpu is not None and one.cpus)
+        or (kubelet.memory is not None and any((one.memory or {}).values()))
+        or any(one.limits.get(name) for name in kubelet.devices.tables)
+        for one in view.containers
+    )
+
+
+def admits(kubelet: Kubelet, pod: pods.Pod) -> bool:
+    """Whether the kubelet would take the pod next; no trace is left."""
+    return kubelet.fork().admit(pod).admitted
+
+
+def _where(kubelet: Kubelet, held: Placement) -> tuple[object, ...]:
+    cpus = tuple(numa.id for numa in kubelet.topology.numas if numa.cpus & (held.cpus or 0))
+    memory = tuple((block.type, block.numa, block.size) for block in held.memory)
+    return cpus, memory, tuple(sorted((name, tuple(ids)) for name, ids in _sorted(held.devices).items()))
+
+
+def _sorted(devices: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+    return {name: sorted(ids) for name, ids in devices.items()}
+
+
+def _time(random: Random, window: tuple[float, float], at: float | None) -> float:
+    first, last = max(window[0], -1.0), max(*window, -1.0)
+    return first + (last - first) * (random.random() if at is None else at)
+
+
+def spread(kubelet: Kubelet, some: Collection[pods.Pod]) -> Kubelet:
+    """A copy of the node in which each of these pods takes, of what is free, what it asks for on each NUMA node."""
+    copy = kubelet.fork()
+    for pod in some:
+        needs = pods.needs(pod, pod_level_resources=kubelet.settings.pod_level_resources)
+        view = kubelet.view(pod.metadata.uid, needs)
+        cpus = sum(one.cpus for one in view.containers)
+        memory = Counter[str]()
+        devices = Counter[str]()
+        for one in view.containers:
+            memory.update(one.memory or {})
+            devices.update({name: count for name, count in one.limits.items() if name in copy.devices.tables})
+        for position in range(len(kubelet.node_ids)):
+            _take(copy, position, cpus, memory, devices)
+    return copy
+
+
+def _take(copy: Kubelet, position: int, cpus: int, memory: Mapping[str, int], devices: Mapping[str, int]) -> None:
+    taken = lowest(copy.cpu.available & copy.topology.numa_cpus[position], cpus) if copy.cpu is not None else 0
+    sizes: dict[str, int] = {}
+    if copy.memory is not None and copy.memory.tables.cells[position] == 1 << position:
+        free = copy.memory.tables.free
+        sizes = {name: min(size, max(0, free[name][position])) for name, size in memory.items() if name in free}
+    tables = {
+        name: lowest(copy.devices.free(name) & copy.devices.tables[name].near[position], count)
+        for name, count in devices.items()
+    }
+    copy.reserve(position, taken, {name: size for name, size in sizes.items() if size}, tables)

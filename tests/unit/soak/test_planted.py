@@ -1,0 +1,90 @@
+"""Defects that are planted between the service and kube-scheduler are found, by whatever text they hide behind.
+
+Each is played on the same clusters as the service without it, of which nothing is left without a cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import msgspec
+import pytest
+
+from soak import Tally, World, play
+from soak.edge import Alter, Answer
+from soak.world import Plant
+from topowise_scheduler import refusals
+
+SEEDS = (4, 110000, 110003)
+PODS = 24
+AFTER_S = 10.0
+TEXTS = [
+    refusals.UNCERTAIN,
+    refusals.UNCONFIRMED,
+    refusals.QUARANTINED,
+    refusals.TOO_SLOW,
+    refusals.NOT_NOW,
+    refusals.OUT_OF,
+]
+
+
+def after_each(event: str, text: str) -> Plant:
+    """A node takes nobody for ten seconds after an event of its history, and says so by a text."""
+
+    def plant(world: World) -> Alter:
+        def is_closed(name: str) -> bool:
+            since = asyncio.get_running_loop().time() - AFTER_S
+            history = world.fleet.nodes[name].lifecycle.history
+            return any(at > since and what.endswith(event) for at, what in history)
+
+        def alter(answer: Answer) -> Answer:
+            closed = {name: text for name in answer.kept if is_closed(name)}
+            kept = tuple(name for name in answer.kept if name not in closed)
+            return msgspec.structs.replace(answer, kept=kept, refused={**answer.refused, **closed})
+
+        return alter
+
+    return plant
+
+
+def at_random(world: World) -> Alter:
+    """One answer of eight is no everywhere, in words that are drawn."""
+    random = Random(world.seed)
+
+    def alter(answer: Answer) -> Answer:
+        if not answer.kept or random.random() > 0.125:
+            return answer
+        drawn = {name: random.choice(TEXTS) for name in answer.kept}
+        return msgspec.structs.replace(answer, kept=(), refused={**answer.refused, **drawn})
+
+    return alter
+
+
+def played(plant: Plant | None = None) -> Tally:
+    total = Tally()
+    for seed in SEEDS:
+        total.add(play(seed, pods=PODS, plant=plant))
+    return total
+
+
+def test_the_same_clusters_without_a_defect_pass() -> None:
+    tally = played()
+    assert tally.unexplained == 0, tally.evidence
+    assert tally.decisions > 100
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_node_that_takes_nobody_for_a_while_is_found(text: str) -> None:
+    """After each pod that was decided for it."""
+    assert played(after_each(" decided", text)).kept_waiting[""] > 0
+
+
+@pytest.mark.parametrize("text", [refusals.NOT_NOW, refusals.OUT_OF])
+def test_a_node_that_keeps_the_room_of_pods_that_have_ended_is_found(text: str) -> None:
+    """A pod that has just ended is a cause only if it would be in the way."""
+    assert played(after_each(" ended", text)).kept_waiting[""] > 0
+
+
+def test_answers_at_random_are_found() -> None:
+    assert played(at_random).kept_waiting[""] > 0
