@@ -1,7 +1,7 @@
-"""What one life of the service has been told: by its lists and watches, by questions and by the answers to its Bindings.
+"""What one life of the service has heard: from its lists and watches, and from the calls of kube-scheduler.
 
-It is read from the bytes at the edge of the service, and not from the service, so that a judge can know what the service
-could know. `Heard.known` gives it of one node as a value. A service that starts anew has been told nothing.
+The bytes at the edge of the service are read, and never the state of the service, so that a judge learns what the
+service could know. `Heard.known` gives that knowledge of one node as a value. A service that restarts has heard nothing.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the service could know of one node at one moment. `look` is that of the last object that it has heard of, None
-    without one; `late` is the time that an end may take until it is heard."""
+    """What the service could know of one node at one moment. `look` is the look behind the last object that it heard of,
+    None without an object; `late` is the longest time from an end to its hearing."""
 
     node: str
     now: float
@@ -205,8 +205,8 @@ class Heard:
                 heard.is_sent = True
 
     def bind_answered(self, uid: str, *, is_bound: bool) -> None:
-        """A bind was answered. Who was told no comes again, and without an answer to its Binding nobody knows whether the
-        pod is bound: its room is kept."""
+        """A bind was answered. After a failure kube-scheduler tries the pod again, and a Binding without an answer may
+        have succeeded: either way the room of the pod is kept."""
         heard = self.pods.get(uid)
         if heard is None:
             return
@@ -259,7 +259,7 @@ class Heard:
         heard.nominated = "" if pod.status is None else pod.status.nominatedNodeName
         heard.unlisted = None
         if pod.spec.nodeName and heard.node != pod.spec.nodeName:
-            # Before a watch says so it may have been bound for a while; of what is listed first nobody knows since when.
+            # The pod was bound some time before the watch said so. For a pod of a first list that time is unknown.
             if heard.binding != pod.spec.nodeName:
                 heard.earliest = _NEVER if is_new and is_listed else now - self._late
             heard.node, heard.since, heard.binding = pod.spec.nodeName, now, ""

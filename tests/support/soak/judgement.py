@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from soak.heard import Known
-from soak.worlds import Courses, admits, gives_anything, places, spread
+from soak.worlds import Courses, admits, gives_anything, gives_memory, places, spread, without_memory
 from topowise import pods
 from topowise.attributes import doubts
 from topowise_scheduler import refusals
@@ -32,6 +32,7 @@ QUARANTINED = "its kubelet has refused such a pod, and no report has come since"
 TOO_SLOW = "its kubelet would take too long"
 ELSEWHERE = "a pod of which no report tells yet lies elsewhere than predicted"
 CHANGED = "the node has changed since its last report that was heard"
+GROUPS = "its newest pods may tie NUMA nodes together for memory, and are taken to leave none"
 ORDER = "events on the node may have come in another order"
 DEVICES = "its devices are not those of which a report tells, or others are given than predicted"
 _SEVERAL = "several pods are not there that the service must believe there"
@@ -47,8 +48,8 @@ _NEVER = (refusals.NEVER, refusals.NEVER_ALLOCATABLE, refusals.NEVER_ENOUGH)
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """What really was: the kubelet after the pods on their way, the pods that are there or on their way, and what became
-    of others. `told` is the kubelet if it had no devices but those of which podresources tells."""
+    """What really was: the kubelet after the pods on their way, the pods that are there or on their way, and the fate of
+    other pods. `told` is the same kubelet without the devices that podresources does not list."""
 
     kubelet: Kubelet
     told: Kubelet
@@ -99,9 +100,11 @@ def _in_some_way(pod: pods.Pod, told: Kubelet, courses: Courses) -> str:
             return UNCERTAIN
         for uid, ways in lie.items():
             ways.add(places(world, uid))
-    if admits(spread(told, [one.pod for one in newest]), pod):
-        return ""
-    return WIDER if any(len(ways) > 1 for ways in lie.values()) else ANYWHERE
+    everywhere = spread(told, [one.pod for one in newest])
+    if not admits(everywhere, pod):
+        return WIDER if any(len(ways) > 1 for ways in lie.values()) else ANYWHERE
+    may_tie = told.settings.topology.policy != "single-numa-node" and any(gives_memory(told, one.pod) for one in newest)
+    return GROUPS if may_tie and not admits(without_memory(everywhere), pod) else ""
 
 
 def _unconfirmed(pod: pods.Pod, known: Known, truth: Truth) -> str:

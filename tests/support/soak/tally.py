@@ -7,11 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 
+from soak.waits import ALL, Limit, breaches, percentile
+
 
 class Tally(msgspec.Struct):
     """`decisions` are answers to filter. `refused` are pods of ours that a kubelet refused, `kept_waiting` answers that
     let a pod onto no node although one would have taken it, and `left_out` pods that waited beside room for them when
-    nothing moved any more; all by cause, of which "" is none. `evidence` is of those without one. `broken` are
+    nothing moved any more; all by cause, of which "" is none. `seconds` are those that each pod was kept waiting, by
+    cause and in all (waits.py). `evidence` is of those without one. `broken` are
     clusters that were not played to their end."""
 
     seeds: int = 0
@@ -57,4 +60,21 @@ class Tally(msgspec.Struct):
         for kind, causes in kinds.items():
             lines.append(f"  {kind}: {causes.total()}, {causes['']} of them unexplained")
             lines += [f"    {count:6} {cause}" for cause, count in causes.most_common() if cause]
+        return [*lines, *self._waits()]
+
+    def breaches(self, limits: Mapping[str, Limit]) -> list[str]:
+        """Which limits are exceeded, in words."""
+        return list(breaches(self.decisions, self.kept_waiting, self.seconds, limits))
+
+    def _waits(self) -> list[str]:
+        lines = [
+            "  seconds that pods were kept waiting beside room: pods, p50, p90, longest; wrong answers of all decisions"
+        ]
+        answers = {ALL: self.kept_waiting.total(), **self.kept_waiting}
+        for cause, seconds in sorted(self.seconds.items(), key=lambda item: -len(item[1])):
+            p50, p90, longest = percentile(seconds, 0.5), percentile(seconds, 0.9), max(seconds, default=0.0)
+            share = 100 * answers.get(cause, 0) / max(1, self.decisions)
+            lines.append(
+                f"    {len(seconds):6} {p50:7.1f} {p90:7.1f} {longest:7.1f} {share:7.2f} % {cause or 'unexplained'}"
+            )
         return lines

@@ -79,8 +79,9 @@ class Courses:
             if one.gone is not None:
                 gone = _time(random, one.gone, 0.0 if number == 0 else 1.0 if number == 1 else None)
                 steps.append((max(come, gone), 2, uid))
-        for uid in random.sample(unheard, min(len(unheard), random.randint(0, _MOST_UNHEARD) if number > 1 else 0)):
-            steps.append((_time(random, (known.now - known.late, known.now), None), 2, uid))
+        most = min(len(unheard), random.randint(0, _MOST_UNHEARD) if number > 1 else 0)
+        lately = known.now - known.late, known.now
+        steps += [(_time(random, lately, None), 2, uid) for uid in random.sample(unheard, most)]
         drawn = any_of_them(f"{number} {known.node}") if number % 3 == 2 else None
         return self._played(steps, without=removed, chooser=drawn)
 
@@ -103,8 +104,7 @@ class Courses:
 
     def _view(self, kubelet: Kubelet, uid: str) -> PodView:
         if uid not in self._views:
-            needs = pods.needs(self._pods[uid].pod, pod_level_resources=kubelet.settings.pod_level_resources)
-            self._views[uid] = kubelet.view(uid, needs)
+            self._views[uid] = _view(kubelet, self._pods[uid].pod)
         return self._views[uid]
 
 
@@ -117,14 +117,22 @@ def places(kubelet: Kubelet, uid: str) -> tuple[object, ...]:
 
 def gives_anything(kubelet: Kubelet, pod: pods.Pod) -> bool:
     """Whether the kubelet gives a pod CPUs, memory or devices of its own. No history of the node matters to another."""
+    view = _view(kubelet, pod)
+    gives_cpus = kubelet.cpu is not None and any(one.cpus for one in view.containers)
+    devices = kubelet.devices.tables
+    gives_devices = any(one.limits.get(name) for one in view.containers for name in devices)
+    return gives_cpus or gives_devices or gives_memory(kubelet, pod)
+
+
+def gives_memory(kubelet: Kubelet, pod: pods.Pod) -> bool:
+    """Whether the kubelet's memory manager gives a pod memory."""
+    containers = _view(kubelet, pod).containers
+    return kubelet.memory is not None and any(any((one.memory or {}).values()) for one in containers)
+
+
+def _view(kubelet: Kubelet, pod: pods.Pod) -> PodView:
     needs = pods.needs(pod, pod_level_resources=kubelet.settings.pod_level_resources)
-    view = kubelet.view(pod.metadata.uid, needs)
-    return any(
-        (kubelet.cpu is not None and one.cpus)
-        or (kubelet.memory is not None and any((one.memory or {}).values()))
-        or any(one.limits.get(name) for name in kubelet.devices.tables)
-        for one in view.containers
-    )
+    return kubelet.view(pod.metadata.uid, needs)
 
 
 def admits(kubelet: Kubelet, pod: pods.Pod) -> bool:
@@ -151,8 +159,7 @@ def spread(kubelet: Kubelet, some: Collection[pods.Pod]) -> Kubelet:
     """A copy of the node in which each of these pods takes, of what is free, what it asks for on each NUMA node."""
     copy = kubelet.fork()
     for pod in some:
-        needs = pods.needs(pod, pod_level_resources=kubelet.settings.pod_level_resources)
-        view = kubelet.view(pod.metadata.uid, needs)
+        view = _view(kubelet, pod)
         cpus = sum(one.cpus for one in view.containers)
         memory = Counter[str]()
         devices = Counter[str]()
@@ -175,3 +182,12 @@ def _take(copy: Kubelet, position: int, cpus: int, memory: Mapping[str, int], de
         for name, count in devices.items()
     }
     copy.reserve(position, taken, {name: size for name, size in sizes.items() if size}, tables)
+
+
+def without_memory(kubelet: Kubelet) -> Kubelet:
+    """A copy of the node that has no memory to give."""
+    copy = kubelet.fork()
+    if copy.memory is not None:
+        for name, values in copy.memory.tables.free.items():
+            copy.memory.tables.free[name] = [0] * len(values)
+    return copy

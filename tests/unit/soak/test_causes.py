@@ -21,13 +21,6 @@ HISTORY = [
 ]
 
 
-def test_an_end_is_the_last_that_was_heard_of() -> None:
-    assert causes.last_end(HISTORY) == 9.0
-    assert causes.last_end(HISTORY[:3]) == 3.0
-    assert causes.last_end(HISTORY[:2]) == 0.0
-    assert causes.last_end([*HISTORY, (9.7, "default/b REFUSED: TopologyAffinityError")]) == 9.7
-
-
 def test_a_pod_is_unseen_that_ended_between_the_last_report_and_the_start_of_the_service() -> None:
     assert causes.ended_unseen("default/a", HISTORY, looked=8.0, began=10.0)
     # The report was made afterwards; the service heard of it; it still runs.
@@ -35,14 +28,6 @@ def test_a_pod_is_unseen_that_ended_between_the_last_report_and_the_start_of_the
     assert not causes.ended_unseen("default/a", HISTORY, looked=8.0, began=8.5)
     assert not causes.ended_unseen("default/b", HISTORY, looked=8.0, began=10.0)
     assert not causes.ended_unseen("a", HISTORY, looked=8.0, began=10.0)
-
-
-def test_memory_is_back_of_pods_with_init_containers_that_have_started_or_ended() -> None:
-    history = [(1.0, "default/c admitted: i0 numa=(0,); c0 numa=(0,)"), (2.0, "default/c started"), *HISTORY]
-    assert causes.gave_init_memory_back(history, since=1.5)
-    # It was seen; the others have none.
-    assert not causes.gave_init_memory_back(history, since=2.5)
-    assert not causes.gave_init_memory_back(HISTORY, since=0.0)
 
 
 def test_a_cpu_that_two_have_or_that_is_free_as_well_was_given_twice() -> None:
@@ -56,25 +41,6 @@ def test_a_cpu_that_two_have_or_that_is_free_as_well_was_given_twice() -> None:
     assert causes.gives_twice(node)
     node.cpu.release("a")
     assert not causes.gives_twice(node)
-
-
-def test_memory_moves_with_pods_that_have_some_over_several_numa_nodes() -> None:
-    wide = "default/w admitted: c numa=(0,) cpus=0 memory=[('memory', (0, 1), 5)] devices={}"
-    near = "default/n admitted: c numa=(0,) cpus=0 memory=[('memory', (0,), 5)] devices={'x.io/gpu': ('a', 'b')}"
-    history = [(1.0, wide), (2.0, near), (3.0, "default/n ended"), (4.0, "default/w decided"), (5.0, "default/w ended")]
-    assert causes.moved_memory(history, since=4.5)
-    assert causes.moved_memory(history[:1], since=0.0)
-    assert not causes.moved_memory(history[:4], since=1.5)
-
-
-def test_a_group_has_what_its_numa_nodes_have() -> None:
-    node = kubelet()
-    assert node.memory is not None
-    apart = causes.by_group(node.memory.tables)
-    node.memory.tables.take("memory", 0b11, 20)
-    together = causes.by_group(node.memory.tables)
-    assert set(together) == {(0b11, "memory")}
-    assert together[0b11, "memory"] == sum(apart.values()) - 20
 
 
 def test_a_pod_is_tried_beside_those_that_have_come_since_and_are_not_counted_twice() -> None:
@@ -150,14 +116,3 @@ def test_it_is_drawn_if_other_devices_would_have_made_the_difference() -> None:
     node.devices.chooser = lambda choice: mask_of(list(members(choice.among))[-choice.number :])
     assert causes.is_drawn(node, [], both)
     assert not causes.is_drawn(node, [], alone)
-
-
-def test_a_pod_on_its_way_lies_elsewhere_if_another_has_ended_since() -> None:
-    believed = kubelet()
-    coming = pods.decode(msgspec.json.encode(pod("coming", "3")))
-    assert believed.admit(pods.decode(msgspec.json.encode(pod("ended", "3")))).admitted
-    truth = believed.fork()
-    assert believed.admit(coming).admitted
-    assert not causes.lie_elsewhere(truth, believed, [coming])
-    truth.remove("uid-ended")
-    assert causes.lie_elsewhere(truth, believed, [coming])

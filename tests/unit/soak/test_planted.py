@@ -11,12 +11,13 @@ from random import Random
 import msgspec
 import pytest
 
-from soak import Tally, World, play
+from soak import World, play
 from soak.edge import Alter, Answer
 from soak.world import Plant
 from topowise_scheduler import refusals
 
-SEEDS = (4, 110000, 110003)
+# Of short plays; each has nodes on which pods follow one another.
+SEEDS = (4, 110003)
 PODS = 24
 AFTER_S = 10.0
 TEXTS = [
@@ -61,30 +62,31 @@ def at_random(world: World) -> Alter:
     return alter
 
 
-def played(plant: Plant | None = None) -> Tally:
-    total = Tally()
-    for seed in SEEDS:
-        total.add(play(seed, pods=PODS, plant=plant))
-    return total
+def is_found(plant: Plant) -> bool:
+    """Whether one of the clusters has an answer without a cause."""
+    return any(play(seed, pods=PODS, plant=plant).kept_waiting[""] for seed in SEEDS)
 
 
 def test_the_same_clusters_without_a_defect_pass() -> None:
-    tally = played()
-    assert tally.unexplained == 0, tally.evidence
-    assert tally.decisions > 100
+    decisions = 0
+    for seed in SEEDS:
+        tally = play(seed, pods=PODS)
+        assert not tally.unexplained, tally.evidence
+        decisions += tally.decisions
+    assert decisions > 50
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_node_that_takes_nobody_for_a_while_is_found(text: str) -> None:
     """After each pod that was decided for it."""
-    assert played(after_each(" decided", text)).kept_waiting[""] > 0
+    assert is_found(after_each(" decided", text))
 
 
 @pytest.mark.parametrize("text", [refusals.NOT_NOW, refusals.OUT_OF])
 def test_a_node_that_keeps_the_room_of_pods_that_have_ended_is_found(text: str) -> None:
     """A pod that has just ended is a cause only if it would be in the way."""
-    assert played(after_each(" ended", text)).kept_waiting[""] > 0
+    assert is_found(after_each(" ended", text))
 
 
 def test_answers_at_random_are_found() -> None:
-    assert played(at_random).kept_waiting[""] > 0
+    assert is_found(at_random)

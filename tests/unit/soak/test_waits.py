@@ -1,0 +1,46 @@
+"""How long pods wait beside room is measured, and has limits."""
+
+from __future__ import annotations
+
+from soak import Tally
+from soak.waits import ALL, Limit, Waits, breaches, limits, percentile
+
+ENOUGH = 10_000
+
+
+def test_a_wait_ends_with_the_next_answer_and_is_summed_up_by_pod() -> None:
+    waits = Waits()
+    waits.begin("a", "one", 1.0)
+    waits.begin("a", "two", 3.0)
+    waits.end("a", 7.0)
+    waits.begin("a", "one", 10.0)
+    waits.begin("b", "one", 10.0)
+    assert waits.seconds(20.0, {"b": 11.0}) == {"one": [12.0, 1.0], "two": [4.0], ALL: [16.0, 1.0]}
+
+
+def test_percentiles() -> None:
+    assert percentile([], 0.9) == 0.0
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([1.0] * 9 + [5.0], 0.9) == 5.0
+
+
+def test_what_exceeds_a_limit_is_said() -> None:
+    allowed = {ALL: Limit(percent=10.0, p50=1.0, p90=2.0, max=9.0), "known": Limit(max=100.0)}
+    assert not list(breaches(ENOUGH, {"why": 1000}, {"why": [1.0] * 300, ALL: [1.0] * 300}, allowed))
+    assert "10.01 % of all decisions" in next(breaches(ENOUGH, {"why": 1001}, {"why": [1.0]}, allowed))
+    assert "p50 of the waits is 1.5 s" in next(breaches(ENOUGH, {}, {"why": [1.5] * 300}, allowed))
+    assert "p90 of the waits is 3.0 s" in next(breaches(ENOUGH, {}, {"why": [1.0] * 200 + [3.0] * 100}, allowed))
+    assert "max of the waits is 9.5 s" in next(breaches(1, {}, {"why": [9.5]}, allowed))
+    assert not list(breaches(1, {}, {"known": [9.5]}, allowed))
+
+
+def test_every_limit_is_of_a_cause_that_there_is_and_bounds_something() -> None:
+    for cause, limit in limits().items():
+        assert limit.max < float("inf"), cause
+    assert limits()[ALL].percent < 100
+
+
+def test_a_pod_that_is_kept_waiting_for_ten_minutes_breaks_the_run() -> None:
+    """Even by a text that has a cause."""
+    tally = Tally(decisions=10, kept_waiting={"why": 1}, seconds={"why": [600.0], ALL: [600.0]})
+    assert tally.breaches(limits())
