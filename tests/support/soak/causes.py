@@ -69,8 +69,8 @@ def of_refusal(world: World, seen: Scene) -> str:
 
 
 def of_left_out(world: World, info: PodInfo, name: str, refused: Refused | None, judged: str) -> str:
-    """Of a pod that waits beside room when nothing moves any more. `judged` is the cause that its last answer would have
-    now."""
+    """Of a pod that waits beside room when nothing moves any more. `judged` is the cause of its last
+    answer now."""
     kubelet = world.fleet.nodes[name].kubelet
     if gives_twice(kubelet.model):
         return _TWICE

@@ -1,7 +1,7 @@
 """What one life of the service has heard: from its lists and watches, and from the calls of kube-scheduler.
 
 The bytes at the edge of the service are read, and never the state of the service, so that a judge learns what the
-service could know. `Heard.known` gives that knowledge of one node as a value. A service that restarts has heard nothing.
+service could know. `Heard.known` gives that knowledge of one node as a value. After a restart nothing is known.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """What the service could know of one node at one moment. `look` is the look behind the last object that it heard of,
+    """What the service could know of one node at one moment. `look` is the look behind the last object that was heard,
     None without an object; `late` is the longest time from an end to its hearing."""
 
     node: str

@@ -48,8 +48,8 @@ _NEVER = (refusals.NEVER, refusals.NEVER_ALLOCATABLE, refusals.NEVER_ENOUGH)
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """What really was: the kubelet after the pods on their way, the pods that are there or on their way, and the fate of
-    other pods. `told` is the same kubelet without the devices that podresources does not list."""
+    """What really was: the kubelet after the pods on their way, the pods that are there or on their way, and the fate
+    of other pods. `told` is the same kubelet without the devices that podresources does not list."""
 
     kubelet: Kubelet
     told: Kubelet
