@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 BLIND: Final = "default-scheduler"
 _EVIDENCE: Final = 3
 _ENDS: Final = 32
+# What is known grows old: the same is judged again after so many seconds.
+_AGAIN_S: Final = 5
 # In the history of a node, after a pod's name.
 _GONE: Final = (" ended", " REFUSED", " not admitted again")
 
@@ -168,7 +170,7 @@ class Referee:
         look = None if report is None else self._look_of.get((name, report.version))
         known = self._heard.known(name, look)
         # The same is asked again and again while nothing happens.
-        key = (known.key, len(known.refused), pod.metadata.uid, text, truth.present, round(known.now))
+        key = (known.key, len(known.refused), pod.metadata.uid, text, truth.present, known.now // _AGAIN_S)
         if key not in self._judged:
             self._judged[key] = judge(pod, text, known, truth)
         return self._judged[key]
