@@ -45,6 +45,7 @@ FATES: Mapping[Fate, str] = {
     "refused": "its kubelet is refusing another pod at this moment",
 }
 _NEVER = (refusals.NEVER, refusals.NEVER_ALLOCATABLE, refusals.NEVER_ENOUGH)
+_NATIVE = ("cpu", "memory", "ephemeral-storage")
 
 
 class Truth(msgspec.Struct, frozen=True):
@@ -108,16 +109,17 @@ def _in_some_way(pod: pods.Pod, told: Kubelet, courses: Courses) -> str:
 
 
 def _unconfirmed(pod: pods.Pod, known: Known, truth: Truth) -> str:
-    """The object that was heard says so, after a restart, and the kubelet gives the pod what is in doubt."""
-    assert known.look is not None
+    """The object that was heard says so, after a restart, and the pod is one to which a kubelet may give what is in
+    doubt. A kubelet that restarts may have another configuration, so the present one does not count."""
     if known.report is None or not any(restart <= known.report.at for restart in truth.restarts):
         return ""
-    asked = {name for one in pods.needs(pod).containers for name, amount in one.limits.items() if amount}
+    needs = pods.needs(pod)
+    asked = {name for one in needs.containers for name in one.limits if name not in _NATIVE}
     devices = {one.removeprefix(doubts.DEVICE) for one in known.report.doubts if one.startswith(doubts.DEVICE)}
     if devices & asked:
         return UNCONFIRMED
-    is_closed = not doubts.of_devices_only(known.report.doubts) and gives_anything(known.look.kubelet, pod)
-    return UNCONFIRMED if is_closed else ""
+    may_hold = needs.qos == "Guaranteed" or any(one.limits.get(name) for one in needs.containers for name in asked)
+    return UNCONFIRMED if may_hold and not doubts.of_devices_only(known.report.doubts) else ""
 
 
 def _quarantined(pod: pods.Pod, known: Known, truth: Truth) -> str:
