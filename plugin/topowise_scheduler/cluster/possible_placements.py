@@ -136,13 +136,16 @@ def possible_placements(
     )
     choices: list[list[tuple[int, _Part] | None]] = []
     for pod, parts in zip(uncertain, wanted, strict=True):
-        if len(parts) > 1 or _is_wide(parts[0], node) or has_choice_of_devices(node, pod):
+        if not _lie_each_for_itself(parts) or has_choice_of_devices(node, pod):
             return [_at_worst(node, uncertain)]
-        count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
-        places = [position for position in range(count) if _is_possible(parts[0], node, position)]
-        if not parts[0].has_place:
-            del places[1:]
-        choices.append([(position, parts[0]) for position in places] or [None])
+        for part in parts:
+            if _is_wide(part, node):
+                return [_at_worst(node, uncertain)]
+            count = highest[pod.uid] + 1 if takes_the_lowest else len(node.node_ids)
+            places = [position for position in range(count) if _is_possible(part, node, position)]
+            if not part.has_place:
+                del places[1:]
+            choices.append([(position, part) for position in places] or [None])
     if prod(map(len, choices)) > _MAX_POSSIBLE:
         return [_at_worst(node, uncertain)]
     found = []
@@ -156,6 +159,12 @@ def possible_placements(
                 _reserve(copy, node, *placed, ())
         found.append(copy)
     return found
+
+
+def _lie_each_for_itself(parts: Sequence[_Part]) -> bool:
+    """Whether the places of all parts are choices that do not depend on each other. What an init container holds is
+    given to later containers, as far as their hints allow."""
+    return len(parts) == 1 or all(part.kind != "init" and not part.reuses for part in parts)
 
 
 def position_of(node: Kubelet, placements: Mapping[str, Placement]) -> int:

@@ -20,6 +20,14 @@ def view(node: Kubelet, name: str, cpu: str, memory: str = "1Gi") -> PodView:
     return node.view(f"uid-{name}", needs)
 
 
+def of_containers(node: Kubelet, name: str, *cpus: str, init: int = 0) -> PodView:
+    """A pod with a container for each number of CPUs; the first `init` containers are init containers."""
+    amounts = [{"cpu": cpu, "memory": "1Gi"} for cpu in cpus]
+    containers = [{"name": f"c{at}", "resources": {"requests": one, "limits": one}} for at, one in enumerate(amounts)]
+    document = pod(name, containers=containers[init:], initContainers=containers[:init])
+    return node.view(f"uid-{name}", pods.needs(pods.decode(msgspec.json.encode(document))))
+
+
 def of_device(numa: tuple[int, ...] | None, cpu: str = "2", **changed: Any) -> tuple[Kubelet, PodView]:
     """A node with one device, near these NUMA nodes, and a pod on it that has it."""
     hardware = msgspec.structs.replace(machine(), devices=(DevicePlugin("kvm", (Device("d0", numa),)),))
@@ -80,6 +88,23 @@ class TestPossiblePlacements:
         pair = [view(node, name, "1") for name in "ab"]
         assert all(node.admit_view(one).admitted for one in pair)
         assert [free(possible)[0] for possible in possible_placements(node, pair)] == [[1, 4], [2, 3], [2, 3], [3, 2]]
+
+    def test_containers_of_a_pod_may_lie_together_or_apart(self) -> None:
+        """The free CPUs of both NUMA nodes are never taken at once, so a pod of three CPUs has room in each placement."""
+        node = kubelet()
+        two = of_containers(node, "a", "1", "1")
+        assert node.admit_view(two).admitted
+        placements = possible_placements(node, [two])
+        assert [free(placement)[0] for placement in placements] == [[1, 4], [2, 3], [2, 3], [3, 2]]
+        assert [free(placement)[1] for placement in placements] == [[13, 16], [14, 15], [14, 15], [15, 14]]
+
+    def test_containers_that_follow_init_containers_are_taken_to_lie_anywhere(self) -> None:
+        """The app container may get CPUs of the init container, or other CPUs."""
+        node = kubelet()
+        pod_with_init = of_containers(node, "a", "1", "2", init=1)
+        assert node.admit_view(pod_with_init).admitted
+        (worst,) = possible_placements(node, [pod_with_init])
+        assert free(worst)[0] == [0, 1]
 
     def test_too_many_are_one_that_is_worse_than_all(self) -> None:
         node = kubelet()
