@@ -19,6 +19,9 @@ PODS = "/api/v1/pods"
 # An answer is a promise for so long (Ledger, reservation_s).
 PROMISED_S = 30.0
 _NEVER = float("-inf")
+_BINDING_S = 1.0
+# Between events that come at the same time, which have an order all the same.
+_INSTANT_S = 1e-9
 
 Certainty = Literal["bound", "promised", "nominated"]
 
@@ -144,9 +147,14 @@ class Heard:
     """The recorder. `late` is the longest that the service may take to hear of what has happened on a node."""
 
     def __init__(self, clock: Callable[[], float], late: float) -> None:
-        self._clock = clock
+        self._time = clock
+        self._last = _NEVER
         self._late = late
         self.begin()
+
+    def _clock(self) -> float:
+        self._last = max(self._time(), self._last + _INSTANT_S)
+        return self._last
 
     def begin(self) -> None:
         """A service starts."""
@@ -242,12 +250,14 @@ class Heard:
             come = (max(heard.earliest, min(looked, now)), now if heard.runs is None else heard.runs)
             is_unlisted = heard.unlisted is not None
             return KnownPod(heard.pod, "bound", heard.since, come, heard.runs, unlisted=is_unlisted)
+        # Binds overtake each other.
+        soon = now, now + _BINDING_S
         if heard.binding:
             is_here = heard.binding == node
-            return KnownPod(heard.pod, "promised", heard.asked, (max(heard.earliest, looked), now)) if is_here else None
+            return KnownPod(heard.pod, "promised", heard.asked, soon) if is_here else None
         if node in heard.feasible and now - heard.asked <= PROMISED_S:
-            return KnownPod(heard.pod, "promised", heard.asked, (heard.asked, now))
-        return KnownPod(heard.pod, "nominated", now, (now, now)) if heard.nominated == node else None
+            return KnownPod(heard.pod, "promised", heard.asked, soon)
+        return KnownPod(heard.pod, "nominated", now, soon) if heard.nominated == node else None
 
     def _pod(self, pod: pods.Pod) -> PodHeard:
         return self.pods.setdefault(pod.metadata.uid, PodHeard(pod))

@@ -90,7 +90,7 @@ class TestPossiblePlacements:
         assert [free(possible)[0] for possible in possible_placements(node, pair)] == [[1, 4], [2, 3], [2, 3], [3, 2]]
 
     def test_containers_of_a_pod_may_lie_together_or_apart(self) -> None:
-        """The free CPUs of both NUMA nodes are never taken at once, so a pod of three CPUs has room in each placement."""
+        """In no placement a container takes CPUs of both NUMA nodes."""
         node = kubelet()
         two = of_containers(node, "a", "1", "1")
         assert node.admit_view(two).admitted
