@@ -33,6 +33,7 @@ TOO_SLOW = "its kubelet would take too long"
 ELSEWHERE = "a pod of which no report tells yet lies elsewhere than predicted"
 CHANGED = "the node has changed since its last report that was heard"
 GROUPS = "its newest pods may tie NUMA nodes together for memory, and are taken to leave none"
+HALF = "a report shows a pod half admitted, and its part is counted beside the pod"
 ORDER = "events on the node may have come in another order"
 DEVICES = "its devices are not those of which a report tells, or others are given than predicted"
 _SEVERAL = "several pods are not there that the service must believe there"
@@ -75,6 +76,8 @@ def judge(pod: pods.Pod, text: str, known: Known, truth: Truth) -> str:
     told = courses.told()
     if not admits(told, pod):
         return _difference(pod, told, courses, truth)
+    if courses.half and not admits(courses.doubled(told), pod):
+        return HALF
     # Where it is nominated a pod is told the reason of the first of all ways that refuses it.
     cause = _in_some_way(pod, told, courses)
     is_nominated = any(one.uid == pod.metadata.uid for one in known.pods)

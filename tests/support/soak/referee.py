@@ -167,7 +167,8 @@ class Referee:
 
     def _judge(self, pod: pods.Pod, name: str, text: str, truth: Truth) -> str:
         report = self._heard.reports.get(name)
-        look = None if report is None else self._look_of.get((name, report.version))
+        # A watch may be faster than the answer to the write, which is then the write of the last look.
+        look = None if report is None else self._look_of.get((name, report.version), self._looks.get(name))
         known = self._heard.known(name, look)
         # The same is asked again and again while nothing happens.
         key = (known.key, len(known.refused), pod.metadata.uid, text, truth.present, known.now // _AGAIN_S)
@@ -194,6 +195,7 @@ class Referee:
     def _note_look(self, node: HollowNode) -> None:
         unplugged = node.kubelet.unregistered
         kubelet = node.kubelet.model.fork() if unplugged else node.kubelet.as_told()
+        _hold_leftovers(kubelet, node)
         self._looks[node.name] = Look(_now(), kubelet, node.lifecycle.living)
 
     def _note_chosen(self, attempt: Attempt, name: str) -> None:
@@ -223,6 +225,19 @@ class Referee:
             differences.told(node, self._world.replica, pod),
         ]
         self.tally.evidence.append("\n".join(lines))
+
+
+def _hold_leftovers(kubelet: Kubelet, node: HollowNode) -> None:
+    """The state files have pods that have ended until the next pod is admitted, and nothing in them says so."""
+    managers = node.kubelet.managers
+    for uid in sorted(set(managers.holders) - node.kubelet.model.active.keys()):
+        kubelet.hold(uid, {}, {})
+        for name, cpus in (managers.cpu.held.get(uid, {}) if managers.cpu is not None else {}).items():
+            if kubelet.cpu is not None and not cpus & ~kubelet.cpu.available:
+                kubelet.cpu.hold(uid, name, cpus)
+        for name, blocks in (managers.memory.held.get(uid, {}) if managers.memory is not None else {}).items():
+            if kubelet.memory is not None:
+                kubelet.memory.hold(uid, name, blocks)
 
 
 def _knows(node: HollowNode, info: PodInfo) -> bool:

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from random import Random
 
+import msgspec
+
 from sandbox.kubelet.devices import any_of_them
 from soak.heard import Known, KnownPod
 from topowise import pods
@@ -45,6 +47,20 @@ class Courses:
         whole = self._known.look.whole
         return [one for one in self._pods.values() if one.uid not in whole and one.gone is None]
 
+    @property
+    def half(self) -> list[str]:
+        """The pods whose admission was not complete at the look."""
+        assert self._known.look is not None
+        whole = self._known.look.whole
+        return [uid for uid in self._base.active if uid in self._pods and uid not in whole]
+
+    def doubled(self, told: Kubelet) -> Kubelet:
+        """The node if what the look has of pods half admitted is beside them."""
+        copy = told.fork()
+        for uid in self.half:
+            copy.admit_view(msgspec.structs.replace(self._view(copy, uid), uid=f"{uid} again"))
+        return copy
+
     def told(self, without: Collection[str] = ()) -> Kubelet:
         """The node after what was heard, in that order; some pods may be left out as if they had gone before."""
         steps = []
@@ -67,8 +83,7 @@ class Courses:
     def _drawn(self, random: Random, number: int, unheard: list[str]) -> Kubelet:
         """Early ends, late ends, and then any."""
         known, steps = self._known, []
-        whole = frozenset() if known.look is None else known.look.whole
-        removed = [uid for uid in self._base.active if uid in self._pods and uid not in whole and number % 2]
+        removed = self.half if number % 2 else []
         for uid, one in self._pods.items():
             come = one.since
             if uid not in self._base.active or uid in removed:
