@@ -27,11 +27,13 @@ Certainty = Literal["bound", "promised", "nominated"]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What an exporter saw: the kubelet as podresources tells it, and the pods whose admission was complete."""
+    """What an exporter saw: the kubelet as podresources tells it, and the pods whose admission was complete. Those of
+    `leftovers` have ended, and the state files have them still."""
 
     at: float
     kubelet: Kubelet
     whole: frozenset[str]
+    leftovers: frozenset[str] = frozenset()
 
 
 class ReportHeard(msgspec.Struct, frozen=True):

@@ -195,8 +195,8 @@ class Referee:
     def _note_look(self, node: HollowNode) -> None:
         unplugged = node.kubelet.unregistered
         kubelet = node.kubelet.model.fork() if unplugged else node.kubelet.as_told()
-        _hold_leftovers(kubelet, node)
-        self._looks[node.name] = Look(_now(), kubelet, node.lifecycle.living)
+        leftovers = _hold_leftovers(kubelet, node)
+        self._looks[node.name] = Look(_now(), kubelet, node.lifecycle.living, leftovers)
 
     def _note_chosen(self, attempt: Attempt, name: str) -> None:
         self.tally.bound += 1
@@ -227,10 +227,11 @@ class Referee:
         self.tally.evidence.append("\n".join(lines))
 
 
-def _hold_leftovers(kubelet: Kubelet, node: HollowNode) -> None:
+def _hold_leftovers(kubelet: Kubelet, node: HollowNode) -> frozenset[str]:
     """The state files have pods that have ended until the next pod is admitted, and nothing in them says so."""
     managers = node.kubelet.managers
-    for uid in sorted(set(managers.holders) - node.kubelet.model.active.keys()):
+    leftovers = frozenset(managers.holders) - node.kubelet.model.active.keys()
+    for uid in sorted(leftovers):
         kubelet.hold(uid, {}, {})
         for name, cpus in (managers.cpu.held.get(uid, {}) if managers.cpu is not None else {}).items():
             if kubelet.cpu is not None and not cpus & ~kubelet.cpu.available:
@@ -238,6 +239,7 @@ def _hold_leftovers(kubelet: Kubelet, node: HollowNode) -> None:
         for name, blocks in (managers.memory.held.get(uid, {}) if managers.memory is not None else {}).items():
             if kubelet.memory is not None:
                 kubelet.memory.hold(uid, name, blocks)
+    return leftovers
 
 
 def _knows(node: HollowNode, info: PodInfo) -> bool:

@@ -37,6 +37,12 @@ class Courses:
         self._known = known
         self._base = known.look.kubelet
         self._pods = {one.uid: one for one in known.pods if one.uid != but}
+        # A pod of which the service has heard it books itself, whatever the state files still have of it.
+        booked = [uid for uid in known.look.leftovers if uid in self._pods]
+        if booked:
+            self._base = self._base.fork()
+            for uid in booked:
+                self._base.remove(uid)
         self._views: dict[str, PodView] = {}
         self._but = but
 
@@ -87,7 +93,9 @@ class Courses:
         for uid, one in self._pods.items():
             come = one.since
             if uid not in self._base.active or uid in removed:
-                if one.certainty != "bound" and number and random.random() < 0.5:
+                # A pod that ran and is not in the report has ended before it, or its kubelet starts anew.
+                may_be_gone = one.certainty != "bound" or one.runs is not None
+                if may_be_gone and number and random.random() < 0.5:
                     continue
                 come = _time(random, one.come, 1.0 if number == 0 else 0.0 if number == 1 else None)
                 steps.append((come, 0, uid))

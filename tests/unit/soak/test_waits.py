@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from soak import Tally
+from soak import Tally, judgement
 from soak.waits import ALL, Limit, Waits, breaches, limits, percentile
 
 ENOUGH = 10_000
@@ -35,9 +35,11 @@ def test_what_exceeds_a_limit_is_said() -> None:
 
 
 def test_every_limit_is_of_a_cause_that_there_is_and_bounds_something() -> None:
+    causes = {ALL, *judgement.FATES.values(), *(value for value in vars(judgement).values() if isinstance(value, str))}
     for cause, limit in limits().items():
-        assert limit.max < float("inf"), cause
-    assert limits()[ALL].percent < 100
+        assert cause in causes
+        assert limit.percent < 100, cause
+        assert max(limit.p50, limit.p90) < limit.max < float("inf"), cause
 
 
 def test_a_pod_that_is_kept_waiting_for_ten_minutes_breaks_the_run() -> None:
