@@ -27,7 +27,7 @@ Certainty = Literal["bound", "promised", "nominated"]
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What an exporter saw: the kubelet as podresources tells it, and the pods whose admission was complete. Those of
+    """What an exporter saw: the kubelet as podresources tells it, and the pods whose admission was complete. Pods in
     `leftovers` have ended, and the state files have them still."""
 
     at: float

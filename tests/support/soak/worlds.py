@@ -37,14 +37,14 @@ class Courses:
         self._known = known
         self._base = known.look.kubelet
         self._pods = {one.uid: one for one in known.pods if one.uid != but}
-        # A pod of which the service has heard it books itself, whatever the state files still have of it.
-        booked = [uid for uid in known.look.leftovers if uid in self._pods]
-        if booked:
-            self._base = self._base.fork()
-            for uid in booked:
-                self._base.remove(uid)
         self._views: dict[str, PodView] = {}
         self._but = but
+        # A pod that the service believes there counts with its requests, and lies where the state files have it.
+        booked = sorted(uid for uid in known.look.leftovers if uid in self._pods)
+        if booked:
+            self._base = self._base.fork()
+        for uid in booked:
+            self._base.hold(uid, self._view(self._base, uid).requests, self._base.placements(uid))
 
     @property
     def open(self) -> list[KnownPod]:
