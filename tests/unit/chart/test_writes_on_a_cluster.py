@@ -148,7 +148,7 @@ THEFTS = {
     "annotation by a binding": binding(annotations={"container.apparmor.security.beta.kubernetes.io/main": "x"}),
     "label by a binding": binding(labels={"app": "theft"}),
     "event of another reporter": event("kubelet", "Pod"),
-    "event of a node": event("topowise.io/topowise-scheduler", "Node"),
+    "event of a ConfigMap": event("topowise.io/topowise-scheduler", "ConfigMap"),
     "other lease": create(LEASES, {"metadata": {"name": "topowise-scheduler"}}, "Lease topowise-scheduler-requeue"),
     "token of kube-scheduler": token_request(_KUBE_SCHEDULER, 3600, _FORBIDDEN, "topowise-scheduler"),
     "own token": token_request("topowise-scheduler", 3600, _FORBIDDEN, "topowise-scheduler"),

@@ -103,3 +103,18 @@ def memory_of(node: Kubelet) -> tuple[dict[str, list[int]], list[int]]:
     """Returns free bytes by type and NUMA node, and the memory group of each NUMA node."""
     assert node.memory is not None
     return node.memory.tables.free, list(node.memory.tables.cells)
+
+
+def test_a_pod_that_had_ended_before_the_service_started_holds_nothing(service: Service) -> None:
+    """The report is older than the end, and no report comes after it."""
+    before = kubelet()
+    admit(before, bound("ended", "3"))
+    service.put(pod("ended", "3", node="n1", phase="Succeeded", startTime=STARTED), is_news=False)
+    service.report(exact(before, version="1"))
+    assert service.free("n1") == [3, 4]
+    service.ledger.drop_pod("uid-ended")
+    # A name that is made again is another pod.
+    admit(before, bound("next", "2"))
+    service.put(bound("next", "2"))
+    service.report(exact(before, version="2"))
+    assert sum(service.free("n1")) == 2
