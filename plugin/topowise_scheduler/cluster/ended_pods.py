@@ -45,6 +45,8 @@ class EndedPods:
         """When something was given back that pods have for themselves."""
         # Pods by uid that have ended by their own status, and are not deleted yet.
         self._finished: dict[str, PodName] = {}
+        # When the service heard of such a pod, if it did not see the end, as the pod ended before the service started.
+        self._unseen: dict[str, float] = {}
 
     def __bool__(self) -> bool:
         return bool(self.ended or self._finished)
@@ -52,7 +54,7 @@ class EndedPods:
     @property
     def will_be_forgotten(self) -> bool:
         """Whether `forget` will have something to do."""
-        return bool(self.ended or self.releases)
+        return bool(self.ended or self.releases or self._unseen)
 
     def note_report(self, report: Report) -> None:
         """A new exact report: whoever it does not list has left."""
@@ -60,12 +62,15 @@ class EndedPods:
             if ended.held is not None and name not in report.held:
                 self.ended[name] = ended._replace(has_left=True)
 
-    def finish(self, uid: str, name: PodName) -> None:
+    def finish(self, uid: str, name: PodName, now: float) -> None:
         """A pod has ended by its own status, which its kubelet writes when nothing of it runs any more."""
         self._finished[uid] = name
+        if name not in self.ended:
+            self._unseen.setdefault(uid, now)
 
     def forget_finished(self, uid: str) -> PodName | None:
         """It was deleted; its name, if it was known here."""
+        self._unseen.pop(uid, None)
         return self._finished.pop(uid, None)
 
     def forget(self, now: float) -> list[Ended]:
@@ -73,6 +78,13 @@ class EndedPods:
         self.releases = [at for at in self.releases if now - at < ENDED_KEPT_S]
         late = [name for name, ended in self.ended.items() if now - ended.at >= ENDED_KEPT_S]
         return [self.ended.pop(name) for name in late]
+
+    def forget_unseen(self, now: float) -> list[PodName]:
+        """Returns the names of finished pods that a report may list again, as it is newer than their end by now."""
+        late = [uid for uid, at in self._unseen.items() if now - at >= ENDED_KEPT_S]
+        for uid in late:
+            del self._unseen[uid]
+        return [self._finished[uid] for uid in late]
 
     def in_report(self, report: Report) -> set[PodName]:
         """The names under which a report may list what nobody holds any more: those of pods, and their uids where it
@@ -84,9 +96,10 @@ class EndedPods:
             return
         # There may be thousands of them, and never so many that are listed.
         yield from (name for name in report.held if not name[0] and name[1] in self._finished)
-        # The API server has one pod of a name: what a report lists under it is older than the end of the pod. A kubelet
-        # up to 1.33 goes on to list the pod with its memory until the next admission (kubernetes#132028).
-        yield from (name for name in self._finished.values() if name in report.held)
+        if report.lists_ended:
+            yield from (name for name in self._finished.values() if name in report.held)
+        else:
+            yield from (name for uid in self._unseen if (name := self._finished[uid]) in report.held)
 
 
 def lists_finished(report: Report, uid: str, name: PodName) -> bool:

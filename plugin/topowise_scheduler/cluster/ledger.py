@@ -334,8 +334,9 @@ class Ledger:
             return
         self._finished[record.uid] = record.node
         node_state = self.node_states.made(record.node)
-        if node_state.finish(record.uid, (record.namespace, record.name)):
+        if node_state.finish(record.uid, (record.namespace, record.name), self._clock()):
             self.node_states.publish(record.node, node_state)
+        self.node_states.note_past(record.node, node_state)
 
     def node_of(self, uid: str) -> str:
         """The node of a pod that is assigned or reserved, "" if it is neither."""

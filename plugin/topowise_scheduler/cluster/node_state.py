@@ -292,10 +292,10 @@ class NodeState:
             if one.placed and not one.reported and not one.whole and one.turn > first and id(one) not in gone
         ]
 
-    def finish(self, uid: str, name: PodName) -> bool:
+    def finish(self, uid: str, name: PodName, now: float) -> bool:
         """A pod has ended by its own status: what a report lists of it from now on is free, however long it does. True
         if that changes the node's state."""
-        self._past.finish(uid, name)
+        self._past.finish(uid, name, now)
         report = self.report
         if report is None or name in self._past.ended or not lists_finished(report, uid, name):
             return False
@@ -316,7 +316,7 @@ class NodeState:
     def forget_past(self, now: float) -> bool:
         """Ended pods of long ago; True if the report still lists one of them, which now holds again what it held."""
         report = self.report
-        late = self._past.forget(now)
+        late, unseen_ends = self._past.forget(now), self._past.forget_unseen(now)
         if report is not None and any(("", one.record.uid) in report.held for one in late):
             self._is_overruled = True
         unseen = [one for one in self.bookings.values() if one.resized and now - one.resized.at >= ENDED_KEPT_S]
@@ -325,7 +325,11 @@ class NodeState:
         if report is None:
             return False
         adds_up_otherwise = bool(late) and report.precision == "counts" and not report.fingerprint
-        if not (unseen or adds_up_otherwise or any(one.name in report.held for one in late)):
+        if not (
+            unseen
+            or adds_up_otherwise
+            or any(name in report.held for name in (*unseen_ends, *[one.name for one in late]))
+        ):
             return False
         if report.precision == "exact":
             self._mark_reported(report)

@@ -124,6 +124,12 @@ class Report(msgspec.Struct, frozen=True):
         return self.kubelet.certainty if self.reported_version or self.node_version else "unknown"
 
     @property
+    def lists_ended(self) -> bool:
+        """Whether its kubelet lists pods that have ended with the memory they had, until they are deleted or the next
+        pod is admitted (up to 1.33, kubernetes#132028)."""
+        return dict(self.kubelet.gates).get("KubeletPodResourcesListUseActivePods") == "absent"
+
+    @property
     def exact_for(self) -> str:
         """The kubelet in a word for people, with "?" if it is not proven; "" if nobody has reported its version."""
         marks = {"unknown": "", "recorded": self.kubelet.name}

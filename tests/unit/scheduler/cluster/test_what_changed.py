@@ -164,6 +164,7 @@ def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_s
         before = None if state is None else state.report
         apart = nrt.decode_apart(msgspec.json.encode(shown(node, number)))
         found = report.read_apart(apart, version, before=before)
+        assert found.lists_ended
         service.ledger.put_report(found)
         state = service.ledger.node_states.of("n1")
         assert state is not None
