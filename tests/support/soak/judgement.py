@@ -58,7 +58,6 @@ class Truth(msgspec.Struct, frozen=True):
     present: frozenset[str]
     fate: Callable[[str], Fate]
     restarts: tuple[float, ...] = ()
-    refused: frozenset[str] = frozenset()
     limit_s: float = 0.0
 
 
@@ -126,12 +125,14 @@ def _unconfirmed(pod: pods.Pod, known: Known, truth: Truth) -> str:
 
 
 def _quarantined(pod: pods.Pod, known: Known, truth: Truth) -> str:
-    """The kubelet has refused such a pod, which was heard, and no other object has come since."""
+    """The kubelet has refused such a pod, which was heard, and no other object has come since.
+
+    Only kubelets write such a status: also of a pod that a kubelet admits once more after a restart, and refuses then.
+    """
     version, wanted = "" if known.report is None else known.report.version, pods.needs(pod)
     is_so = any(
         one.version == version
         and known.now - one.at <= QUARANTINE_S
-        and one.pod.metadata.uid in truth.refused
         and pods.needs(one.pod) == wanted
         for one in known.refused
     )

@@ -162,7 +162,6 @@ class Referee:
             present,
             partial(self._fate, node, there),
             tuple(at for at, what in node.lifecycle.history if what == "kubelet restarts"),
-            frozenset(one.pod.metadata.uid for one in world.fleet.refusals if one.node == name),
         )
 
     def _judge(self, pod: pods.Pod, name: str, text: str, truth: Truth) -> str:

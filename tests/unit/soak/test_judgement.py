@@ -109,13 +109,12 @@ def test_unconfirmed_is_excused_by_the_word_of_the_exporter_after_a_restart() ->
 
 
 def test_quarantined_is_excused_by_a_refusal_of_such_a_pod_since_the_report() -> None:
-    item, truth = made("a"), truth_of(kubelet(), refused=frozenset({"uid-before"}))
+    item, truth = made("a"), truth_of(kubelet())
     refused = Refused(95.0, "n1", made("before"), "7")
     assert judge(item, refusals.QUARANTINED, known_of(kubelet(), refused=[refused]), truth) == judgement.QUARANTINED
     others = (
         msgspec.structs.replace(refused, version="6"),
         msgspec.structs.replace(refused, pod=made("before", "2")),
-        msgspec.structs.replace(refused, pod=made("never")),
         msgspec.structs.replace(refused, at=NOW - judgement.QUARANTINE_S - 1),
     )
     for other in others:
