@@ -131,9 +131,7 @@ def _quarantined(pod: pods.Pod, known: Known, truth: Truth) -> str:
     """
     version, wanted = "" if known.report is None else known.report.version, pods.needs(pod)
     is_so = any(
-        one.version == version
-        and known.now - one.at <= QUARANTINE_S
-        and pods.needs(one.pod) == wanted
+        one.version == version and known.now - one.at <= QUARANTINE_S and pods.needs(one.pod) == wanted
         for one in known.refused
     )
     return QUARANTINED if is_so else ""
