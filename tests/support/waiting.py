@@ -130,7 +130,7 @@ class Simulation:
         assert node_state.kubelet is not None
         uncertain = {view.uid for view in node_state.uncertain(self.service.clock.now)}
         for uid, booking in node_state.bookings.items():
-            if booking.state is not BookingState.ASSIGNED or booking.reported or uid in uncertain:
+            if booking.state is not BookingState.ASSIGNED or node_state.is_reported(uid) or uid in uncertain:
                 continue
             if {uid} <= truth.active.keys() & node_state.kubelet.active.keys():
                 predicted = position_of(node_state.kubelet, node_state.kubelet.placements(uid))

@@ -49,22 +49,22 @@ def only_expected(node: NodeState, record: PodRecord) -> list[str]:
     state = node.kubelet
     if state is None or len(state.node_ids) < 2 or len(record.view(state).containers) < 2:
         return []
-    others = [one for one in node.bookings.values() if one.uid != record.uid and one.placed]
     return [
-        one.uid for one in others if one.state is not BookingState.ASSIGNED and holds_own(state, one.record.view(state))
+        entry.uid
+        for entry in node.history.expected
+        if entry.uid != record.uid and node.is_placed(entry.uid) and holds_own(state, entry.record.view(state))
     ]
 
 
 def _coming(node: NodeState, least: BookingState, away: Collection[str]) -> list[PodRecord]:
     """Pods at least as sure as this that have room here, and that their kubelet has not been seen to take on."""
     return [
-        booking.record
-        for booking in node.bookings.values()
-        if booking.state >= least
-        and booking.placed
-        and not booking.reported
-        and booking.acknowledged is None
-        and booking.uid not in away
+        entry.record
+        for entry in (*node.history.log, *node.history.expected)
+        if entry.state >= least
+        and node.is_placed(entry.uid)
+        and entry.seen.acknowledged is None
+        and entry.uid not in away
     ]
 
 

@@ -1,7 +1,7 @@
 """Which pods a report includes, so that they need not be booked beside it.
 
 Invariant: a pod is confirmed only if all that it holds is in the report's numbers. In doubt it stays booked beside
-them, by which a node looks fuller than it is and never emptier. Nothing here changes a booking, but for what `compare`
+them, by which a node looks fuller than it is and never emptier. Nothing here changes a entry, but for what `compare`
 notes in it of its own prediction.
 
 - A report of precision "exact" lists each pod's CPUs, memory and devices, so each pod is confirmed for itself.
@@ -13,14 +13,14 @@ notes in it of its own prediction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from topowise import fingerprint, pods
-from topowise_scheduler.cluster.bookings import LATE_S, Booking
-from topowise_scheduler.cluster.ended_pods import ENDED_KEPT_S, Ended
+from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, LATE_S
+from topowise_scheduler.cluster.history import Ended, Entry
 from topowise_scheduler.cluster.included import included
 from topowise_scheduler.cluster.possible_placements import own_amounts
 from topowise_scheduler.cluster.records import PodRecord
@@ -47,46 +47,48 @@ class Comparison(msgspec.Struct, frozen=True):
     hits: int = 0
     misses: tuple[PodName, ...] = ()
     wishes: tuple[tuple[bool | None, PodName, str], ...] = ()
+    entries: tuple[Entry, ...] = ()
+    """The entries of which the comparison tells something new, with that."""
 
 
-def shows(report: Report, booking: Booking) -> bool:
+def shows(report: Report, entry: Entry) -> bool:
     """Whether a report is of a time after the pod's last resize, if there was one."""
-    resized = booking.resized
+    resized = entry.seen.resized
     if resized is None:
         return True
     if report.precision == "exact":
-        return resized.held != report.held.get(booking.name)
+        return resized.held != report.held.get(entry.name)
     return resized.version != report.version
 
 
-def confirms(report: Report, booking: Booking, ended: Mapping[PodName, Ended], reported_at: float) -> bool:
+def confirms(report: Report, entry: Entry, ended: Mapping[PodName, Ended], reported_at: float) -> bool:
     """Whether an exact report lists the pod, and lists all of it. `reported_at`: seconds, monotonic.
 
     Of a name that has ended lately, it may mean the one that ended. A kubelet allocates container by container, and
     lists what it has got to: the pod is believed to hold less than it asks for only once it has been there for long
     (a kubelet whose managers were switched on later), as a report may be on its way for long.
     """
-    held = report.held.get(booking.name)
+    held = report.held.get(entry.name)
     if held is None:
-        return _is_told_by_uid(report, booking)
-    if is_old(booking.name, held, ended) or not shows(report, booking):
+        return _is_told_by_uid(report, entry)
+    if is_old(entry.name, held, ended) or not shows(report, entry):
         return False
-    if booking.whole:
+    if entry.seen.listed is not None:
         return True
-    done = booking.acknowledged
-    if done is not None and (booking.was_there or done < reported_at - ENDED_KEPT_S):
+    done = entry.seen.acknowledged
+    if done is not None and (entry.seen.was_there or done < reported_at - ENDED_KEPT_S):
         return True
-    return is_whole(report, booking)
+    return is_whole(report, entry)
 
 
-def _is_told_by_uid(report: Report, booking: Booking) -> bool:
+def _is_told_by_uid(report: Report, entry: Entry) -> bool:
     """Whether an exact report tells what init containers left a pod whose others are given nothing, so that no List has
     it by its name. Which devices that are is the choice of a kubelet or a plug-in, and may be another than predicted.
     """
-    left = report.held.get(("", booking.uid), {}).get("")
+    left = report.held.get(("", entry.uid), {}).get("")
     if left is None:
         return False
-    pod, node = booking.record.view(report.empty), report.empty
+    pod, node = entry.record.view(report.empty), report.empty
     if node.allocates_whole(pod) or any(one.kind != "init" and _wants(one, node) for one in pod.containers):
         return False
     # Memory is given back when they are done, and the free amounts of the report tell of it.
@@ -98,12 +100,12 @@ def is_old(name: PodName, listed: Placements, ended: Mapping[PodName, Ended]) ->
     return name in ended and ended[name].may_be(listed)
 
 
-def is_whole(report: Report, booking: Booking) -> bool:
+def is_whole(report: Report, entry: Entry) -> bool:
     """Whether an exact report lists everything that the pod's kubelet gives its app containers: they come last."""
-    held, node = report.held[booking.name], report.empty
-    if booking.name in report.admitting:
+    held, node = report.held[entry.name], report.empty
+    if entry.name in report.admitting:
         return False
-    pod = booking.record.view(node)
+    pod = entry.record.view(node)
     if node.allocates_whole(pod):
         own = held.get("")
         return (node.cpu is None or not pod.cpus or own is not None) and all(
@@ -141,40 +143,43 @@ def _has_all(held: Placement, container: ContainerView, node: Kubelet, *, with_m
 
 def compare(
     report: Report,
-    assigned: Sequence[Booking],
+    assigned: Sequence[Entry],
     predicted: Kubelet,
     ended: Mapping[PodName, Ended],
     reported_at: float,
 ) -> Comparison:
     """What an exact report says of pods that were only predicted so far, each judged once, when it is whole.
 
-    A pod of which a part lies elsewhere is placed anew around that part, so its miss is noted in the booking.
+    A pod of which a part lies elsewhere is placed anew around that part, so its miss is noted in the entry.
     """
     hits = 0
     misses = []
+    entries = []
     wishes: list[tuple[bool | None, PodName, str]] = []
-    for booking in assigned:
-        held = report.held.get(booking.name)
-        if held is None or booking.compared or not booking.placed or not shows(report, booking):
+    for entry in assigned:
+        held = report.held.get(entry.name)
+        if held is None or entry.seen.compared or entry.uid not in predicted.active or not shows(report, entry):
             continue
-        placements = predicted.placements(booking.uid)
+        placements = predicted.placements(entry.uid)
         # Plain init containers are in no report, and "" is the pod itself.
-        booking.missed = booking.missed or not all(
+        missed = entry.seen.missed or not all(
             name in placements and _lies_there(placement, placements[name], predicted)
             for name, placement in held.items()
             if name
         )
-        if not confirms(report, booking, ended, reported_at):
+        if not confirms(report, entry, ended, reported_at):
+            if missed and not entry.seen.missed:
+                entries.append(entry.seen_as(missed=True))
             continue
-        booking.compared = True
-        wanted = booking.record.wishes
-        found = observed(wanted, booking.needs, held, report.places) if wanted else ()
-        wishes += [(is_met, booking.name, f"{wish}: {why}") for wish, (is_met, why) in zip(wanted, found, strict=True)]
-        if booking.missed:
-            misses.append(booking.name)
+        entries.append(entry.seen_as(missed=missed, compared=True))
+        wanted = entry.record.wishes
+        found = observed(wanted, entry.needs, held, report.places) if wanted else ()
+        wishes += [(is_met, entry.name, f"{wish}: {why}") for wish, (is_met, why) in zip(wanted, found, strict=True)]
+        if missed:
+            misses.append(entry.name)
         else:
             hits += 1
-    return Comparison(hits, tuple(misses), tuple(wishes))
+    return Comparison(hits, tuple(misses), tuple(wishes), tuple(entries))
 
 
 def _lies_there(listed: Placement, predicted: Placement, node: Kubelet) -> bool:
@@ -206,7 +211,7 @@ def _is_such_a_choice(
     return sorted(_nodes_of(table, one) for one in listed) == sorted(_nodes_of(table, one) for one in predicted)
 
 
-def counted(report: Report, assigned: Sequence[Booking], ended: Mapping[PodName, Ended]) -> list[Booking]:
+def counted(report: Report, assigned: Sequence[Entry], ended: Mapping[PodName, Ended]) -> list[Entry]:
     """The assigned pods that the report's kind of fingerprint counts."""
     counts_all = report.fingerprint_method == fingerprint.ALL
     return [
@@ -218,8 +223,12 @@ def counted(report: Report, assigned: Sequence[Booking], ended: Mapping[PodName,
 
 
 def by_fingerprint(
-    report: Report, assigned: Sequence[Booking], ended: Mapping[PodName, Ended], reported_at: float
-) -> list[Booking]:
+    report: Report,
+    assigned: Sequence[Entry],
+    settled: Container[str],
+    ended: Mapping[PodName, Ended],
+    reported_at: float,
+) -> list[Entry]:
     """The pods that the numbers include and that are not marked so yet; none if the fingerprint is of no set we know.
 
     `reported_at` is when the report came: seconds, monotonic.
@@ -228,16 +237,20 @@ def by_fingerprint(
     latest = latest_first(ended)
     lately = [latest[:many] for many in (*range(min(len(latest), _MAX_LATELY)), len(latest))]
     for missing in range(min(len(candidates), _MAX_MISSING) + 1):
-        names = [booking.name for booking in candidates[: len(candidates) - missing]]
+        names = [entry.name for entry in candidates[: len(candidates) - missing]]
         if not any(report.fingerprint == fingerprint.of([*names, *some]) for some in lately):
             continue
-        newest = {booking.uid for booking in candidates[len(candidates) - missing :]}
-        listed = [one for one in assigned if not one.reported and one.uid not in newest and one.name not in ended]
-        return [one for one in _with_room(report, assigned, listed, reported_at) if shows(report, one)]
+        newest = {entry.uid for entry in candidates[len(candidates) - missing :]}
+        listed = [one for one in assigned if one.uid not in newest and one.uid not in settled and one.name not in ended]
+        return [
+            one
+            for one in _with_room(report, [one for one in assigned if one.uid in settled], listed, reported_at)
+            if shows(report, one)
+        ]
     return []
 
 
-def by_amounts(report: Report, assigned: Sequence[Booking], ended: Mapping[PodName, Ended]) -> frozenset[int]:
+def by_amounts(report: Report, assigned: Sequence[Entry], ended: Mapping[PodName, Ended]) -> frozenset[int]:
     """Positions of the assigned pods that the numbers of a report without a fingerprint can include; of nobody else."""
     return included(
         _in_use(report),
@@ -251,27 +264,26 @@ def latest_first(ended: Mapping[PodName, Ended]) -> list[PodName]:
     return sorted(ended, key=lambda name: ended[name].at, reverse=True)
 
 
-def _with_room(report: Report, assigned: Sequence[Booking], listed: list[Booking], reported_at: float) -> list[Booking]:
+def _with_room(report: Report, settled: Sequence[Entry], listed: list[Entry], reported_at: float) -> list[Entry]:
     """The pods of a fingerprint without the newest, if the numbers have no room for them.
 
     A kubelet lists a pod before all of it has been allocated, and NFD looks as soon as its CPUs are. Pods that have
     been there for long may hold less than they ask for, as their containers may have ended.
     """
     rest = _in_use(report)
-    for booking in assigned:
-        if booking.reported:
-            rest.subtract(_own(report, booking.record))
+    for entry in settled:
+        rest.subtract(_own(report, entry.record))
     asked: Counter[str] = Counter()
-    for booking in listed:
-        asked.update(_own(report, booking.record))
+    for entry in listed:
+        asked.update(_own(report, entry.record))
     if all(amount <= rest[name] for name, amount in asked.items()):
         return listed
     return [one for one in listed if not _is_newly_there(one, reported_at)]
 
 
-def _is_newly_there(booking: Booking, reported_at: float) -> bool:
-    done = booking.acknowledged
-    return not booking.was_there and (done is None or done >= reported_at - LATE_S)
+def _is_newly_there(entry: Entry, reported_at: float) -> bool:
+    done = entry.seen.acknowledged
+    return not entry.seen.was_there and (done is None or done >= reported_at - LATE_S)
 
 
 def _in_use(report: Report) -> Counter[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 import msgspec
@@ -24,8 +24,9 @@ from topowise_scheduler import refusals
 from topowise_scheduler.cluster import admission_order
 from topowise_scheduler.cluster.apart_rows import ApartNodes
 from topowise_scheduler.cluster.asked_pods import AskedPods
-from topowise_scheduler.cluster.bookings import Booking, BookingState
+from topowise_scheduler.cluster.bookings import BookingState
 from topowise_scheduler.cluster.gangs import KEPT_S, Gangs
+from topowise_scheduler.cluster.history import Entry, Evidence
 from topowise_scheduler.cluster.late_reports import LateReports
 from topowise_scheduler.cluster.lesser_nominated import LesserNominated
 from topowise_scheduler.cluster.node_state import NodeState
@@ -109,7 +110,7 @@ class Ledger:
         self.nominations = Nominations(clock)
         """Those that we have nominated."""
         self._lesser = LesserNominated(
-            engine, self.node_states.states, self._bookings_of, self._pods.nominated.values()
+            engine, self.node_states.states, self._expected_on, self._pods.nominated.values()
         )
         self._events: Counter[str] = Counter()
 
@@ -158,7 +159,7 @@ class Ledger:
             assert not (pod.state is State.BOUND and uid in self._waiting), f"{uid} waits and is bound"
             for name, booked in pod.booking_states().items():
                 expected.setdefault(name, {})[uid] = booked
-        there = {name: state.booking_states() for name, state in self.node_states.items() if state.bookings}
+        there = {name: state.booking_states() for name, state in self.node_states.items() if state.history.count}
         assert there == expected, f"the nodes have {there}, the pods say {expected}"
         self.node_states.check()
 
@@ -325,7 +326,8 @@ class Ledger:
         self._leave(uid, NOWHERE, ended=True)
         node = self._finished.pop(uid, "")
         if (node_state := self.node_states.of(node)) is not None:
-            node_state.forget_finished(uid)
+            if node_state.forget_finished(uid):
+                self.node_states.publish(node, node_state)
             self.node_states.forget_if_empty(node)
 
     def _finish(self, record: PodRecord) -> None:
@@ -355,7 +357,7 @@ class Ledger:
         node_state = self.node_states.of(name)
         if node_state is None:
             return []
-        return [one.record for one in node_state.bookings.values() if one.state is BookingState.ASSIGNED]
+        return [entry.record for entry in node_state.history.bound()]
 
     def remember(self, record: PodRecord) -> None:
         """A pod that a question was about: its bind will only name it."""
@@ -458,8 +460,8 @@ class Ledger:
         gone = {record.uid, *self.disregarded(record.uid, record.priority, name), *leaving}
         reserved = [
             booking
-            for uid, booking in self._bookings_of(name).items()
-            if uid not in gone and (pod := self._pods.of(uid)).pipelined and pod.node == name
+            for booking in self._expected_on(name)
+            if booking.uid not in gone and (pod := self._pods.of(booking.uid)).pipelined and pod.node == name
         ]
         for state in self.node_states.states(name, gone):
             for booking in reserved:
@@ -589,8 +591,7 @@ class Ledger:
         node_state = self.node_states.of(name)
         if node_state is None or name in self.quarantined(record.shape) or self.unconfirmed.is_closed(name, record):
             return False
-        booking = node_state.bookings.get(record.uid)
-        return booking is not None and booking.placed
+        return node_state.history.entry(record.uid) is not None and node_state.is_placed(record.uid)
 
     # What a question has to know beside the engine
 
@@ -718,16 +719,16 @@ class Ledger:
         for name, _, after in self._pods.move(uid, state):
             if after is None:
                 self._drop_booking(uid, name, ended=ended)
-            elif (node_state := self.node_states.of(name)) is not None:
-                node_state.lower(uid, after)
+            elif (node_state := self.node_states.of(name)) is not None and node_state.lower(uid, after):
+                self.node_states.publish(name, node_state)
 
     def _note_nominated(self, uid: str, state: PodState) -> None:
         """Who is nominated where changes."""
         self._lesser.note({state.nominated, self._pods.of(uid).nominated} - {""})
 
-    def _bookings_of(self, name: str) -> Mapping[str, Booking]:
+    def _expected_on(self, name: str) -> Sequence[Entry]:
         node_state = self.node_states.of(name)
-        return {} if node_state is None else node_state.bookings
+        return () if node_state is None else node_state.history.expected
 
     def _put_refusal(self, record: PodRecord) -> None:
         self._events[f"refusal_{record.refusal}"] += 1
@@ -755,15 +756,13 @@ class Ledger:
 
     def _booking(
         self, record: PodRecord, needs: pods.Needs | None, state: BookingState, *, was_there: bool = False
-    ) -> Booking:
+    ) -> Entry:
         assert needs is not None, f"{record.namespace}/{record.name} cannot be booked"
         now = self._clock()
-        return Booking(
+        return Entry(
             record,
             needs,
             state,
-            since=now,
-            acknowledged=now if record.acknowledged else None,
-            was_there=was_there,
+            Evidence(now, now if record.acknowledged else None, was_there),
             ahead=state is BookingState.NOMINATED and self.nominations.of(record.uid) is not None,
         )

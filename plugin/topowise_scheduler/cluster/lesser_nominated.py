@@ -9,11 +9,12 @@ changed since the last one, whoever asked that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from topowise_scheduler.cluster.apart_rows import ApartNodes, ApartRows, Lesser, States
-from topowise_scheduler.cluster.bookings import Booking, BookingState
+from topowise_scheduler.cluster.bookings import BookingState
+from topowise_scheduler.cluster.history import Entry
 from topowise_scheduler.engine import Engine
 
 _MAX_PRIORITIES: Final = 64
@@ -25,17 +26,17 @@ _HIGHEST: Final = 1 << 32
 
 
 class LesserNominated:
-    """`states` are those of a node without some pods, `bookings` its pods by uid; `nominated` has the node of each
-    nominated pod, at any time."""
+    """`states` are those of a node without some pods, `expected` the pods that are expected on it; `nominated` has the
+    node of each nominated pod, at any time."""
 
     def __init__(
         self,
         engine: Engine,
         states: States,
-        bookings: Callable[[str], Mapping[str, Booking]],
+        expected: Callable[[str], Iterable[Entry]],
         nominated: Collection[str],
     ) -> None:
-        self._bookings = bookings
+        self._expected = expected
         self._nominated = nominated
         self._rows = ApartRows(engine, states)
         # By priority, made when it is asked for; and the nodes on which nominations have changed since.
@@ -82,7 +83,7 @@ class LesserNominated:
 
     def _on(self, node: str, priority: int) -> frozenset[str]:
         return frozenset(
-            uid
-            for uid, one in self._bookings(node).items()
-            if one.state is BookingState.NOMINATED and one.record.priority < priority
+            entry.uid
+            for entry in self._expected(node)
+            if entry.state is BookingState.NOMINATED and entry.record.priority < priority
         )

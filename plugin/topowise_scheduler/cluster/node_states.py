@@ -144,7 +144,7 @@ class NodeStates:
         self._published(name)
         if better:
             self._improved.add(name)
-        log.log(V2, "Node changed", extra=kv(node=name, pods=len(state.bookings)))
+        log.log(V2, "Node changed", extra=kv(node=name, pods=state.history.count))
 
     def drop_report(self, name: str, state: NodeState) -> None:
         """Nobody reports the node any more. Its pods stay."""

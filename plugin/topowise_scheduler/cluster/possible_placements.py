@@ -58,21 +58,6 @@ class _Part(msgspec.Struct, frozen=True):
         return bool(self.cpus or any(self.memory.values()) or any(self.devices.values()))
 
 
-def is_undone_by_removal(node: Kubelet, uid: str) -> bool:
-    """Whether the node without a pod that never came is as it was before, but for its groups (Booking.regroups).
-
-    Memory over several NUMA nodes is given back to others than it was taken from. And where sockets or cores differ in
-    size a kubelet gives CPUs that somebody has (kubelet/cpu_packing.py), which are not free without the pod.
-    """
-    if has_wide_memory(node, uid):
-        return False
-    cpu = node.cpu
-    if cpu is None or cpu.policy.topology.is_even:
-        return True
-    mine = union(cpu.held.get(uid, {}).values())
-    return not any(mine & cpus for other, held in cpu.held.items() if other != uid for cpus in held.values())
-
-
 def holds_anything(node: Kubelet, pod: PodView) -> bool:
     """Whether the pod gets anything of its own on this node of which it matters where it is, or how much."""
     return any(_parts(node, pod))

@@ -138,10 +138,6 @@ class MemoryTables:
             self.assignments = list(assignments)
             self.cells = list(cells)
 
-    def groups_in_use(self) -> tuple[Mask, ...]:
-        """By position the group of the node, 0 for one of which nobody has anything."""
-        return tuple([cells if count else 0 for cells, count in zip(self.cells, self.assignments, strict=True)])
-
     def reserved(self, name: str, position: int) -> int:
         """What containers hold of a type on a node."""
         return self.policy.allocatable[name][position] - self.free[name][position]

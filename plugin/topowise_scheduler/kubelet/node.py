@@ -281,6 +281,10 @@ class Kubelet:
             self._hold(uid, name, placement)
         self._activate(uid, _Active(requests, None, _NO_HINTS, placements))
 
+    def hold_bare(self, seen: PodView) -> None:
+        """Book a pod to which no manager gives anything: it counts in the sums of requests alone."""
+        self._activate(seen.uid, _Active(seen.requests, seen, _NO_HINTS))
+
     def hold_exactly(
         self,
         holders: Mapping[str, tuple[Mapping[str, int], Mapping[str, Placement]]],
@@ -308,14 +312,6 @@ class Kubelet:
         """Whether a pod is given CPUs and memory as a whole, of which its containers get parts (AllocatePod)."""
         topology = self.settings.topology
         return pod.by_pod_level and topology.scope == "pod" and topology.policy != "none"
-
-    def has_bare(self, uid: str, seen: PodView) -> bool:
-        """Whether the pod is active as it is seen now, and was given nothing but room in the sums of requests."""
-        active = self.active.get(uid)
-        if active is None or active.pod is None or active.pod.containers != seen.containers:
-            return False
-        managers = (self.devices, self.cpu, self.memory)
-        return active.requests == seen.requests and not any(one is not None and uid in one.held for one in managers)
 
     @property
     def is_within(self) -> bool:

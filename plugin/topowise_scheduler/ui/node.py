@@ -13,7 +13,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from topowise_scheduler.cluster.bookings import Booking, BookingState
+from topowise_scheduler.cluster.bookings import BookingState
+from topowise_scheduler.cluster.history import Entry
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node_state import NodeState
 from topowise_scheduler.kubelet import Kubelet
@@ -99,7 +100,7 @@ class Nodes:
         drawn_at, svg = self._drawn.get(name, (-1, ""))
         if drawn_at == changed_at:
             return svg
-        names = {uid: "/".join(booking.name) for uid, booking in node_state.bookings.items()}
+        names = {entry.uid: "/".join(entry.name) for entry in node_state.history.entries()}
         drawn = picture.read(kubelet, names, node=name, precision=report.precision)
         drawn = msgspec.structs.replace(drawn, policy=report.policy)
         svg = await asyncio.to_thread(_written, picture.with_places(drawn, report.places))
@@ -124,20 +125,26 @@ def _pods(node_state: NodeState, kubelet: Kubelet, monotonic: float) -> tuple[Po
     is_exact = node_state.report is not None and node_state.report.precision == "exact"
     uncertain = {view.uid for view in node_state.uncertain(monotonic)}
     found = []
-    for uid, booking in node_state.bookings.items():
+    for entry in node_state.history.entries():
+        uid = entry.uid
         places = placed.of(kubelet, uid, is_exact=is_exact) if uid in kubelet.active else {}
-        certainty = _certainty(booking, is_uncertain=uid in uncertain)
-        found.append(Pod("/".join(booking.name), certainty, placed.in_words(places), booking.record.priority))
+        certainty = _certainty(
+            entry,
+            is_uncertain=uid in uncertain,
+            is_placed=uid in kubelet.active,
+            is_reported=node_state.is_reported(uid),
+        )
+        found.append(Pod("/".join(entry.name), certainty, placed.in_words(places), entry.record.priority))
     return tuple(sorted(found, key=lambda one: one.name))
 
 
-def _certainty(booking: Booking, *, is_uncertain: bool) -> Certainty:
-    if booking.state is BookingState.NOMINATED:
+def _certainty(entry: Entry, *, is_uncertain: bool, is_placed: bool, is_reported: bool) -> Certainty:
+    if entry.state is BookingState.NOMINATED:
         return "nominated"
-    if booking.state is BookingState.RESERVED:
+    if entry.state is BookingState.RESERVED:
         return "reserved"
-    if booking.reported:
+    if is_reported:
         return "confirmed"
-    if not booking.placed:
+    if not is_placed:
         return "does not fit"
     return "uncertain" if is_uncertain else "predicted"

@@ -254,7 +254,7 @@ class Reader:
             policy=POLICIES.index(policy),
             is_exact=node_state.report is not None and node_state.report.precision == "exact",
             marks=marks,
-            pods=len(node_state.bookings),
+            pods=node_state.history.count,
             seen=self._sightings.of(name),
             zones=mine,
             lost=None if policy == "none" else _lost(mine),

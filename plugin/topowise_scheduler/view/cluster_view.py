@@ -197,7 +197,9 @@ class _Used:
         node_state = self._ledger.node_states.of(name)
         aside = self._aside.get(name, ())
         counted = (
-            [one for uid, one in node_state.bookings.items() if uid not in aside] if node_state is not None else []
+            [entry for entry in node_state.history.entries() if entry.uid not in aside]
+            if node_state is not None
+            else []
         )
         used: Amounts = {"pods": len(counted)}
         for booking in counted:

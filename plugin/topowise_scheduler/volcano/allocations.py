@@ -57,7 +57,7 @@ class Allocations:
     def evict(self, uid: str, node: str) -> None:
         """A pod that is on a node is to be evicted."""
         node_state = self._ledger.node_states.of(node)
-        if node_state is not None and uid in node_state.bookings:
+        if node_state is not None and node_state.history.entry(uid) is not None:
             self._leaving[uid] = node, self._clock() + LEAVING_S
 
     def leaving(self, node: str) -> set[str]:
@@ -66,7 +66,7 @@ class Allocations:
             return set()
         now, node_state = self._clock(), self._ledger.node_states.of(node)
         for uid, (where, until) in list(self._leaving.items()):
-            if until <= now or (where == node and (node_state is None or uid not in node_state.bookings)):
+            if until <= now or (where == node and (node_state is None or node_state.history.entry(uid) is None)):
                 del self._leaving[uid]
         return {uid for uid, (where, _) in self._leaving.items() if where == node}
 

@@ -19,7 +19,10 @@ def told(node: HollowNode, replica: Replica, pod: pods.Pod) -> str:
     truth, believed = node.kubelet.model, state.without([pod.metadata.uid])
     assert believed is not None
     decision = believed.fork().admit(pod)
-    bookings = {one.record.name: (one.state.name, one.reported, one.placed) for one in state.bookings.values()}
+    bookings = {
+        one.record.name: (one.state.name, state.is_reported(one.uid), state.is_placed(one.uid))
+        for one in state.bookings.values()
+    }
     return "\n".join(
         [
             f"  the service's model of it: {decision.admitted} {decision.reason} {decision.rejection}",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from topowise.pods import Amounts
-from topowise_scheduler.cluster.bookings import Booking
+from topowise_scheduler.cluster.history import Entry
 from topowise_scheduler.cluster.ledger import Ledger
 
 
@@ -24,14 +24,14 @@ class Requested:
         """What is requested there, with the number of pods as "pods"; pods that are nominated and of a lower priority
         than this do not count."""
         node_state = self._ledger.node_states.of(name)
-        bookings = {} if node_state is None else node_state.bookings
+        entries = () if node_state is None else node_state.history.entries()
         lesser = self._ledger.disregarded("", priority, name)
         if lesser:
-            return _sums(one for uid, one in bookings.items() if uid not in lesser)
+            return _sums(entry for entry in entries if entry.uid not in lesser)
         changed_at = self._ledger.node_states.changed_at(name)
         at, sums = self._sums.get(name, (-1, {}))
         if at != changed_at:
-            sums = _sums(bookings.values())
+            sums = _sums(entries)
             self._sums[name] = changed_at, sums
         return sums
 
@@ -40,10 +40,10 @@ class Requested:
         self._sums.clear()
 
 
-def _sums(bookings: Iterable[Booking]) -> Amounts:
+def _sums(entries: Iterable[Entry]) -> Amounts:
     used: Amounts = {"pods": 0}
-    for booking in bookings:
+    for entry in entries:
         used["pods"] += 1
-        for resource, amount in booking.needs.requests.items():
+        for resource, amount in entry.needs.requests.items():
             used[resource] = used.get(resource, 0) + amount
     return used

@@ -52,12 +52,12 @@ def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     assert node_state.kubelet is not None
     assert node_state.kubelet.cpu is not None
     before = node_state.kubelet.cpu.available.bit_count()
-    assert (node_state.bookings["uid-a"].placed, before) == (True, 5)
+    assert (node_state.is_placed("uid-a"), before) == (True, 5)
     changes = service.ledger.node_states.changes
     service.ledger.put_kubelet("n1", "v1.29.14")
     assert node_state.kubelet.cpu is not None
     assert node_state.kubelet.cpu.available.bit_count() == before - 2
-    assert (node_state.bookings["uid-a"].placed, service.ledger.node_states.changes) == (True, changes + 1)
+    assert (node_state.is_placed("uid-a"), service.ledger.node_states.changes) == (True, changes + 1)
     service.ledger.put_kubelet("n1", "v1.29.15")
     assert service.ledger.node_states.changes == changes + 1
 

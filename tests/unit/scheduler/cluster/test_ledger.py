@@ -399,10 +399,14 @@ class TestWhatBindingChanges:
     def test_a_pod_has_ended_since_the_reservation(self, service: Service, engine_puts: list[str]) -> None:
         service.put(pod("old", "2", node="n1"))
         record = self.reserve(service, "a", "3")
+        assert service.free("n1") == [1, 1]
         service.ledger.drop_pod("uid-old")
+        # Its kubelet will place the pod after the end.
+        assert service.free("n1") == [0, 4]
         engine_puts.clear()
         self.bind(service, record)
-        assert engine_puts
+        assert engine_puts == []
+        assert service.free("n1") == [0, 4]
 
     def test_a_nominated_pod_may_lie_elsewhere_once_it_is_bound(self, service: Service, engine_puts: list[str]) -> None:
         service.put(pod("a", "3", nominatedNodeName="n1"))

@@ -382,7 +382,7 @@ class TestGates:
         service.report(msgspec.structs.replace(made, metadata=msgspec.structs.replace(made.metadata, name="n1")))
         node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
-        assert node_state.bookings["uid-a"].reported
+        assert node_state.is_reported("uid-a")
 
     def test_a_kubelet_without_pod_level_resources_sees_the_containers_only(self, service: Service) -> None:
         old = configuration(featureGates={"PodLevelResources": False})

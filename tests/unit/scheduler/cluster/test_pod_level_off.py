@@ -30,5 +30,5 @@ def test_of_a_pod_that_is_reported_too() -> None:
     assert service.fits(burstable("b"), "n1") == []
     made = exported(machine(), config, kubelet, lambda uid: ("default", uid.removeprefix("uid-")))
     service.report(made)
-    assert service.ledger.node_states.of("n1").bookings["uid-a"].reported  # type: ignore[union-attr]
+    assert service.ledger.node_states.of("n1").is_reported("uid-a")  # type: ignore[union-attr]
     assert service.fits(burstable("b"), "n1") == []

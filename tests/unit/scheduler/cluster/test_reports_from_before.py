@@ -92,6 +92,19 @@ def test_a_pod_is_uncertain_if_the_report_is_older_than_the_pod_that_ended(servi
     assert service.fits(pod("small", "1"), "n1") == ["n1"]
 
 
+def test_a_pod_of_the_same_name_in_the_same_place_is_another_pod(service: Service) -> None:
+    node, empty = kubelet(), kubelet()
+    admit(node, bound("again", "3"))
+    service.put(bound("again", "3"))
+    service.report(exact(node, version="1"))
+    service.ledger.drop_pod("uid-again")
+    service.report(exact(empty, version="2"))
+    assert service.free("n1") == [3, 4]
+    service.put({**bound("again", "3"), "metadata": {"name": "again", "namespace": "default", "uid": "uid-second"}})
+    service.report(exact(node, version="3"))
+    assert service.free("n1") == [0, 4]
+
+
 def state(service: Service) -> Kubelet:
     """Returns what the service believes of the node."""
     node_state = service.ledger.node_states.of("n1")

@@ -8,7 +8,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
-from topowise_scheduler.cluster.ended_pods import ENDED_KEPT_S
+from topowise_scheduler.cluster.bookings import ENDED_KEPT_S
 from topowise_scheduler.kubelet import Kubelet
 
 
@@ -108,7 +108,7 @@ class TestExactReports:
         service.put(resized("a", "700m", "700m"))
         node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
-        assert node_state.bookings["uid-a"].reported
+        assert node_state.is_reported("uid-a")
         assert service.free("n1") == before
 
 

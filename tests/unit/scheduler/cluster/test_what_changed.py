@@ -53,11 +53,11 @@ def shown(node: Kubelet, version: int, *, state_files: bool = True) -> nrt.NodeR
     )
 
 
-def facts(state: NodeState) -> object:
-    node = state.kubelet
+def facts(state: NodeState, node: Kubelet | None = None) -> object:
+    node = node or state.kubelet
     assert node is not None
     held = {uid: node.placements(uid) for uid in node.active}
-    return read(node), held, {uid: (one.placed, one.reported) for uid, one in state.bookings.items()}
+    return read(node), held, {uid: (uid in node.active, state.is_reported(uid)) for uid in state.bookings}
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "best-effort", "none"])
@@ -98,8 +98,7 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
         found = facts(state)
         if rng.random() < 0.3:
             continue
-        state._rebuild(before, afresh=True)
-        assert found == facts(state)
+        assert found == facts(state, state.afresh())
 
 
 def test_a_node_is_rated_anew_when_it_changes() -> None:
@@ -169,8 +168,7 @@ def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_s
         state = service.ledger.node_states.of("n1")
         assert state is not None
         facts_then = facts(state)
-        state._rebuild(found, afresh=True)
-        assert facts(state) == facts_then
+        assert facts(state, state.afresh()) == facts_then
         match number:
             case 0:
                 service.put(pod("a", containers=documents[0]["spec"]["containers"], node="n1", phase="Succeeded"))
@@ -196,6 +194,5 @@ def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said
         assert state is not None and state.kubelet is not None and state.report is not None
         assert state.kubelet.devices.allocated[GPU].bit_count() == 1
         found = facts(state)
-        state._rebuild(state.report, afresh=True)
-        assert found == facts(state)
+        assert found == facts(state, state.afresh())
         service.ledger.forget("uid-a")
