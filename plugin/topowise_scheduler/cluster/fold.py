@@ -179,10 +179,7 @@ def is_bare(entry: Entry, report: Report) -> bool:
 def _gone(history: History, report: Report, there: Iterable[Entry]) -> set[PodName]:
     """Returns the names in the report that are of no pod of the base: of pods that ended before, and of the log."""
     names = {name for ended in history.ended for name in _names(ended.entry)}
-    if history.finished:
-        names.update([name for name in report.held if not name[0] and name[1] in history.finished])
-        # A report that lists a pod by its name is older than an end that was not seen.
-        names.update([one.name for one in history.finished.values() if report.lists_ended or one.unseen_at is not None])
+    names.update(history.finished)
     for entry in history.log:
         names.update(_names(entry))
     if not names:

@@ -7,7 +7,6 @@ from its history alone (fold.py). `turn` numbers entries and ends in the order i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 
@@ -102,21 +101,14 @@ class Ended(msgspec.Struct, frozen=True):
         return not self.has_left and (self.held is None or self.held == listed)
 
 
-class Finished(NamedTuple):
-    """A pod that has ended by its own status and is not deleted. `unseen_at`: when the service heard of it, in seconds,
-    monotonic, if the service did not see the end; None after some time, and if it did."""
-
-    name: PodName
-    unseen_at: float | None = None
-
-
 class History(msgspec.Struct, frozen=True):
     """All that is known of one node.
 
     `settled` are the bound pods by UID that the base of a fold has: those that the report confirms, and those to which
     no manager gives anything. `log` are the other bound pods, in turn; `expected` are reservations and nominations.
-    `ended` are the pods that ended lately, in turn; `finished` pods by UID that have ended by their status and are not
-    deleted. `counted` are the pods that the numbers of a counts report are known to be of, if it tells where they lie.
+    `ended` are the pods that ended lately, in turn; `finished` are the names in the report of pods that have ended by
+    their status. `counted` are the pods that the numbers of a counts report are known to be of, if it tells where they
+    lie.
     """
 
     report: Report | None = None
@@ -124,7 +116,7 @@ class History(msgspec.Struct, frozen=True):
     log: tuple[Entry, ...] = ()
     expected: tuple[Entry, ...] = ()
     ended: tuple[Ended, ...] = ()
-    finished: Mapping[str, Finished] = {}
+    finished: frozenset[PodName] = frozenset()
     counted: Mapping[str, tuple[PodName, pods.Needs]] = {}
 
     @property

@@ -16,8 +16,9 @@ from topowise import fingerprint
 from topowise_scheduler.cluster import confirmation
 from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, BookingState
 from topowise_scheduler.cluster.confirmation import Comparison
+from topowise_scheduler.cluster.finished_pods import FinishedPods
 from topowise_scheduler.cluster.fold import Fold, confirmed, gives_back, is_bare, lists
-from topowise_scheduler.cluster.history import Ended, Entry, Evidence, Finished, History, Resize
+from topowise_scheduler.cluster.history import Ended, Entry, Evidence, History, Resize
 from topowise_scheduler.cluster.possible_placements import holds_anything, is_of_any_size, own_amounts, position_of
 from topowise_scheduler.cluster.records import PodRecord
 from topowise_scheduler.cluster.uncertainty import uncertain
@@ -32,13 +33,24 @@ _replace = msgspec.structs.replace
 class NodeState:
     """`kubelet` is the present state, None until the node is reported. It is shared: fork it to try pods on it."""
 
-    __slots__ = ("_fold", "_highest", "_judged", "_revision", "_turns", "history", "kubelet", "reported_at")
+    __slots__ = (
+        "_finished",
+        "_fold",
+        "_highest",
+        "_judged",
+        "_revision",
+        "_turns",
+        "history",
+        "kubelet",
+        "reported_at",
+    )
 
     def __init__(self) -> None:
         self.history = History()
         self.kubelet: Kubelet | None = None
         self.reported_at = 0.0
         self._fold = Fold()
+        self._finished = FinishedPods()
         self._turns = 0
         self._revision = 0
         # By uid the revision in which the pod was found to fit wherever the other pods may lie.
@@ -111,7 +123,8 @@ class NodeState:
             history = _replace(history, counted={})
             settled = self._counted(report, entries, history, believes=is_newer)
         log = [entry for uid, entry in entries.items() if uid not in settled]
-        history = _replace(history, report=report, settled=settled, log=tuple(log))
+        finished = self._finished.listed(report)
+        history = _replace(history, report=report, settled=settled, log=tuple(log), finished=finished)
         self._become(_with_counted(history, report))
         return comparison
 
@@ -124,13 +137,13 @@ class NodeState:
         is_other = report.empty is not before.empty
         if report is not before:
             self._revision += is_other
-            self._become(_replace(self.history, report=report))
+            self._become(_replace(self.history, report=report, finished=self._finished.listed(report)))
         return is_other
 
     def drop_report(self) -> None:
         """Nobody reports the node any more."""
         bound = [entry.seen_as(listed=None) for entry in self.history.bound()]
-        self._become(_replace(self.history, report=None, settled={}, log=tuple(bound)))
+        self._become(_replace(self.history, report=None, settled={}, log=tuple(bound), finished=frozenset()))
 
     def put(self, entry: Entry, *, is_news: bool = True) -> bool:
         """Books a pod, or raises the state of its booking. Returns whether the node may be another now.
@@ -240,13 +253,17 @@ class NodeState:
         """A pod has ended by its own status: what a report lists of it from now on is free. Returns whether that
         changes the node."""
         was_seen = any(one.entry.name == name for one in self.history.ended)
-        finished = Finished(name, None if was_seen else now)
-        return self._become(_replace(self.history, finished={**self.history.finished, uid: finished}))
+        self._finished.put(uid, name, None if was_seen else now)
+        return self._note_finished()
 
     def forget_finished(self, uid: str) -> bool:
         """It was deleted; its kubelet lists it no longer. Returns whether that changes the node."""
-        finished = {other: one for other, one in self.history.finished.items() if other != uid}
-        return self._become(_replace(self.history, finished=finished))
+        self._finished.drop(uid)
+        return self._note_finished()
+
+    def _note_finished(self) -> bool:
+        listed = self._finished.listed(self.report)
+        return listed != self.history.finished and self._become(_replace(self.history, finished=listed))
 
     def forget_past(self, now: float) -> bool:
         """Forgets ends and resizes of long ago. Returns whether that changes the node: a report lists a pod still."""
@@ -254,13 +271,10 @@ class NodeState:
         ended = tuple([one for one in history.ended if now - one.at < ENDED_KEPT_S])
         bound = {entry.uid: entry for entry in history.bound()}
         unseen = [one for one in bound.values() if one.seen.resized and now - one.seen.resized.at >= ENDED_KEPT_S]
-        finished = {
-            uid: Finished(one.name) if one.unseen_at is not None and now - one.unseen_at >= ENDED_KEPT_S else one
-            for uid, one in history.finished.items()
-        }
-        history = _replace(history, finished=finished) if finished != history.finished else history
+        self._finished.forget(now)
         if len(ended) == len(history.ended) and not unseen:
-            return history is not self.history and self._become(history)
+            return self._note_finished()
+        history = _replace(history, finished=self._finished.listed(report))
         bound.update({entry.uid: entry.seen_as(resized=None) for entry in unseen})
         last_turn = max((one.turn for one in history.ended if one not in ended), default=0)
         for entry in history.log:
@@ -282,19 +296,14 @@ class NodeState:
     def remembers(self) -> bool:
         """Returns whether `forget_past` will have something to do."""
         history = self.history
-        return (
-            bool(history.ended)
-            or any(one.unseen_at is not None for one in history.finished.values())
-            or any(entry.seen.resized for entry in history.entries())
-        )
+        resized = any(entry.seen.resized for entry in history.entries())
+        return bool(history.ended) or self._finished.will_change or resized
 
     @property
     def is_empty(self) -> bool:
         """Returns whether nothing is known of the node."""
         history = self.history
-        return history.report is None and not (
-            history.settled or history.log or history.expected or history.ended or history.finished
-        )
+        return history.report is None and not (history.count or history.ended or self._finished)
 
     def note_judged(self, uid: str) -> None:
         """The pod was found to fit before it was booked, and nothing else has changed since."""
