@@ -449,3 +449,19 @@ def test_every_row_of_the_page_names_a_test_that_there_is() -> None:
     assert len(rows) > 15
     for path, name in rows:
         assert f"def {name}(" in (REPOSITORY / path).read_text(), f"{path}::{name}"
+
+
+def test_states_between_operations_of_a_node_are_few() -> None:
+    """A producer that tells of no pods never confirms one, so that all pods of the node are operations."""
+    service = Service()
+    service.report(counts("n1", ("64", "64"), allocatable="64", included=()))
+    for number in range(40):
+        service.put(pod(f"p{number}", "1", node="n1"))
+    node_state = service.ledger.node_states.of("n1")
+    assert node_state is not None and node_state.kubelet is not None
+    assert len(node_state.kubelet.active.keys() & {f"uid-p{number}" for number in range(40)}) == 40
+    kept = [state for state in node_state._fold._states if state is not None]
+    assert len(kept) == 8
+    # An end in the middle is found without them.
+    service.ledger.drop_pod("uid-p3")
+    assert sum(service.free("n1")) == 128 - 39
