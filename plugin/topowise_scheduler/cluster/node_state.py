@@ -276,14 +276,14 @@ class NodeState:
             return self._note_finished()
         history = _replace(history, finished=self._finished.listed(report))
         bound.update({entry.uid: entry.seen_as(resized=None) for entry in unseen})
-        last_turn = max((one.turn for one in history.ended if one not in ended), default=0)
+        last_turn = max((one.turn for one in history.ended if now - one.at >= ENDED_KEPT_S), default=0)
         for entry in history.log:
             if entry.turn < last_turn and entry.seen.listed is None and self.is_placed(entry.uid):
                 # What the pod was placed beside is forgotten, so where it was placed is remembered.
                 bound[entry.uid] = entry.seen_as(listed=self._placements(entry.uid))
         history = _replace(history, ended=ended)
         if report is None:
-            self.history = _replace(history, log=tuple(bound.values()))
+            self.history = _replace(history, settled={}, log=tuple(bound.values()))
             return False
         if report.precision == "exact":
             settled = self._listed(report, bound, history)
@@ -307,7 +307,8 @@ class NodeState:
 
     def note_judged(self, uid: str) -> None:
         """The pod was found to fit before it was booked, and nothing else has changed since."""
-        self._judged[uid] = self._revision
+        if self.history.entry(uid) is not None:
+            self._judged[uid] = self._revision
 
     # What follows from the history
 
@@ -422,15 +423,15 @@ class NodeState:
 
 def _noted(history: History, report: Report) -> History:
     """Returns the history with the ended pods that a new exact report does not list any more."""
-    ended = tuple(
-        [
-            _replace(one, has_left=True)
-            if one.held is not None and not one.has_left and one.entry.name not in report.held
-            else one
-            for one in history.ended
-        ]
-    )
-    return _replace(history, ended=ended) if ended != history.ended else history
+    left = {
+        one.turn
+        for one in history.ended
+        if one.held is not None and not one.has_left and one.entry.name not in report.held
+    }
+    if not left:
+        return history
+    ended = [_replace(one, has_left=True) if one.turn in left else one for one in history.ended]
+    return _replace(history, ended=tuple(ended))
 
 
 def _settle(history: History, settled: Mapping[str, Entry]) -> History:
