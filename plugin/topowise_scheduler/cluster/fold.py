@@ -9,7 +9,7 @@ operations from its own on, and what is taken out of a history leaves no trace: 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import is_
 from typing import Final, NamedTuple
@@ -327,8 +327,3 @@ def _admit(kubelet: Kubelet, entry: Entry, listed: Placements = _NOTHING) -> boo
 def _start(kubelet: Kubelet, entry: Entry) -> None:
     if gives_back(entry):
         kubelet.start(entry.uid)
-
-
-def uids(entries: Iterable[Entry]) -> Iterator[str]:
-    """Yields the UIDs of entries."""
-    return (entry.uid for entry in entries)
