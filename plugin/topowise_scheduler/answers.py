@@ -18,9 +18,9 @@ from topowise import pods
 from topowise.errors import ParseError
 from topowise.runtime.turns import UnpreparedError
 from topowise_scheduler import refusals, strategies
-from topowise_scheduler.cluster.affinities import Affinities
+from topowise_scheduler.cluster.gates.affinities import Affinities
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord, Records, annotated
+from topowise_scheduler.cluster.pods.records import PodRecord, Records, annotated
 from topowise_scheduler.device_affinity import Judged
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet

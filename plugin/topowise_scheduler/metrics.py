@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from topowise import __version__
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import KUBELET_REFUSALS
+from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
 from topowise_scheduler.kubelet.hazards import HAZARDS, hazards
 from topowise_scheduler.report import Report
 from topowise_scheduler.shortage import CAUSES, Holes, Shortage, Waits

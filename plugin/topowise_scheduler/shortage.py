@@ -20,7 +20,7 @@ import numpy as np
 from topowise.runtime.turns import sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet, room
 

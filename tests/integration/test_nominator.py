@@ -16,7 +16,7 @@ from sandbox.apiserver import ApiServer
 from scheduling import pod
 from topowise.kube.api import Api
 from topowise.kube.reflector import Reflector
-from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION
+from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION
 from topowise_scheduler.cluster.watch import _Pods
 from topowise_scheduler.leader.nominator import Nominator
 

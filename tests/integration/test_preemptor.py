@@ -17,7 +17,7 @@ from topowise import pods
 from topowise.kube.api import Api
 from topowise.runtime.config import Duration
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION
+from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION
 from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.leader.alignment import AlignmentPreemption
 from topowise_scheduler.leader.nomination import nominate

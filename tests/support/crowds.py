@@ -13,7 +13,7 @@ from scheduling import WAITS, NoApi, Service, exact, kubelet, pod, scope
 from topowise.kube.reflector import Consumer
 from topowise.runtime.turns import sliced
 from topowise_scheduler import report
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.extender.callers import Callers
 from topowise_scheduler.extender.explaining import Explainer

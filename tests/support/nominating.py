@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from scheduling import Service, counts, pod
-from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION, PodRecord
+from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION, PodRecord
 from topowise_scheduler.leader.nominator import Cluster, Decisions, Requested
 from topowise_scheduler.leader.nominator.deciding import When, Write
 

@@ -15,7 +15,7 @@ from topowise_scheduler import refusals, report, strategies
 from topowise_scheduler.answers import Answers, Question
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender.binding import Binder

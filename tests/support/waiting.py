@@ -19,9 +19,9 @@ import numpy as np
 
 from scheduling import Service, exact, kubelet, pod
 from topowise import pods
-from topowise_scheduler.cluster.bookings import BookingState
-from topowise_scheduler.cluster.possible_placements import position_of
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.node.bookings import BookingState
+from topowise_scheduler.cluster.node.possible_placements import position_of
+from topowise_scheduler.cluster.pods.records import PodRecord
 
 _RETRY_S = 0.15
 # The first of the queue are tried.

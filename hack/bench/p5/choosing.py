@@ -20,7 +20,7 @@ from topowise_scheduler import report, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import STARTUP_TAINT, Nodes
-from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine, Outcome
 

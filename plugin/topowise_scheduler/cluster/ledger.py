@@ -21,24 +21,24 @@ from topowise import pods
 from topowise.runtime.log import kv
 from topowise.runtime.once import OncePerChange
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster import admission_order
-from topowise_scheduler.cluster.apart_rows import ApartNodes
-from topowise_scheduler.cluster.asked_pods import AskedPods
-from topowise_scheduler.cluster.bookings import BookingState
-from topowise_scheduler.cluster.gangs import KEPT_S, Gangs
-from topowise_scheduler.cluster.history import Entry, Evidence
+from topowise_scheduler.cluster.gates.quarantine import Quarantine
+from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
+from topowise_scheduler.cluster.gates.unconfirmed import OBJECT_DELETED, OVER_BUDGET, UnconfirmedNodes
 from topowise_scheduler.cluster.late_reports import LateReports
-from topowise_scheduler.cluster.lesser_nominated import LesserNominated
-from topowise_scheduler.cluster.node_state import NodeState
-from topowise_scheduler.cluster.node_states import NodeStates
-from topowise_scheduler.cluster.nominations import Nominations
-from topowise_scheduler.cluster.pod_states import NOWHERE, PodState, PodStates, State, bound
-from topowise_scheduler.cluster.quarantine import Quarantine
-from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.cluster.scheduling_queue import SchedulingQueue
-from topowise_scheduler.cluster.slow_admissions import SlowAdmissions
-from topowise_scheduler.cluster.strangers import Strangers
-from topowise_scheduler.cluster.unconfirmed import OBJECT_DELETED, OVER_BUDGET, UnconfirmedNodes
+from topowise_scheduler.cluster.node import admission_order
+from topowise_scheduler.cluster.node.bookings import BookingState
+from topowise_scheduler.cluster.node.history import Entry, Evidence
+from topowise_scheduler.cluster.node.node_state import NodeState
+from topowise_scheduler.cluster.pods.asked_pods import AskedPods
+from topowise_scheduler.cluster.pods.gangs import KEPT_S, Gangs
+from topowise_scheduler.cluster.pods.nominations import Nominations
+from topowise_scheduler.cluster.pods.pod_states import NOWHERE, PodState, PodStates, State, bound
+from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.cluster.pods.scheduling_queue import SchedulingQueue
+from topowise_scheduler.cluster.pods.strangers import Strangers
+from topowise_scheduler.cluster.rows.apart_rows import ApartNodes
+from topowise_scheduler.cluster.rows.lesser_nominated import LesserNominated
+from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.device_affinity import Devices, Judged, Settings, judge
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet

@@ -21,7 +21,7 @@ from topowise.runtime.log import kv
 from topowise_scheduler import report
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.records import PodRecord, Records
+from topowise_scheduler.cluster.pods.records import PodRecord, Records
 from topowise_scheduler.kube_scheduler import Node
 from topowise_scheduler.preemption import Budgets, decode_budget
 

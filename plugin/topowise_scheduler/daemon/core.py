@@ -11,7 +11,7 @@ from topowise_scheduler import strategies, ui
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.engine import Engine

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kube_scheduler import MIRROR, Pod, unexamined
 from topowise_scheduler.preemption import Budgets
 

@@ -15,7 +15,7 @@ import numpy as np
 from topowise.errors import ParseError
 from topowise.pods import Amounts
 from topowise_scheduler.answers import Answers, Question
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.defrag.movable import Movable
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from topowise import pods
-from topowise_scheduler.cluster.records import LARGE_BYTES, too_large
+from topowise_scheduler.cluster.pods.records import LARGE_BYTES, too_large
 
 
 class _Metadata(msgspec.Struct, frozen=True, gc=False):

@@ -11,7 +11,7 @@ import msgspec
 
 from topowise import pods
 from topowise.errors import ParseError, SourceError
-from topowise_scheduler.cluster.records import annotated
+from topowise_scheduler.cluster.pods.records import annotated
 from topowise_scheduler.kube_scheduler import Pod, unbound, unexamined
 from topowise_scheduler.kubectl import objects
 from topowise_scheduler.kubectl.objects import Json

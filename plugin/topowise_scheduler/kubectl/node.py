@@ -13,7 +13,7 @@ from topowise.attributes.places import read as read_places
 from topowise.errors import ParseError, SourceError
 from topowise.kube import paths
 from topowise.text import Line
-from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubectl import names, nodes, objects, places, shown
 from topowise_scheduler.kubectl.columns import columns, paragraphs

@@ -19,7 +19,7 @@ from topowise.runtime.turns import Portions, collected, sliced
 from topowise_scheduler import kube_scheduler, preemption, refusals
 from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.preemption import Budgets

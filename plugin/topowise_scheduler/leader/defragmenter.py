@@ -26,7 +26,7 @@ from topowise.runtime.turns import sliced
 from topowise_scheduler import declared_shapes, defrag
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import Defragmenter as Settings
 from topowise_scheduler.defrag import Plan, Step
 from topowise_scheduler.engine import Outcome

@@ -11,7 +11,7 @@ import msgspec
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.text import escaped
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader import chore
 
 _REPORTER: Final = "topowise-scheduler"

@@ -7,7 +7,7 @@ import msgspec
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader import chore
 
 

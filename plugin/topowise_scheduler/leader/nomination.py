@@ -15,7 +15,7 @@ import msgspec
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
-from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION, PodRecord
+from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION, PodRecord
 from topowise_scheduler.leader import chore
 
 # Of another version, gone, or another one of its name (client-go, PodControllerRefManager.ReleasePod).

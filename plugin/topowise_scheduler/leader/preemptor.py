@@ -25,7 +25,7 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.kube_scheduler import MIRROR, Pod
 from topowise_scheduler.leader import chore, events, evictions

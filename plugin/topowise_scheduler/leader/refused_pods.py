@@ -17,7 +17,7 @@ from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import TOPOLOGY_AFFINITY_ERROR, PodRecord
+from topowise_scheduler.cluster.pods.records import TOPOLOGY_AFFINITY_ERROR, PodRecord
 from topowise_scheduler.leader import chore, events
 
 _INTERVAL_S: Final = 1.0

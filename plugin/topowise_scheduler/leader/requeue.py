@@ -28,7 +28,7 @@ from topowise.runtime.log import V2, kv
 from topowise.runtime.once import OncePerChange
 from topowise.runtime.turns import SLICE_S
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.policies import Demand
 

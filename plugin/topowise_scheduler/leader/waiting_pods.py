@@ -21,7 +21,7 @@ from topowise.kube.api import Api
 from topowise.text import escaped
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader import chore, events
 from topowise_scheduler.view import waiting
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from topowise import cpuset, pods
 from topowise_scheduler import engine
 from topowise_scheduler.answers import Question, Verdicts
-from topowise_scheduler.cluster.records import KUBELET_REFUSALS
+from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS
 from topowise_scheduler.refusals import PREFIX
 from topowise_scheduler.view import prediction
 

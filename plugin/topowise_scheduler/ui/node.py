@@ -13,10 +13,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from topowise_scheduler.cluster.bookings import BookingState
-from topowise_scheduler.cluster.history import Entry
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.cluster.node.bookings import BookingState
+from topowise_scheduler.cluster.node.history import Entry
+from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import Report
 from topowise_scheduler.ui.state import Reader, Sightings

@@ -19,8 +19,8 @@ from topowise.pods import HUGEPAGES
 from topowise.runtime.turns import sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.node_state import NodeState
-from topowise_scheduler.cluster.records import KUBELET_REFUSALS, PodRecord
+from topowise_scheduler.cluster.node.node_state import NodeState
+from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS, PodRecord
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.ui.decisions import Decision, Decisions, reasons_of
 from topowise_scheduler.view import fragmentation

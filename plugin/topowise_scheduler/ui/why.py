@@ -12,7 +12,7 @@ from topowise.errors import TopowiseError
 from topowise.runtime.turns import collected, sliced
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.ui.decisions import Decision, Decisions, reasons_of
 from topowise_scheduler.view import waiting
 from topowise_scheduler.view.explanation import NodeExplanation

@@ -18,7 +18,7 @@ from topowise_scheduler import kube_scheduler, refusals
 from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod, Refusal
 from topowise_scheduler.report import Report

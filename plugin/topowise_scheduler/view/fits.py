@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.view import explanation, placed
 

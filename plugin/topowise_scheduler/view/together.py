@@ -17,7 +17,7 @@ import numpy as np
 
 from topowise.pods import Amounts
 from topowise_scheduler.answers import Answers
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Kubelet

@@ -10,7 +10,7 @@ import numpy as np
 
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.located import located

@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
 
 # Longer than pods usually take to end; of one that is still there then, the eviction has come to nothing.

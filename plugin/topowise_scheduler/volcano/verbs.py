@@ -30,7 +30,7 @@ from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler import refusals
 from topowise_scheduler.answers import Answers, Question
-from topowise_scheduler.cluster.records import PodRecord, Records, annotated
+from topowise_scheduler.cluster.pods.records import PodRecord, Records, annotated
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Reply, Verb, warn_of_unknown
 from topowise_scheduler.strategies import Strategy

@@ -17,7 +17,7 @@ from soak.worlds import Courses, admits, gives_anything, gives_memory, places, s
 from topowise import pods
 from topowise.attributes import doubts
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster.quarantine import QUARANTINE_S
+from topowise_scheduler.cluster.gates.quarantine import QUARANTINE_S
 from topowise_scheduler.kubelet import Kubelet, cost
 
 Fate = Literal["unheard", "untold", "unbound", "unlisted", "old report", "refused"]

@@ -18,7 +18,7 @@ from topowise_exporter.metrics import Metrics
 from topowise_scheduler import metrics, strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.extender import http

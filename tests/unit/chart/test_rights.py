@@ -15,7 +15,7 @@ import pytest
 from topowise import nrt, numatopology
 from topowise_exporter.dra.watch import PATHS
 from topowise_scheduler.cluster import watch
-from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.preemption import Budgets
 
 Document = dict[str, Any]

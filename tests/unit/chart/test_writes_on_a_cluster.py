@@ -22,7 +22,7 @@ from topowise.kube import credentials
 from topowise.kube.api import JSON, MERGE_PATCH, Api
 from topowise.kube.lease import Elector, Timing
 from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.extender.binding import Binder
 from topowise_scheduler.leader import events, evictions
 from topowise_scheduler.leader.nomination import nominate

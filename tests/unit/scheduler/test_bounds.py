@@ -16,12 +16,12 @@ from scheduling import WAITS, NoApi, Service, counts, exact, kubelet, pod
 from topowise import attributes, nrt, pods
 from topowise.attributes import holdings
 from topowise.kube.reflector import Reflector, _decode_envelope
-from topowise_scheduler.cluster import possible_rows, same_states
-from topowise_scheduler.cluster import records as records_of_pods
+from topowise_scheduler.cluster.gates.quarantine import Quarantine
 from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.possible_rows import PossibleRows
-from topowise_scheduler.cluster.quarantine import Quarantine
-from topowise_scheduler.cluster.same_states import Expected, SameStates
+from topowise_scheduler.cluster.pods import records as records_of_pods
+from topowise_scheduler.cluster.rows import possible_rows, same_states
+from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
+from topowise_scheduler.cluster.rows.same_states import Expected, SameStates
 from topowise_scheduler.cluster.shared import Shared
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.engine import cache as verdict_cache
@@ -148,7 +148,7 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
 
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topowise_scheduler.cluster.quarantine._MOST", 20)
+    monkeypatch.setattr("topowise_scheduler.cluster.gates.quarantine._MOST", 20)
     quarantine = Quarantine()
     for number in range(30):
         quarantine.put(b"%d" % (number % 3), f"n{number // 3}", float(number))

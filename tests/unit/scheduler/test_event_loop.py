@@ -22,7 +22,7 @@ from topowise.runtime import turns
 from topowise.runtime.turns import SLICE_S, collected, sliced
 from topowise.wire import scoring_pb2
 from topowise_scheduler import grpc_api, refusals
-from topowise_scheduler.cluster.records import MAX_CONTAINERS
+from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS
 from topowise_scheduler.fit_together import FitTogether
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.leader.alignment import AlignmentPreemption

@@ -13,7 +13,7 @@ from crowds import many_containers
 from scheduling import Service, exact, kubelet, pod
 from topowise.errors import ParseError
 from topowise_scheduler import defrag, refusals
-from topowise_scheduler.cluster.records import MAX_CONTAINERS
+from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.fit_together import FitTogether
 from topowise_scheduler.kube_scheduler import Pod

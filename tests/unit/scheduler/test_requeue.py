@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sandbox.exported import exported
 from scheduling import WAITS, Service, configuration, counts, full, kubelet, machine, pod
 from topowise.kube.api import Api
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader.requeue import Requeuer
 
 

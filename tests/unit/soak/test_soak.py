@@ -15,7 +15,7 @@ from sandbox import simulated_time
 from soak import play
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.cluster.node.node_state import NodeState
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -13,7 +13,7 @@ import msgspec
 from topowise import documents, nrt
 from topowise.errors import SourceError
 from topowise.text import Line, escaped
-from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.kubectl import console as colours
 from topowise_scheduler.kubectl import objects
 from topowise_scheduler.kubectl.console import Answer, Console

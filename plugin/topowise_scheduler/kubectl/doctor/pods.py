@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from topowise import pods
-from topowise_scheduler.cluster.records import KUBELET_REFUSALS, PodRecord
+from topowise_scheduler.cluster.pods.records import KUBELET_REFUSALS, PodRecord
 from topowise_scheduler.device_affinity import observed
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.durations import seconds_since

@@ -11,7 +11,7 @@ from typing import Final
 
 from topowise import fingerprint, pods
 from topowise.errors import ParseError
-from topowise_scheduler.cluster.confirmation import is_exclusive
+from topowise_scheduler.cluster.node.confirmation import is_exclusive
 from topowise_scheduler.kube_scheduler import NodeObject
 from topowise_scheduler.kubectl.doctor.finding import Finding
 from topowise_scheduler.kubectl.durations import seconds_since

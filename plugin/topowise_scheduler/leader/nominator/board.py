@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers
-from topowise_scheduler.cluster.asks import Asks
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.asks import Asks
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader.nominator.requested import Requested
 
 Levels = NDArray[np.int64]

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from topowise.runtime.log import kv
-from topowise_scheduler.cluster.nominations import Nomination
-from topowise_scheduler.cluster.pod_states import NOWHERE
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.nominations import Nomination
+from topowise_scheduler.cluster.pods.pod_states import NOWHERE
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader.nominator.board import Board, Cluster
 from topowise_scheduler.leader.nominator.lead import Lead
 from topowise_scheduler.leader.nominator.shapes import Honoured, Key

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from topowise.pods import Amounts
-from topowise_scheduler.cluster.history import Entry
 from topowise_scheduler.cluster.ledger import Ledger
+from topowise_scheduler.cluster.node.history import Entry
 
 
 class Requested:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topowise import pods
-from topowise_scheduler.cluster.confirmation import is_exclusive
+from topowise_scheduler.cluster.node.confirmation import is_exclusive
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, KubeletConfiguration, Machine, NumaNode
 
 

@@ -12,7 +12,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, kubelet, machine, pod
 from topowise import pods
-from topowise_scheduler.cluster.possible_placements import holds_anything, is_of_any_size, possible_placements
+from topowise_scheduler.cluster.node.possible_placements import holds_anything, is_of_any_size, possible_placements
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.pod import PodView
 

@@ -11,7 +11,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, kubelet, machine, pod
 from topowise import pods
-from topowise_scheduler.cluster.possible_placements import holds_anything, position_of, possible_placements
+from topowise_scheduler.cluster.node.possible_placements import holds_anything, position_of, possible_placements
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 

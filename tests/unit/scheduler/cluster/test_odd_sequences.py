@@ -12,7 +12,7 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
 from topowise_scheduler import report
-from topowise_scheduler.cluster.node_states import NodeStates
+from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.cluster.watch import reflectors
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
 from topowise_scheduler.preemption import Budgets

@@ -10,7 +10,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import GIB, Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
-from topowise_scheduler.cluster.possible_placements import holds_anything, possible_placements
+from topowise_scheduler.cluster.node.possible_placements import holds_anything, possible_placements
 from topowise_scheduler.kubelet import Device, DevicePlugin, Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 

@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 
-from topowise_scheduler.cluster.possible_rows import JoinedRows
+from topowise_scheduler.cluster.rows.possible_rows import JoinedRows
 
 
 def test_joined_rows_are_those_that_were_put_last() -> None:

@@ -19,7 +19,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import Service, configuration, kubelet, machine, pod
 from topowise import pods
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from scheduling import kubelet
 from topowise import pods
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster.records import Records
+from topowise_scheduler.cluster.pods.records import Records
 
 
 def pod(name: str = "p", *, cpu: str = "2", status: dict[str, Any] | None = None, **spec: Any) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from sandbox.exported import exported
 from scheduling import Service, configuration, counts, kubelet, machine, pod
 from topowise import nrt, pods
-from topowise_scheduler.cluster.bookings import ENDED_KEPT_S
+from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S
 from topowise_scheduler.kubelet import Kubelet
 
 

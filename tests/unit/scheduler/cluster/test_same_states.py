@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from scheduling import Service, exact, kubelet, pod
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 
 NODES: Final = ("n1", "n2", "n3", "n4")
 CPUS: Final = ("1", "2", "3", "4")

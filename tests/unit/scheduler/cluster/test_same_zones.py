@@ -7,7 +7,7 @@ import pytest
 
 from lives import GPU, machine
 from scheduling import GIB, configuration, kubelet
-from topowise_scheduler.cluster.same_zones import same_zones
+from topowise_scheduler.cluster.node.same_zones import same_zones
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 
 # CPUs 0-3 are on NUMA node 0, where 0 is reserved, 4-7 on NUMA node 1.

@@ -26,9 +26,9 @@ from hypothesis.stateful import (
 
 from scheduling import Service, exact, kubelet, pod
 from topowise import pods
-from topowise_scheduler.cluster.bookings import BookingState
-from topowise_scheduler.cluster.node_state import NodeState
-from topowise_scheduler.cluster.pod_states import PodState, PodStates, State
+from topowise_scheduler.cluster.node.bookings import BookingState
+from topowise_scheduler.cluster.node.node_state import NodeState
+from topowise_scheduler.cluster.pods.pod_states import PodState, PodStates, State
 from topowise_scheduler.kubelet import Kubelet
 
 NODES = ("n1", "n2")

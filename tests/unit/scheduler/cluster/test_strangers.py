@@ -10,7 +10,7 @@ import pytest
 
 from scheduling import Service, counts, pod
 from topowise import pods
-from topowise_scheduler.cluster.strangers import MOST_STRANGERS, STRANGER_S
+from topowise_scheduler.cluster.pods.strangers import MOST_STRANGERS, STRANGER_S
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.volcano.allocations import Allocations
 

@@ -12,7 +12,7 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import nrt, pods
 from topowise_scheduler import report
-from topowise_scheduler.cluster.node_state import NodeState
+from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.engine.counts import read
 from topowise_scheduler.kubelet import Device, Kubelet
 from topowise_scheduler.report.free import is_whole

@@ -10,7 +10,7 @@ import pytest
 from crowds import many_containers
 from scheduling import Service, counts, pod
 from topowise_scheduler import refusals
-from topowise_scheduler.cluster.records import MAX_CONTAINERS
+from topowise_scheduler.cluster.pods.records import MAX_CONTAINERS
 from topowise_scheduler.extender.replies import BadRequestError
 from volcano import ALLOCATED, Volcano, node_info, serving, task
 

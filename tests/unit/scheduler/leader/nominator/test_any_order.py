@@ -11,8 +11,8 @@ import pytest
 
 from nominating import TRIED, Nominating
 from scheduling import counts
-from topowise_scheduler.cluster.pod_states import NOWHERE
-from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION
+from topowise_scheduler.cluster.pods.pod_states import NOWHERE
+from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION
 from topowise_scheduler.leader.nominator.board import Board
 from topowise_scheduler.leader.nominator.deciding import Write
 

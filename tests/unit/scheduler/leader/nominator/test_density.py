@@ -10,7 +10,7 @@ import pytest
 
 from nominating import NAME
 from scheduling import Service, exact, kubelet, pod
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader.nominator import Cluster, Decisions, Requested
 
 NODES: Final = tuple(f"n{number}" for number in range(8))

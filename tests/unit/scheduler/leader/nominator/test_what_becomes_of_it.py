@@ -8,7 +8,7 @@ import pytest
 
 from nominating import TRIED, Nominating
 from scheduling import counts, pod
-from topowise_scheduler.cluster.records import NOMINATED_ANNOTATION
+from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION
 
 CORDONED = {"unschedulable": True}
 

@@ -13,15 +13,15 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from topowise import fingerprint
-from topowise_scheduler.cluster import confirmation
-from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, BookingState
-from topowise_scheduler.cluster.confirmation import Comparison
-from topowise_scheduler.cluster.finished_pods import FinishedPods
-from topowise_scheduler.cluster.fold import Fold, confirmed, gives_back, is_bare, lists
-from topowise_scheduler.cluster.history import Ended, Entry, Evidence, History, Resize
-from topowise_scheduler.cluster.possible_placements import holds_anything, is_of_any_size, own_amounts, position_of
-from topowise_scheduler.cluster.records import PodRecord
-from topowise_scheduler.cluster.uncertainty import uncertain
+from topowise_scheduler.cluster.node import confirmation
+from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S, BookingState
+from topowise_scheduler.cluster.node.confirmation import Comparison
+from topowise_scheduler.cluster.node.finished_pods import FinishedPods
+from topowise_scheduler.cluster.node.fold import Fold, confirmed, gives_back, is_bare, lists
+from topowise_scheduler.cluster.node.history import Ended, Entry, Evidence, History, Resize
+from topowise_scheduler.cluster.node.possible_placements import holds_anything, is_of_any_size, own_amounts, position_of
+from topowise_scheduler.cluster.node.uncertainty import uncertain
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import Devices
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView

@@ -20,7 +20,7 @@ import msgspec
 from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policies
-from topowise_scheduler.cluster.asks import Asks, asks
+from topowise_scheduler.cluster.pods.asks import Asks, asks
 from topowise_scheduler.cluster.shared import Shared, size_of_texts
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet

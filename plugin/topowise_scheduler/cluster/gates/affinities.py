@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import Judged, Wish, may_refuse
 from topowise_scheduler.kubelet import Kubelet
 

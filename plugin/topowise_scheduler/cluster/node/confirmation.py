@@ -19,11 +19,11 @@ from typing import Final
 import msgspec
 
 from topowise import fingerprint, pods
-from topowise_scheduler.cluster.bookings import ENDED_KEPT_S, LATE_S
-from topowise_scheduler.cluster.history import Ended, Entry
-from topowise_scheduler.cluster.included import included
-from topowise_scheduler.cluster.possible_placements import own_amounts
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S, LATE_S
+from topowise_scheduler.cluster.node.history import Ended, Entry
+from topowise_scheduler.cluster.node.included import included
+from topowise_scheduler.cluster.node.possible_placements import own_amounts
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import observed
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceTable

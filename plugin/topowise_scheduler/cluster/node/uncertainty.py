@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from itertools import chain
 
-from topowise_scheduler.cluster.bookings import EARLY_S, ENDED_KEPT_S, LATE_S, BookingState
-from topowise_scheduler.cluster.history import Entry, History
-from topowise_scheduler.cluster.possible_placements import has_choice_of_devices, holds_own
+from topowise_scheduler.cluster.node.bookings import EARLY_S, ENDED_KEPT_S, LATE_S, BookingState
+from topowise_scheduler.cluster.node.history import Entry, History
+from topowise_scheduler.cluster.node.possible_placements import has_choice_of_devices, holds_own
 from topowise_scheduler.kubelet import Kubelet
 
 

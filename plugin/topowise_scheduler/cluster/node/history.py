@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from topowise import pods
-from topowise_scheduler.cluster.bookings import BookingState
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.node.bookings import BookingState
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.report import Placements, PodName, Report
 
 _replace = msgspec.structs.replace

@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.cluster.possible_placements import possible_placements
-from topowise_scheduler.cluster.same_states import Expected
+from topowise_scheduler.cluster.node.possible_placements import possible_placements
+from topowise_scheduler.cluster.rows.same_states import Expected
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 

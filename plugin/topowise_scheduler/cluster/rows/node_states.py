@@ -12,10 +12,10 @@ from typing import Final
 
 from topowise.runtime.log import V2, kv
 from topowise_scheduler.cluster.changes import Changes
-from topowise_scheduler.cluster.node_state import NodeState
-from topowise_scheduler.cluster.possible_placements import possible_placements
-from topowise_scheduler.cluster.possible_rows import PossibleRows
-from topowise_scheduler.cluster.same_states import Expected, SameStates
+from topowise_scheduler.cluster.node.node_state import NodeState
+from topowise_scheduler.cluster.node.possible_placements import possible_placements
+from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
+from topowise_scheduler.cluster.rows.same_states import Expected, SameStates
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 

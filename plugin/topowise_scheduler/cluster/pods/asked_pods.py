@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 
 _MAX_PODS: Final = 10_000
 # Bytes, about: whoever asks about pods that are none makes us remember no more.

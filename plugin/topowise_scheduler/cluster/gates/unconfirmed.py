@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise.attributes import doubts
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Engine
 
 OBJECT_DELETED: Final = "object-deleted"

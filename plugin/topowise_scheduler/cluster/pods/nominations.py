@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 
 # Longer than a write and the event of it take together, on an API server that works at all.
 _UNSEEN_S: Final = 15.0

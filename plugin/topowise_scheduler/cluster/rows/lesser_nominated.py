@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-from topowise_scheduler.cluster.apart_rows import ApartNodes, ApartRows, Lesser, States
-from topowise_scheduler.cluster.bookings import BookingState
-from topowise_scheduler.cluster.history import Entry
+from topowise_scheduler.cluster.node.bookings import BookingState
+from topowise_scheduler.cluster.node.history import Entry
+from topowise_scheduler.cluster.rows.apart_rows import ApartNodes, ApartRows, Lesser, States
 from topowise_scheduler.engine import Engine
 
 _MAX_PRIORITIES: Final = 64

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from topowise_scheduler.cluster.records import PodRecord
+from topowise_scheduler.cluster.pods.records import PodRecord
 
 KEPT_S: Final = 0.6
 """Seconds for which the room of a member is kept after the last question about its gang."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from topowise_scheduler.cluster.bookings import BookingState
+from topowise_scheduler.cluster.node.bookings import BookingState
 
 
 class State(IntEnum):

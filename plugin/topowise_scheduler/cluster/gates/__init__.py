@@ -1,0 +1,1 @@
+"""What keeps a pod from a node."""
