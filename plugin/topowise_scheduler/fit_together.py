@@ -87,8 +87,8 @@ class Fitting:
     def _unreserve(self, kept: Mapping[str, float]) -> None:
         for uid, until in kept.items():
             # What it has been given since, by kube-scheduler's question or a later request, is its own.
-            if self._ledger.pod_state(uid).until == until:
-                self._ledger.unreserve(uid)
+            if self._ledger.pods.of(uid).until == until:
+                self._ledger.reservations.release(uid)
 
     def _check_limit(self, more: int) -> None:
         now = self._clock()
@@ -110,12 +110,12 @@ class Fitting:
             if record.uid.startswith("\0"):
                 record = msgspec.structs.replace(record, uid=f"\0{name}/{len(kept)}")
             assert record.needs is not None
-            refusal = self._ledger.hold(record, record.needs, placement.node, seconds)
+            refusal = self._ledger.reservations.put_unasked(record, record.needs, placement.node, seconds)
             if refusal:
                 self._unreserve(kept)
                 why = f"{placement.node} has changed meanwhile: {refusal}"
                 return Together(found.placements[: len(kept)], why), ""
-            kept[record.uid] = self._ledger.pod_state(record.uid).until
+            kept[record.uid] = self._ledger.pods.of(record.uid).until
         self._reservations[name] = self._clock() + seconds, kept
         return found, name
 

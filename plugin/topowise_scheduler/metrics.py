@@ -39,28 +39,30 @@ class Counts(Collector):
 
     def _states(self) -> Iterator[Metric]:
         ledger = self._ledger
-        yield _gauge("nodes", "Nodes of the cluster.", len(ledger.known))
+        yield _gauge("nodes", "Nodes of the cluster.", len(ledger.reports.nodes))
         # Not those of which only a report is left: it would hide a node that has none.
-        reported = len(ledger.known & set(ledger.node_states.reported()))
+        reported = len(ledger.reports.nodes & set(ledger.node_states.reported()))
         yield _gauge("reported_nodes", "Nodes of the cluster that an exporter has reported.", reported)
         yield _gauge("nodes_by_counts", "Nodes that are predicted by counts alone.", _by_counts(ledger))
         yield _kubelets(ledger)
         yield _hazards(ledger)
         yield _gauge(
-            "unconfirmed_nodes", "Nodes whose last report their kubelet does not confirm now.", len(ledger.unconfirmed)
+            "unconfirmed_nodes",
+            "Nodes whose last report their kubelet does not confirm now.",
+            len(ledger.gates.unconfirmed),
         )
         yield _gauge(
             "over_budget_nodes",
             "Nodes whose newest report is more than a report may be, so that nothing of it is used.",
-            len(ledger.over_budget),
+            len(ledger.reports.over_budget),
         )
         yield _gauge(
-            "open_reservations", "Pods that are expected on a node and not bound yet.", ledger.open_reservations
+            "open_reservations", "Pods that are expected on a node and not bound yet.", len(ledger.reservations)
         )
         uncertain = ledger.node_states.possible.pods
         yield _gauge("uncertain_pods", "Bound pods that may lie elsewhere than predicted.", uncertain)
         yield _gauge("waiting_pods", "Pending pods that were refused here.", len(ledger.waiting))
-        yield _gauge("quarantines", "Pairs of node and shape that a kubelet has refused.", ledger.quarantines)
+        yield _gauge("quarantines", "Pairs of node and shape that a kubelet has refused.", len(ledger.gates.quarantine))
 
     def _decisions(self) -> Iterator[Metric]:
         events = self._ledger.events
@@ -159,7 +161,7 @@ class Counts(Collector):
 
 
 def _by_counts(ledger: Ledger) -> int:
-    reports = [one.report for name in ledger.known if (one := ledger.node_states.of(name)) is not None]
+    reports = [one.report for name in ledger.reports.nodes if (one := ledger.node_states.of(name)) is not None]
     return sum(report is not None and report.precision == "counts" for report in reports)
 
 

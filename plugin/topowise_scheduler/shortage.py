@@ -140,7 +140,7 @@ class Waits:
         now, waiting = self._clock(), self._ledger.waiting
         for uid in self._waits.keys() - waiting.keys():
             wait = self._waits.pop(uid)
-            if self._ledger.node_of(uid):
+            if self._ledger.pods.of(uid).node:
                 self._bound(now - wait.since)
         kinds: dict[tuple[bytes, int], list[PodRecord]] = {}
         for uid, record in waiting.items():

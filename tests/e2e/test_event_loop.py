@@ -86,7 +86,7 @@ async def test_a_thousand_nominated_pods_and_four_thousand_quarantined_nodes(ser
         for name in names(4000):
             service.put(pod(f"r-{name}", "6", node=name, phase="Failed", reason="TopologyAffinityError"), is_news=True)
             await asyncio.sleep(0)
-    assert service.ledger.quarantines == 4000
+    assert len(service.ledger.gates.quarantine) == 4000
     for what in ("a pod of that shape", "another of it"):
         await during(what, ask(service, "filter", pod(what[:4], "6"), names(NODES)), 2 * MOST_MS)
 

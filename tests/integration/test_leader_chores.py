@@ -101,10 +101,10 @@ async def test_a_node_whose_report_is_not_confirmed_keeps_its_taint(api: Api, se
     document = {"metadata": {"name": "n1"}, "spec": {"taints": [OURS]}}
     nodes.apply("ADDED", nodes.decode(json.dumps(document).encode()))
     service.report(exact(kubelet(), name="n1"))
-    service.ledger.unconfirmed.put("n1", ("cpu-manager",))
+    service.ledger.gates.unconfirmed.put("n1", ("cpu-manager",))
     chores = StartupTaint(api, service.ledger, nodes)
     assert not chores.due()
-    service.ledger.unconfirmed.put("n1", ())
+    service.ledger.gates.unconfirmed.put("n1", ())
     assert list(chores.due()) == ["n1"]
     nodes.apply("DELETED", nodes.decode(json.dumps(document).encode()))
     assert not chores.due()

@@ -95,7 +95,7 @@ async def test_another_nomination_is_not_overwritten(server: ApiServer, cluster:
     await cluster.nominator._free.acquire()
     await cluster.nominator._write(write)
     assert await cluster.read("a") == ("n2", "")
-    await assert_eventually(lambda: cluster.ledger.pod_state(write.record.uid).nominated == "n2")
+    await assert_eventually(lambda: cluster.ledger.pods.of(write.record.uid).nominated == "n2")
     assert cluster.ledger.events["nomination_conflict"] == 1
     assert not len(cluster.ledger.nominations)
 

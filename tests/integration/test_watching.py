@@ -70,7 +70,7 @@ async def test_what_has_gone_while_nothing_was_heard_is_gone_with_the_next_list(
     service = Service()
     async with watching(api, service, Budgets()):
         await assert_eventually(lambda: sorted(service.ledger.node_states.reported()) == ["n1", "n2"])
-        await assert_eventually(lambda: service.ledger.known == {"n1", "n2"})
+        await assert_eventually(lambda: service.ledger.reports.nodes == {"n1", "n2"})
         deaf = server.levers.answer(503, method="watch")
         server.levers.close_watches()
         for path in (nrt.PATH, NODES):
@@ -78,7 +78,7 @@ async def test_what_has_gone_while_nothing_was_heard_is_gone_with_the_next_list(
         server.levers.expire_window()
         server.levers.release(deaf.id)
         await assert_eventually(lambda: service.ledger.node_states.reported() == ["n2"])
-        await assert_eventually(lambda: service.ledger.known == {"n2"})
+        await assert_eventually(lambda: service.ledger.reports.nodes == {"n2"})
 
 
 async def test_nodes_and_budgets_come_and_go_by_events(server: ApiServer, api: Api) -> None:
@@ -90,9 +90,9 @@ async def test_nodes_and_budgets_come_and_go_by_events(server: ApiServer, api: A
             "poddisruptionbudgets.policy",
             {"metadata": {"name": "one", "namespace": "default"}, "spec": {"maxUnavailable": 1}},
         )
-        await assert_eventually(lambda: service.ledger.known == {"n1"})
+        await assert_eventually(lambda: service.ledger.reports.nodes == {"n1"})
         await assert_eventually(lambda: len(budgets) == 1 and budgets.allowed("default/one") == 0)
         await api.request("DELETE", f"{NODES}/n1")
         await api.request("DELETE", BUDGETS_PATH.replace("v1/", "v1/namespaces/default/") + "/one")
-        await assert_eventually(lambda: service.ledger.known == set())
+        await assert_eventually(lambda: service.ledger.reports.nodes == set())
         await assert_eventually(lambda: len(budgets) == 0)

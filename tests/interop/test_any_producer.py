@@ -59,7 +59,7 @@ class Node(Life):
         document = guaranteed(f"p{self.count}", str(cpu), f"{memory}Gi", gpus)
         record = self.service.put(document)
         assert record.needs is not None
-        if not self.fits(document) or self.service.ledger.assume(record, record.needs, "n1"):
+        if not self.fits(document) or self.service.ledger.reservations.assume(record, record.needs, "n1"):
             return
         self.bind(document)
         self.on_their_way.append(document)

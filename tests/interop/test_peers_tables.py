@@ -123,7 +123,7 @@ def served(*names: str) -> Service:
         service.ledger, service.records, strategies.make("LeastNUMANodes", {}, Scoring()), top_score=100
     )
     for name in names:
-        service.ledger.put_kubelet(name, "", ("hugepages-2Mi",))
+        service.ledger.reports.put_kubelet(name, "", ("hugepages-2Mi",))
         service.report(report(name))
     return service
 

@@ -41,8 +41,8 @@ def cluster(nodes: int) -> Service:
     """So many nodes of two NUMA nodes each that our exporter reports."""
     service = Service()
     for name, one in zip(names(nodes), reports(nodes), strict=True):
-        service.ledger.put_node(name)
-        service.ledger.put_report(one)
+        service.ledger.reports.put_node(name)
+        service.ledger.reports.put(one)
     return service
 
 

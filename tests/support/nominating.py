@@ -34,7 +34,7 @@ class Nominating:
 
     def node(self, name: str, spec: dict[str, Any] | None = None, **fields: Any) -> None:
         self.service.put_node(name, spec, **fields)
-        self.ledger.put_node(name)
+        self.ledger.reports.put_node(name)
 
     def put(self, name: str, cpu: str = "2", **fields: Any) -> PodRecord:
         """A pod comes or changes; what is not said of it stays as it was."""
@@ -86,4 +86,4 @@ class Nominating:
 
     def nominated(self) -> dict[str, str]:
         """As the ledger believes."""
-        return {uid.removeprefix("uid-"): state.nominated for uid, state in self.ledger.pod_states() if state.nominated}
+        return {uid.removeprefix("uid-"): state.nominated for uid, state in self.ledger.pods if state.nominated}

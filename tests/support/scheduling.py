@@ -220,7 +220,7 @@ class Service:
         """The watch of NRTs brings an object."""
         state = self.ledger.node_states.of(topology.metadata.name)
         apart = nrt.decode_apart(msgspec.json.encode(topology))
-        self.ledger.put_report(report.read_apart(apart, before=None if state is None else state.report))
+        self.ledger.reports.put(report.read_apart(apart, before=None if state is None else state.report))
 
     def put_node(self, name: str, spec: dict[str, Any] | None = None, **fields: Any) -> None:
         """The watch of nodes brings one, ready unless said otherwise."""

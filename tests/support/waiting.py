@@ -151,7 +151,7 @@ class Simulation:
 
     def _bind(self, one: _Pod, record: PodRecord, name: str) -> None:
         assert record.needs is not None
-        if self.service.ledger.assume(record, record.needs, name):
+        if self.service.ledger.reservations.assume(record, record.needs, name):
             self._waiting.append(one)
             return
         self._bound(one, name, is_ours=True)

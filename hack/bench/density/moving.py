@@ -80,7 +80,7 @@ class Planner:
         self._reports += 1
         made = exported(self._machine, self._configuration, self._kubelets[node])
         metadata = msgspec.structs.replace(made.metadata, name=str(node), resourceVersion=str(self._reports))
-        self._ledger.put_report(report.read(msgspec.structs.replace(made, metadata=metadata)))
+        self._ledger.reports.put(report.read(msgspec.structs.replace(made, metadata=metadata)))
 
 
 PlannerOf = Callable[[Mapping[int, Kubelet]], Planner]

@@ -107,24 +107,24 @@ class Aligned:
 
     def join(self, name: str) -> None:
         """It registers with its start-up taint, if it has one."""
-        self._ledger.put_node(name)
+        self._ledger.reports.put_node(name)
         self._put_node(name, [_UNREPORTED] if self._tainted else [])
 
     def is_open(self, name: str) -> bool:
         """The taint goes when the leader sees it, which it does by what StartupTaint.due asks."""
-        if name in self._nodes.tainted and self._ledger.is_confirmed(name):
+        if name in self._nodes.tainted and self._ledger.reports.is_confirmed(name):
             self._put_node(name, [])
         return name not in self._nodes.tainted
 
     def leave(self, name: str) -> None:
         """The Node is deleted, and with it its report."""
         self._nodes.apply("DELETED", self._nodes.decode(_node(name, [])))
-        self._ledger.drop_node(name)
-        self._ledger.drop_report(name)
+        self._ledger.reports.drop_node(name)
+        self._ledger.reports.drop(name)
 
     def report(self, topology: nrt.NodeResourceTopology) -> None:
         """The watch brings it."""
-        self._ledger.put_report(report.read(topology))
+        self._ledger.reports.put(report.read(topology))
 
     def come(self, pod: pods.Pod) -> None:
         """The watch brings it."""
@@ -146,7 +146,7 @@ class Aligned:
         """The bind verb, and the event that follows."""
         record = self._records.record(pod)
         assert record.needs is not None
-        refusal = self._ledger.assume(record, record.needs, name)
+        refusal = self._ledger.reservations.assume(record, record.needs, name)
         if not refusal:
             spec = msgspec.structs.replace(pod.spec, nodeName=name)
             self._ledger.put_pod(self._records.record(msgspec.structs.replace(pod, spec=spec)))

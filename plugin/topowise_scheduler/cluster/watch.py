@@ -81,19 +81,19 @@ class _Reports:
             return
         self._ledger.late_reports.drop(item.name)
         with self._ledger.late_reports.charged(lambda: item.name):
-            self._ledger.put_report(item)
+            self._ledger.reports.put(item)
 
     def _take(self, item: _Unread) -> None:
         read = self._read(item.raw)
         with self._ledger.late_reports.charged(lambda: item.name):
-            self._ledger.put_report(read)
+            self._ledger.reports.put(read)
 
     def replace(self, items: list[report.Report | _Unread]) -> Iterator[None]:
         listed = {item.name: item for item in items}
-        for name in {*self._ledger.node_states.reported(), *self._ledger.over_budget}:
+        for name in {*self._ledger.node_states.reported(), *self._ledger.reports.over_budget}:
             if name not in listed:
                 self._ledger.late_reports.drop(name)
-                self._ledger.lose_report(name)
+                self._ledger.reports.lose(name)
                 yield
         self._waiting = listed
         if self._is_released:
@@ -104,7 +104,7 @@ class _Reports:
         if event == "DELETED":
             # One that has waited may be the second of its node.
             self._ledger.late_reports.drop(item.name)
-            self._ledger.lose_report(item.name)
+            self._ledger.reports.lose(item.name)
         elif waits or not self._is_released:
             self._waiting[item.name] = item
         else:
@@ -137,10 +137,10 @@ class _Nodes:
 
     def replace(self, items: list[Node]) -> Iterator[None]:
         listed = {item.name for item in items}
-        for name in {*self._ledger.known, *self._nodes} - listed:
+        for name in {*self._ledger.reports.nodes, *self._nodes} - listed:
             if (gone := self._nodes.get(name)) is not None:
                 self._nodes.apply("DELETED", gone)
-            self._ledger.drop_node(name)
+            self._ledger.reports.drop_node(name)
             yield
         for item in items:
             self.apply("MODIFIED", item)
@@ -149,10 +149,10 @@ class _Nodes:
     def apply(self, event: EventType, item: Node) -> None:
         self._nodes.apply(event, item)
         if event == "DELETED":
-            self._ledger.drop_node(item.name)
+            self._ledger.reports.drop_node(item.name)
         else:
-            self._ledger.put_node(item.name, item.boot_id)
-            self._ledger.put_kubelet(item.name, item.kubelet_version, item.page_sizes)
+            self._ledger.reports.put_node(item.name, item.boot_id)
+            self._ledger.reports.put_kubelet(item.name, item.kubelet_version, item.page_sizes)
 
 
 class _Pods:
@@ -179,7 +179,7 @@ class _Pods:
             yield from self._replace(node, by_node.pop(node, []) if node else unassigned)
         held = self._held
         self._ledger.note_listed(
-            [uid for uid, node in self._ledger.assumed() if uid in held.get(node, ()) or uid in held.get("", ())]
+            [uid for uid, node in self._ledger.pods.assumed() if uid in held.get(node, ()) or uid in held.get("", ())]
         )
         yield from self._listed()
 
@@ -212,7 +212,7 @@ class _Pods:
 
     def _drop(self, uid: str, node: str) -> None:
         """It is not listed where it was; should it be listed elsewhere, it stays there."""
-        if self._ledger.node_of(uid) in ("", node) or not node:
+        if self._ledger.pods.of(uid).node in ("", node) or not node:
             self._ledger.drop_pod(uid)
 
     def apply(self, event: EventType, item: PodRecord) -> None:

@@ -82,5 +82,5 @@ async def _tick(ledger: Ledger) -> None:
         # Room that nobody will take is not to be kept from others until the next tick.
         for _ in range(_EXPIRIES):
             await asyncio.sleep(_TICK_S / _EXPIRIES)
-            ledger.expire()
+            ledger.reservations.expire()
         await sliced(ledger.ticking())

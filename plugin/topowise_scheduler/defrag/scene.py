@@ -20,6 +20,7 @@ from topowise_scheduler.defrag.movable import Movable
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
 from topowise_scheduler.kubelet import Kubelet, room
+from topowise_scheduler.kubelet.trial import place
 from topowise_scheduler.view import placed
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.view.placed import Placed
@@ -198,13 +199,10 @@ class Scene:
     def _admitted(self, name: str, record: PodRecord, pod: Pod) -> tuple[Kubelet, ...] | None:
         if name in self.changed and not self.has_sums(pod, name):
             return None
-        found = []
-        for state in self.states(name):
-            copy = state.fork()
-            if not copy.admit_view(record.view(copy)).admitted:
-                return None
-            found.append(copy)
-        return tuple(found) if self.are_near(record, name, self.states(name)) else None
+        placed_states = place(self.states(name), record.view)
+        if placed_states is None or not self.are_near(record, name, self.states(name)):
+            return None
+        return placed_states
 
     def _with(self, name: str, states: tuple[Kubelet, ...], record: PodRecord, sign: int) -> Scene:
         after = Scene(self.cluster)

@@ -16,6 +16,7 @@ from topowise_scheduler.defrag.bound import Bound
 from topowise_scheduler.defrag.movable import Movable
 from topowise_scheduler.defrag.scene import Scene
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption import Running
 
 MAX_SETS: Final = 100_000
@@ -113,7 +114,7 @@ class Search:
         for state in node.states:
             self._trials -= 1
             copy = _without(state, leaving)
-            if not copy.admit_view(record.view(copy)).admitted:
+            if not trial(copy, record.view(copy)).admission.admitted:
                 return False
         return scene.are_near(record, node.name, (_without(state, leaving) for state in node.states))
 

@@ -24,6 +24,7 @@ from topowise_scheduler.kubelet.device_manager import Choice
 from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable
 from topowise_scheduler.kubelet.masks import lowest
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.trial import trial
 
 _MOST_RUNS: Final = 64
 _MOST_PICKS: Final = 256
@@ -181,9 +182,7 @@ class _Run:
 
     def ways(self, node: Kubelet, pod: PodView) -> Iterator[Way | None]:
         """Those that begin with the path."""
-        fork = node.fork()
-        fork.devices.chooser = self._choose
-        if not fork.admit_view(pod).admitted:
+        if not trial(node, pod, chooser=self._choose).admission.admitted:
             yield None
             return
         for combination in product(*(picks for _, picks in self._open)):

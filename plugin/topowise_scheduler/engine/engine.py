@@ -28,6 +28,7 @@ from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASON
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.located import located as located_by
 from topowise_scheduler.kubelet.same_node import is_same, sources
+from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.shape import PodForm, PodRequests
 
 _NO, _YES, _UNCERTAIN = 0, 1, 2
@@ -497,10 +498,10 @@ class Engine:
             return
         for row in left[:most].tolist():
             form = pod.form(self._groups[int(self._where[0, row])].traits)
-            trial = self._kubelet(row).fork()
             self.fallbacks["placement"] += 1
-            if trial.admit_view(form.view).admitted:
-                self._keep_placement(cached, row, trial, form)
+            tried = trial(self._kubelet(row), form.view)
+            if tried.admission.admitted:
+                self._keep_placement(cached, row, tried.after, form)
 
     def _keep_placement(self, cached: CachedVerdicts, row: int, kubelet: Kubelet, form: PodForm) -> None:
         """Where the model has put the pod."""
@@ -522,23 +523,22 @@ class Engine:
         """Let the model of the one node decide."""
         self.fallbacks[cause] += 1
         kubelet, view = self._kubelet(row), form.view
-        trial = kubelet.fork()
-        admitted = trial.admit_view(view)
+        decision, after = trial(kubelet, view)
         cached.reason[row], cached.short[row] = 0, -1
-        if admitted.admitted:
+        if decision.admitted:
             cached.outcome[row] = Outcome.FITS
-            self._keep_placement(cached, row, trial, form)
+            self._keep_placement(cached, row, after, form)
             return
-        if admitted.shortages:
+        if decision.shortages:
             cached.reason[row] = SHORT
-            cached.short[row] = cached.resources.index(admitted.reason.removeprefix(OUT_OF))
+            cached.short[row] = cached.resources.index(decision.reason.removeprefix(OUT_OF))
         else:
-            cached.reason[row] = NUMBER_OF[admitted.reason]
+            cached.reason[row] = NUMBER_OF[decision.reason]
         cached.outcome[row] = self._if_empty(kubelet, form)
 
     def _if_empty(self, kubelet: Kubelet, form: PodForm) -> Outcome:
         """What the refusal of a pod means, by the model."""
-        fits = kubelet.emptied().admit_view(form.view).admitted
+        fits = trial(kubelet.emptied(), form.view).admission.admitted
         return Outcome.UNSCHEDULABLE if fits else Outcome.UNRESOLVABLE
 
 

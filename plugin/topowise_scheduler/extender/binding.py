@@ -89,20 +89,20 @@ class Binder:
             lock.release()
 
     async def _book_and_bind(self, args: wire.ExtenderBindingArgs, record: PodRecord, needs: pods.Needs) -> str:
-        reason = self._ledger.assume(record, needs, args.Node)
+        reason = self._ledger.reservations.assume(record, needs, args.Node)
         if reason:
             return f"kubelet of {args.Node} would refuse the pod now: {reason}"
         try:
             path = paths.pod(args.PodNamespace, args.PodName, "binding")
             await self._api.request("POST", path, body=self._binding(args), timeout=_TIMEOUT_S)
         except ApiError as exc:
-            self._ledger.forget(args.PodUID, args.Node)
+            self._ledger.reservations.forget(args.PodUID, args.Node)
             # After no answer, or a server's own trouble, nobody knows whether the pod was bound.
             if not exc.status or exc.status >= 500:
                 self._keep_room(record, args.Node)
             return _without_uids(f"binding failed: {exc}")
         except asyncio.CancelledError:
-            self._ledger.forget(args.PodUID, args.Node)
+            self._ledger.reservations.forget(args.PodUID, args.Node)
             self._keep_room(record, args.Node)
             raise
         return ""
@@ -131,7 +131,7 @@ class Binder:
         """Nobody knows whether the pod was bound: its room is kept until its next event, or for a reservation's
         time."""
         if record.needs is not None:
-            self._ledger.reserve(record, record.needs, node)
+            self._ledger.reservations.put(record, record.needs, node)
 
     async def _read(self, args: wire.ExtenderBindingArgs) -> PodRecord:
         path = paths.pod(args.PodNamespace, args.PodName)

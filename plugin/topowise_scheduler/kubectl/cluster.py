@@ -69,15 +69,15 @@ class Cluster:
         nodes = Nodes()
         for node in there.nodes or ():
             nodes.apply("ADDED", nodes.node(node))
-            self.ledger.put_node(node.metadata.name, node.status.nodeInfo.bootID)
+            self.ledger.reports.put_node(node.metadata.name, node.status.nodeInfo.bootID)
         self.view = ClusterView(self.ledger, self.answers, nodes)
         for name in nodes:
-            self.ledger.put_kubelet(name, *nodes.kubelet(name))
+            self.ledger.reports.put_kubelet(name, *nodes.kubelet(name))
         problems: list[tuple[str, str]] = []
         for one in there.reports:
             read = report.read(one.topology, *nodes.kubelet(one.topology.metadata.name), size=one.size)
             problems += [(read.name, problem) for problem in read.problems]
-            self.ledger.put_report(read)
+            self.ledger.reports.put(read)
         self.notes += reasons.notes(problems)
         if there.pods is None:
             self.notes.append(f"note: {NO_PODS}")

@@ -22,6 +22,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
+from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.view.cluster_view import ClusterView
 
@@ -87,10 +88,10 @@ class AlignmentPreemption:
         for state in self._answers.states_for(asked, node):
             for uid in gone:
                 state.remove(uid)
-            needs |= not state.fork().admit_view(record.view(state)).admitted
+            needs |= not trial(state, record.view(state)).admission.admitted
             for uid in rest:
                 state.remove(uid)
-            if not state.admit_view(record.view(state)).admitted:
+            if not trial(state, record.view(state)).admission.admitted:
                 return False
         return needs and not self._answers.is_in_vain(asked, node, (*gone, *rest))
 

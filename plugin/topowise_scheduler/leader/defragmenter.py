@@ -139,7 +139,7 @@ class Defragmenter:
         """Whether the last pod is still on its way: first it has to end, then its owner's new one has to come."""
         if not shape.going:
             return False
-        if self._ledger.node_of(shape.going) and now < shape.until:
+        if self._ledger.pods.of(shape.going).node and now < shape.until:
             return True
         shape.going, shape.not_before = "", now + _SETTLED_S
         return True

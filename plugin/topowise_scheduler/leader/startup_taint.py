@@ -39,7 +39,7 @@ class StartupTaint:
 
     def due(self) -> Mapping[str, str]:
         """Nodes that have the taint and a report that their kubelet confirms."""
-        return {name: name for name in self._nodes.tainted if self._ledger.is_confirmed(name)}
+        return {name: name for name in self._nodes.tainted if self._ledger.reports.is_confirmed(name)}
 
     async def _remove(self, name: str) -> None:
         path = paths.path(paths.NODES, name)

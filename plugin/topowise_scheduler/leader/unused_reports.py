@@ -37,7 +37,7 @@ class UnusedReports:
 
     def due(self) -> Mapping[str, _Unused]:
         """Returns the nodes, by name, about which no event was posted lately."""
-        unused, recent = self._ledger.over_budget, self._clock() - _AGAIN_S
+        unused, recent = self._ledger.reports.over_budget, self._clock() - _AGAIN_S
         # A node may be within the bounds for a moment, and is not to be told of again for that.
         self._posted_at = {node: at for node, at in self._posted_at.items() if node in unused or at > recent}
         return {node: _Unused(node, why) for node, why in unused.items() if node not in self._posted_at}

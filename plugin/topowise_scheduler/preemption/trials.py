@@ -5,6 +5,7 @@ from __future__ import annotations
 from topowise_scheduler.kubelet import Admission, Kubelet
 from topowise_scheduler.kubelet.masks import Mask, mask_of, members
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption.roster import PodSet, Roster
 
 
@@ -47,7 +48,7 @@ class Trials:
         gone, node = self._cleared
         if gone & ~(victims | self._roster.proposed):
             gone, node = self._roster.proposed, self.base
-        return self._evicted(node, victims & ~gone).admit_view(self.pod)
+        return trial(self._evicted(node, victims & ~gone), self.pod).admission
 
     def span(self, victims: PodSet) -> Mask:
         """The NUMA nodes the pod would get CPUs or memory on; none once the limit is reached."""
@@ -77,7 +78,7 @@ class Trials:
             fork = self._node.fork()
             for uid in (self.pod.uid, *order):
                 fork.remove(uid)
-            if not fork.admit_view(self.pod).admitted:
+            if not trial(fork, self.pod).admission.admitted:
                 return False
         return True
 

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
+from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.preemption.budgets import Budgets
 from topowise_scheduler.preemption.roster import Choice, Roster, Running
 from topowise_scheduler.preemption.search import Search
@@ -89,4 +90,4 @@ def choose(
 def _fits_without(state: Kubelet, view: Callable[[Kubelet], PodView], choice: Choice) -> bool:
     for uid in choice.victims:
         state.remove(uid)
-    return state.admit_view(view(state)).admitted
+    return trial(state, view(state)).admission.admitted

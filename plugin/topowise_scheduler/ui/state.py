@@ -177,7 +177,7 @@ class Reader:
             if node_state is not None and node_state.report is not None and node_state.kubelet is not None:
                 nodes.append(self._node(name, node_state, node_state.kubelet, resource, marks.get(name, "")))
             begun = await let_others_go_first(begun)
-        unreported = sorted(ledger.known - set(names))
+        unreported = sorted(ledger.reports.nodes - set(names))
         return State(
             problem=self._problem() or "",
             resource=resource,
@@ -185,20 +185,20 @@ class Reader:
             resources=resources,
             policies=tuple(POLICIES),
             nodes=tuple(nodes),
-            known=len(ledger.known),
+            known=len(ledger.reports.nodes),
             unreported=tuple(unreported[:_MAX_NAMES]),
             unreported_count=len(unreported),
             counters=counters(ledger),
             waiting=await self._waiting(names),
             waiting_count=len(ledger.waiting),
             refused=self._decisions.refused,
-            quarantined=frozenset(ledger.quarantined_nodes),
+            quarantined=frozenset(ledger.gates.quarantine.all_nodes),
             decisions=self._decisions.all(),
         )
 
     def marks(self, names: Sequence[str]) -> dict[str, str]:
         """The letters of what is the matter with nodes, of those with which something is."""
-        uncertain, quarantined = self._ledger.node_states.possible, self._ledger.quarantined_nodes
+        uncertain, quarantined = self._ledger.node_states.possible, self._ledger.gates.quarantine.all_nodes
         found = {}
         for name in names:
             node_state = self._ledger.node_states.of(name)
@@ -315,9 +315,9 @@ def counters(ledger: Ledger) -> dict[str, int]:
         "bindConflicts": events["bind_conflict"],
         "reservationsExpired": events["reservation_expired"],
         "requeued": events["requeued"],
-        "openReservations": ledger.open_reservations,
+        "openReservations": len(ledger.reservations),
         "uncertain": ledger.node_states.possible.pods,
-        "quarantines": ledger.quarantines,
+        "quarantines": len(ledger.gates.quarantine),
     }
 
 

@@ -165,7 +165,7 @@ class ClusterView:
             return explanation.too_large(name, asked.record.problem)
         state = next(self._answers.states_for(asked, name), None)
         if state is None:
-            return explanation.not_reported(name).beside(self._ledger.over_budget.get(name, ""))
+            return explanation.not_reported(name).beside(self._ledger.reports.over_budget.get(name, ""))
         words = verdicts.text(at)
         explained = explanation.explain(
             name,
@@ -175,13 +175,13 @@ class ClusterView:
             refusal=words,
             never=bool(verdicts.outcomes[at] == Outcome.UNRESOLVABLE) and words not in _PASSING,
             score=score,
-            unconfirmed=self._ledger.unconfirmed.why(name),
+            unconfirmed=self._ledger.gates.unconfirmed.why(name),
             report=self._report(name),
             with_hints=with_hints,
             by_chance=verdicts.outcomes[at] == Outcome.FITS and self._answers.may_be_refused(asked.record, name),
         )
         return explained.with_affinity(self._answers.affinity(asked, name)).beside(
-            self._ledger.over_budget.get(name, "")
+            self._ledger.reports.over_budget.get(name, "")
         )
 
 
@@ -190,7 +190,7 @@ class _Used:
 
     def __init__(self, ledger: Ledger, record: PodRecord) -> None:
         self._ledger = ledger
-        self._aside = ledger.exceptions(record.uid, record.priority)
+        self._aside = ledger.gates.ignored.everywhere(record.uid, record.priority)
 
     def on(self, name: str) -> Mapping[str, int]:
         """Their sums, and their number as "pods"."""

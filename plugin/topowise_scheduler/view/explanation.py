@@ -22,6 +22,7 @@ from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.located import Located, located
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
+from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.report import Report
 from topowise_scheduler.view.merge_table import MergeTable, merge_table
 
@@ -151,7 +152,7 @@ def explain(
     with_hints: bool = False,
     by_chance: bool = False,
 ) -> NodeExplanation:
-    """What happens to the pod on the node, which is changed by it: give a fork.
+    """What happens to the pod on the node.
 
     `refusal` is a reason of ours to keep the pod away whatever the kubelet says; `never`: an empty node would not do.
     `unconfirmed` is why the node's report is its last true one and not its kubelet's word of now, `report` that report.
@@ -159,7 +160,7 @@ def explain(
     same (device_affinity/draws.py).
     """
     takes = 0.0 if cost.is_quick(node) else cost.estimate(node, pod).seconds
-    admission, steps = _admitted(node, pod, with_hints=with_hints)
+    admission, node, steps = _tried(node, pod, with_hints=with_hints)
     settings = node.settings.topology
     verdict: Verdict = "fits"
     text = refusal
@@ -195,8 +196,8 @@ def explain(
     )
 
 
-def _admitted(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Admission, list[Step]]:
-    """What the kubelet says, which is changed by it, and what it has looked at on its way there."""
+def _tried(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple[Admission, Kubelet, list[Step]]:
+    """What the kubelet decides, its node after that, and what it has looked at on its way there."""
     steps: list[Step] = []
 
     def watch(
@@ -207,7 +208,7 @@ def _admitted(node: Kubelet, pod: PodView, *, with_hints: bool = False) -> tuple
         table = merge_table(kubelet, groups) if with_hints else None
         steps.append(Step("" if container is None else container.name, chosen, merged.preferred, rooms, table))
 
-    return node.admit_view(pod, watch), steps
+    return *trial(node, pod, observe=watch), steps
 
 
 def _damage(report: Report) -> str:
@@ -350,7 +351,7 @@ def _never(now: str, steps: Sequence[Step], pod: PodView, policy: str, report: R
     """
     admission = None
     if report is not None:
-        admission, steps = _admitted(report.empty.fork(), pod)
+        admission, _, steps = _tried(report.empty, pod)
     rooms = _ordered(steps[-1]) if steps and policy == "single-numa-node" else ()
     most = [(room, max(zone.allocatable for zone in room.zones)) for room in rooms]
     short = [(room, amount) for room, amount in most if amount < room.asked]

@@ -12,6 +12,7 @@ import msgspec
 
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.view import explanation, placed
 
 MOST: Final = 1000
@@ -80,12 +81,16 @@ class Filling:
         self.limit = self._affinity(self._states, copies)
         if self.limit:
             return False
+        placed_states = []
         for state in self._states:
             view = copy.view(state)
-            if not state.admit_view(view).admitted:
+            admission, after = trial(state, view)
+            placed_states.append(after)
+            if not admission.admitted:
                 precision = "exact" if self._is_exact else "counts"
                 self.limit = explanation.explain(self.node, state, view, precision=precision).text
                 return False
+        self._states = placed_states
         if not self.count:
             self.first = placed.in_words(placed.of(self._states[0], copy.uid, is_exact=self._is_exact))
         self.count += 1

@@ -20,7 +20,7 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet import Kubelet, trial
 from topowise_scheduler.view import placed
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.view.placed import Placed
@@ -100,7 +100,7 @@ class Placing:
         self._names = names
         self._kinds: dict[bytes, _Kind] = {}
         # Of nodes that have taken pods: their states, and what is requested there beside what was.
-        self._changed: dict[str, list[Kubelet]] = {}
+        self._changed: dict[str, tuple[Kubelet, ...]] = {}
         self._requested: dict[str, Amounts] = {}
         # The uids that those before have on the copies: nobody knows which devices they would have.
         self._before: list[str] = []
@@ -139,8 +139,8 @@ class Placing:
                 kind.refuse(lacks)
                 yield
                 continue
-            states = self._changed.get(name) or list(self._answers.states_for(kind.asked, name))
-            taken = _admitted(states, record)
+            states = self._changed.get(name) or tuple(self._answers.states_for(kind.asked, name))
+            taken = trial.place(states, record.view)
             words = _FULL if taken is None else self._answers.affinity_refusal(record, name, states, self._before)
             if taken is None or words:
                 kind.refuse(words)
@@ -166,14 +166,3 @@ def place(answers: Answers, view: ClusterView, pods: Sequence[Pod], names: Seque
     for _ in placing.steps():
         pass
     return placing.found
-
-
-def _admitted(states: Sequence[Kubelet], record: PodRecord) -> list[Kubelet] | None:
-    """The states with the pod in them, None if it does not fit in one."""
-    found = []
-    for state in states:
-        copy = state.fork()
-        if not copy.admit_view(record.view(copy)).admitted:
-            return None
-        found.append(copy)
-    return found

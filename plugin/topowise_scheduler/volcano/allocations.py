@@ -47,12 +47,12 @@ class Allocations:
         if not is_pipelined and self.fits_later(record, node) is False:
             return f"room on {node} is kept for a pod that others have to leave for"
         leaving = self.leaving(node) if is_pipelined else set()
-        refusal = self._ledger.reserve_for_other_binder(record, record.needs, node, self._keep_s, leaving)
+        refusal = self._ledger.reservations.put_for_other_binder(record, record.needs, node, self._keep_s, leaving)
         return f"kubelet of {node} would refuse the pod: {refusal}" if refusal else ""
 
     def give_back(self, uid: str) -> None:
         """The allocation of a pod was undone."""
-        self._ledger.unreserve(uid)
+        self._ledger.reservations.release(uid)
 
     def evict(self, uid: str, node: str) -> None:
         """A pod that is on a node is to be evicted."""
@@ -73,18 +73,18 @@ class Allocations:
     def fits_in_any_order(self, record: PodRecord, node: str) -> bool:
         """Whether those on their way to the node would all find room beside the pod, however their binds overtake each
         other: Volcano binds each in a goroutine of its own."""
-        return self._ledger.survive_any_order(record, node)
+        return self._ledger.gates.fits_in_any_order(record, node)
 
     def states(self, record: PodRecord, node: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
         """What the node may be for a pod once those have left that are to be evicted, and these
         (Ledger.states_without)."""
-        return self._ledger.states_without(record, node, {*self.leaving(node), *gone})
+        return self._ledger.gates.capacity.states(record, node, {*self.leaving(node), *gone})
 
     def are_near(self, record: PodRecord, node: str, gone: Collection[str] = ()) -> bool:
         """Whether the devices that are free then would be as near each other as the pod requires."""
         if not record.wishes:
             return True
-        return not self._ledger.affinity_refusal(self._ledger.affinity(record, node, self.states(record, node, gone)))
+        return not self._ledger.gates.affinity.refusal(record, node, {*self.leaving(node), *gone})
 
     def fits_later(self, record: PodRecord, node: str) -> bool | None:
         """Whether the pod fits once those have left that are to be evicted, and those that wait for it have come.
@@ -93,5 +93,4 @@ class Allocations:
         """
         if not self.leaving(node):
             return None
-        fits = all(state.admit_view(record.view(state)).admitted for state in self.states(record, node))
-        return fits and self.are_near(record, node)
+        return not self._ledger.gates.all(record, node, self.leaving(node))

@@ -138,7 +138,7 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
     for number in range(800):
         document["metadata"]["uid"] = f"made-up-{number}"
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    asked = service.ledger._asked
+    asked = service.ledger.reservations.asked
     assert 0 < len(asked._records) < 600
     assert 31 << 20 < asked._size <= 32 << 20
     assert service.ledger.remembered("made-up-799") is not None
@@ -149,7 +149,7 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("topowise_scheduler.cluster.gates.quarantine._MOST", 20)
-    quarantine = Quarantine()
+    quarantine = Quarantine(Engine())
     for number in range(30):
         quarantine.put(b"%d" % (number % 3), f"n{number // 3}", float(number))
     assert len(quarantine) <= 20
@@ -167,15 +167,19 @@ def test_refusals_waiting_and_reservations_go_with_the_pod() -> None:
     service.put(pod("r", node="n1", phase="Failed", reason="TopologyAffinityError"))
     reserved = service.put(pod("e"))
     assert reserved.needs is not None
-    service.ledger.reserve(reserved, reserved.needs, "n1")
-    assert (len(service.ledger.waiting), service.ledger.quarantines, service.ledger.open_reservations) == (1, 1, 1)
+    service.ledger.reservations.put(reserved, reserved.needs, "n1")
+    assert (len(service.ledger.waiting), len(service.ledger.gates.quarantine), len(service.ledger.reservations)) == (
+        1,
+        1,
+        1,
+    )
     for uid in (waits.uid, reserved.uid, "uid-r"):
         service.ledger.drop_pod(uid)
-    assert (len(service.ledger.waiting), service.ledger.open_reservations) == (0, 0)
+    assert (len(service.ledger.waiting), len(service.ledger.reservations)) == (0, 0)
     assert not service.ledger.refused
     service.clock.now += 301
     service.ledger.tick()
-    assert service.ledger.quarantines == 0
+    assert len(service.ledger.gates.quarantine) == 0
 
 
 def test_verdicts_are_bounded_in_bytes_with_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +295,7 @@ def test_pods_that_were_asked_about_count_with_their_amounts(monkeypatch: pytest
         document = pod(f"p{number}")
         document["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    assert 30 < len(service.ledger._asked._records) < 90
+    assert 30 < len(service.ledger.reservations.asked._records) < 90
 
 
 def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:

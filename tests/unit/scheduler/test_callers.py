@@ -103,7 +103,7 @@ def test_what_a_page_of_another_site_can_send_is_refused_on_every_path(
     assert said == status
     assert body.endswith(b"\n")
     assert body.count(b"\n") == 1
-    assert site.service.ledger.open_reservations == 0
+    assert len(site.service.ledger.reservations) == 0
     assert site.asked == []
 
 

@@ -170,7 +170,7 @@ def test_pods_without_the_annotation_are_answered_as_ever() -> None:
     record = made.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
     assert record.wishes == ()
     assert asked(made, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
-    assert made.answers._affinities._judged._kept == {}
+    assert made.ledger.gates.affinity._judged._kept == {}
 
 
 def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
@@ -263,9 +263,9 @@ def test_a_bind_asks_again_if_the_node_has_changed() -> None:
     record = made.records.decode(msgspec.json.encode(wanting("p", REQUIRE)))
     assert record.needs is not None
     made.report(node("n1", TWO_SWITCHES, version="2"))
-    assert made.ledger.assume(record, record.needs, "n1") == refusals.NOT_SURELY_NEAR
+    assert made.ledger.reservations.assume(record, record.needs, "n1") == refusals.NOT_SURELY_NEAR
     made.report(node("n1", ONE_SWITCH, version="3"))
-    assert made.ledger.assume(record, record.needs, "n1") == ""
+    assert made.ledger.reservations.assume(record, record.needs, "n1") == ""
 
 
 @pytest.mark.parametrize(

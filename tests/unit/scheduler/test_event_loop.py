@@ -105,7 +105,7 @@ async def test_a_list_of_pods_and_reports_is_taken_in_step_by_step(service: Serv
     # Making the lists is not the service's work.
     assert dog.turns > 20
     service.ledger.check()
-    assert {uid for uid, _ in service.ledger.pod_states()} == {one.uid for one in records(service, NODES, 2, first=1)}
+    assert {uid for uid, _ in service.ledger.pods} == {one.uid for one in records(service, NODES, 2, first=1)}
 
 
 async def test_a_list_of_nodes_is_taken_in_step_by_step(service: Service) -> None:
@@ -114,7 +114,7 @@ async def test_a_list_of_nodes_is_taken_in_step_by_step(service: Service) -> Non
     async with watchdog() as dog:
         await relist(told, listed)
         await relist(told, listed[1:])
-    assert len(service.nodes) == len(service.ledger.known) == 14_999
+    assert len(service.nodes) == len(service.ledger.reports.nodes) == 14_999
     assert dog.turns > 10
     assert dog.longest_ms < MOST_MS
 
@@ -160,7 +160,7 @@ async def test_a_node_that_goes_while_an_answer_is_prepared_is_not_taken_for_the
         gone, document = names(NODES)[number], many_containers(60 - number)
         task = asyncio.create_task(ask_of(service, document))
         await asyncio.sleep(0)
-        service.ledger.drop_report(gone)
+        service.ledger.reports.drop(gone)
         service.report(exact(kubelet(), name=f"another-{number}"))
         assert await task == {gone}
 
@@ -226,7 +226,7 @@ async def test_a_pod_of_more_containers_is_refused_at_once_and_for_good(service:
     assert again == answer
     scores = msgspec.json.decode(await ask(service, "prioritize", document, names(NODES)))
     assert {one["Score"] for one in scores} == {0}
-    assert not service.ledger.open_reservations
+    assert not len(service.ledger.reservations)
     assert await preempted(service, document) == set()
     assert await by_grpc(service, document) == set()
     explained = msgspec.json.decode(await ask(service, "explain", document, []))

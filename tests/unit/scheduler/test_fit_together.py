@@ -75,7 +75,7 @@ def test_a_pod_that_is_there_takes_the_room_that_was_kept_for_it(service: Servic
         assert 1 in outcomes, "its own room is free for it"
         at = outcomes.index(1)
         assert asked.requests.needs is not None
-        assert not service.ledger.assume(asked.record, asked.requests.needs, asked.names[at])
+        assert not service.ledger.reservations.assume(asked.record, asked.requests.needs, asked.names[at])
     service.ledger.check()
 
 
@@ -89,9 +89,9 @@ def test_a_release_leaves_what_the_pods_were_given_since(service: Service) -> No
     asked = service.answers.question(pods.decode(json.dumps(member).encode()), ["n1", "n2"])
     service.answers.expect(asked, 0)
     assert ask(fitting, release=first) == {"released": True}
-    assert service.ledger.open_reservations == 2
+    assert len(service.ledger.reservations) == 2
     assert ask(fitting, release=later) == {"released": True}
-    assert service.ledger.open_reservations == 1
+    assert len(service.ledger.reservations) == 1
 
 
 def test_no_more_is_kept_than_is_configured(service: Service) -> None:
@@ -110,7 +110,7 @@ def test_what_does_not_fit_reserves_nothing(service: Service) -> None:
     found = ask(service.fitting(most_reserved=100), template=template("3"), count=5, reserveSeconds=60)
     assert not found["fits"]
     assert "reservation" not in found
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
 
 
 @pytest.mark.parametrize(

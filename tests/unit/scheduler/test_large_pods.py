@@ -100,7 +100,7 @@ def test_a_pod_beyond_the_bound_holds_nothing_wherever_it_is_asked_about() -> No
     verdicts = service.answers.verdicts(asked)
     assert [verdicts.text(at) for at in range(len(NODES))] == [refusals.TOO_LARGE] * len(NODES)
     service.answers.expect(asked, 0)
-    assert not service.ledger.open_reservations
+    assert not len(service.ledger.reservations)
     assert not service.answers.fits(record, NODES).any()
     assert service.answers.verdicts(service.answers.about(record, NODES)).text(0) == refusals.TOO_LARGE
 
@@ -111,11 +111,11 @@ def test_a_large_pod_is_booked_at_its_bind_as_the_model_places_it() -> None:
     record = service.put(large(200, amounts, ["app"]))
     assert record.needs is not None
     before = sum(service.free("n1"))
-    assert service.ledger.assume(record, record.needs, "n1") == ""
+    assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
     assert before - sum(service.free("n1")) == 2
     refused = service.put({**large(200, [{"cpu": "1", "memory": "1Mi"}], ["app"]), "metadata": METADATA})
     assert refused.needs is not None
-    assert service.ledger.assume(refused, refused.needs, "n2")
+    assert service.ledger.reservations.assume(refused, refused.needs, "n2")
     service.ledger.check()
 
 

@@ -10,7 +10,7 @@ def test_a_report_without_a_node_does_not_make_up_for_a_node_without_a_report() 
     """As NFD leaves them behind: its objects belong to its namespace and not to their nodes."""
     service = Service()
     for name in ("reported", "unreported"):
-        service.ledger.put_node(name)
+        service.ledger.reports.put_node(name)
     for name in ("reported", "gone"):
         service.report(exact(kubelet(), name=name))
     registry = metrics.registry(service.ledger, service.answers)
@@ -21,7 +21,7 @@ def test_a_report_without_a_node_does_not_make_up_for_a_node_without_a_report() 
 def test_nodes_by_counts_are_counted_although_their_reports_never_change() -> None:
     service = Service()
     for name in ("exact", "counts", "unreported"):
-        service.ledger.put_node(name)
+        service.ledger.reports.put_node(name)
     service.report(exact(kubelet(), name="exact"))
     service.report(counts("counts", ("8", "8")))
     service.report(counts("gone", ("8", "8")))

@@ -133,7 +133,7 @@ def test_rows_follow_nodes_that_come_and_go() -> None:
     known = Names(made.engine, ["a", "later"])
     assert (known.rows >= 0).tolist() == [True, False]
     made.report(counts("later", "8", included=()))
-    made.ledger.drop_report("a")
+    made.ledger.reports.drop("a")
     assert (known.rows >= 0).tolist() == [False, True]
 
 

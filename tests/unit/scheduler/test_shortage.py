@@ -72,7 +72,7 @@ def test_devices_that_lie_nowhere_are_in_no_hole() -> None:
 def test_only_nodes_that_have_changed_are_looked_at() -> None:
     service = Service()
     for name in ("n1", "n2", "n3"):
-        service.ledger.put_report(report.read(named(exact(kubelet()), name)))
+        service.ledger.reports.put(report.read(named(exact(kubelet()), name)))
     holes = Holes(service.ledger)
     assert [done(holes), done(holes)] == [3, 0]
     service.put(pod("p", "2", node="n2"))
@@ -84,7 +84,7 @@ def test_a_node_that_is_gone_has_no_holes() -> None:
     service.report(exact(kubelet()))
     holes = Holes(service.ledger)
     done(holes)
-    service.ledger.drop_report("n1")
+    service.ledger.reports.drop("n1")
     done(holes)
     assert holes.largest() == dict.fromkeys(holes.largest(), 0)
     assert not any(count for pieces in holes.pieces().values() for count in pieces.values())

@@ -59,7 +59,7 @@ def test_filter_keeps_the_order_and_names_every_node(answering: Verbs) -> None:
 def test_a_node_that_the_cluster_does_not_have_is_logged_once(
     answering: Verbs, service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service.ledger.put_node("new")
+    service.ledger.reports.put_node("new")
     for verb in (answering.filter, answering.filter, answering.prioritize):
         sent(verb(body(pod("p"), ["empty", "new", "unknown-node"])))
     assert [one.__dict__["kv"]["node"] for one in caplog.records] == ["unknown-node"]
@@ -83,7 +83,7 @@ def test_whole_nodes_come_back_as_they_came_and_leave_no_trace(answering: Verbs,
     answer = sent(answering.filter(body(pod("p", "4"), None, {"metadata": {}, "items": items})))
     assert answer["NodeNames"] is None
     assert answer["Nodes"]["items"] == [items[1]]
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
 
 
 def test_no_names_is_not_everything(answering: Verbs) -> None:
@@ -133,7 +133,7 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
 
     def test_the_best_node_is_reserved_all_the_same(self, answering: Verbs, service: Service) -> None:
         sent(self.ask(answering, ["empty", "half", "unknown-node"], resourceVersion="7"))
-        assert service.ledger.open_reservations == 1
+        assert len(service.ledger.reservations) == 1
 
     def test_they_serve_one_request(self, answering: Verbs, service: Service) -> None:
         names = ["half", "unknown-node", "empty"]

@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Collection, Set
 from typing import Final
 
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.gates.gate import Draft, Question
+from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.engine import Engine
+
 # An exporter writes nothing if a refusal has changed nothing, so a quarantine ends by itself too.
 QUARANTINE_S: Final = 300.0
 # Pairs, of some 200 bytes each: then the oldest node is let go. Every kubelet of a large cluster refusing a dozen kinds
@@ -18,7 +23,8 @@ _MOST: Final = 1 << 16
 class Quarantine:
     """Pairs of shape and node, each with its end. Times are seconds, monotonic."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._until: dict[bytes, dict[str, float]] = {}
         # The node whose first pair is the oldest comes first.
         self._shapes: dict[str, set[bytes]] = {}
@@ -35,6 +41,16 @@ class Quarantine:
     def nodes(self, shape: bytes) -> Collection[str]:
         """The nodes that are kept from pods of this shape."""
         return self._until.get(shape, ())
+
+    def verdicts(self, question: Question, draft: Draft) -> None:
+        """See `Gate`."""
+        nodes = self.nodes(question.record.shape)
+        if nodes:
+            draft.refuse_rows(question, self._engine.rows(list(nodes)), refusals.QUARANTINED)
+
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+        """See `Gate`."""
+        return refusals.QUARANTINED if name in self.nodes(record.shape) else ""
 
     def put(self, shape: bytes, node: str, now: float) -> None:
         """The kubelet of a node has refused a pod of this shape."""

@@ -10,11 +10,14 @@ limit.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.gates.gate import Draft, Question
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet, cost
@@ -45,7 +48,18 @@ class SlowAdmissions:
             else:
                 self._nodes[node] = kept
 
-    def closed(self, record: PodRecord) -> Rows:
+    def verdicts(self, question: Question, draft: Draft) -> None:
+        """See `Gate`."""
+        rows = self._closed(question.record)
+        if rows.size:
+            draft.refuse_rows(question, rows, refusals.TOO_SLOW)
+
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+        """See `Gate`."""
+        rows = self._closed(record)
+        return refusals.TOO_SLOW if rows.size and self._engine.row(name) in rows[rows >= 0] else ""
+
+    def _closed(self, record: PodRecord) -> Rows:
         """The engine's rows of nodes that would take too long with the pod."""
         if not self._nodes:
             # Nothing is remembered of pods where no node could be in question, as in most clusters.

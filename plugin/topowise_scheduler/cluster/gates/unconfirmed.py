@@ -14,12 +14,15 @@ or its Node tells of another boot than its report.
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topowise.attributes import doubts
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.gates.gate import Draft, Question
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Engine
 
@@ -83,12 +86,19 @@ class UnconfirmedNodes:
         """Whether the report is that of an object that there is not any more, or that is not used."""
         return any(reason in _LEFT_BEHIND for reason in self.why(node))
 
-    def is_closed(self, node: str, record: PodRecord) -> bool:
-        """Whether the node does not take the pod now."""
-        return any(_closes(reason, record) for reason in self.why(node))
+    def verdicts(self, question: Question, draft: Draft) -> None:
+        """See `Gate`."""
+        for rows in self._closed(question.record):
+            draft.refuse_rows(question, rows, refusals.UNCONFIRMED)
 
-    def closed(self, record: PodRecord) -> list[NDArray[np.int32]]:
-        """The engine's rows of nodes that do not take the pod now."""
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+        """See `Gate`."""
+        if any(_closes(reason, record) for reason in self.why(name)):
+            return f"the report of {name} is not confirmed by its kubelet ({', '.join(self.why(name))})"
+        return ""
+
+    def _closed(self, record: PodRecord) -> list[NDArray[np.int32]]:
+        """Returns the engine's rows of nodes that do not take the pod now, an array for each reason."""
         if not self._reasons:
             return []
         if self._rows is None:

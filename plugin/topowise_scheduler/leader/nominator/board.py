@@ -112,8 +112,10 @@ class Board:
 
     def _number(self, name: str) -> int:
         """The one of the node's state, 0 if that does not tell all."""
-        ledger = self._cluster.ledger
-        return ledger.node_states.number(name) if ledger.is_open(name, self._record) else 0
+        gates = self._cluster.ledger.gates
+        if name in gates.ignored.of_lower_priority(self._record.priority) or gates.standing(self._record, name):
+            return 0
+        return self._cluster.ledger.node_states.number(name)
 
     def _judge(self, new: Sequence[tuple[str, int]]) -> None:
         found, levels = self._cluster.answers.levels(self._record, [name for name, _ in new])

@@ -103,7 +103,7 @@ class Decisions:
     def _review(self, uid: str) -> Write | None:
         mine = self._ledger.nominations.of(uid)
         # One that is on its way to its node is kube-scheduler's; one that is not written yet comes again when it is.
-        if mine is None or mine.unseen or self._ledger.pod_state(uid).state is not None:
+        if mine is None or mine.unseen or self._ledger.pods.of(uid).state is not None:
             return None
         if mine.record.tried:
             self._ended += uid not in self._tried
@@ -113,7 +113,7 @@ class Decisions:
 
     def _holds(self, mine: Nomination) -> bool:
         record = mine.record
-        if not self._ledger.holds_nominated(record, mine.node):
+        if not self._ledger.keeps_nominated(record, mine.node):
             return False
         node = self._cluster.nodes.get(mine.node)
         if node is None or (record.asks is not None and record.asks.keeps_off(node, with_preferences=False)):
@@ -211,7 +211,7 @@ class Decisions:
             return False
         if asks.prefers and self._cluster.respects_preferences:
             return False
-        is_free = self._ledger.pod_state(record.uid) == NOWHERE and self._moves.get(record.uid, 0) <= _MAX_MOVES
+        is_free = self._ledger.pods.of(record.uid) == NOWHERE and self._moves.get(record.uid, 0) <= _MAX_MOVES
         return is_free and not self.honoured.is_left_alone(_kind(record))
 
     def _choose(self, record: PodRecord) -> str:

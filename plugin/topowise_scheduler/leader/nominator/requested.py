@@ -25,7 +25,7 @@ class Requested:
         than this do not count."""
         node_state = self._ledger.node_states.of(name)
         entries = () if node_state is None else node_state.history.entries()
-        lesser = self._ledger.disregarded("", priority, name)
+        lesser = self._ledger.gates.ignored.on("", priority, name)
         if lesser:
             return _sums(entry for entry in entries if entry.uid not in lesser)
         changed_at = self._ledger.node_states.changed_at(name)

@@ -143,14 +143,16 @@ class TestTheLedger:
         truth = kubelet(memoryManagerPolicy="None", reservedMemory=None)
         other = service.put(pod("other", "2"))
         assert other.needs is not None
-        service.ledger.reserve(other, other.needs, "n1")
+        service.ledger.reservations.put(other, other.needs, "n1")
         made = document("a", [small(4)], [("", small(2))])
         assert service.fits(made, "n1")
         record = service.put(made)
         assert record.needs is not None
         assert not truth.admit_view(record.view(truth)).admitted
-        assert "before those that are only expected there" in service.ledger.assume(record, record.needs, "n1")
+        assert "before those that are only expected there" in service.ledger.reservations.assume(
+            record, record.needs, "n1"
+        )
         service.put(pod("other", "2", node="n1", phase="Running"))
         service.clock.now += 3
         service.ledger.tick()
-        assert service.ledger.assume(record, record.needs, "n1") == ""
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""

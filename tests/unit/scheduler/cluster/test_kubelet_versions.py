@@ -32,17 +32,17 @@ def behaviour(service: Service, name: str = "n1") -> object:
 def test_node_and_report_in_either_order(node_first: bool) -> None:
     service = Service()
     if node_first:
-        service.ledger.put_kubelet("n1", "v1.33.1")
+        service.ledger.reports.put_kubelet("n1", "v1.33.1")
         service.report(exact(kubelet()))
     else:
         service.report(exact(kubelet()))
-        service.ledger.put_kubelet("n1", "v1.33.1")
+        service.ledger.reports.put_kubelet("n1", "v1.33.1")
     assert behaviour(service) == version_of("v1.33.1").behaviour
 
 
 def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     service = Service()
-    service.ledger.put_kubelet("n1", "v1.28.15")
+    service.ledger.reports.put_kubelet("n1", "v1.28.15")
     config = configuration(featureGates={"SidecarContainers": True})
     made = exported(machine(), config, Kubelet(machine(), config))
     service.report(msgspec.structs.replace(made, metadata=nrt.Metadata("n1", resourceVersion="1")))
@@ -54,18 +54,18 @@ def test_an_upgrade_in_place_judges_bookings_anew() -> None:
     before = node_state.kubelet.cpu.available.bit_count()
     assert (node_state.is_placed("uid-a"), before) == (True, 5)
     changes = service.ledger.node_states.changes
-    service.ledger.put_kubelet("n1", "v1.29.14")
+    service.ledger.reports.put_kubelet("n1", "v1.29.14")
     assert node_state.kubelet.cpu is not None
     assert node_state.kubelet.cpu.available.bit_count() == before - 2
     assert (node_state.is_placed("uid-a"), service.ledger.node_states.changes) == (True, changes + 1)
-    service.ledger.put_kubelet("n1", "v1.29.15")
+    service.ledger.reports.put_kubelet("n1", "v1.29.15")
     assert service.ledger.node_states.changes == changes + 1
 
 
 def test_a_node_that_came_back_is_not_what_it_was() -> None:
     service = Service()
-    service.ledger.put_kubelet("n1", "v1.28.15")
-    service.ledger.drop_node("n1")
+    service.ledger.reports.put_kubelet("n1", "v1.28.15")
+    service.ledger.reports.drop_node("n1")
     service.report(exact(kubelet()))
     assert behaviour(service) == version_of("v1.36.2").behaviour
 
@@ -73,7 +73,7 @@ def test_a_node_that_came_back_is_not_what_it_was() -> None:
 def test_a_newer_kubelet_is_told_by_metric_and_explanation() -> None:
     service = Service()
     service.report(exact(kubelet()))
-    service.ledger.put_kubelet("n1", "v1.41.0")
+    service.ledger.reports.put_kubelet("n1", "v1.41.0")
     families = {one.name: one for one in metrics.Counts(service.ledger, service.answers).collect()}
     (sample,) = families["topowise_scheduler_kubelets"].samples
     assert (sample.labels, sample.value) == ({"kubelet": "1.38", "certainty": "assumed"}, 1)
@@ -100,7 +100,7 @@ def ended(name: str) -> dict[str, object]:
 )
 def test_a_kubelet_that_lists_pods_that_have_ended(version: str, free: list[int]) -> None:
     service = Service()
-    service.ledger.put_kubelet("n1", version)
+    service.ledger.reports.put_kubelet("n1", version)
     truth = holding("a")
     service.report(exact(truth))
     service.put(pod("a", "4", node="n1"))
@@ -117,7 +117,7 @@ def test_a_kubelet_that_lists_pods_that_have_ended(version: str, free: list[int]
 def test_pods_that_had_ended_before_us_hold_nothing_until_they_are_deleted() -> None:
     for report_first in (True, False):
         service = Service()
-        service.ledger.put_kubelet("n1", "v1.33.5")
+        service.ledger.reports.put_kubelet("n1", "v1.33.5")
         truth = holding("a")
         if report_first:
             service.report(exact(truth))
@@ -159,9 +159,9 @@ def test_pages_that_the_node_lists_are_known_to_its_kubelet_whoever_reports_it(n
     amounts = {"cpu": "2", "memory": "1Gi", "hugepages-2Mi": "0"}
     wanted = pod("a", containers=[{"name": "c", "resources": {"requests": amounts, "limits": amounts}}])
     if node_first:
-        service.ledger.put_kubelet("n1", node.kubelet_version, node.page_sizes)
+        service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
     service.report(nrt.decode(msgspec.json.encode(topology)))
     if not node_first:
         assert service.answers.verdicts(service.question(wanted, "n1")).text(0)
-        service.ledger.put_kubelet("n1", node.kubelet_version, node.page_sizes)
+        service.ledger.reports.put_kubelet("n1", node.kubelet_version, node.page_sizes)
     assert service.answers.verdicts(service.question(wanted, "n1")).text(0) == ""

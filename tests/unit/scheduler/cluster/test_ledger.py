@@ -117,7 +117,7 @@ class TestReportsOfCounts:
         service.put(pod("a", "3", node="n1"))
         service.report(counts("n1", "8", included=()))
         assert service.free("n1") == [5]
-        service.ledger.drop_report("n1")
+        service.ledger.reports.drop("n1")
         assert service.ledger.node_states.reported() == []
         assert service.fits(pod("x", "8"), "n1") == ["n1"]
 
@@ -248,44 +248,44 @@ class TestPodsThatAreExpected:
     def test_a_reservation_holds_room_on_one_node_until_it_expires(self, service: Service) -> None:
         record = service.put(pod("a", "4"))
         assert record.needs is not None
-        service.ledger.reserve(record, record.needs, "n1")
+        service.ledger.reservations.put(record, record.needs, "n1")
         assert service.fits(pod("b", "4"), "n1", "n2") == ["n2"]
-        service.ledger.reserve(record, record.needs, "n2")
+        service.ledger.reservations.put(record, record.needs, "n2")
         assert service.fits(pod("b", "4"), "n1", "n2") == ["n1"]
         service.clock.now += 31
-        assert service.ledger.expire() == 1
+        assert service.ledger.reservations.expire() == 1
         assert service.fits(pod("b", "4"), "n1", "n2") == ["n1", "n2"]
 
     def test_the_pod_itself_does_not_stand_in_its_own_way(self, service: Service) -> None:
         record = service.put(pod("a", "4"))
         assert record.needs is not None
-        service.ledger.reserve(record, record.needs, "n1")
+        service.ledger.reservations.put(record, record.needs, "n1")
         assert service.fits(pod("a", "4"), "n1") == ["n1"]
 
     def test_a_reservation_becomes_the_booking_where_the_pod_is_bound(self, service: Service) -> None:
         record = service.put(pod("a", "4"))
         assert record.needs is not None
-        service.ledger.reserve(record, record.needs, "n1")
+        service.ledger.reservations.put(record, record.needs, "n1")
         service.put(pod("a", "4", node="n2"))
         assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
-        assert service.ledger.open_reservations == 0
+        assert len(service.ledger.reservations) == 0
 
     def test_assume_says_no_when_the_room_has_gone_and_books_when_it_is_there(self, service: Service) -> None:
         service.put(pod("other", "4", node="n1"))
         record = service.put(pod("a", "4"))
         assert record.needs is not None
-        assert service.ledger.assume(record, record.needs, "n1") == "TopologyAffinityError"
-        assert service.ledger.assume(record, record.needs, "n2") == ""
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == "TopologyAffinityError"
+        assert service.ledger.reservations.assume(record, record.needs, "n2") == ""
         assert service.free("n2") == [3, 0]
-        service.ledger.forget(record.uid)
+        service.ledger.reservations.forget(record.uid)
         assert service.free("n2") == [3, 4]
 
     def test_a_bind_that_failed_because_another_was_faster_leaves_the_others(self, service: Service) -> None:
         record = service.put(pod("a", "4"))
         assert record.needs is not None
-        assert service.ledger.assume(record, record.needs, "n1") == ""
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
         service.put(pod("a", "4", node="n2"))
-        service.ledger.forget(record.uid)
+        service.ledger.reservations.forget(record.uid)
         assert (service.free("n1"), service.free("n2")) == ([3, 4], [3, 0])
 
     def test_a_nominated_pod_keeps_its_room_from_lesser_pods_only(self, service: Service) -> None:
@@ -300,8 +300,8 @@ class TestPodsThatAreExpected:
     def test_a_reservation_that_ends_leaves_the_nomination(self, service: Service) -> None:
         record = service.put(pod("a", "4", nominatedNodeName="n1", priority=10))
         assert record.needs is not None
-        service.ledger.reserve(record, record.needs, "n1")
-        service.ledger.unreserve(record.uid)
+        service.ledger.reservations.put(record, record.needs, "n1")
+        service.ledger.reservations.release(record.uid)
         assert service.fits(pod("b", "4"), "n1") == []
 
 
@@ -324,13 +324,13 @@ class TestRefusals:
         service.report(exact(kubelet()))
         late = service.put(pod("late", "3"))
         assert late.needs is not None
-        service.ledger.reserve(late, late.needs, "n1")
+        service.ledger.reservations.put(late, late.needs, "n1")
         service.put(pod("a", "3", node="n1"))
         service.put(pod("a", "3", node="n1", phase="Failed", reason="TopologyAffinityError"))
-        assert service.ledger.assume(late, late.needs, "n1") == refusals.QUARANTINED
-        assert service.ledger.open_reservations == 0
+        assert service.ledger.reservations.assume(late, late.needs, "n1") == refusals.QUARANTINED
+        assert len(service.ledger.reservations) == 0
         service.report(exact(kubelet(), "2"))
-        assert service.ledger.assume(late, late.needs, "n1") == ""
+        assert service.ledger.reservations.assume(late, late.needs, "n1") == ""
 
     def test_a_refusal_from_before_our_time_keeps_nobody_away(self, service: Service) -> None:
         service.report(exact(kubelet()))
@@ -353,7 +353,7 @@ class TestRefusals:
         service.clock.now += 2
         service.ledger.tick()
         assert service.fits(pod("b", "4"), "n1") == ["n1"]
-        assert service.ledger.quarantines == 0
+        assert len(service.ledger.gates.quarantine) == 0
 
 
 class TestWhatBindingChanges:
@@ -375,11 +375,11 @@ class TestWhatBindingChanges:
     def reserve(self, service: Service, name: str, cpu: str = "2") -> Any:
         record = service.records.decode(msgspec.json.encode(pod(name, cpu)))
         assert record.needs is not None
-        service.ledger.reserve(record, record.needs, "n1")
+        service.ledger.reservations.put(record, record.needs, "n1")
         return record
 
     def bind(self, service: Service, record: Any) -> None:
-        assert service.ledger.assume(record, record.needs, "n1") == ""
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
 
     def test_the_pod_that_was_reserved(self, service: Service, engine_puts: list[str]) -> None:
         record = self.reserve(service, "a")
@@ -446,11 +446,11 @@ def test_room_of_a_gang_is_kept_while_it_is_decided_and_not_for_long_after() -> 
         ask_gang(service, name)
         # Longer than the first would be kept for if nobody of its gang was asked about.
         service.clock.now += 0.4
-        service.ledger.expire()
-    assert service.ledger.open_reservations == 3
+        service.ledger.reservations.expire()
+    assert len(service.ledger.reservations) == 3
     service.clock.now += 0.3
-    service.ledger.expire()
-    assert service.ledger.open_reservations == 0
+    service.ledger.reservations.expire()
+    assert len(service.ledger.reservations) == 0
     assert sum(service.free("n1")) == 7
 
 
@@ -460,7 +460,7 @@ def test_a_gang_that_is_tried_again_at_once_is_not_in_its_own_way() -> None:
     service.report(exact(kubelet()))
     for names in (("a", "b", "c"), ("a", "b", "c"), ("b", "a", "c")):
         assert ask_gang(service, *names, cpu="3") == [True, True, False], names
-    assert service.ledger.open_reservations == 2
+    assert len(service.ledger.reservations) == 2
     service.ledger.check()
 
 
@@ -474,7 +474,7 @@ def test_a_gang_that_failed_stands_in_nobodys_way() -> None:
         body = msgspec.json.encode({"Pod": pod(name, "3", **group), "Nodes": None, "NodeNames": ["n1"]})
         answer = sent(served.filter(body))
         assert answer["NodeNames"] == ([] if name == "c" else ["n1"]), name
-    assert service.ledger.open_reservations == 1
+    assert len(service.ledger.reservations) == 1
 
 
 def test_what_a_gang_has_left_is_free_for_others_within_a_second() -> None:
@@ -483,5 +483,5 @@ def test_what_a_gang_has_left_is_free_for_others_within_a_second() -> None:
     ask_gang(service, "a", "b", "c", cpu="3")
     assert service.fits(pod("other", "3"), "n1") == []
     service.clock.now += 0.75
-    service.ledger.expire()
+    service.ledger.reservations.expire()
     assert service.fits(pod("other", "3"), "n1") == ["n1"]

@@ -108,7 +108,7 @@ def free(service: Service) -> list[int]:
 def reserve(service: Service, name: str, memory: str) -> None:
     record = service.put(pod(name, "1", memory))
     assert record.needs is not None
-    service.ledger.reserve(record, record.needs, "n1")
+    service.ledger.reservations.put(record, record.needs, "n1")
 
 
 def test_what_never_came_leaves_the_memory_where_it_was(service: Service) -> None:

@@ -45,7 +45,7 @@ def reserve(service: Service, document: dict[str, Any]) -> None:
     """A pod is expected on n1."""
     record = service.put(document)
     assert record.needs is not None
-    service.ledger.reserve(record, record.needs, "n1")
+    service.ledger.reservations.put(record, record.needs, "n1")
 
 
 class TestWhatIsGone:
@@ -54,7 +54,7 @@ class TestWhatIsGone:
         service.report(exact(node))
         free, document = service.free("n1"), pod("a", "3", node="n1")
         service.put(document)
-        service.ledger.drop_report("n1")
+        service.ledger.reports.drop("n1")
         service.ledger.drop_pod("uid-a")
         assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
         service.report(exact(node, version="2"))
@@ -63,7 +63,7 @@ class TestWhatIsGone:
         service.clock.now += 200
         service.ledger.tick()
         assert service.free("n1") == [0, 4]
-        service.ledger.drop_report("n1")
+        service.ledger.reports.drop("n1")
         assert service.ledger.node_states.of("n1") is None
 
     def test_nothing_is_kept_of_a_node_that_nobody_reports_once_its_pods_are_long_gone(self, service: Service) -> None:
@@ -78,7 +78,7 @@ class TestWhatIsGone:
         service.report(exact(kubelet()))
         record = service.put(pod("a", "3"))
         assert record.needs is not None
-        assert service.ledger.assume(record, record.needs, "n1") == ""
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
         for _ in range(5):
             service.ledger.note_listed([])
             service.clock.now += 30
@@ -92,13 +92,13 @@ class TestWhatIsOnlyExpected:
         for name in ("a", "b", "c"):
             record = service.put(pod(name, "3"))
             assert record.needs is not None
-            assert service.ledger.assume(record, record.needs, "n1") == ""
+            assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
             service.put(pod(name, "3", node="n1"))
         service.report(of_zones(2, "2"))
         assert service.free("n1") == [0, 1]
         # Whichever of them is the one that the kubelet will refuse.
         assert service.fits(pod("d", "1"), "n1") == []
-        service.ledger.drop_report("n1")
+        service.ledger.reports.drop("n1")
         service.report(of_zones(1, "3"))
         assert service.free("n1") == [0]
 
@@ -150,7 +150,7 @@ class TestWhatIsOnlyExpected:
         reserve(service, pod("c", "2"))
         held = node_state.kubelet.cpu.held
         assert held["uid-c"]["c"] & held["uid-b"]["c"]
-        service.ledger.unreserve("uid-c")
+        service.ledger.reservations.release("uid-c")
         assert node_state.kubelet.cpu.available == free
 
     def test_a_nomination_does_not_make_a_bound_pod_vanish(self, service: Service) -> None:
@@ -169,13 +169,13 @@ class TestWhatIsOnlyExpected:
         assert record.needs is not None
         assert service.fits(pod("b", "4", priority=9), "n1") == ["n1"]
         if by_bind:
-            assert service.ledger.assume(record, record.needs, "n1") == ""
+            assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
         else:
-            service.ledger.reserve(record, record.needs, "n1")
+            service.ledger.reservations.put(record, record.needs, "n1")
         assert service.fits(pod("b", "4", priority=9), "n1") == []
         higher = service.put(pod("b", "4", priority=9))
         assert higher.needs is not None
-        assert service.ledger.assume(higher, higher.needs, "n1") != ""
+        assert service.ledger.reservations.assume(higher, higher.needs, "n1") != ""
 
     def test_a_pod_that_was_judged_is_looked_at_again_once_a_nominated_one_is_on_its_way(
         self, service: Service
@@ -186,11 +186,11 @@ class TestWhatIsOnlyExpected:
         judged = service.put(pod("b", "5"))
         assert nominated.needs is not None
         assert judged.needs is not None
-        service.ledger.reserve(judged, judged.needs, "n1", judged_at=service.ledger.node_states.changes)
+        service.ledger.reservations.put(judged, judged.needs, "n1", judged_at=service.ledger.node_states.changes)
         node_state = service.ledger.node_states.of("n1")
         assert node_state is not None
         assert node_state.is_as_judged(judged.uid)
-        service.ledger.reserve(nominated, nominated.needs, "n1")
+        service.ledger.reservations.put(nominated, nominated.needs, "n1")
         assert not node_state.is_as_judged(judged.uid)
 
     def test_a_nominated_pod_that_is_bound_before_a_reserved_one_lies_where_the_kubelet_puts_it(
@@ -201,10 +201,10 @@ class TestWhatIsOnlyExpected:
         reserved = service.put(pod("b", "4"))
         assert nominated.needs is not None
         assert reserved.needs is not None
-        service.ledger.reserve(reserved, reserved.needs, "n1")
+        service.ledger.reservations.put(reserved, reserved.needs, "n1")
         service.report(counts("n1", ("8", "8"), included=()))
         assert service.free("n1") == [4, 2]
-        service.ledger.reserve(nominated, nominated.needs, "n1")
+        service.ledger.reservations.put(nominated, nominated.needs, "n1")
         service.put(pod("a", "6", node="n1"))
         assert service.free("n1") == [2, 4]
 
@@ -213,7 +213,7 @@ class TestWhatIsOnlyExpected:
         service.put(pod("a", "2", nominatedNodeName="n1"))
         larger = service.records.decode(msgspec.json.encode(pod("a", "5", nominatedNodeName="n1")))
         assert larger.needs is not None
-        service.ledger.reserve(larger, larger.needs, "n1")
+        service.ledger.reservations.put(larger, larger.needs, "n1")
         assert service.free("n1") == [3]
 
     def test_a_reserved_pod_that_is_first_seen_running_has_done_with_its_init_containers(
@@ -241,9 +241,9 @@ class TestBinds:
             service.report(counts(name, "8", included=()))
         record = service.put(pod("a", "4"))
         assert record.needs is not None
-        assert service.ledger.assume(record, record.needs, "n1") == ""
-        assert service.ledger.assume(record, record.needs, "n2") == ""
-        service.ledger.forget(record.uid, "n1")
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+        assert service.ledger.reservations.assume(record, record.needs, "n2") == ""
+        service.ledger.reservations.forget(record.uid, "n1")
         assert (service.free("n1"), service.free("n2")) == ([8], [4])
         service.ledger.drop_pod(record.uid)
         assert service.free("n2") == [8]
@@ -254,15 +254,15 @@ class TestBinds:
         record = service.put(pod("a", "4"))
         service.put(pod("a", "4", node="n1"))
         assert record.needs is not None
-        assert "n1 already" in service.ledger.assume(record, record.needs, "n2")
+        assert "n1 already" in service.ledger.reservations.assume(record, record.needs, "n2")
         assert (service.free("n1"), service.free("n2")) == ([4], [8])
 
     def test_a_failed_bind_leaves_the_nomination(self, service: Service) -> None:
         service.report(counts("n1", "8", included=()))
         record = service.put(pod("a", "6", priority=5, nominatedNodeName="n1"))
         assert record.needs is not None
-        assert service.ledger.assume(record, record.needs, "n1") == ""
-        service.ledger.forget(record.uid, "n1")
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
+        service.ledger.reservations.forget(record.uid, "n1")
         assert service.fits(pod("lesser", "6", priority=1), "n1") == []
 
     def test_a_bound_pod_that_neither_a_list_nor_an_event_tells_of_is_gone(self, service: Service) -> None:
@@ -273,10 +273,10 @@ class TestBinds:
         bound = [service.records.decode(msgspec.json.encode(pod(name, "2"))) for name in ("gone", "seen", "late")]
         for record in bound[:2]:
             assert record.needs is not None
-            assert service.ledger.assume(record, record.needs, "n1") == ""
+            assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
         assert list(sources[0]._consumer.replace([]) or ()) == []
         assert bound[2].needs is not None
-        assert service.ledger.assume(bound[2], bound[2].needs, "n1") == ""
+        assert service.ledger.reservations.assume(bound[2], bound[2].needs, "n1") == ""
         service.put(pod("seen", "2", node="n1"))
         service.clock.now += 119
         service.ledger.tick()
@@ -428,7 +428,7 @@ class TestDamage:
             "attributes": [{"name": "topologyManagerPolicy", "value": "restricted"}],
             "zones": [{"name": f"node-{zone}", "type": "Node", "resources": [endless]} for zone in (0, 1)],
         }
-        service.ledger.put_report(report.read(nrt.decode(msgspec.json.encode(document))))
+        service.ledger.reports.put(report.read(nrt.decode(msgspec.json.encode(document))))
         assert service.fits(pod("p", "1"), "n1") in ([], ["n1"])
 
 

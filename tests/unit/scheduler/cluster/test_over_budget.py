@@ -33,7 +33,7 @@ class World:
         self.reports._consumer.apply(event, self.reports._decode(msgspec.json.encode(document)))  # type: ignore[arg-type]
 
     def node(self, name: str) -> None:
-        self.service.ledger.put_node(name)
+        self.service.ledger.reports.put_node(name)
 
     def explained(self, name: str) -> str:
         document = msgspec.convert(pod("asked", "1"), kube_scheduler.Pod)
@@ -76,7 +76,7 @@ def test_the_last_report_goes_on_as_after_a_deletion(world: World) -> None:
     for cpu in ("1", "3", "4", "5"):
         asked = pod("b", cpu)
         assert world.service.fits(asked, "n1", "n2") == deleted.service.fits(asked, "n1", "n2")
-    assert world.service.ledger.unconfirmed.why("n1") == ("over-budget",)
+    assert world.service.ledger.gates.unconfirmed.why("n1") == ("over-budget",)
     world.service.ledger.check()
 
 
@@ -117,7 +117,7 @@ def test_people_are_told_once_and_again_when_it_is_over(world: World, caplog: py
     said = [record.getMessage() for record in caplog.records]
     assert said.count("Report is within its bounds again") == 1
     assert world.nodes_over_budget() == 0
-    assert world.service.ledger.unconfirmed.why("n1") == ()
+    assert world.service.ledger.gates.unconfirmed.why("n1") == ()
     for version in range(10, 30, 2):
         world.tell(hostile(version=str(version)))
         world.tell(exact(kubelet(), version=str(version + 1), name="n1"))
@@ -128,16 +128,16 @@ def test_people_are_told_once_and_again_when_it_is_over(world: World, caplog: py
 def test_nothing_of_it_stays_when_the_object_goes(world: World) -> None:
     world.tell(hostile())
     world.tell(hostile(), "DELETED")
-    assert not world.service.ledger.over_budget
-    assert world.service.ledger.unconfirmed.why("n1") == ("object-deleted",)
+    assert not world.service.ledger.reports.over_budget
+    assert world.service.ledger.gates.unconfirmed.why("n1") == ("object-deleted",)
     world.tell(hostile())
     world.tell(hostile("gone"))
-    world.service.ledger.drop_node("n1")
+    world.service.ledger.reports.drop_node("n1")
     assert world.service.ledger.node_states.reported() == ["n2"]
     # A list that does not have the objects any more.
     list(world.reports._consumer.replace([]) or ())
-    assert not world.service.ledger.over_budget
-    assert not {"n1", "gone"} & world.service.ledger._logged.keys()
+    assert not world.service.ledger.reports.over_budget
+    assert not {"n1", "gone"} & world.service.ledger.reports._logged.keys()
     world.service.ledger.check()
 
 

@@ -207,7 +207,7 @@ class TestWhenItIsNotSure:
     def test_a_pod_we_sent_to_the_first_numa_node_is_not_feared_on_the_second(self, service: Service) -> None:
         record = service.put(pod("a", "2"))
         assert record.needs is not None
-        service.ledger.reserve(record, record.needs, "n1")
+        service.ledger.reservations.put(record, record.needs, "n1")
         assert self.fits(service, "4")
         service.put(pod("a", "2", node="n1"))
         assert self.fits(service, "4")
@@ -227,17 +227,17 @@ class TestWhenItIsNotSure:
         service.put(pod("a", "3", node="n1"))
         record = service.put(pod("next", "4"))
         assert record.needs is not None
-        assert service.ledger.assume(record, record.needs, "n1") == "TopologyAffinityError"
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == "TopologyAffinityError"
 
     def test_a_pod_on_its_way_must_not_be_refused_if_another_comes_first(self, service: Service) -> None:
         service.put(pod("a", "3", node="n1"))
         record = service.put(pod("next", "1"))
         assert record.needs is not None
         # On node 0 it would leave two CPUs, but the first pod still finds four on node 1.
-        assert service.ledger.assume(record, record.needs, "n1") == ""
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
         large = service.put(pod("large", "3"))
         assert large.needs is not None
-        assert service.ledger.assume(large, large.needs, "n1") != ""
+        assert service.ledger.reservations.assume(large, large.needs, "n1") != ""
 
     def test_a_pod_that_fits_either_way_does_not_wait(self, service: Service) -> None:
         service.report(counts("n1", ("8", "8"), included=()))

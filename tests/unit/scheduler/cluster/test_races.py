@@ -100,7 +100,7 @@ class Life:
 
     def _bind(self, name: str, record: PodRecord, document: Json, made: Callable[..., Json], tries: int) -> None:
         assert record.needs is not None
-        if self.service.ledger.assume(record, record.needs, "n1"):
+        if self.service.ledger.reservations.assume(record, record.needs, "n1"):
             self._soon(0.2, 1, lambda: self._decide(name, record, document, made, tries - 1))
             return
         now = self.service.clock.now

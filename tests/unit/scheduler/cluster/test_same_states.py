@@ -45,13 +45,13 @@ class Life:
         if self.records:
             record = self.random.choice(self.records)
             assert record.needs is not None
-            self.service.ledger.assume(record, record.needs, self.random.choice(NODES))
+            self.service.ledger.reservations.assume(record, record.needs, self.random.choice(NODES))
 
     def reserve(self) -> None:
         if self.records:
             record = self.random.choice(self.records)
             assert record.needs is not None
-            self.service.ledger.reserve(record, record.needs, self.random.choice(NODES))
+            self.service.ledger.reservations.put(record, record.needs, self.random.choice(NODES))
 
     def end(self) -> None:
         if self.records:

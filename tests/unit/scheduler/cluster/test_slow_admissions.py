@@ -65,14 +65,14 @@ def test_a_node_that_is_configured_otherwise_or_gone_is_judged_anew() -> None:
     # Kept to one NUMA node its kubelet tries no combinations.
     made.report(wide("wide", "2", topologyManagerPolicy="single-numa-node"))
     assert refused(made).keys() == {"like-it"}
-    made.ledger.drop_report("like-it")
+    made.ledger.reports.drop("like-it")
     assert refused(made) == {}
 
 
 def test_nothing_is_remembered_of_pods_where_no_node_is_in_question() -> None:
     made = service(0.0)
     assert refused(made) == {}
-    assert made.ledger.slow_admissions._rows == {}
+    assert made.ledger.gates.slow_admissions._rows == {}
 
 
 def test_nodes_that_are_alike_are_estimated_once_for_all_pods_of_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:

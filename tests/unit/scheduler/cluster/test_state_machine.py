@@ -117,7 +117,7 @@ class LedgerMachine(RuleBasedStateMachine):
         one = self.pods[uid]
         record = self.service.records.decode(msgspec.json.encode(self.document(uid)))
         assert record.needs is not None
-        refusal = self.service.ledger.assume(record, record.needs, node)
+        refusal = self.service.ledger.reservations.assume(record, record.needs, node)
         if one.state == "bound":
             assert refusal
             return
@@ -130,7 +130,7 @@ class LedgerMachine(RuleBasedStateMachine):
         uid = self.uid(name)
         if uid is None:
             return
-        self.service.ledger.forget(uid, node)
+        self.service.ledger.reservations.forget(uid, node)
         if self.pods[uid].state == "assumed" and self.pods[uid].node == node:
             self.pods[uid].leave()
 
@@ -224,7 +224,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(node=nodes)
     def lose_report(self, node: str) -> None:
-        self.service.ledger.drop_report(node)
+        self.service.ledger.reports.drop(node)
 
     @rule(seconds=st.sampled_from((0.5, 10.0, 31.0, 130.0)))
     def time_passes(self, seconds: float) -> None:
@@ -251,7 +251,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def pods_are_where_the_model_has_them(self) -> None:
         found = {
             uid: ("" if one.state is None else one.state.name.lower(), one.node, one.nominated)
-            for uid, one in self.service.ledger.pod_states()
+            for uid, one in self.service.ledger.pods
         }
         expected = {
             uid: (one.state, one.node, one.nominated) for uid, one in self.pods.items() if one.state or one.nominated
@@ -261,7 +261,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: not any(one.state or one.nominated for one in self.pods.values()))
     @invariant()
     def nothing_is_left_of_pods_that_are_gone(self) -> None:
-        assert self.service.ledger.open_reservations == 0
+        assert len(self.service.ledger.reservations) == 0
         for node in NODES:
             state = self.service.ledger.node_states.of(node)
             assert state is None or not state.bookings

@@ -57,13 +57,13 @@ def test_made_up_pods_block_a_real_one_for_seconds_and_then_never_again(service:
     assert service.ask(pod("real", "8")) == []
     service.wait(STRANGER_S)
     assert service.ask(pod("real", "8")) == ["n0"]
-    service.ledger.unreserve("uid-real")
+    service.ledger.reservations.release("uid-real")
     # Whatever is made up from now on, and however often.
     for number in range(3, 200):
         service.ask(pod(f"made-up-{number}", "8"))
-        assert service.ledger.open_reservations == 0
+        assert len(service.ledger.reservations) == 0
         assert service.ask(pod("real", "8")) == ["n0"]
-        service.ledger.unreserve("uid-real")
+        service.ledger.reservations.release("uid-real")
         service.wait(1)
 
 
@@ -71,18 +71,18 @@ def test_asking_again_does_not_prolong_it(service: Attacked) -> None:
     for _ in range(int(STRANGER_S)):
         service.ask(pod("made-up", "8"))
         service.wait(1)
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
 
 
 def test_what_the_watch_has_passed_is_nobody_at_once(service: Attacked) -> None:
     service.put(pod("seen", "1", resourceVersion="100"))
     service.ask(pod("made-up", "8", resourceVersion="99"))
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
     service.ask(pod("newer", "8", resourceVersion="101"))
-    assert service.ledger.open_reservations == 1
+    assert len(service.ledger.reservations) == 1
     service.put(pod("seen", "1", resourceVersion="102"))
     service.wait(1)
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
 
 
 def test_a_burst_that_a_late_watch_brings_keeps_its_bookings() -> None:
@@ -90,16 +90,16 @@ def test_a_burst_that_a_late_watch_brings_keeps_its_bookings() -> None:
     burst = [pod(f"p{number}", "3", resourceVersion=str(next(versions))) for number in range(200)]
     for document in burst:
         assert service.ask(document)
-    booked = service.ledger.open_reservations
+    booked = len(service.ledger.reservations)
     assert booked == 200
     service.wait(STRANGER_S - 2)
     for document in burst:
         service.put(document)
     service.wait(STRANGER_S)
-    assert service.ledger.open_reservations == booked
+    assert len(service.ledger.reservations) == booked
     # For as long as ever.
     service.wait(30)
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
 
 
 def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
@@ -107,33 +107,33 @@ def test_trust_comes_back_with_pods_that_are_brought(service: Attacked) -> None:
     service.wait(STRANGER_S)
     for number, held in enumerate((0, 1, 1, 1)):
         service.ask(pod(f"real-{number}", "1"))
-        assert service.ledger.open_reservations == held
+        assert len(service.ledger.reservations) == held
         service.put(pod(f"real-{number}", "1"))
-        service.ledger.unreserve(f"uid-real-{number}")
+        service.ledger.reservations.release(f"uid-real-{number}")
 
 
 def test_strangers_are_few_however_many_are_made_up() -> None:
     service = Attacked(nodes=3)
     for number in range(3 * MOST_STRANGERS):
         service.ask(pod(f"made-up-{number}", "1m", "1Mi"))
-    assert service.ledger.open_reservations <= MOST_STRANGERS
-    assert len(service.ledger._strangers) <= MOST_STRANGERS
+    assert len(service.ledger.reservations) <= MOST_STRANGERS
+    assert len(service.ledger.reservations.strangers) <= MOST_STRANGERS
     service.wait(STRANGER_S)
-    assert service.ledger.open_reservations == 0
-    assert len(service.ledger._strangers) == 0
+    assert len(service.ledger.reservations) == 0
+    assert len(service.ledger.reservations.strangers) == 0
 
 
 def test_who_has_been_deleted_is_a_stranger_too(service: Attacked) -> None:
     service.put(pod("real", "8", resourceVersion="7"))
     service.ledger.drop_pod("uid-real")
     service.ask(pod("real", "8", resourceVersion="7"))
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
 
 
 def test_a_pod_on_a_node_does_not_stay_among_those_on_their_way(service: Attacked) -> None:
     service.put(pod("a", "1"))
     service.put(pod("a", "1", node="n0"))
-    assert service.ledger._strangers._pending == set()
+    assert service.ledger.reservations.strangers._pending == set()
 
 
 def test_volcano_s_allocations_of_strangers_are_bounded_the_same_way(service: Attacked) -> None:
@@ -145,7 +145,7 @@ def test_volcano_s_allocations_of_strangers_are_bounded_the_same_way(service: At
 
     assert allocate("made-up") == ""
     service.wait(STRANGER_S)
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
     assert "no watch has brought the pod" in allocate("made-up-2")
     service.put(pod("real", "8"))
     assert allocate("real") == ""

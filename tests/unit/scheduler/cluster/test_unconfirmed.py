@@ -20,7 +20,7 @@ def unconfirmed(version: str, *reasons: str) -> nrt.NodeResourceTopology:
 @pytest.fixture
 def service() -> Service:
     made = Service()
-    made.ledger.put_node("n1")
+    made.ledger.reports.put_node("n1")
     made.report(exact(kubelet(), "1"))
     return made
 
@@ -38,9 +38,11 @@ class TestAKubeletThatRestarts:
     def test_a_pod_that_was_let_there_before_is_not_bound_now(self, service: Service) -> None:
         record = service.put(pod("a", "2"))
         assert record.needs is not None
-        service.ledger.reserve(record, record.needs, "n1")
+        service.ledger.reservations.put(record, record.needs, "n1")
         service.report(unconfirmed("2", "cpu-manager", "pods"))
-        assert "not confirmed by its kubelet (cpu-manager, pods)" in service.ledger.assume(record, record.needs, "n1")
+        assert "not confirmed by its kubelet (cpu-manager, pods)" in service.ledger.reservations.assume(
+            record, record.needs, "n1"
+        )
 
     def test_a_device_plugin_that_is_missing_keeps_away_who_asks_for_its_devices(self, service: Service) -> None:
         service.report(unconfirmed("2", "device:example.com/nic"))
@@ -60,38 +62,38 @@ class TestAKubeletThatRestarts:
 class TestADeletedObject:
     def test_the_node_goes_on_from_what_was_known(self, service: Service) -> None:
         service.put(pod("a", "4", node="n1"))
-        service.ledger.lose_report("n1")
+        service.ledger.reports.lose("n1")
         assert service.fits(pod("b", "4"), "n1") == []
         assert service.fits(pod("b", "3"), "n1") == ["n1"]
         service.put(pod("c", "3", node="n1"))
         assert service.fits(pod("b", "3"), "n1") == []
-        assert service.ledger.unconfirmed.why("n1") == ("object-deleted",)
+        assert service.ledger.gates.unconfirmed.why("n1") == ("object-deleted",)
         (shown,) = service.view.explanations(msgspec.convert(pod("d", "1"), kube_scheduler.Pod), ["n1"])
         assert "object-deleted" in shown.text
 
     def test_the_next_report_confirms_it(self, service: Service) -> None:
-        service.ledger.lose_report("n1")
+        service.ledger.reports.lose("n1")
         service.report(exact(kubelet(), "2"))
-        assert len(service.ledger.unconfirmed) == 0
+        assert len(service.ledger.gates.unconfirmed) == 0
 
     def test_it_is_forgotten_with_its_node(self, service: Service) -> None:
-        service.ledger.lose_report("n1")
-        service.ledger.drop_node("n1")
+        service.ledger.reports.lose("n1")
+        service.ledger.reports.drop_node("n1")
         assert service.ledger.node_states.reported() == []
-        assert len(service.ledger.unconfirmed) == 0
+        assert len(service.ledger.gates.unconfirmed) == 0
 
     def test_a_node_that_is_gone_already_is_forgotten_at_once(self, service: Service) -> None:
-        service.ledger.drop_node("n1")
+        service.ledger.reports.drop_node("n1")
         assert service.ledger.node_states.reported() == ["n1"]
-        service.ledger.lose_report("n1")
+        service.ledger.reports.lose("n1")
         assert service.ledger.node_states.reported() == []
 
     def test_numbers_of_another_producer_go_on_too(self) -> None:
         service = Service()
-        service.ledger.put_node("n1")
+        service.ledger.reports.put_node("n1")
         service.report(counts("n1", "8", included=()))
         service.put(pod("a", "6", node="n1"))
-        service.ledger.lose_report("n1")
+        service.ledger.reports.lose("n1")
         assert service.fits(pod("b", "3"), "n1") == []
 
 
@@ -103,14 +105,14 @@ def of_boot(boot_id: str, version: str) -> nrt.NodeResourceTopology:
 class TestANodeThatWasRebooted:
     def test_it_takes_no_pod_to_align_before_its_exporter_has_reported_it_again(self) -> None:
         service = Service()
-        service.ledger.put_node("n1", "first")
+        service.ledger.reports.put_node("n1", "first")
         service.report(of_boot("first", "1"))
         assert service.fits(pod("a", "2"), "n1") == ["n1"]
-        service.ledger.put_node("n1", "second")
+        service.ledger.reports.put_node("n1", "second")
         assert service.fits(pod("a", "2"), "n1") == []
-        assert service.ledger.unconfirmed.why("n1") == ("rebooted",)
+        assert service.ledger.gates.unconfirmed.why("n1") == ("rebooted",)
         # A heartbeat, and an object that is written again by somebody who does not know of it.
-        service.ledger.put_node("n1", "second")
+        service.ledger.reports.put_node("n1", "second")
         service.report(of_boot("first", "2"))
         assert service.fits(pod("a", "2"), "n1") == []
         service.report(of_boot("second", "3"))
@@ -118,28 +120,28 @@ class TestANodeThatWasRebooted:
 
     def test_a_report_that_is_ahead_of_its_node_waits_for_it(self) -> None:
         service = Service()
-        service.ledger.put_node("n1", "first")
+        service.ledger.reports.put_node("n1", "first")
         service.report(of_boot("second", "1"))
         assert service.fits(pod("a", "2"), "n1") == []
-        service.ledger.put_node("n1", "second")
+        service.ledger.reports.put_node("n1", "second")
         assert service.fits(pod("a", "2"), "n1") == ["n1"]
 
     def test_who_does_not_tell_of_a_boot_is_believed(self) -> None:
         service = Service()
-        service.ledger.put_node("n1", "first")
+        service.ledger.reports.put_node("n1", "first")
         service.report(exact(kubelet(), "1"))
         assert service.fits(pod("a", "2"), "n1") == ["n1"]
         service.report(of_boot("other", "2"))
-        service.ledger.put_node("n1")
+        service.ledger.reports.put_node("n1")
         assert service.fits(pod("a", "2"), "n1") == ["n1"]
 
     def test_a_deleted_object_of_the_boot_before_closes_the_node_too(self) -> None:
         service = Service()
-        service.ledger.put_node("n1", "first")
+        service.ledger.reports.put_node("n1", "first")
         service.report(of_boot("first", "1"))
-        service.ledger.lose_report("n1")
-        service.ledger.put_node("n1", "second")
-        assert service.ledger.unconfirmed.why("n1") == ("object-deleted", "rebooted")
+        service.ledger.reports.lose("n1")
+        service.ledger.reports.put_node("n1", "second")
+        assert service.ledger.gates.unconfirmed.why("n1") == ("object-deleted", "rebooted")
         assert service.fits(pod("a", "2"), "n1") == []
-        service.ledger.drop_node("n1")
-        assert len(service.ledger.unconfirmed) == 0
+        service.ledger.reports.drop_node("n1")
+        assert len(service.ledger.gates.unconfirmed) == 0

@@ -81,9 +81,9 @@ def test_a_reservation_that_is_given_up_leaves_nothing() -> None:
         before = present(service).fork()
         record = service.put(asked)
         assert record.needs is not None
-        service.ledger.reserve(record, record.needs, "n1")
+        service.ledger.reservations.put(record, record.needs, "n1")
         out_of_groups += regrouped(before, present(service))
-        service.ledger.unreserve(record.uid)
+        service.ledger.reservations.release(record.uid)
         assert lie(present(service)) == lie(before)
     assert out_of_groups > 5
 
@@ -147,9 +147,9 @@ def test_who_comes_after_whom_goes_by_the_last_placement() -> None:
     service.put(nominated("nominated", "3", 0))
     reserved = service.put(pod("reserved", "3"))
     assert reserved.needs is not None
-    service.ledger.reserve(reserved, reserved.needs, "n1")
+    service.ledger.reservations.put(reserved, reserved.needs, "n1")
     service.report(exact(kubelet(), version="2"))
-    service.ledger.unreserve("uid-reserved")
+    service.ledger.reservations.release("uid-reserved")
     service.ledger.drop_pod("uid-reserved")
     assert service.free("n1") == [0, 4]
 
@@ -160,9 +160,9 @@ def test_a_pod_whose_bind_failed_has_never_been_there_for_those_bound_after_it()
     for name in ("failed", "bound"):
         record = service.put(pod(name, "3"))
         assert record.needs is not None
-        assert service.ledger.assume(record, record.needs, "n1") == ""
+        assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
     assert service.free("n1") == [0, 1]
-    service.ledger.forget("uid-failed")
+    service.ledger.reservations.forget("uid-failed")
     service.ledger.drop_pod("uid-failed")
     assert service.free("n1") == [0, 4]
 

@@ -72,16 +72,16 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
         for uid in known - now:
             going.ledger.drop_pod(uid)
         known = now
-        for uid in [uid for uid, _ in going.ledger.assumed() if uid in now and rng.random() < 0.5]:
+        for uid in [uid for uid, _ in going.ledger.pods.assumed() if uid in now and rng.random() < 0.5]:
             # The bind was not answered well, though its kubelet may have the pod by now.
-            going.ledger.forget(uid)
+            going.ledger.reservations.forget(uid)
         for document in there:
             record = going.records.record(msgspec.convert(document, pods.Pod))
             assert record.needs is not None
             if record.uid in seen or rng.random() < 0.6:
                 going.ledger.put_pod(record)
             else:
-                going.ledger.assume(record, record.needs, "n1")
+                going.ledger.reservations.assume(record, record.needs, "n1")
         seen = {uid for uid in now if rng.random() < 0.8}
         topology = shown(node, version, state_files=rng.random() < 0.8)
         before = report.read_apart(nrt.decode_apart(msgspec.json.encode(topology)), before=before)
@@ -89,7 +89,7 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
             report.read(topology), marks=before.marks, zone_marks=before.zone_marks, source=before.source
         )
         assert bool(before.zone_marks) == is_whole(before.free, before.empty)
-        going.ledger.put_report(before)
+        going.ledger.reports.put(before)
         going.ledger.check()
         going.clock.now += rng.choice((0.1, 10, 1000))
         going.ledger.tick()
@@ -132,7 +132,7 @@ def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() 
     del topology
     first = report.read(both)
     assert len(first.held) == 2
-    service.ledger.put_report(first)
+    service.ledger.reports.put(first)
     node.remove("uid-b")
     second = msgspec.structs.replace(
         first,
@@ -141,7 +141,7 @@ def test_a_device_that_two_pods_are_said_to_hold_is_held_until_both_have_gone() 
         marks=b"",
         zone_marks=b"",
     )
-    service.ledger.put_report(second)
+    service.ledger.reports.put(second)
     state = service.ledger.node_states.of("n1")
     assert state is not None and state.kubelet is not None
     assert state.kubelet.devices.allocated[GPU].bit_count() == 1
@@ -164,7 +164,7 @@ def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_s
         apart = nrt.decode_apart(msgspec.json.encode(shown(node, number)))
         found = report.read_apart(apart, version, before=before)
         assert found.lists_ended
-        service.ledger.put_report(found)
+        service.ledger.reports.put(found)
         state = service.ledger.node_states.of("n1")
         assert state is not None
         facts_then = facts(state)
@@ -187,7 +187,7 @@ def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said
     assert node.admit(pods.decode(msgspec.json.encode(document))).admitted
     record = service.records.decode(msgspec.json.encode(document))
     assert record.needs is not None
-    assert service.ledger.assume(record, record.needs, "n1") == ""
+    assert service.ledger.reservations.assume(record, record.needs, "n1") == ""
     for version in (2, 3):
         service.report(shown(node, version))
         state = service.ledger.node_states.of("n1")
@@ -195,4 +195,4 @@ def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said
         assert state.kubelet.devices.allocated[GPU].bit_count() == 1
         found = facts(state)
         assert found == facts(state, state.afresh())
-        service.ledger.forget("uid-a")
+        service.ledger.reservations.forget("uid-a")

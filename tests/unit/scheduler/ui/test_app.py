@@ -131,7 +131,7 @@ class Site:
 def site() -> Site:
     made = Site()
     for name in ("n1", "n2", "virtual"):
-        made.service.ledger.put_node(name)
+        made.service.ledger.reports.put_node(name)
     made.exact("n1")
     made.service.report(counts("n2", ("3", "0"), included=(), policy="restricted"))
     return made
@@ -219,7 +219,7 @@ def test_when_a_report_came_is_remembered(site: Site) -> None:
 def test_a_report_that_is_judged_anew_is_no_new_one(site: Site) -> None:
     site.parts()
     site.now += 60
-    site.service.ledger.put_kubelet("n1", "v1.31.0")
+    site.service.ledger.reports.put_kubelet("n1", "v1.31.0")
     site.dashboard._sightings.update()
     assert "no new report since the service started" in site.parts(node="n1")["panel"][1]
 
@@ -302,7 +302,7 @@ def test_explaining_and_counting_are_no_decisions(site: Site) -> None:
     assert json.loads(site.call("/explain", manifest).body)
     assert site.call("/ui/fits", manifest).status == 200
     assert site.state()["decisions"] == []
-    assert site.service.ledger.open_reservations == 0
+    assert len(site.service.ledger.reservations) == 0
 
 
 def test_a_bad_request_is_shown(site: Site) -> None:
@@ -315,7 +315,7 @@ def test_a_bad_request_is_shown(site: Site) -> None:
 def test_hostile_text_stays_text(site: Site) -> None:
     service = site.service
     service.report(counts(HOSTILE, ("3", "0"), included=()))
-    service.ledger.put_node(HOSTILE + "2")
+    service.ledger.reports.put_node(HOSTILE + "2")
     document = pod("a", "2", node=HOSTILE)
     document["metadata"]["name"] = document["metadata"]["namespace"] = HOSTILE
     service.put(document)
@@ -459,7 +459,7 @@ def test_shares() -> None:
 def test_a_node_without_managers() -> None:
     site = Site()
     topology = exported(machine(), configuration(), kubelet())
-    site.service.ledger.put_report(report.read(topology))
+    site.service.ledger.reports.put(report.read(topology))
     plain = configuration(cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=())
     bare = kubelet(cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=())
     made = exported(machine(), plain, bare)

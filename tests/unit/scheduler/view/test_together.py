@@ -138,4 +138,4 @@ def test_the_answer_leaves_no_trace() -> None:
     before = service.free("n1")
     assert together.place(service.answers, service.view, [asked("x")] * 3, ["n1"]).fits
     assert service.free("n1") == before
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0

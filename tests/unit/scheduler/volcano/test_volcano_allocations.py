@@ -43,7 +43,7 @@ def test_a_gang_that_fills_a_node_leaves_no_room_until_it_is_given_up(volcano: V
     for one in gang[:3]:
         assert volcano.deallocate(one, "n1") == ""
     assert service.free("n1") == [8, 8]
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
 
 
 def test_an_allocation_that_is_refused_is_no_bind_that_failed(volcano: Volcano, service: Service) -> None:
@@ -51,7 +51,7 @@ def test_an_allocation_that_is_refused_is_no_bind_that_failed(volcano: Volcano, 
     assert service.ledger.events["bind_conflict"] == 0
     record = service.put(pod("other-nine", "9"))
     assert record.needs is not None
-    assert service.ledger.assume(record, record.needs, "n1") != ""
+    assert service.ledger.reservations.assume(record, record.needs, "n1") != ""
     assert service.ledger.events["bind_conflict"] == 1
 
 
@@ -97,7 +97,7 @@ def test_an_allocation_that_the_kubelet_would_refuse_is_told(volcano: Volcano, s
     service.put(pod("other", "8", node="n1"))
     service.put(pod("another", "8", node="n1"))
     assert volcano.allocate(pod("a", "8"), "n1") == "kubelet of n1 would refuse the pod: TopologyAffinityError"
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
 
 
 def test_it_is_told_too_if_it_depends_on_where_newer_pods_lie(volcano: Volcano, service: Service) -> None:
@@ -117,7 +117,7 @@ def test_what_nobody_binds_ends_by_itself(volcano: Volcano, service: Service) ->
 def test_a_bind_takes_the_place_of_the_allocation(volcano: Volcano, service: Service) -> None:
     assert volcano.allocate(pod("a", "8"), "n1") == ""
     service.put(pod("a", "8", node="n1"))
-    assert (service.ledger.open_reservations, sorted(service.free("n1"))) == (0, [0, 8])
+    assert (len(service.ledger.reservations), sorted(service.free("n1"))) == (0, [0, 8])
     assert volcano.allocate(pod("a", "8"), "n1") == ""
     assert volcano.allocate(pod("a", "8"), "n2") == ("kubelet of n2 would refuse the pod: it is bound to n1 already")
     assert volcano.deallocate(pod("a", "8"), "n1") == ""
@@ -126,7 +126,7 @@ def test_a_bind_takes_the_place_of_the_allocation(volcano: Volcano, service: Ser
 
 def test_a_node_that_nobody_has_reported_takes_everything(volcano: Volcano, service: Service) -> None:
     assert volcano.allocate(pod("a", "64"), "unknown-node") == ""
-    assert service.ledger.open_reservations == 0
+    assert len(service.ledger.reservations) == 0
 
 
 def test_an_evicted_pod_makes_room_for_a_pipelined_one_alone(volcano: Volcano, service: Service) -> None:

@@ -68,7 +68,7 @@ class Life:
             self.made.ledger.remember(record)
             assert record.needs is not None
             node = record.nominated or self.random.choice(NODES)
-            if self.made.ledger.assume(record, record.needs, node) == "":
+            if self.made.ledger.reservations.assume(record, record.needs, node) == "":
                 self.made.bind(name, node)
 
     def clear(self) -> None:
@@ -159,6 +159,6 @@ def test_room_is_empty_again_in_the_end() -> None:
         for name in list(life.made.pods):
             life.made.delete(name)
         life.made.ledger.tick()
-        assert all(life.made.ledger.pod_state(f"uid-p{number}") == NOWHERE for number in range(life.count + 1))
+        assert all(life.made.ledger.pods.of(f"uid-p{number}") == NOWHERE for number in range(life.count + 1))
         assert not len(life.made.ledger.nominations)
         assert not len(life.made.ledger.queue)

@@ -26,7 +26,7 @@ class Filling:
         self.kubelets = {name: kubelet() for name in NODES}
         for name in NODES:
             self.service.put_node(name)
-            self.service.ledger.put_node(name)
+            self.service.ledger.reports.put_node(name)
         self._version = 0
         self.report(*NODES)
 

@@ -33,7 +33,7 @@ def bind(made: Nominating, name: str) -> None:
     record = made.ledger.remembered(f"uid-{name}")
     assert record is not None
     assert record.needs is not None
-    assert made.ledger.assume(record, record.needs, "n1") == ""
+    assert made.ledger.reservations.assume(record, record.needs, "n1") == ""
     made.bind(name, "n1")
     made.ledger.check()
 

@@ -205,7 +205,7 @@ def test_a_node_that_comes_and_one_that_goes() -> None:
     made.node("n2")
     made.put("c")
     assert made.write_all() == {"c": "n2"}
-    made.ledger.drop_report("n2")
+    made.ledger.reports.drop("n2")
     made.put("d")
     assert made.write_all() == {"c": ""}
 

@@ -55,7 +55,7 @@ class TestMoved:
         high = made.put("high", "4", priority=9, schedulerName="other")
         assert high.needs is not None
         assert made.service.fits(pod("high", "4", priority=9), "n1") == ["n1"]
-        assert made.ledger.assume(high, high.needs, "n1") == ""
+        assert made.ledger.reservations.assume(high, high.needs, "n1") == ""
         assert made.write() == ("a", "n2")
 
     def test_a_pod_of_a_higher_priority_is_nominated_as_if_it_were_not_there(self) -> None:
@@ -86,7 +86,7 @@ class TestMoved:
         made = one("4", "8")
         record = made.event("a")
         assert record.needs is not None
-        made.ledger.reserve(record, record.needs, "n1")
+        made.ledger.reservations.put(record, record.needs, "n1")
         made.node("n1", CORDONED)
         assert made.next() is None
 
@@ -201,5 +201,5 @@ class TestEnds:
 
     def test_without_a_report_there_is_nothing_to_hold(self) -> None:
         made = one("8")
-        made.ledger.drop_report("n1")
+        made.ledger.reports.drop("n1")
         assert made.write() == ("a", "")

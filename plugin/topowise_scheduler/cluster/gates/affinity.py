@@ -1,0 +1,126 @@
+"""Nodes whose devices would not be as near each other as the pod requires, by the devices that a kubelet may choose.
+
+Invariant: a judgement is used only as long as nothing has become of its node since it was made. It is of the pod's
+shape, as every verdict is, of its wishes, and of the pods that do not count for the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final, Generic, TypeVar
+
+import numpy as np
+
+from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
+from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
+from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.cluster.rows.node_states import NodeStates
+from topowise_scheduler.device_affinity import Devices, Judged, Settings, Wish, judge, may_refuse
+from topowise_scheduler.kubelet import Kubelet
+
+_MOST: Final = 1 << 14
+_MOST_BYTES: Final = 16 << 20
+
+_Key = tuple[str, bytes, tuple[Wish, ...], frozenset[str]]
+Kept = TypeVar("Kept")
+
+
+class AffinityGate:
+    """See `Gate`. Judged by the one-node model, pod by pod and node by node.
+
+    Fewer pods on a node need not bring its devices nearer to each other, so preemption does not help against this gate.
+    """
+
+    def __init__(self, node_states: NodeStates, ignored: IgnoredPods, settings: Settings) -> None:
+        self._node_states = node_states
+        self._ignored = ignored
+        self._settings = settings
+        self._judged = _UntilChanged[Judged](node_states)
+        self._by_chance = _UntilChanged[bool](node_states)
+
+    def verdicts(self, question: Question, draft: Draft) -> None:
+        """See `Gate`."""
+        if not any(wish.strength == "require" for wish in question.record.wishes):
+            return
+        for at in np.flatnonzero(draft.outcomes == FITS).tolist():
+            text = self.refusal(question.record, question.names[at])
+            if text:
+                draft.refuse_node(at, text)
+
+    def refusal(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+        """See `Gate`."""
+        node_state = self._node_states.of(name)
+        if not record.wishes or (node_state is not None and node_state.is_as_judged(record.uid)):
+            return ""
+        if not leaving:
+            return self.of(record, name).refusal(self._settings.admits)
+        ignored = self._ignored.on(record.uid, record.priority, name)
+        return self.refusal_in(record, name, self._node_states.states(name, {record.uid, *ignored, *leaving}))
+
+    def refusal_in(self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()) -> str:
+        """Returns why the devices of a node in these states would not do for the pod, "" if they would.
+
+        `guessed` are pods in the states whose devices are not known, beside the pods of the ledger.
+        """
+        if not record.wishes:
+            return ""
+        return self._judge(record, name, states, guessed).refusal(self._settings.admits)
+
+    def of(self, record: PodRecord, name: str) -> Judged:
+        """Returns what the node's devices come to for a pod with wishes, whose amounts must be readable."""
+        key = self._key(record, name, record.wishes)
+        judged = self._judged.get(key)
+        if judged is None:
+            judged = self._judge(record, name, self._states(record, key))
+            self._judged.keep(key, judged)
+        return judged
+
+    def may_be_refused(self, record: PodRecord, name: str) -> bool:
+        """Returns whether a node that fits may refuse the pod by its choice of devices (device_affinity/draws.py)."""
+        assert record.requests is not None
+        if not record.requests.shared_devices:
+            return False
+        key = self._key(record, name, ())
+        may_be = self._by_chance.get(key)
+        if may_be is None:
+            shared, rules = record.requests.shared_devices, self._settings.rules
+            state = next(self._states(record, key), None)
+            may_be = state is not None and may_refuse(state, record.view(state), shared, rules)
+            self._by_chance.keep(key, may_be)
+        return may_be
+
+    def _judge(self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()) -> Judged:
+        assert record.needs is not None
+        node_state = self._node_states.of(name)
+        places, unlisted = Devices({}) if node_state is None else node_state.located_devices()
+        devices = Devices(places, {*unlisted, *guessed})
+        return judge(record.wishes, record.needs, states, record.view, devices, self._settings)
+
+    def _key(self, record: PodRecord, name: str, wishes: tuple[Wish, ...]) -> _Key:
+        ignored = frozenset(self._ignored.on(record.uid, record.priority, name))
+        return name, record.shape, wishes, ignored
+
+    def _states(self, record: PodRecord, key: _Key) -> Iterator[Kubelet]:
+        name, _, _, ignored = key
+        return self._node_states.states(name, {record.uid, *ignored})
+
+
+class _UntilChanged(Generic[Kept]):
+    """Bounded in number and in bytes."""
+
+    def __init__(self, node_states: NodeStates) -> None:
+        self._node_states = node_states
+        self._kept: dict[_Key, tuple[int, Kept]] = {}
+        self._bytes = 0
+
+    def get(self, key: _Key) -> Kept | None:
+        kept = self._kept.get(key)
+        return kept[1] if kept is not None and kept[0] == self._node_states.changed_at(key[0]) else None
+
+    def keep(self, key: _Key, judged: Kept) -> None:
+        if key not in self._kept:
+            self._bytes += len(key[1])
+            if len(self._kept) >= _MOST or self._bytes > _MOST_BYTES:
+                self._kept.clear()
+                self._bytes = len(key[1])
+        self._kept[key] = self._node_states.changed_at(key[0]), judged

@@ -1,0 +1,141 @@
+"""Everything that may keep a pod from a node: one ordered list, for every caller that has a question of that kind.
+
+Three subsets have a name: `standing` gates, that free capacity does not open; `all` gates; and what `at_bind` is asked
+beside all gates, because only then is it known which other pods are on their way to the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from topowise_scheduler import refusals
+from topowise_scheduler.cluster.gates.affinity import AffinityGate
+from topowise_scheduler.cluster.gates.capacity import CapacityGate
+from topowise_scheduler.cluster.gates.gate import Draft, Gate, Question, Texts
+from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
+from topowise_scheduler.cluster.gates.policy import PolicyGate
+from topowise_scheduler.cluster.gates.quarantine import Quarantine
+from topowise_scheduler.cluster.gates.slow_admissions import SlowAdmissions
+from topowise_scheduler.cluster.gates.unconfirmed import UnconfirmedNodes
+from topowise_scheduler.cluster.node import admission_order
+from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.cluster.rows.node_states import NodeStates
+from topowise_scheduler.device_affinity import Settings
+from topowise_scheduler.engine import Engine
+from topowise_scheduler.kubelet.trial import first_refusal
+
+# Pods whose order on the way to their kubelet is not known yet; more than these are not tried in another order.
+_MAX_SWAPPED: Final = 4
+# Admissions to try orders with, of pods that another scheduler binds: all orders of four pods take 64.
+_MAX_ORDERS: Final = 64
+
+
+class Verdicts(msgspec.Struct, frozen=True):
+    """Per node of the question: the outcome, and the index of its text in `texts`.
+
+    `judged_at` is what `NodeStates.changes` counted then.
+    """
+
+    outcomes: NDArray[np.int8]
+    words: NDArray[np.int16]
+    texts: Sequence[str]
+    judged_at: int
+
+    def text(self, index: int) -> str:
+        """Returns why the node is refused, "" if it is not."""
+        return self.texts[int(self.words[index])]
+
+
+class Gates:
+    """The gates of one cluster. `max_admission_s` is how long a kubelet may take to decide a pod, 0 for any time."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        node_states: NodeStates,
+        ignored: IgnoredPods,
+        *,
+        affinity: Settings,
+        max_admission_s: float,
+    ) -> None:
+        self._node_states = node_states
+        self._texts = Texts()
+        self.ignored = ignored
+        """Pods that a verdict for another pod does not count."""
+        self.quarantine = Quarantine(engine)
+        """Nodes whose kubelet has refused such a pod since its last report."""
+        self.unconfirmed = UnconfirmedNodes(engine)
+        """Nodes whose last report is not what their kubelet says now."""
+        self.slow_admissions = SlowAdmissions(engine, max_admission_s)
+        """Nodes whose kubelet would take too long."""
+        self.capacity = CapacityGate(engine, node_states, ignored, self._texts)
+        """Nodes whose kubelet would refuse the pod."""
+        self.affinity = AffinityGate(node_states, ignored, affinity)
+        """Nodes whose devices are too far apart for the pod."""
+        self._standing: tuple[Gate, ...] = (
+            PolicyGate(engine),
+            self.slow_admissions,
+            self.unconfirmed,
+            self.quarantine,
+        )
+        self._all: tuple[Gate, ...] = (*self._standing, self.capacity, self.affinity)
+
+    def verdicts(self, question: Question) -> Verdicts:
+        """Returns the verdict of all gates for each node. A node without a report fits: nothing is known against it."""
+        draft = Draft(len(question.names), self._texts)
+        if question.record.is_too_large:
+            draft.refuse_all(refusals.TOO_LARGE)
+        else:
+            for gate in self._all:
+                gate.verdicts(question, draft)
+        return Verdicts(draft.outcomes, draft.words, self._texts.texts, self._node_states.changes)
+
+    def standing(self, record: PodRecord, name: str) -> str:
+        """Returns why the node takes no such pod whatever capacity is free, "" if it does."""
+        return _first(self._standing, record, name)
+
+    def all(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+        """Returns why the node does not take the pod once the pods `leaving` have left, "" if it does."""
+        return _first(self._all, record, name, leaving)
+
+    def at_bind(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+        """Returns why the pod must not be bound to the node now, "" if it may: of all gates, or for the sake of pods
+        that are on their way there."""
+        return self.all(record, name, leaving) or self._order(record, name, leaving)
+
+    def fits_in_any_order(self, record: PodRecord, name: str, leaving: Collection[str] = ()) -> bool:
+        """Returns whether the pods on their way to a node would all be admitted beside this pod, in whatever order
+        they come: a scheduler that binds by itself binds several pods at the same time."""
+        node_state = self._node_states.of(name)
+        if node_state is None:
+            return True
+        absent = {*self.ignored.on(record.uid, record.priority, name), *leaving}
+        return admission_order.survive_any_order(node_state, record, absent, _MAX_ORDERS)
+
+    def _order(self, record: PodRecord, name: str, leaving: Collection[str]) -> str:
+        node_state = self._node_states.of(name)
+        if node_state is None:
+            return ""
+        absent = {*self.ignored.on(record.uid, record.priority, name), *leaving}
+        if not admission_order.survive(node_state, record, absent, _MAX_SWAPPED):
+            return "a pod that is on its way there would be refused if this one came first"
+        later = admission_order.only_expected(node_state, record)
+        if later:
+            states = self._node_states.states(name, {record.uid, *later, *absent})
+            if first_refusal(states, record.view) is not None:
+                return "it would be refused if it came before those that are only expected there"
+        return ""
+
+
+def _first(gates: Sequence[Gate], record: PodRecord, name: str, leaving: Collection[str] = ()) -> str:
+    """Returns the first refusal of the gates, "" if there is none."""
+    for gate in gates:
+        refusal = gate.refusal(record, name, leaving)
+        if refusal:
+            return refusal
+    return ""

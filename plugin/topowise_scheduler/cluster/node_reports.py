@@ -1,0 +1,147 @@
+"""What the API server says of nodes: their NodeResourceTopologies and their Node objects, taken into the states.
+
+Invariant: a node whose object is gone, or is not used, keeps its last report as long as there is the Node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
+from typing import Final
+
+from topowise.runtime.log import kv
+from topowise.runtime.once import OncePerChange
+from topowise_scheduler.cluster.bookings import Bookings
+from topowise_scheduler.cluster.gates.gates import Gates
+from topowise_scheduler.cluster.gates.unconfirmed import OBJECT_DELETED, OVER_BUDGET
+from topowise_scheduler.cluster.node.confirmation import Comparison
+from topowise_scheduler.report import PageSizes, Report, of_node
+
+log = logging.getLogger(__name__)
+
+_WISHES: Final[Mapping[bool | None, str]] = {True: "wish_met", False: "wish_not_met", None: "wish_unknown"}
+
+
+class NodeReports:
+    """By name of the node. `events` counts what is compared; `clock` gives seconds, monotonic."""
+
+    def __init__(self, bookings: Bookings, gates: Gates, events: Counter[str], clock: Callable[[], float]) -> None:
+        self._bookings = bookings
+        self._node_states = bookings.node_states
+        self._gates = gates
+        self._events = events
+        self._clock = clock
+        # As the Nodes tell them; the strings are shared.
+        self._kubelets: dict[str, tuple[str, PageSizes]] = {}
+        self._nodes: set[str] = set()
+        self.over_budget: dict[str, str] = {}
+        """Nodes whose newest report is more than a report may be (report/budget.py), with the reason."""
+        # What was logged of reports, by node: with two exporters at odds its problems come and go.
+        self._logged: dict[str, OncePerChange] = {}
+
+    @property
+    def nodes(self) -> Set[str]:
+        """Names of the Node objects."""
+        return self._nodes
+
+    def is_confirmed(self, name: str) -> bool:
+        """Returns whether the node is reported, and its report is what its kubelet says."""
+        node_state = self._node_states.of(name)
+        return node_state is not None and node_state.report is not None and not self._gates.unconfirmed.why(name)
+
+    def put(self, report: Report) -> None:
+        """Takes a new report of a node."""
+        if report.over_budget:
+            self._refuse(report)
+            return
+        if self.over_budget.pop(report.name, "") and self._logged[report.name].over():
+            log.info("Report is within its bounds again", extra=kv(node=report.name))
+        report = of_node(report, *self._kubelets.get(report.name, (report.node_version, report.page_sizes)))
+        node_state = self._node_states.made(report.name)
+        before = node_state.report
+        self._log_problems(report, before)
+        if before is None or before.version != report.version:
+            self._gates.quarantine.release(report.name)
+        self._gates.unconfirmed.put(report.name, report.unconfirmed, report.boot_id)
+        self._gates.slow_admissions.put(report.name, report.empty)
+        self._count(report, node_state.put_report(report, self._clock()))
+        self._node_states.publish(report.name, node_state)
+
+    def lose(self, name: str, why: str = OBJECT_DELETED) -> None:
+        """The node's object was deleted, or is not used. As long as there is the Node, its kubelet is as it was: the
+        exporter will write again, and until then the last report stays, with the pods that are booked since."""
+        if self.over_budget.pop(name, "") and why == OBJECT_DELETED:
+            self._logged.pop(name, None)
+        node_state, unconfirmed = self._node_states.of(name), self._gates.unconfirmed
+        if name not in self._nodes or node_state is None or node_state.report is None:
+            self.drop(name)
+        elif not unconfirmed.why(name) or unconfirmed.is_left_behind(name):
+            unconfirmed.put(name, (why,), node_state.report.boot_id)
+
+    def drop(self, name: str) -> None:
+        """Forgets the report of a node."""
+        self._gates.unconfirmed.put(name, ())
+        self._gates.slow_admissions.put(name, None)
+        node_state = self._node_states.of(name)
+        if node_state is not None and node_state.report is not None:
+            self._logged.pop(name, None)
+            self._gates.quarantine.release(name)
+            self._bookings.drop_report(name, node_state)
+
+    def put_node(self, name: str, boot_id: str = "") -> None:
+        """There is a Node object, which tells of this boot of its machine."""
+        self._nodes.add(name)
+        self._gates.unconfirmed.put_boot(name, boot_id)
+
+    def put_kubelet(self, name: str, version: str, page_sizes: PageSizes = ()) -> None:
+        """Takes the kubelet's version and hugepage sizes from the Node: the node is judged as that kubelet would."""
+        self._kubelets[name] = version, page_sizes
+        node_state = self._node_states.of(name)
+        # A Node comes with every heartbeat; most say what is known.
+        if node_state is not None and node_state.judge_as(version, page_sizes):
+            self._gates.slow_admissions.put(name, node_state.report.empty if node_state.report else None)
+            self._node_states.publish(name, node_state)
+
+    def drop_node(self, name: str) -> None:
+        """The Node object is gone, and with it what a deleted report left behind."""
+        self._nodes.discard(name)
+        self._gates.unconfirmed.put_boot(name, "")
+        self._kubelets.pop(name, None)
+        if self._gates.unconfirmed.is_left_behind(name):
+            self.drop(name)
+
+    def _refuse(self, report: Report) -> None:
+        """A report that is not used gives a node no more than no report: it is as if the object was deleted."""
+        is_news = report.name not in self.over_budget
+        self.lose(report.name, OVER_BUDGET)
+        self.over_budget[report.name] = report.over_budget
+        logged = self._logged.setdefault(report.name, OncePerChange(self._clock))
+        if is_news and logged.is_change(OVER_BUDGET):
+            log.warning("Report is not used", extra=kv(node=report.name, why=report.over_budget))
+
+    def _log_problems(self, report: Report, before: Report | None) -> None:
+        if report.problems == (() if before is None else before.problems):
+            return
+        logged = self._logged.setdefault(report.name, OncePerChange(self._clock))
+        if not report.problems:
+            logged.over()
+        for problem in filter(logged.is_change, report.problems):
+            log.warning("Parts of an NRT cannot be used", extra=kv(node=report.name, why=problem))
+
+    def _count(self, report: Report, comparison: Comparison) -> None:
+        """Counts and logs what became of predictions."""
+        self._events[f"report_{report.precision}"] += 1
+        self._events["prediction_hit"] += comparison.hits
+        self._events["prediction_miss"] += len(comparison.misses)
+        for namespace, name in comparison.misses:
+            log.info(
+                "Pod lies on other NUMA nodes than predicted", extra=kv(node=report.name, pod=f"{namespace}/{name}")
+            )
+        for is_met, (namespace, pod), why in comparison.wishes:
+            self._events[_WISHES[is_met]] += 1
+            if is_met is False:
+                log.info(
+                    "Devices of a pod lie farther apart than it wishes",
+                    extra=kv(node=report.name, pod=f"{namespace}/{pod}", why=why),
+                )

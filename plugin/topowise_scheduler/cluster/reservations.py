@@ -1,0 +1,174 @@
+"""Pods that the service expects on a node, by an answer of its own, until they are bound or a time is over.
+
+Invariant: a pod is reserved on one node at the most, and every reservation ends by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+
+from topowise import pods
+from topowise.runtime.log import kv
+from topowise_scheduler.cluster.bookings import Bookings
+from topowise_scheduler.cluster.gates.gates import Gates
+from topowise_scheduler.cluster.pods.asked_pods import AskedPods
+from topowise_scheduler.cluster.pods.gangs import KEPT_S, Gangs
+from topowise_scheduler.cluster.pods.pod_states import PodState, State
+from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.cluster.pods.strangers import Strangers
+from topowise_scheduler.kubelet.trial import first_refusal
+
+log = logging.getLogger(__name__)
+
+DEFAULT_S: Final = 30.0
+
+
+class Reservations:
+    """`seconds` is for how long a pod is expected on the node it was reserved for, 0 for not at all."""
+
+    def __init__(
+        self,
+        bookings: Bookings,
+        gates: Gates,
+        events: Counter[str],
+        clock: Callable[[], float],
+        seconds: float,
+    ) -> None:
+        self._bookings = bookings
+        self._pods = bookings.pods
+        self._gates = gates
+        self._events = events
+        self._clock = clock
+        self._seconds = seconds
+        self.asked = AskedPods()
+        """Pods that questions were about: a bind only names its pod."""
+        self.strangers = Strangers()
+        """Pods that no watch has brought yet."""
+        self._gangs = Gangs(clock)
+
+    def __len__(self) -> int:
+        return self._pods.reserved
+
+    def note_asked(self, record: PodRecord) -> None:
+        """A question is about the pod; its bind will only name it."""
+        for uid in self._gangs.asked(record):
+            self.release(uid)
+        self.asked.put(record)
+
+    def note_nowhere(self, record: PodRecord) -> None:
+        """A pod that was asked about fits on no node."""
+        self._gangs.nowhere(record)
+
+    def put(self, record: PodRecord, needs: pods.Needs, name: str, *, judged_at: int = -1) -> None:
+        """Expects a pod on a node, and on no other node, until it is bound, reserved anew, or its time is over.
+
+        `judged_at`: what `NodeStates.changes` counted when the pod was found to fit there.
+        """
+        self.release(record.uid)
+        node_states, pod = self._bookings.node_states, self._pods.of(record.uid)
+        node_state = node_states.of(name)
+        if not self._seconds or not record.uid or pod.is_assigned or node_state is None or node_state.kubelet is None:
+            return
+        if not self.strangers.may_hold(record.uid, record.version, self._clock()):
+            return
+        # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
+        is_as_judged = judged_at >= node_states.changed_at(name)
+        until = self._clock() + (min(KEPT_S, self._seconds) if record.group else self._seconds)
+        reserved = msgspec.structs.replace(pod, node=name, state=State.RESERVED, until=until)
+        self._bookings.move(record, reserved, needs=needs)
+        if is_as_judged:
+            node_state.note_judged(record.uid)
+
+    def put_unasked(self, record: PodRecord, needs: pods.Needs, name: str, seconds: float) -> str:
+        """Reserves a node for `seconds` for a pod that no scheduler has asked to place yet. Returns why its kubelet
+        would refuse the pod as things are predicted, "" if the node is reserved."""
+        pod, node_state = self._pods.of(record.uid), self._bookings.node_states.of(name)
+        state = None if node_state is None else node_state.without({record.uid})
+        if pod.is_assigned or state is None:
+            return "it is bound already" if pod.is_assigned else "the node is not reported any more"
+        refusal = first_refusal((state,), record.view)
+        if refusal is not None:
+            return refusal
+        self.release(record.uid)
+        until = self._clock() + seconds
+        reserved = msgspec.structs.replace(pod.left(), node=name, state=State.RESERVED, until=until)
+        self._bookings.move(record, reserved, needs=needs)
+        return ""
+
+    def put_for_other_binder(
+        self, record: PodRecord, needs: pods.Needs, name: str, seconds: float, leaving: Collection[str] = ()
+    ) -> str:
+        """Reserves a node for `seconds` for a pod that another scheduler will bind, if its kubelet will take the pod.
+
+        Returns why not, "" if the node is reserved or the pod is assigned to it already. If the pods `leaving` have to
+        leave first, only what they hold there is counted on. A node without a report takes every pod.
+        """
+        pod = self._pods.of(record.uid)
+        if pod.is_assigned:
+            return "" if pod.node == name else f"it is bound to {pod.node} already"
+        refusal = self._gates.at_bind(record, name, leaving)
+        if not refusal and not self._gates.fits_in_any_order(record, name, leaving):
+            refusal = "a pod that is on its way there would be refused if they came in another order"
+        node_state = self._bookings.node_states.of(name)
+        if refusal or node_state is None or node_state.kubelet is None or not record.uid:
+            return refusal
+        if not self.strangers.may_hold(record.uid, record.version, self._clock()):
+            return "no watch has brought the pod yet, if there is one"
+        self.release(record.uid)
+        until = self._clock() + seconds
+        reserved = PodState(name, State.RESERVED, pod.nominated, until, pipelined=bool(leaving))
+        self._bookings.move(record, reserved, needs=needs)
+        return ""
+
+    def release(self, uid: str) -> None:
+        """Ends the reservation of a pod, if it has one."""
+        pod = self._pods.of(uid)
+        if pod.state is State.RESERVED:
+            self._bookings.leave(uid, pod.left())
+
+    def assume(self, record: PodRecord, needs: pods.Needs, name: str) -> str:
+        """Assigns a pod that is about to be bound, if its kubelet will take the pod. Returns why not, "" if booked."""
+        pod = self._pods.of(record.uid)
+        if pod.state is State.BOUND:
+            return f"it is bound to {pod.node} already"
+        if pod.state is State.RESERVED and pod.node != name:
+            self.release(record.uid)
+        # An earlier bind of this pod was given up by its caller.
+        self.forget(record.uid)
+        refusal = self._gates.at_bind(record, name)
+        if refusal:
+            self._events["bind_conflict"] += 1
+            self.release(record.uid)
+            return refusal
+        self.asked.drop(record.uid)
+        self._bookings.move(record, PodState(name, State.ASSUMED, self._pods.of(record.uid).nominated), needs=needs)
+        return ""
+
+    def forget(self, uid: str, name: str = "") -> None:
+        """The bind of an assumed pod (to this node) has failed; no news if the pod is somewhere else by now."""
+        pod = self._pods.of(uid)
+        if pod.state is State.ASSUMED and (not name or pod.node == name):
+            self._bookings.leave(uid, pod.left())
+
+    def expire(self) -> int:
+        """Ends reservations that no bind has fulfilled in time, or whose pods do not exist. Returns their number."""
+        now = self._clock()
+        strangers = [uid for uid in self.strangers.nobodies(now) if self._pods.of(uid).state is State.RESERVED]
+        if strangers:
+            log.warning("Reservations dropped, no watch has brought their pods", extra=kv(pods=len(strangers)))
+        self._gangs.expire()
+        late = [uid for uid in self._pods.expired(now) if uid not in strangers and not self._is_decided(uid)]
+        for uid in (*strangers, *late):
+            self.release(uid)
+        self._events["reservation_expired"] += len(strangers) + len(late)
+        return len(strangers) + len(late)
+
+    def _is_decided(self, uid: str) -> bool:
+        """Returns whether the pod is of a gang that is being decided."""
+        record = self.asked.get(uid)
+        return record is not None and record.group in self._gangs
