@@ -53,7 +53,10 @@ class NodeStates:
 
     def made(self, name: str) -> NodeState:
         """The same, and a new one if there was none."""
-        return self._states.setdefault(name, NodeState())
+        state = self._states.get(name)
+        if state is None:
+            state = self._states[name] = NodeState()
+        return state
 
     def items(self) -> Iterator[tuple[str, NodeState]]:
         """All of them, reported or not."""

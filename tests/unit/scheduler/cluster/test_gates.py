@@ -1,0 +1,102 @@
+"""One list of gates: filter and bind refuse the same node for the same reason, whatever closes the node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox.exported import exported
+from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
+from topowise import nrt
+from topowise_scheduler.kubelet import Kubelet
+
+
+def restarting(service: Service) -> None:
+    node = exact(kubelet(), "2")
+    marked = nrt.Attribute("topowise.io/unconfirmed", "pods")
+    service.report(msgspec.structs.replace(node, attributes=(*node.attributes, marked)))
+
+
+def refused_before(service: Service) -> None:
+    service.report(exact(kubelet(), "2"))
+    gone = pod("gone", "2", node="n1", phase="Failed", reason="TopologyAffinityError")
+    service.put(gone)
+
+
+def full(service: Service) -> None:
+    service.report(counts("n1", "0", included=["other"]))
+    service.put(pod("other", "8", node="n1"))
+
+
+def slow(service: Service) -> None:
+    config = configuration(
+        topologyManagerPolicy="restricted", topologyManagerPolicyOptions={"max-allowable-numa-nodes": "16"}
+    )
+    node = exported(machine(12), config, Kubelet(machine(12), config), lambda uid: ("default", uid))
+    service.report(
+        msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, name="n1", resourceVersion="2"))
+    )
+
+
+def weak_policy(service: Service) -> None:
+    policy = {"topologyManagerPolicy": "best-effort"}
+    service.report(exact(Kubelet(machine(), configuration(**policy)), "2", **policy))
+
+
+SITUATIONS: dict[str, tuple[Callable[[Service], None], dict[str, Any]]] = {
+    "quarantine": (refused_before, {}),
+    "unconfirmed": (restarting, {}),
+    "capacity": (full, {}),
+    "slow": (slow, {}),
+    "policy": (weak_policy, {"annotations": {"topowise.io/numa-policy": "single-numa-node"}}),
+    "unreported": (lambda _: None, {"annotations": {"topowise.io/numa-policy": "single-numa-node"}}),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_what_filter_refuses_is_not_bound(situation: str) -> None:
+    close, fields = SITUATIONS[situation]
+    service = Service(max_admission_s=1.0)
+    record = service.put(pod("p", "2", **fields))
+    close(service)
+    assert service.fits(pod("p", "2", **fields), "n1") == []
+    assert service.ledger.gates.all(record, "n1")
+    assert record.needs is not None
+    assert service.ledger.reservations.assume(record, record.needs, "n1")
+    assert service.ledger.reservations.put_for_other_binder(record, record.needs, "n1", 30.0)
+    assert not service.ledger.pods.of(record.uid).node
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_pod_that_was_let_there_before_is_not_bound_once_a_gate_is_closed(situation: str) -> None:
+    close, fields = SITUATIONS[situation]
+    service = Service(max_admission_s=1.0)
+    if situation != "unreported":
+        service.report(exact(kubelet(), "1"))
+    record = service.put(pod("p", "2", **fields))
+    assert record.needs is not None
+    service.ledger.reservations.put(record, record.needs, "n1", judged_at=service.ledger.node_states.changes)
+    close(service)
+    assert service.ledger.reservations.assume(record, record.needs, "n1")
+
+
+def test_of_several_gates_the_first_says_why_in_filter_and_bind() -> None:
+    service = Service(max_admission_s=1.0)
+    weak_policy(service)
+    fields = {"annotations": {"topowise.io/numa-policy": "single-numa-node"}}
+    service.put(pod("gone", "2", node="n1", phase="Failed", reason="TopologyAffinityError", **fields))
+    record = service.put(pod("p", "2", **fields))
+    verdicts = service.answers.verdicts(service.question(pod("p", "2", **fields), "n1"))
+    assert verdicts.text(0) == service.ledger.gates.all(record, "n1") == service.ledger.gates.standing(record, "n1")
+
+
+def test_a_standing_gate_is_not_opened_by_capacity() -> None:
+    service = Service()
+    full(service)
+    record = service.put(pod("p", "2"))
+    assert service.ledger.gates.standing(record, "n1") == ""
+    refused_before(service)
+    assert service.ledger.gates.standing(record, "n1")
