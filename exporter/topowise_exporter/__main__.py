@@ -131,7 +131,7 @@ async def _observe(settings: ExporterConfiguration) -> Observation:
     from topowise_exporter.kubelet.model import Allocations
     from topowise_exporter.kubelet.podresources import PodResources
     from topowise_exporter.kubelet.settings import Source
-    from topowise_exporter.observe import Observer
+    from topowise_exporter.observe import Observer, Reading
     from topowise_exporter.publish.topology import Observation
 
     source = Source(settings.kubelet)
@@ -139,16 +139,18 @@ async def _observe(settings: ExporterConfiguration) -> Observation:
     async with PodResources(settings.podresources_socket) as podresources:
         observer = Observer(settings, podresources, source)
         try:
-            seen = await observer.observe()
+            reading = await observer.observe()
         except SourceError as exc:
             output.note(f"warning: {exc}; printing the node without allocations")
-            seen = Observation(machine.scan(settings.sysfs_root, settings.procfs_root), kubelet, Allocations())
-        for about, problem in observer.problems.items():
+            scanned = machine.scan(settings.sysfs_root, settings.procfs_root)
+            reading = Reading(Observation(scanned, kubelet, Allocations()))
+        for about, problem in reading.problems.items():
             output.note(f"warning: {about}: {problem}")
-        if observer.doubts:
-            output.note(f"warning: the kubelet is not ready: {', '.join(sorted(observer.doubts))}")
-        for namespace, name in sorted(observer.withheld):
+        if reading.doubts:
+            output.note(f"warning: the kubelet is not ready: {', '.join(sorted(reading.doubts))}")
+        for namespace, name in sorted(reading.withheld):
             output.note(f"warning: pod {namespace}/{name} is being admitted; left out")
+    seen = reading.observation
     for problem in seen.machine.problems:
         output.note(f"warning: {problem}")
     for node in zones.high_nodes(seen.machine):

@@ -1,296 +1,304 @@
-"""From an observation to the API server: builds the objects, writes what is new, notices when others write too."""
+"""Builds the objects of an observation, and writes to the API server what is new.
+
+Each call returns an `Outcome`; display.py logs and counts it. A failed request is part of the outcome, too.
+"""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from topowise import nrt, numatopology
-from topowise.attributes import doubts
 from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
-from topowise.runtime.backoff import Backoff
-from topowise.runtime.log import V2, kv
 from topowise_exporter import zones
-from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.device_counts import held_by_node
-from topowise_exporter.metrics import Metrics
+from topowise_exporter.own_node import Owner, OwnNodeReader, RetryPace
 from topowise_exporter.publish import numatopology as volcano
 from topowise_exporter.publish import size, topology
-from topowise_exporter.publish.other_writers import PAUSE_S, product
+from topowise_exporter.publish.other_writers import product
 from topowise_exporter.publish.topology import Observation
-from topowise_exporter.publish.writer import (
-    OwnNode,
-    TooLargeError,
-    Writer,
-    WriteResult,
-    is_newer,
-    read_own_node,
-    topology_writer,
-)
+from topowise_exporter.publish.writer import TooLargeError, Writer, WriteResult, is_newer, topology_writer
 
-log = logging.getLogger(__name__)
+NO_OWNER = "Cannot read the own Node, publishing with the owner that is known, if any"
+ODD_MACHINE = "Parts of /sys are missing or damaged"
+ODD_NUMBERS = "The kubelet's numbers do not add up"
+HIGH_NODES = "Leaving out NUMA nodes with ids beyond 63, at which kubelets that align panic and schedulers end"
+NO_NUMATOPOLOGY = "Cannot publish for Volcano, trying again"
+OTHER_WRITER = "Somebody else writes the same object, ours is written once a minute at most: switch one of the two off"
+LARGE = "The object is too large for the API server, leaving out what it can do without"
 
-_NO_OWNER = "Cannot read the own Node, publishing with the owner that is known, if any"
-_ODD_MACHINE = "Parts of /sys are missing or damaged"
-_ODD_NUMBERS = "The kubelet's numbers do not add up"
-_HIGH_NODES = "Leaving out NUMA nodes with ids beyond 63, at which kubelets that align panic and schedulers end"
-_NO_NUMATOPOLOGY = "Cannot publish for Volcano, trying again"
-_OTHER_WRITER = "Somebody else writes the same object, ours is written once a minute at most: switch one of the two off"
-_NOT_TRUE_YET = "The kubelet does not know yet what it has, the last true object stays"
-_NO_DEVICES_YET = "Device plug-ins have not registered since the kubelet started, publishing all but their devices"
-_LARGE = "The object is too large for the API server, leaving out what it can do without"
+
+class Write(NamedTuple):
+    """One try to write an object; `is_first`: before it, this exporter had published nothing."""
+
+    kind: str
+    result: WriteResult | Literal["failed"]
+    seconds: float
+    is_first: bool
+
+
+class Drift(NamedTuple):
+    """An object on the API server that is not as it was written; `is_repeated`: another writer is known."""
+
+    kind: str
+    why: str
+    is_repeated: bool
+
+
+class Content(NamedTuple):
+    """Amounts for the metrics: pods in List, claimed devices by driver and NUMA node, and the zones."""
+
+    pods: int
+    claims: Mapping[tuple[str, int | None], int]
+    accounts: zones.Accounts
+
+
+class Standing(NamedTuple):
+    """Whether this node has an object, whether the object agrees with the observation, and the Node's kubelet."""
+
+    is_published: bool = False
+    is_current: bool = False
+    kubelet_version: str | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What one call did."""
+
+    standing: Standing = Standing()
+    conditions: Mapping[str, tuple[str, ...]] = {}
+    """Sentence -> problems, () if the problem is over; sentences that were not looked at are missing."""
+    writes: tuple[Write, ...] = ()
+    drifts: tuple[Drift, ...] = ()
+    content: Content | None = None
+    other_writers: Mapping[str, frozenset[str]] | None = None
+    """Kind -> field managers; None if no object was looked at."""
+    error: ApiError | None = None
+    """Why the call ended early; the caller tries again with a new observation."""
+
+
+class _Record:
+    """The outcome of a call that is under way."""
+
+    def __init__(self) -> None:
+        self.conditions: dict[str, tuple[str, ...]] = {}
+        self.writes: list[Write] = []
+        self.drifts: list[Drift] = []
+        self.content: Content | None = None
+        self.is_current = False
+
+
+class _LastTrue(NamedTuple):
+    """The last true object, and for which doubts (of devices) it is incomplete."""
+
+    topology: nrt.NodeResourceTopology | None = None
+    lacks: frozenset[str] = frozenset()
 
 
 class Publisher:
-    """Raises ApiError from its coroutines; the caller tries again with a new observation."""
+    """Writes the objects of one node."""
 
     def __init__(
         self,
         settings: ExporterConfiguration,
         api: Api,
-        metrics: Metrics,
-        conditions: Conditions,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` is for people, `monotonic` for waiting: the time of a node may be set back by years at boot."""
+        """`clock` is for timestamps, `monotonic` for waiting: at boot the time of a node may be set back by years."""
         self._settings = settings
-        self._api = api
-        self._metrics = metrics
-        self._conditions = conditions
         self._clock = clock
-        self._monotonic = monotonic
         self._node_name = settings.resolved_node_name()
-        self._own: OwnNode | None = None
-        self._own_is_due = True
-        self._node_is_gone = False
+        self._own_node = OwnNodeReader(api, self._node_name, monotonic)
         self._topology = topology_writer(api, self._node_name)
         self._numatopology: Writer[numatopology.Numatopology] | None = None
         if settings.numatopology:
             path = paths.path(numatopology.PATH, self._node_name)
             self._numatopology = Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND)
-        self._owner_backoff = Backoff(maximum=300.0)
-        self._owner_not_before = 0.0
-        self._volcano_backoff = Backoff(maximum=300.0)
-        self._volcano_not_before = 0.0
-        self._foreign: dict[str, frozenset[str]] = {}
-        self._has_checked = False
+        self._numatopology_pace = RetryPace(monotonic)
         self._size_limit = size.LIMIT
         self._published: Observation | None = None
-        self._true: nrt.NodeResourceTopology | None = None
-        self._lacks: frozenset[str] = frozenset()
-        self._is_recalled = False
-        self.has_published = False
+        self._last_true = _LastTrue()
+        self._has_published = False
 
-    async def publish(self, seen: Observation, reasons: frozenset[str] = frozenset()) -> None:
-        """Writes the objects that say something new; for these `reasons` it is not all of the truth yet."""
-        if not reasons and seen is self._published and self._is_settled():
-            # The observer gives the same object for the same facts: there is nothing to build or to compare.
-            self._metrics.last_publish.set_to_current_time()
-            return
-        self._conditions.note(_ODD_MACHINE, seen.machine.problems)
-        owner = await self._own_node()
-        if self._is_orphan():
-            return
-        made = topology.build(self._node_name, seen, self._settings.publish, self._settings.exclude, owner)
-        self._conditions.note(_ODD_NUMBERS, made.problems)
-        self._conditions.note(_HIGH_NODES, zones.high_nodes(seen.machine))
-        if made.problems:
-            self._metrics.clamped.inc()
-        self._metrics.pods.set(len(seen.allocations.pods))
-        self._metrics.show_claims(held_by_node(seen.devices, seen.machine, seen.allocations.pods))
-        self._true, self._lacks = made.topology, reasons
-        self.show_doubts(reasons)
-        wanted = topology.unconfirmed(made.topology, reasons) if reasons else made.topology
-        outcome = await self._write_topology(wanted)
-        self._published = None
-        if outcome == "written":
-            self._metrics.show_accounts(made.accounts)
-        if outcome != "held-back":
-            self.has_published = True
-            self._metrics.last_publish.set_to_current_time()
-        if reasons:
-            # Volcano's object has no word for doubts: the last true one stays.
-            return
-        is_done = self._numatopology is None or await self._publish_for_volcano(
-            self._numatopology, volcano.observed(self._node_name, seen, self._settings.exclude, owner)
-        )
-        if is_done and outcome != "held-back":
-            self._published = seen
+    async def publish(self, seen: Observation, doubts: frozenset[str] = frozenset()) -> Outcome:
+        """Writes the objects that are new; with `doubts` of devices the object is marked as incomplete."""
+        if not doubts and seen is self._published and self._is_settled():
+            # The observer returns the same object for the same facts: there is nothing to build or to compare.
+            return Outcome(self._standing(is_current=True))
+        return await self._recorded(partial(self._publish, seen, doubts))
+
+    async def keep(self, doubts: frozenset[str]) -> Outcome:
+        """The answers of the kubelet are not true yet: marks the last true object, which stays."""
+        return await self._recorded(partial(self._keep, doubts))
+
+    async def check_drift(self) -> Outcome:
+        """Compares the objects on the server with what was written. The next publish writes again what differs.
+
+        The next publish also reads the own Node: a Node that was deleted and created again has another uid.
+        """
+        return await self._recorded(self._check_drift)
 
     async def recall(self) -> nrt.NodeResourceTopology | None:
-        """What an exporter before this one wrote, which is true until the kubelet tells more; read once."""
-        if not self._is_recalled:
-            try:
-                there = await self._topology.read()
-            except ApiError as exc:
-                # Whoever may not read it begins with nothing.
-                if exc.status != 403:
-                    raise
-                there = None
-            self._is_recalled = True
-            self._true = None if there is None else topology.recalled(there)
-        return self._true
-
-    async def keep(self, reasons: frozenset[str]) -> None:
-        """What was seen is not the truth yet: the last true object stays, and says so."""
-        self.show_doubts(reasons)
-        self._published = None
-        self.has_published |= self._true is not None
-        if self._true is None:
-            return
-        owner = await self._own_node()
-        if self._is_orphan():
-            return
-        await self._write_topology(topology.owned(topology.unconfirmed(self._true, reasons | self._lacks), owner))
-
-    def show_doubts(self, reasons: frozenset[str]) -> None:
-        """In metrics and the log."""
-        self._metrics.show_doubts(reasons)
-        what = (", ".join(sorted(reasons)),) if reasons else ()
-        is_of_devices = doubts.of_devices_only(reasons)
-        self._conditions.note(_NOT_TRUE_YET, () if is_of_devices else what)
-        self._conditions.note(_NO_DEVICES_YET, what if is_of_devices else ())
-
-    def _is_orphan(self) -> bool:
-        """Whether the object went with its Node: it comes back with the Node, and would be collected at once before."""
-        return self._topology.is_lost and self._node_is_gone
-
-    def _is_settled(self) -> bool:
-        """Whether all that was wanted has been written, nobody has undone it since, and the owner is not due."""
-        return not self._must_read_own() and all(writer.has_written for _, writer in self._writers())
-
-    async def _publish_for_volcano(
-        self, writer: Writer[numatopology.Numatopology], wanted: numatopology.Numatopology
-    ) -> bool:
-        """Whether the object says what is wanted. It must not hold up the first: its failures are its own, and are
-        retried at their own pace."""
-        if self._monotonic() < self._volcano_not_before:
-            return False
+        """The object of an earlier exporter, which is true until the kubelet is ready. Raises ApiError."""
         try:
-            outcome = await self._write(numatopology.KIND, writer, numatopology.stamped(wanted, int(self._clock())))
+            written = await self._topology.read()
         except ApiError as exc:
-            self._conditions.set(_NO_NUMATOPOLOGY, str(exc))
-            self._volcano_not_before = self._monotonic() + self._volcano_backoff.next_delay(at_least=exc.retry_after)
-            return False
-        self._conditions.clear(_NO_NUMATOPOLOGY)
-        self._volcano_backoff.reset()
-        return outcome != "held-back"
-
-    async def _write_topology(self, wanted: nrt.NodeResourceTopology) -> WriteResult:
-        fitted = size.fit(wanted, self._size_limit)
-        if fitted.bytes > self._size_limit:
-            message = f"the object is too large: {size.warning(fitted, self._size_limit)}"
-            raise ApiError(413, "TooLarge", message, request=f"PATCH {nrt.PATH}/{self._node_name}")
-        self._conditions.note(_LARGE, (size.warning(fitted, self._size_limit),) if fitted.left_out else ())
-        try:
-            return await self._write(nrt.KIND, self._topology, fitted.topology)
-        except TooLargeError as exc:
-            # A server with a lower limit than etcd's own; the next try leaves out more.
-            self._size_limit = min(self._size_limit, exc.size - 1)
-            raise
-
-    @property
-    def check_interval(self) -> float:
-        """Seconds between two comparisons: a minute after the start, to meet whoever was there before, and as long as
-        somebody else writes."""
-        is_calm = self._has_checked and not any(writer.foreign_writers for _, writer in self._writers())
-        return self._settings.drift_interval if is_calm else min(PAUSE_S, self._settings.drift_interval)
+            # Without permission to read, start with nothing.
+            if exc.status != 403:
+                raise
+            written = None
+        self._last_true = _LastTrue(None if written is None else topology.recalled(written))
+        return self._last_true.topology
 
     def differs_from(self, version: str | None) -> bool:
-        """Whether the object on the server may not be what was written last: "" for one that is not there."""
+        """Whether the object on the server, of this resourceVersion ("": none), may not be what was written last."""
         if version is None or not self._topology.has_written:
             return False
         return not version or is_newer(version, self._topology.version)
 
-    async def check_drift(self) -> None:
-        """Compares the objects on the server with what was written; what differs is written anew with the next sync.
+    async def _recorded(self, steps: Callable[[_Record], Awaitable[None]]) -> Outcome:
+        record, error = _Record(), None
+        try:
+            await steps(record)
+        except ApiError as exc:
+            error = exc
+        writers = {kind: writer.foreign_writers for kind, writer in self._writers()}
+        record.conditions[OTHER_WRITER] = tuple(
+            f"{' and '.join(product(manager) for manager in sorted(managers))} writes the {kind}"
+            for kind, managers in writers.items()
+            if managers
+        )
+        return Outcome(
+            self._standing(is_current=record.is_current),
+            record.conditions,
+            tuple(record.writes),
+            tuple(record.drifts),
+            record.content,
+            writers,
+            error,
+        )
 
-        The own Node is read anew as well: a node that was deleted and came back has another uid.
-        """
-        self._own_is_due, self._owner_not_before = True, 0.0
+    def _standing(self, *, is_current: bool) -> Standing:
+        return Standing(self._has_published, is_current, self._own_node.kubelet_version)
+
+    async def _publish(self, seen: Observation, doubts: frozenset[str], record: _Record) -> None:
+        record.conditions[ODD_MACHINE] = seen.machine.problems
+        owner = await self._owner(record)
+        if self._is_orphan(owner):
+            return
+        built = topology.build(self._node_name, seen, self._settings.publish, self._settings.exclude, owner.reference)
+        record.conditions |= {ODD_NUMBERS: built.problems, HIGH_NODES: zones.high_nodes(seen.machine)}
+        pods = seen.allocations.pods
+        record.content = Content(len(pods), held_by_node(seen.devices, seen.machine, pods), built.accounts)
+        self._last_true = _LastTrue(built.topology, doubts)
+        result = await self._write_topology(
+            topology.unconfirmed(built.topology, doubts) if doubts else built.topology, record
+        )
+        self._published = None
+        is_done = result != "held-back"
+        if is_done:
+            self._has_published = record.is_current = True
+        if doubts:
+            # Volcano's object has no field for doubts: the last true object stays.
+            return
+        if self._numatopology is not None:
+            wanted = volcano.observed(self._node_name, seen, self._settings.exclude, owner.reference)
+            is_done &= await self._publish_for_volcano(self._numatopology, wanted, record)
+        if is_done:
+            self._published = seen
+
+    async def _keep(self, doubts: frozenset[str], record: _Record) -> None:
+        self._published = None
+        last, lacks = self._last_true
+        if last is None:
+            return
+        self._has_published = True
+        owner = await self._owner(record)
+        if not self._is_orphan(owner):
+            marked = topology.unconfirmed(last, doubts | lacks)
+            await self._write_topology(topology.owned(marked, owner.reference), record)
+
+    async def _check_drift(self, record: _Record) -> None:
+        self._own_node.expire(at_once=True)
         for kind, writer in self._writers():
             about = f"Cannot compare the {kind} with what was written, trusting that nobody changed it"
             try:
                 drift = await writer.check()
             except ApiError as exc:
-                # Nobody may be allowed to read, and the second object must not hold up the first.
+                # Permission to read may be missing, and a failure of the second object must not delay the first.
                 if exc.status != 403 and writer is self._topology:
                     raise
-                self._conditions.set(about, str(exc))
+                record.conditions[about] = (str(exc),)
                 continue
-            self._conditions.clear(about)
+            record.conditions[about] = ()
             if drift is not None:
-                self._metrics.drifts.labels(kind).inc()
-                # Who writes again and again is logged once, by the condition.
-                level = V2 if writer.foreign_writers else logging.WARNING
-                about = "Published object is not as it was left, writing it anew"
-                log.log(level, about, extra=kv(kind=kind, why=drift))
-            self._note_foreign(kind, writer)
-        self._has_checked = True
+                record.drifts.append(Drift(kind, drift, bool(writer.foreign_writers)))
 
-    async def _write(self, kind: str, writer: Writer[Any], wanted: object) -> WriteResult:
-        started = time.perf_counter()
+    async def _owner(self, record: _Record) -> Owner:
+        owner = await self._own_node.owner()
+        if owner.problem is not None:
+            record.conditions[NO_OWNER] = (owner.problem,) if owner.problem else ()
+        return owner
+
+    def _is_orphan(self, owner: Owner) -> bool:
+        """Whether the object was deleted with its Node. Until the Node is back, a new object would be deleted, too."""
+        return self._topology.is_lost and owner.is_gone
+
+    def _is_settled(self) -> bool:
+        """Whether everything is written, the server is believed to have it, and the owner is not due."""
+        return not self._own_node.is_due and all(writer.has_written for _, writer in self._writers())
+
+    async def _publish_for_volcano(
+        self, writer: Writer[numatopology.Numatopology], wanted: numatopology.Numatopology, record: _Record
+    ) -> bool:
+        """Whether the server has the object. Its failures must not delay the first object: they have their own pace."""
+        if not self._numatopology_pace.is_due:
+            return False
         try:
-            outcome = await writer.publish(wanted)
-        except ApiError:
-            self._metrics.writes.labels(kind, "failed").inc()
+            stamped = numatopology.stamped(wanted, int(self._clock()))
+            result = await self._write(numatopology.KIND, writer, stamped, record)
+        except ApiError as exc:
+            record.conditions[NO_NUMATOPOLOGY] = (str(exc),)
+            self._numatopology_pace.fail(exc)
+            return False
+        record.conditions[NO_NUMATOPOLOGY] = ()
+        self._numatopology_pace.succeed()
+        return result != "held-back"
+
+    async def _write_topology(self, wanted: nrt.NodeResourceTopology, record: _Record) -> WriteResult:
+        fitted = size.fit(wanted, self._size_limit)
+        if fitted.bytes > self._size_limit:
+            message = f"the object is too large: {size.warning(fitted, self._size_limit)}"
+            raise ApiError(413, "TooLarge", message, request=f"PATCH {nrt.PATH}/{self._node_name}")
+        record.conditions[LARGE] = (size.warning(fitted, self._size_limit),) if fitted.left_out else ()
+        try:
+            return await self._write(nrt.KIND, self._topology, fitted.topology, record)
+        except TooLargeError as exc:
+            # The limit of this server is below etcd's default: the next try leaves out more.
+            self._size_limit = min(self._size_limit, exc.size - 1)
             raise
-        self._metrics.writes.labels(kind, outcome).inc()
-        if outcome != "written":
-            return outcome
-        took = time.perf_counter() - started
-        self._metrics.publish_seconds.observe(took)
-        self._note_foreign(kind, writer)
-        # A Node that was deleted takes its objects along, and one that comes back by the same name has another uid.
-        self._own_is_due |= writer.was_remade
-        level = V2 if self.has_published else logging.INFO
-        log.log(level, "Published", extra=kv(kind=kind, node=self._node_name, took_ms=round(took * 1e3, 1)))
-        return outcome
+
+    async def _write(self, kind: str, writer: Writer[Any], wanted: object, record: _Record) -> WriteResult:
+        started, is_first = time.perf_counter(), not self._has_published
+        try:
+            result = await writer.publish(wanted)
+        except ApiError:
+            record.writes.append(Write(kind, "failed", time.perf_counter() - started, is_first))
+            raise
+        record.writes.append(Write(kind, result, time.perf_counter() - started, is_first))
+        # An object that was deleted may have gone with its Node, and the new Node has another uid.
+        if result == "written" and writer.was_remade:
+            self._own_node.expire()
+        return result
 
     def _writers(self) -> Iterator[tuple[str, Writer[Any]]]:
         yield nrt.KIND, self._topology
         if self._numatopology is not None:
             yield numatopology.KIND, self._numatopology
-
-    def _note_foreign(self, kind: str, writer: Writer[Any]) -> None:
-        self._foreign[kind] = writer.foreign_writers
-        self._metrics.show_foreign(self._foreign)
-        named = tuple(
-            f"{' and '.join(product(manager) for manager in sorted(managers))} writes the {kind}"
-            for kind, managers in self._foreign.items()
-            if managers
-        )
-        self._conditions.note(_OTHER_WRITER, named)
-
-    async def _own_node(self) -> nrt.OwnerReference | None:
-        """The owner reference; a Node that is not there (yet), or that we may not read, is asked for now and then.
-
-        One that was there stays the owner: an object without would outlive a node that is being removed.
-        """
-        if self._must_read_own():
-            try:
-                self._own = await read_own_node(self._api, self._node_name)
-                self._own_is_due = self._node_is_gone = False
-                self._conditions.clear(_NO_OWNER)
-                self._owner_backoff.reset()
-            except ApiError as exc:
-                if exc.status not in (403, 404):
-                    raise
-                self._node_is_gone = exc.status == 404 and self._own is not None
-                self._conditions.set(_NO_OWNER, str(exc))
-                self._owner_not_before = self._monotonic() + self._owner_backoff.next_delay(at_least=exc.retry_after)
-        return None if self._own is None else self._own.owner()
-
-    def _must_read_own(self) -> bool:
-        return self._own_is_due and self._monotonic() >= self._owner_not_before
-
-    @property
-    def kubelet_version(self) -> str | None:
-        """As the Node tells it; None until it could be read."""
-        return None if self._own is None else self._own.status.nodeInfo.kubeletVersion or None

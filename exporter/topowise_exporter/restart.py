@@ -1,12 +1,12 @@
-"""Whether the kubelet would start again on the state files that it keeps, found out before it has to.
+"""Predicts whether the kubelet would start again on its present state files.
 
-A kubelet compares them with machine and configuration when it starts, and exits if they do not match: after a changed
-reservation, hugepages that were made at run time, memory that came or went. What is compared, and in which order, is
-topowise.start_check'; here is where each side comes from. A file that is not there is made anew, and nothing is wrong.
+When a kubelet starts, it compares them with machine and configuration, and exits if they do not match: after a changed
+reservation, hugepages that were allocated at run time, or hot-plugged memory. topowise.start_check has the checks and
+their order; this module gets the data of both sides. A missing file is no problem: the kubelet writes a new file.
 
-A kubelet that gives a container CPUs or memory writes what is left and what is held one after the other, so in between
-its files contradict themselves. They are compared once they have been left alone for a while; that also keeps the cost
-out of admissions.
+During an admission the kubelet writes free and allocated resources one after the other, so its files contradict each
+other for a moment. They are compared once they have not changed for a while, which also keeps the cost out of
+admissions.
 """
 
 from __future__ import annotations
@@ -30,41 +30,46 @@ _TRUE: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 
 
 class StartCheck:
-    """`problems` has what would keep the kubelet from starting, by the name of the file."""
+    """Compares the state files with configuration and machine, again after each change that has settled."""
 
     def __init__(self, root: Path) -> None:
-        self._cpu: StateFile[bytes] = StateFile(root / CPU_STATE, _as_it_is)
-        self._memory: StateFile[bytes] = StateFile(root / MEMORY_STATE, _as_it_is)
-        self._last: tuple[object, ...] = ()
+        self._cpu: StateFile[bytes] = StateFile(root / CPU_STATE, _unparsed)
+        self._memory: StateFile[bytes] = StateFile(root / MEMORY_STATE, _unparsed)
+        self._compared: tuple[object, ...] = ()
         self._seen: tuple[object, ...] = ()
         self._seen_since = -_SETTLED_S
-        self.problems: Mapping[str, str] = {}
+        self._problems: Mapping[str, str] = {}
 
-    def compare(self, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable, now: float) -> None:
-        """Compare anew what has changed and then stayed the same for a while; the first time at once. `now` is in
-        seconds, monotonic."""
+    def compare(
+        self, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable, now: float
+    ) -> Mapping[str, str]:
+        """Returns why the kubelet would refuse to start, by name of the state file. The first call compares at once;
+        later, a change is compared once it has stayed the same for a while. `now` is in seconds, monotonic."""
         seen = (_text(self._cpu), _text(self._memory), config, machine, allocatable.cpus)
         if seen != self._seen:
             self._seen_since = now if self._seen else now - _SETTLED_S
             self._seen = seen
-        if seen == self._last or now - self._seen_since < _SETTLED_S:
-            return
-        # Its words quote what changes with every pod: as long as only the files change, the first ones hold.
-        held = self.problems if seen[2:4] == self._last[2:4] else {}
-        self._last = seen
+        if seen == self._compared or now - self._seen_since < _SETTLED_S:
+            return self._problems
+        # A problem's text quotes values that change with every pod: while only the files change, the first text stays.
+        previous = self._problems if seen[2:4] == self._compared[2:4] else {}
+        self._compared = seen
         cpu, memory, *_ = seen
-        found: dict[str, Problem | None] = {}
+        problems: dict[str, Problem | None] = {}
         if cpu is not None:
-            found[CPU_STATE] = _damage(checksum.check_cpu_state, cpu) or of_cpus(cpu, config, machine, allocatable)
+            problems[CPU_STATE] = _damage(checksum.check_cpu_state, cpu) or of_cpus(cpu, config, machine, allocatable)
         if memory is not None:
-            found[MEMORY_STATE] = _damage(checksum.check_memory_state, memory) or of_memory(memory, config, machine)
-        self.problems = {name: held.get(name) or _shown(one) for name, one in found.items() if one is not None}
+            problems[MEMORY_STATE] = _damage(checksum.check_memory_state, memory) or of_memory(memory, config, machine)
+        self._problems = {
+            name: previous.get(name) or _text_of(problem) for name, problem in problems.items() if problem is not None
+        }
+        return self._problems
 
 
 def of_cpus(text: bytes, config: KubeletConfiguration, machine: Machine, allocatable: Allocatable) -> Problem | None:
     """Why `cpu_manager_state` would be refused, None if it would not."""
     cpus = frozenset(cpu for node in machine.nodes for cpu in node.cpus)
-    # Which CPUs make up an amount that is reserved is the kubelet's choice: those that it does not give out.
+    # Which CPUs make up an amount that is reserved is the kubelet's choice: the CPUs that are not allocatable.
     reserved = config.reserved_cpus or cpus - allocatable.cpus
     if config.cpuManagerPolicy == "static" and not config.reserved_cpus and not allocatable.cpus:
         return None
@@ -79,7 +84,7 @@ def of_memory(text: bytes, config: KubeletConfiguration, machine: Machine) -> Pr
 
 
 def _damage(check: Callable[[bytes, str], None], text: bytes) -> Problem | None:
-    """Why a kubelet takes a file for damaged before it looks at what the file says; None if it does not."""
+    """Why a kubelet rejects the file as corrupted before it compares the contents; None if it does not."""
     try:
         check(text, "file")
     except SourceError as exc:
@@ -88,29 +93,29 @@ def _damage(check: Callable[[bytes, str], None], text: bytes) -> Problem | None:
 
 
 def _amounts(node: NumaNode, config: KubeletConfiguration) -> dict[str, MemoryAmounts]:
-    """As the memory manager starts with them (memorymanager/policy_static.go, getDefaultMachineState): hugepages of
-    the sizes that this node has a directory of, which before Linux 6.1 a node without memory has not."""
-    found = {}
+    """The initial amounts of the memory manager (memorymanager/policy_static.go, getDefaultMachineState): hugepages
+    of the sizes for which the NUMA node has a directory. Before Linux 6.1 a node without memory has no directory."""
+    amounts = {}
     for size, count in node.hugepages.items():
         name, total = hugepages_name(size), size * count
-        kept = config.reserved_on(node.id, name)
-        found[name] = MemoryAmounts(total, kept, total - kept)
-    in_pages = sum(one.total for one in found.values())
-    kept = config.reserved_on(node.id, "memory")
-    found["memory"] = MemoryAmounts(node.memory_bytes, kept, node.memory_bytes - kept - in_pages)
-    return found
+        reserved = config.reserved_on(node.id, name)
+        amounts[name] = MemoryAmounts(total, reserved, total - reserved)
+    in_pages = sum(amount.total for amount in amounts.values())
+    reserved = config.reserved_on(node.id, "memory")
+    amounts["memory"] = MemoryAmounts(node.memory_bytes, reserved, node.memory_bytes - reserved - in_pages)
+    return amounts
 
 
-def _shown(problem: Problem) -> str:
+def _text_of(problem: Problem) -> str:
     return f"{problem.error}{f' ({problem.detail})' if problem.detail else ''}"[:_LONGEST]
 
 
-def _as_it_is(text: bytes, _source: str) -> bytes:
+def _unparsed(text: bytes, _source: str) -> bytes:
     return text
 
 
 def _text(file: StateFile[bytes]) -> bytes | None:
-    """What the file has, None if there is none that could be read now."""
+    """The contents of the file; None if the file cannot be read."""
     try:
         return file.read()
     except SourceError:

@@ -50,7 +50,7 @@ async def trigger(config: dict[str, Any], kubelet: FakeKubelet, api: Api, tmp_pa
     async with PodResources(settings.podresources_socket) as podresources:
         source = Source(settings.kubelet)
         observer = Observer(settings, podresources, source)
-        publisher = Publisher(settings, api, metrics, conditions)
+        publisher = Publisher(settings, api)
         task = asyncio.create_task(Exporter(settings, observer, publisher, source, metrics, conditions, made).run())
         yield made
         task.cancel()

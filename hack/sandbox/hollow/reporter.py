@@ -32,6 +32,7 @@ from topowise.runtime.config import API_VERSION
 from topowise.runtime.log import kv
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions
+from topowise_exporter.hardware import Hardware, HardwareReading
 from topowise_exporter.kubelet import holders, state_files
 from topowise_exporter.kubelet.model import Allocations
 from topowise_exporter.kubelet.podresources import PodResources
@@ -39,7 +40,7 @@ from topowise_exporter.kubelet.settings import Source
 from topowise_exporter.kubelet.settings.section import Kubelet
 from topowise_exporter.kubelet.state_files import StateFile
 from topowise_exporter.machine import Machine
-from topowise_exporter.observe import Observer
+from topowise_exporter.observe import Observer, Reading
 from topowise_exporter.publish import numatopology as volcano
 from topowise_exporter.publish import topology
 from topowise_exporter.publish.topology import Observation, Publishing
@@ -86,9 +87,10 @@ class Reporter:
         self._reporting = reporting
         self._random = random
         podresources = _Directly(node)
-        self._looker: _Exporter | _Halves
+        self._looker: Observer | _Halves
+        self._doubts: frozenset[str] = frozenset()
         if reporting.sees == "exporter":
-            self._looker = _Exporter(machine, config, podresources, root)
+            self._looker = _exporter(machine, config, podresources, root)
         else:
             self._looker = _Halves(machine, config, podresources, root)
         self._writers: list[Writer[Any]] = [
@@ -120,7 +122,7 @@ class Reporter:
     @property
     def is_current(self) -> bool:
         """Whether the published object tells what the node holds, and has no doubt of it."""
-        return not (self._stale.is_set() or self._is_writing or self._looker.doubts) and self._published is not None
+        return not (self._stale.is_set() or self._is_writing or self._doubts) and self._published is not None
 
     def note(self) -> None:
         """The kubelet shows something else than before."""
@@ -141,7 +143,11 @@ class Reporter:
 
     async def observe(self) -> Observation:
         """What an exporter would see now. Raises SourceError if it would not believe it."""
-        return await self._looker.observe()
+        reading = await self._looker.observe()
+        self._doubts = reading.doubts
+        if not doubts.of_devices_only(reading.doubts):
+            raise SourceError("kubelet", f"not to be believed yet: {', '.join(sorted(reading.doubts))}")
+        return reading.observation
 
     async def check(self) -> None:
         """As the daemon does when its object has changed: what somebody else did to it is undone."""
@@ -164,24 +170,24 @@ class Reporter:
             self.marks.append((now, loop.time()))
         else:
             self.looked()
-            if (seen, self._looker.doubts) != self._published:
+            if (seen, self._doubts) != self._published:
                 await self._publish_seen(seen, lag)
             self.reports.append((now, loop.time()))
         self._is_writing = False
 
     async def _mark(self, lag: float) -> None:
         """As the daemon does: the last true object says why it is not confirmed."""
-        if self._true is None or not self._looker.doubts:
+        if self._true is None or not self._doubts:
             return
         await asyncio.sleep(lag)
-        await self._write(self._writers[0], topology.unconfirmed(self._true, self._looker.doubts | self._lacks))
+        await self._write(self._writers[0], topology.unconfirmed(self._true, self._doubts | self._lacks))
         self._published = None
 
     async def _publish_seen(self, seen: Observation, lag: float) -> None:
         made = topology.build(self._name, seen, self._reporting.published, Exclusions())
         if made.problems:
             log.warning("The numbers do not add up", extra=kv(node=self._name, why="; ".join(made.problems)))
-        reasons = self._looker.doubts
+        reasons = self._doubts
         self._true, self._lacks = made.topology, reasons
         objects: list[object] = [made.topology]
         if self._reporting.numatopology:
@@ -209,24 +215,22 @@ class Reporter:
                 await asyncio.sleep(backoff.next_delay(at_least=exc.retry_after))
 
 
-class _Exporter(Observer):
-    """The real one's sync, of a machine and a configuration that are known."""
+class _KnownHardware(Hardware):
+    """A machine that is known, and never scanned."""
 
-    def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
-        socket = str(root / "pod-resources/kubelet.sock")
-        settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root), podresources_socket=socket)
-        super().__init__(settings, podresources, _Known(config), _now)
-        self._known = machine
+    def __init__(self, settings: ExporterConfiguration, machine: Machine) -> None:
+        super().__init__(settings, _now)
+        self._machine = machine
 
-    async def observe(self) -> Observation:
-        """As the daemon does: what is not the truth is not published."""
-        seen = await super().observe()
-        if not doubts.of_devices_only(self.doubts):
-            raise SourceError("kubelet", f"not to be believed yet: {', '.join(sorted(self.doubts))}")
-        return seen
+    def read(self) -> HardwareReading:
+        return HardwareReading(self._machine, self._boot_id)
 
-    def _read_machine(self) -> Machine:
-        return self._known
+
+def _exporter(machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> Observer:
+    """The real observer, of a machine and a configuration that are known."""
+    socket = str(root / "pod-resources/kubelet.sock")
+    settings = ExporterConfiguration(apiVersion=API_VERSION, kubelet_root=str(root), podresources_socket=socket)
+    return Observer(settings, podresources, _Known(config), _now, hardware=_KnownHardware(settings, machine))
 
 
 class _Known(Source):
@@ -243,8 +247,6 @@ class _Known(Source):
 class _Halves:
     """Believes whatever the kubelet shows, each part for itself."""
 
-    doubts: Final[frozenset[str]] = frozenset()
-
     def __init__(self, machine: Machine, config: KubeletConfiguration, podresources: PodResources, root: Path) -> None:
         self._machine = machine
         self._config = config
@@ -252,7 +254,7 @@ class _Halves:
         self._cpu_state = StateFile(root / state_files.CPU_STATE, state_files.parse_cpu_state)
         self._memory_state = StateFile(root / state_files.MEMORY_STATE, state_files.parse_memory_state)
 
-    async def observe(self) -> Observation:
+    async def observe(self) -> Reading:
         allocatable = await self._podresources.allocatable()
         pods = await self._podresources.pods()
         cpu, memory = self._cpu_state.read(), self._memory_state.read()
@@ -260,7 +262,8 @@ class _Halves:
         free_memory = (
             None if memory is None else holders.exact_memory(memory, holders.live_memory_holders(memory, pods))
         )
-        return Observation(self._machine, self._config, Allocations(allocatable, pods, unlisted, free_memory))
+        allocations = Allocations(allocatable, pods, unlisted, free_memory)
+        return Reading(Observation(self._machine, self._config, allocations))
 
 
 class _Directly(PodResources):

@@ -38,7 +38,7 @@ async def main(file: str, syncs: int) -> None:
     ):
         source = Source(settings.kubelet)
         observer = Observer(settings, podresources, source)
-        publisher = Publisher(settings, api, metrics, conditions)
+        publisher = Publisher(settings, api)
         exporter = Exporter(settings, observer, publisher, source, metrics, conditions, Trigger())
         gc.collect()
         gc.freeze()

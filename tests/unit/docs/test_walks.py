@@ -181,7 +181,7 @@ async def test_the_bytes_of_list_to_the_object(tmp_path: Path) -> None:
         exporter = Exporter(
             settings,
             Observer(settings, podresources, source),
-            Publisher(settings, server, metrics, conditions),
+            Publisher(settings, server),
             source,
             metrics,
             conditions,

@@ -19,7 +19,9 @@ from topowise_exporter.daemon import Exporter
 from topowise_exporter.kubelet.model import Allocations
 from topowise_exporter.machine.model import Machine
 from topowise_exporter.metrics import Metrics
+from topowise_exporter.observe import Reading
 from topowise_exporter.publish.topology import Observation
+from topowise_exporter.publisher import Outcome, Standing
 from topowise_exporter.triggers import Trigger
 
 SEEN = Observation(Machine((), (), (), (), (), (), (), ()), KubeletConfiguration(), Allocations())
@@ -28,22 +30,15 @@ SEEN = Observation(Machine((), (), (), (), (), (), (), ()), KubeletConfiguration
 class Stub:
     """Observer, publisher and source: the reading fails with what it is given, or else the write."""
 
-    name = "file"
-    has_published = True
-    kubelet_version = None
-    check_interval = 300.0
-    doubts: frozenset[str] = frozenset()
-    withheld: frozenset[tuple[str, str]] = frozenset()
-    due: float | None = None
-
-    def __init__(self, observe: Exception | None = None, write: Exception | None = None) -> None:
+    def __init__(self, observe: Exception | None = None, write: ApiError | None = None, *reasons: str) -> None:
         self._observe, self._write = observe, write
-        self.problems: dict[str, str] = {}
+        self.doubts = frozenset(reasons)
         self.checks = self.expired = 0
         self.wrote: tuple[str, frozenset[str]] | None = None
 
-    async def check_drift(self) -> None:
+    async def check_drift(self) -> Outcome:
         self.checks += 1
+        return Outcome()
 
     def expire(self) -> None:
         self.expired += 1
@@ -54,18 +49,18 @@ class Stub:
     def differs_from(self, version: str | None) -> bool:
         return False
 
-    async def observe(self) -> Observation:
+    async def observe(self, node_version: str | None) -> Reading:
         if self._observe:
             raise self._observe
-        return SEEN
+        return Reading(SEEN, self.doubts)
 
-    async def publish(self, seen: object, reasons: frozenset[str] = frozenset()) -> None:
+    async def publish(self, seen: object, reasons: frozenset[str] = frozenset()) -> Outcome:
         self.wrote = "present", reasons
-        if self._write:
-            raise self._write
+        return Outcome(Standing(is_published=True, is_current=True), error=self._write)
 
-    async def keep(self, reasons: frozenset[str]) -> None:
+    async def keep(self, reasons: frozenset[str]) -> Outcome:
         self.wrote = "last", reasons
+        return Outcome(Standing(is_published=True))
 
 
 def exporter(stub: Any, metrics: Metrics | None = None, **settings: Any) -> Exporter:
@@ -96,10 +91,15 @@ async def test_a_server_that_wants_us_to_wait_long_does_not_make_us_look_dead(mo
     ],
 )
 async def test_the_last_object_stays_for_doubts_of_more_than_devices(reasons: tuple[str, ...], written: str) -> None:
-    stub = Stub()
-    stub.doubts = frozenset(reasons)
-    await exporter(stub).sync()
+    stub, metrics = Stub(None, None, *reasons), Metrics()
+    syncing = exporter(stub, metrics)
+    await syncing.sync()
     assert stub.wrote == (written, frozenset(reasons))
+    name = "topowise_exporter_unconfirmed"
+    assert all(metrics.registry.get_sample_value(name, {"reason": reason}) == 1 for reason in reasons)
+    stub.doubts = frozenset()
+    await syncing.sync()
+    assert all(metrics.registry.get_sample_value(name, {"reason": reason}) is None for reason in reasons)
 
 
 def test_longer_timeouts_make_a_longer_round() -> None:

@@ -13,6 +13,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra.slices import Device, Devices
+from topowise_exporter.hardware import Hardware, HardwareReading
 from topowise_exporter.kubelet import device_checkpoint
 from topowise_exporter.kubelet.model import (
     Allocatable,
@@ -24,10 +25,17 @@ from topowise_exporter.kubelet.model import (
 )
 from topowise_exporter.kubelet.model import Device as Plugged
 from topowise_exporter.machine.model import Machine
-from topowise_exporter.observe import Observer
+from topowise_exporter.observe import Observer, Reading
 
 STATE = b'{"policyName":"static","defaultCpuSet":"0-1","entries":{"u":{"setup":"2-3"}},"checksum":0}'
 MACHINE = Machine((), (), (), (), (), (), (), ())
+
+
+class KnownHardware(Hardware):
+    """A machine that is never scanned."""
+
+    def read(self) -> HardwareReading:
+        return HardwareReading(MACHINE)
 
 
 class Kubelet:
@@ -35,7 +43,8 @@ class Kubelet:
 
     allocated = Allocatable(frozenset({1, 2, 3}))
     listed = (PodAllocation("ns", "p"),)
-    version = ""
+    name = version = ""
+    problems = ()
 
     async def read(self, version: str | None) -> KubeletConfiguration:
         return KubeletConfiguration(cpuManagerPolicy="static")
@@ -50,41 +59,39 @@ class Kubelet:
 def observer(root: Path) -> Observer:
     settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(root))
     fake: Any = Kubelet()
-    made = Observer(settings, fake, fake, clock=lambda: 1.0)
-    made._machine, made._machine_at = MACHINE, 1.0
-    return made
+    return Observer(settings, fake, fake, clock=lambda: 1.0, hardware=KnownHardware(settings))
 
 
 async def test_a_pod_whose_directory_comes_after_its_cpus_holds_them(tmp_path: Path) -> None:
     # The kubelet writes the state file at admission, and makes the pod's directory when it starts to run it.
     (tmp_path / "cpu_manager_state").write_bytes(STATE)
     reading = observer(tmp_path)
-    assert (await reading.observe()).allocations.unlisted == {}
+    assert (await reading.observe()).observation.allocations.unlisted == {}
     (tmp_path / "pods" / "u").mkdir(parents=True)
-    assert (await reading.observe()).allocations.unlisted == {"u": frozenset({2, 3})}
+    assert (await reading.observe()).observation.allocations.unlisted == {"u": frozenset({2, 3})}
 
 
 async def test_the_same_facts_are_the_same_object_with_and_without_a_finished_init_container(tmp_path: Path) -> None:
     (tmp_path / "cpu_manager_state").write_bytes(STATE)
     reading = observer(tmp_path)
-    assert await reading.observe() is await reading.observe()
+    assert (await reading.observe()).observation is (await reading.observe()).observation
     (tmp_path / "pods" / "u").mkdir(parents=True)
-    assert await reading.observe() is await reading.observe()
+    assert (await reading.observe()).observation is (await reading.observe()).observation
 
 
 async def test_devices_of_resource_slices_are_taken_as_they_are_known_at_the_sync(tmp_path: Path) -> None:
     settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
     fake: Any = Kubelet()
     known: list[Devices] = [{}]
-    reading = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: known[-1])
-    reading._machine, reading._machine_at = MACHINE, 1.0
-    first = await reading.observe()
+    known_hardware = KnownHardware(settings)
+    reading = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: known[-1], hardware=known_hardware)
+    first = (await reading.observe()).observation
     assert first.devices == {}
-    assert await reading.observe() is first
+    assert (await reading.observe()).observation is first
     known.append({Claim("gpu.example.com", "n", "gpu-0"): Device(0)})
-    second = await reading.observe()
+    second = (await reading.observe()).observation
     assert second.devices is known[-1]
-    assert await reading.observe() is second
+    assert (await reading.observe()).observation is second
 
 
 CARD = Claim("gpu.example.com", "n", "gpu-0")
@@ -124,10 +131,10 @@ async def test_claimed_devices_are_left_out_where_nobody_tells_who_has_them(
     fake: Any = Before134(**gates)
     fake.version = version
     devices: Devices = {CARD: Device(0, "", (), is_whole=True, is_open=True)}
-    reading = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: devices)
-    reading._machine, reading._machine_at = MACHINE, 1.0
-    assert ((await reading.observe()).devices == devices) is is_shown
-    told = reading.problems.get("List does not name devices of resource claims, leaving them out")
+    reading = Observer(settings, fake, fake, devices=lambda: devices, hardware=KnownHardware(settings))
+    result = await reading.observe()
+    assert (result.observation.devices == devices) is is_shown
+    told = result.problems.get("List does not name devices of resource claims, leaving them out")
     wanted = f"kubelet {version} without the feature gate KubeletPodResourcesDynamicResources"
     assert told == (None if is_shown else wanted)
 
@@ -136,17 +143,18 @@ async def test_a_list_that_names_a_claimed_device_shows_that_the_kubelet_does(tm
     settings = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", kubelet_root=str(tmp_path))
     fake: Any = Before134()
     devices: Devices = {CARD: Device(0, "", (), is_whole=True, is_open=True)}
-    reading = Observer(settings, fake, fake, clock=lambda: 1.0, devices=lambda: devices)
-    reading._machine, reading._machine_at = MACHINE, 1.0
+    reading = Observer(settings, fake, fake, devices=lambda: devices, hardware=KnownHardware(settings))
     for containers in ((ContainerAllocation("c", claims=(CARD,)),), ()):
         fake.listed = (PodAllocation("ns", "p", containers),)
-        assert (await reading.observe()).devices == devices
+        assert (await reading.observe()).observation.devices == devices
 
 
 class Node:
-    """A kubelet whose answers, files and directories a test changes, and an observer of it."""
+    """A kubelet whose answers, files and directories a test changes, and an observer of it with its last reading."""
 
-    version = ""
+    name = version = ""
+    problems = ()
+    reading: Reading
     config = KubeletConfiguration(cpuManagerPolicy="static", memoryManagerPolicy="Static")
 
     def __init__(self, root: Path) -> None:
@@ -162,8 +170,7 @@ class Node:
             apiVersion=API_VERSION, node_name="n", kubelet_root=str(root), podresources_socket=str(self.socket)
         )
         fake: Any = self
-        self.observer = Observer(settings, fake, fake, clock=lambda: self.now)
-        self.observer._machine, self.observer._machine_at = MACHINE, 1e9
+        self.observer = Observer(settings, fake, fake, clock=lambda: self.now, hardware=KnownHardware(settings))
 
     def start(self) -> None:
         """As a kubelet that has just been started."""
@@ -200,7 +207,8 @@ class Node:
 
     async def observe(self, after: float = 0.0) -> Allocations:
         self.now += after
-        return (await self.observer.observe()).allocations
+        self.reading = await self.observer.observe()
+        return self.reading.observation.allocations
 
 
 def holding(name: str, cpus: set[int], memory: int = 0, devices: tuple[Plugged, ...] = ()) -> PodAllocation:
@@ -215,12 +223,13 @@ async def test_a_pod_that_is_being_admitted_is_nowhere_in_what_is_seen(tmp_path:
     node = Node(tmp_path)
     node.write({})
     before = await node.observer.observe()
-    assert not node.observer.doubts
+    assert not before.doubts
     # CPUs are given, memory is in the file and not in List yet; the memory manager has it taken already.
     node.write({"u": {"c": "2"}}, {"u": 40})
     node.listed = (holding("p", {2}),)
-    assert await node.observer.observe() is before
-    assert node.observer.withheld == {("ns", "p")}
+    admitting = await node.observer.observe()
+    assert admitting.observation is before.observation
+    assert admitting.withheld == {("ns", "p")}
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", {2}, 40),)
     whole = await node.observe()
@@ -247,7 +256,7 @@ async def test_a_pod_that_is_written_down_as_admitted_needs_no_directory(tmp_pat
     assert (await node.observe()).pods == ()
     write_allocated(tmp_path, "u")
     assert (await node.observe()).pods == node.listed
-    assert not node.observer.problems
+    assert not node.reading.problems
 
 
 @pytest.mark.parametrize(
@@ -263,7 +272,7 @@ async def test_a_record_of_admissions_that_cannot_be_read_is_named_and_directori
     node.write({"u": {"c": "2"}})
     node.listed = (holding("p", {2}),)
     assert (await node.observe()).pods == ()
-    assert len(node.observer.problems) == 1
+    assert len(node.reading.problems) == 1
     (tmp_path / "pods/u").mkdir()
     assert (await node.observe()).pods == node.listed
 
@@ -292,17 +301,17 @@ async def test_a_starting_kubelet_is_doubted_until_it_lists_what_its_files_have(
     (tmp_path / "pods/u").mkdir()
     node.listed = (holding("p", {2}),)
     await node.observe(after=100)
-    assert not node.observer.doubts
+    assert not node.reading.doubts
     node.start()
     node.listed, node.allocated = (), Allocatable()
     await node.observe()
-    assert node.observer.doubts == {"cpu-manager", "memory-manager", "pods"}
+    assert node.reading.doubts == {"cpu-manager", "memory-manager", "pods"}
     node.allocated = ALLOCATABLE
     await node.observe(after=1)
-    assert node.observer.doubts == {"pods"}
+    assert node.reading.doubts == {"pods"}
     node.listed = (holding("p", {2}),)
     await node.observe(after=1)
-    assert not node.observer.doubts
+    assert not node.reading.doubts
 
 
 async def test_a_pod_that_ended_while_the_kubelet_was_down_is_dead_when_its_directory_is_gone(tmp_path: Path) -> None:
@@ -314,10 +323,10 @@ async def test_a_pod_that_ended_while_the_kubelet_was_down_is_dead_when_its_dire
     node.start()
     node.listed = ()
     await node.observe()
-    assert node.observer.doubts == {"pods"}
+    assert node.reading.doubts == {"pods"}
     (tmp_path / "pods/u").rmdir()
     found = await node.observe()
-    assert not node.observer.doubts
+    assert not node.reading.doubts
     assert (found.pods, found.unlisted) == ((), {})
 
 
@@ -326,9 +335,9 @@ async def test_an_old_state_file_at_our_first_start_is_waited_for_a_minute_at_mo
     node.write({"old": {"c": "3"}})
     (tmp_path / "pods/old").mkdir()
     await node.observe()
-    assert node.observer.doubts == {"pods"}
+    assert node.reading.doubts == {"pods"}
     await node.observe(after=61)
-    assert not node.observer.doubts
+    assert not node.reading.doubts
 
 
 async def test_what_the_last_object_had_beyond_list_is_not_waited_for(tmp_path: Path) -> None:
@@ -337,7 +346,7 @@ async def test_what_the_last_object_had_beyond_list_is_not_waited_for(tmp_path: 
     (tmp_path / "pods/left").mkdir()
     node.observer.remember((), frozenset({"left"}))
     found = await node.observe()
-    assert not node.observer.doubts
+    assert not node.reading.doubts
     assert found.unlisted == {"left": frozenset({3})}
 
 
@@ -369,7 +378,7 @@ async def test_devices_of_a_finished_init_container_stay_with_their_pod(tmp_path
     # As long as the file cannot be read, what it had holds.
     file.write_bytes(checkpoint()[:-9])
     assert (await node.observe()).unlisted_devices == {"u": (NICS[1],)}
-    assert "Device manager checkpoint" in next(iter(node.observer.problems))
+    assert "Device manager checkpoint" in next(iter(node.reading.problems))
     node.listed = ()
     assert (await node.observe()).unlisted_devices == {}
 
@@ -424,7 +433,7 @@ async def test_a_plug_in_that_goes_while_the_kubelet_runs_leaves_its_row(tmp_pat
     assert (await node.observe()).absent == ()
     node.allocated = ALLOCATABLE
     found = await node.observe()
-    assert not node.observer.doubts
+    assert not node.reading.doubts
     assert found.absent == NICS
 
 
@@ -445,7 +454,7 @@ async def test_a_node_without_managers_and_without_a_past_is_seen_at_once(tmp_pa
     node.config = KubeletConfiguration()
     node.allocated = Allocatable()
     await node.observe()
-    assert not node.observer.doubts
+    assert not node.reading.doubts
 
 
 async def test_a_pod_that_ends_before_its_directory_was_seen_is_dead(tmp_path: Path) -> None:

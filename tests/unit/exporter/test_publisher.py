@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -14,14 +14,12 @@ from topowise.attributes import doubts
 from topowise.errors import ApiError
 from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime.config import API_VERSION
-from topowise_exporter.conditions import Conditions
 from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.exclusions import Exclusions, PodPattern
 from topowise_exporter.kubelet.model import Allocatable, Allocations, ContainerAllocation, PodAllocation
 from topowise_exporter.machine.model import Cpu, Machine, NumaNode
-from topowise_exporter.metrics import Metrics
 from topowise_exporter.publish.topology import Observation, Publishing
-from topowise_exporter.publisher import Publisher
+from topowise_exporter.publisher import HIGH_NODES, Outcome, Publisher
 
 CPUS = tuple(Cpu(i, 0, 0, 0, i, i, (i,), None, None, "") for i in range(4))
 NODE = NumaNode(0, (0, 1, 2, 3), (0, 1, 2, 3), 1 << 30, {}, {}, {}, {0: 10}, (0,))
@@ -64,9 +62,19 @@ def seen(*cpus: int, others: tuple[PodAllocation, ...] = ()) -> Observation:
     return Observation(MACHINE, KUBELET, Allocations(Allocatable(frozenset({1, 2, 3})), pods))
 
 
-def make(api: FakeApi, **settings: Any) -> Publisher:
+def make(api: FakeApi, now: list[float] | None = None, wall: list[float] | None = None, **settings: Any) -> Publisher:
+    """`now` is the monotonic clock, `wall` the other."""
     configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", **settings)
-    return Publisher(configuration, api, Metrics(), Conditions())  # type: ignore[arg-type]
+    clocks: Any = {"clock": lambda: wall[0]} if wall else {}
+    clocks |= {"monotonic": lambda: now[0]} if now else {}
+    return Publisher(configuration, api, **clocks)  # type: ignore[arg-type]
+
+
+async def succeed(call: Awaitable[Outcome]) -> Outcome:
+    """The outcome of a call that no error ended."""
+    outcome = await call
+    assert outcome.error is None
+    return outcome
 
 
 def free(api: FakeApi) -> str:
@@ -84,16 +92,15 @@ def failing(on: str, status: int) -> Callable[[str, str], None]:
 
 async def test_a_change_that_volcanos_object_missed_is_written_once_it_can_be() -> None:
     api, now = FakeApi(), [0.0]
-    publisher = make(api, numatopology=True)
-    publisher._monotonic = lambda: now[0]
-    await publisher.publish(seen(1))
+    publisher = make(api, now, numatopology=True)
+    await succeed(publisher.publish(seen(1)))
     api.refuse = failing(f"PATCH {VOLCANO}", 429)
     change = seen(1, 2)
-    await publisher.publish(change)
+    await succeed(publisher.publish(change))
     assert free(api) == "1"
     api.refuse = lambda method, path: None
     now[0] = 1000.0
-    await publisher.publish(change)
+    await succeed(publisher.publish(change))
     assert api.objects[VOLCANO]["spec"]["numares"]["cpu"]["allocatable"] == "3"
 
 
@@ -101,12 +108,11 @@ async def test_a_change_that_volcanos_object_missed_is_written_once_it_can_be() 
 async def test_a_write_whose_answer_was_lost_is_not_taken_for_one_that_was_refused(status: int) -> None:
     api = FakeApi()
     publisher = make(api)
-    await publisher.publish(seen(1))
+    await succeed(publisher.publish(seen(1)))
     api.refuse_late = failing(f"PATCH {NRT}", status)
-    with pytest.raises(ApiError):
-        await publisher.publish(seen(1, 2))
+    assert isinstance((await publisher.publish(seen(1, 2))).error, ApiError)
     api.refuse_late = lambda method, path: None
-    await publisher.publish(seen(1))
+    await succeed(publisher.publish(seen(1)))
     assert free(api) == "2"
 
 
@@ -114,10 +120,10 @@ async def test_an_object_with_amounts_that_are_none_is_written_anew() -> None:
     api = FakeApi()
     publisher = make(api)
     facts = seen(1)
-    await publisher.publish(facts)
+    await succeed(publisher.publish(facts))
     api.objects[NRT]["zones"][0]["resources"][0]["available"] = "1e12345"
-    await publisher.check_drift()
-    await publisher.publish(facts)
+    await succeed(publisher.check_drift())
+    await succeed(publisher.publish(facts))
     assert free(api) == "2"
 
 
@@ -125,24 +131,23 @@ async def test_an_object_with_amounts_that_are_none_is_written_anew() -> None:
 async def test_a_drift_check_that_cannot_be_made_holds_up_no_write(path: str, status: int) -> None:
     api = FakeApi()
     publisher = make(api, numatopology=True)
-    await publisher.publish(seen(1))
+    await succeed(publisher.publish(seen(1)))
     api.refuse = failing(f"GET {path}", status)
-    await publisher.check_drift()
-    await publisher.publish(seen(1, 2))
+    await succeed(publisher.check_drift())
+    await succeed(publisher.publish(seen(1, 2)))
     assert free(api) == "1"
 
 
 async def test_a_clock_that_is_set_back_puts_nothing_off() -> None:
     api, ticking, wall = FakeApi(), [0.0], [2e9]
-    publisher = make(api)
-    publisher._clock, publisher._monotonic = lambda: wall[0], lambda: ticking[0]
+    publisher = make(api, ticking, wall)
     api.refuse = failing("GET /api/v1/nodes/n", 403)
     facts = seen(1)
-    await publisher.publish(facts)
+    await succeed(publisher.publish(facts))
     assert "ownerReferences" not in api.objects[NRT]["metadata"]
     api.refuse = lambda method, path: None
     ticking[0], wall[0] = 1000.0, 1e9
-    await publisher.publish(facts)
+    await succeed(publisher.publish(facts))
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "u"
 
 
@@ -153,7 +158,7 @@ async def test_what_is_left_out_is_left_out_of_volcanos_object_too() -> None:
         (Exclusions(resources=("cpu",)), None),
     ):
         api = FakeApi()
-        await make(api, numatopology=True, exclude=exclusions).publish(seen(1, others=(other,)))
+        await succeed(make(api, numatopology=True, exclude=exclusions).publish(seen(1, others=(other,))))
         spec = api.objects[VOLCANO]["spec"]
         assert spec["numares"].get("cpu", {}).get("allocatable") == allocatable
         assert not any(pod["namespace"] == "dpdk" for pod in spec.get("podAllocations", ()))
@@ -163,12 +168,10 @@ async def tries(publisher: Publisher, facts: Observation) -> list[ApiError]:
     """What the API server answers until the object is written, or six times."""
     refused = []
     for _ in range(6):
-        try:
-            await publisher.publish(facts)
-        except ApiError as exc:
-            refused.append(exc)
-        else:
+        error = (await publisher.publish(facts)).error
+        if error is None:
             break
+        refused.append(error)
     return refused
 
 
@@ -185,7 +188,7 @@ def too_large(limit: int) -> Callable[[str, bytes], None]:
 async def test_a_server_that_takes_less_than_etcd_gets_less_at_the_next_try() -> None:
     api = FakeApi()
     facts = seen(1, others=tuple(PodAllocation("ns", f"q{number}", (HELD,)) for number in range(40)))
-    await make(api).publish(facts)
+    await succeed(make(api).publish(facts))
     whole = len(msgspec.json.encode(api.objects.pop(NRT)))
     api.refuse_body = too_large(whole - 200)
     refused = await tries(make(api), facts)
@@ -204,32 +207,31 @@ async def test_an_object_that_cannot_be_made_to_fit_is_refused_with_its_size() -
 
 
 async def test_pods_are_counted_though_the_object_stays_as_it_is() -> None:
-    api, metrics = FakeApi(), Metrics()
-    publishing = Publishing(fingerprint_method="with-exclusive-resources")
-    configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n", publish=publishing)
-    publisher = Publisher(configuration, api, metrics, Conditions())  # type: ignore[arg-type]
-    await publisher.publish(seen(1))
-    await publisher.publish(seen(1, others=(PodAllocation("ns", "web"),)))
-    assert metrics.registry.get_sample_value("topowise_exporter_listed_pods") == 2
+    api = FakeApi()
+    publisher = make(api, publish=Publishing(fingerprint_method="with-exclusive-resources"))
+    await succeed(publisher.publish(seen(1)))
+    outcome = await succeed(publisher.publish(seen(1, others=(PodAllocation("ns", "web"),))))
+    assert [write.result for write in outcome.writes] == ["unchanged"]
+    assert outcome.content is not None
+    assert outcome.content.pods == 2
 
 
 async def test_free_cpus_are_not_told_where_cpus_are_left_out() -> None:
     api = FakeApi()
-    await make(api, exclude=Exclusions(resources=("cpu",))).publish(seen(1))
+    await succeed(make(api, exclude=Exclusions(resources=("cpu",))).publish(seen(1)))
     (zone,) = api.objects[NRT]["zones"]
     assert "topowise.io/cpus-available" not in {one["name"] for one in zone["attributes"]}
 
 
-async def test_a_node_with_an_id_beyond_63_is_left_out_and_named_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_with_an_id_beyond_63_is_left_out_and_named() -> None:
     far = msgspec.structs.replace(NODE, id=64, cpus=(), cpus_present=(), distances={0: 40, 64: 10})
     high = msgspec.structs.replace(MACHINE, nodes=(NODE, far))
     api = FakeApi()
     publisher = make(api)
     for cpus in (1, 2):
-        await publisher.publish(msgspec.structs.replace(seen(cpus), machine=high))
+        outcome = await succeed(publisher.publish(msgspec.structs.replace(seen(cpus), machine=high)))
         assert [zone["name"] for zone in api.objects[NRT]["zones"]] == ["node-0"]
-    (line,) = [record for record in caplog.records if "ids beyond 63" in record.getMessage()]
-    assert "node 64" in str(line.__dict__)
+        assert any("node 64" in line for line in outcome.conditions[HIGH_NODES])
 
 
 class Cluster(FakeApi):
@@ -263,13 +265,13 @@ class Cluster(FakeApi):
 async def test_an_object_that_had_to_be_made_anew_gets_the_uid_of_the_node_as_it_is_now() -> None:
     api = Cluster()
     publisher = make(api)
-    await publisher.publish(seen(1))
+    await succeed(publisher.publish(seen(1)))
     api.node_uid = "second"
     api.collect()
     assert NRT not in api.objects
     # News come before the next check, and carry the uid that is known.
-    await publisher.publish(seen(1, 2))
-    await publisher.publish(seen(1, 2))
+    await succeed(publisher.publish(seen(1, 2)))
+    await succeed(publisher.publish(seen(1, 2)))
     api.collect()
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
 
@@ -278,13 +280,13 @@ async def test_an_object_that_had_to_be_made_anew_gets_the_uid_of_the_node_as_it
 async def test_an_object_that_had_an_owner_never_goes_without_one(status: int) -> None:
     api = Cluster()
     publisher = make(api)
-    await publisher.publish(seen(1))
+    await succeed(publisher.publish(seen(1)))
     if status == 404:
         api.node_uid = None
     else:
         api.refuse = failing("GET /api/v1/nodes/n", 403)
-    await publisher.check_drift()
-    await publisher.publish(seen(1, 2))
+    await succeed(publisher.check_drift())
+    await succeed(publisher.publish(seen(1, 2)))
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "first"
     if status == 404:
         api.collect()
@@ -293,31 +295,30 @@ async def test_an_object_that_had_an_owner_never_goes_without_one(status: int) -
 
 async def test_a_node_that_comes_back_is_asked_for_until_it_is_there() -> None:
     api, now = Cluster(), [0.0]
-    publisher = make(api)
-    publisher._monotonic = lambda: now[0]
+    publisher = make(api, now)
     facts = seen(1)
-    await publisher.publish(facts)
+    await succeed(publisher.publish(facts))
     api.node_uid = None
     api.collect()
-    await publisher.check_drift()
-    await publisher.publish(facts)
+    await succeed(publisher.check_drift())
+    await succeed(publisher.publish(facts))
     api.node_uid = "second"
     api.collect()
     now[0] = 1000.0
     for _ in range(2):
-        await publisher.publish(facts)
+        await succeed(publisher.publish(facts))
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
 
 
 async def test_what_others_add_beside_ours_is_no_drift() -> None:
     api = FakeApi()
     publisher = make(api)
-    await publisher.publish(seen(1))
+    await succeed(publisher.publish(seen(1)))
     metadata = api.objects[NRT]["metadata"]
     # Of the prefix that our own annotation has, and an owner that we did not set: a write would take away neither.
     metadata["annotations"]["topology.node.k8s.io/note"] = "rack 4"
     metadata["ownerReferences"].append({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "older"})
-    await publisher.check_drift()
+    await succeed(publisher.check_drift())
     assert publisher._topology.has_written
     assert not publisher._topology.foreign_writers
 
@@ -327,10 +328,10 @@ async def test_what_somebody_takes_away_of_ours_is_put_back(field: str) -> None:
     api = FakeApi()
     publisher = make(api)
     facts = seen(1)
-    await publisher.publish(facts)
+    await succeed(publisher.publish(facts))
     held = api.objects[NRT]["metadata"].pop(field)
-    await publisher.check_drift()
-    await publisher.publish(facts)
+    await succeed(publisher.check_drift())
+    await succeed(publisher.publish(facts))
     assert api.objects[NRT]["metadata"][field] == held
 
 
@@ -343,35 +344,32 @@ PODS = frozenset({doubts.PODS})
 
 
 async def test_the_last_true_object_stays_and_says_so() -> None:
-    api, metrics = FakeApi(), Metrics()
-    configuration = ExporterConfiguration(apiVersion=API_VERSION, node_name="n")
-    publisher = Publisher(configuration, api, metrics, Conditions())  # type: ignore[arg-type]
-    await publisher.publish(seen(1))
+    api = FakeApi()
+    publisher = make(api)
+    await succeed(publisher.publish(seen(1)))
     before = msgspec.json.encode(api.objects[NRT])
-    await publisher.keep(PODS)
+    await succeed(publisher.keep(PODS))
     assert marks(api) == {attributes.UNCONFIRMED: "pods"}
-    assert metrics.registry.get_sample_value("topowise_exporter_unconfirmed", {"reason": "pods"}) == 1
     unmarked = [one for one in api.objects[NRT]["attributes"] if one["name"] != attributes.UNCONFIRMED]
     assert msgspec.json.encode({**api.objects[NRT], "attributes": unmarked}) == before
-    await publisher.publish(seen(1, 2))
+    await succeed(publisher.publish(seen(1, 2)))
     assert marks(api) == {}
     assert free(api) == "1"
-    assert metrics.registry.get_sample_value("topowise_exporter_unconfirmed", {"reason": "pods"}) is None
 
 
 async def test_while_only_a_device_plug_in_is_missing_the_rest_is_written_as_it_is() -> None:
     """A kubelet that starts anew gives memory to finished init containers again, and only it can tell."""
     api = FakeApi()
     publisher = make(api)
-    await publisher.publish(seen(1))
+    await succeed(publisher.publish(seen(1)))
     facts = seen(1, 2)
-    await publisher.publish(facts, frozenset({doubts.device("nic")}))
+    await succeed(publisher.publish(facts, frozenset({doubts.device("nic")})))
     assert marks(api) == {attributes.UNCONFIRMED: "device:nic"}
     assert free(api) == "1"
     # The kubelet starts anew: the last object lacks these devices still.
-    await publisher.keep(PODS)
+    await succeed(publisher.keep(PODS))
     assert marks(api) == {attributes.UNCONFIRMED: "device:nic,pods"}
-    await publisher.publish(facts)
+    await succeed(publisher.publish(facts))
     assert marks(api) == {}
 
 
@@ -379,20 +377,19 @@ async def test_the_same_facts_after_doubts_are_written_without_the_mark() -> Non
     api = FakeApi()
     publisher = make(api)
     facts = seen(1)
-    await publisher.publish(facts)
-    await publisher.keep(PODS)
-    await publisher.publish(facts)
+    await succeed(publisher.publish(facts))
+    await succeed(publisher.keep(PODS))
+    await succeed(publisher.publish(facts))
     assert marks(api) == {}
 
 
 async def test_at_our_own_start_the_object_of_an_earlier_exporter_is_the_last_true_one() -> None:
     api = FakeApi()
-    await make(api).publish(seen(1))
+    await succeed(make(api).publish(seen(1)))
     api.objects[NRT]["metadata"]["annotations"]["somebody.example/note"] = "rack 4"
     publisher = make(api)
     assert await publisher.recall() is not None
-    await publisher.keep(PODS)
-    assert publisher.has_published
+    assert (await succeed(publisher.keep(PODS))).standing.is_published
     assert marks(api) == {attributes.UNCONFIRMED: "pods"}
     assert free(api) == "2"
     # What others wrote beside it is not ours to apply.
@@ -406,9 +403,8 @@ async def test_a_node_without_an_object_of_ours_stays_without_one_while_the_kube
         api.raw[NRT] = there
     publisher = make(api)
     assert await publisher.recall() is None
-    await publisher.keep(PODS)
+    assert not (await succeed(publisher.keep(PODS))).standing.is_published
     assert NRT not in api.objects
-    assert not publisher.has_published
 
 
 async def test_who_may_not_read_the_object_begins_with_nothing() -> None:
@@ -420,29 +416,28 @@ async def test_who_may_not_read_the_object_begins_with_nothing() -> None:
 async def test_an_object_that_is_deleted_while_the_kubelet_is_doubted_is_written_again() -> None:
     api = FakeApi()
     publisher = make(api)
-    await publisher.publish(seen(1))
+    await succeed(publisher.publish(seen(1)))
     del api.objects[NRT]
     assert publisher.differs_from("")
-    await publisher.check_drift()
-    await publisher.keep(PODS)
+    await succeed(publisher.check_drift())
+    await succeed(publisher.keep(PODS))
     assert free(api) == "2"
     assert marks(api) == {attributes.UNCONFIRMED: "pods"}
 
 
 async def test_an_object_that_went_with_its_node_comes_back_with_it_and_not_before() -> None:
     api, now = Cluster(), [0.0]
-    publisher = make(api)
-    publisher._monotonic = lambda: now[0]
-    await publisher.publish(seen(1))
+    publisher = make(api, now)
+    await succeed(publisher.publish(seen(1)))
     api.node_uid = None
     api.collect()
-    await publisher.check_drift()
+    await succeed(publisher.check_drift())
     for _ in range(3):
-        await publisher.publish(seen(1, 2))
-        await publisher.keep(PODS)
+        await succeed(publisher.publish(seen(1, 2)))
+        await succeed(publisher.keep(PODS))
         assert NRT not in api.objects
     api.node_uid, now[0] = "second", 1000.0
-    await publisher.publish(seen(1, 2))
+    await succeed(publisher.publish(seen(1, 2)))
     assert api.objects[NRT]["metadata"]["ownerReferences"][0]["uid"] == "second"
 
 
@@ -450,7 +445,7 @@ async def test_only_a_newer_version_of_the_object_is_somebody_elses() -> None:
     api = FakeApi()
     publisher = make(api)
     assert not publisher.differs_from("5")
-    await publisher.publish(seen(1))
+    await succeed(publisher.publish(seen(1)))
     publisher._topology.version = "10"
     assert [publisher.differs_from(version) for version in (None, "9", "10", "11", "")] == [
         False,
@@ -466,5 +461,5 @@ async def test_pods_that_may_not_be_whole_are_named() -> None:
     facts = seen(1)
     doubted = msgspec.structs.replace(facts.allocations, admitting=frozenset({("ns", "p"), ("left", "out")}))
     publisher = make(api, exclude=Exclusions(pods=(PodPattern(namespace="left"),)))
-    await publisher.publish(msgspec.structs.replace(facts, allocations=doubted))
+    await succeed(publisher.publish(msgspec.structs.replace(facts, allocations=doubted)))
     assert marks(api) == {attributes.ADMITTING: "ns/p"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -72,39 +73,34 @@ ALLOCATABLE = Allocatable(cpus=frozenset((1, 2, 3)))
 TIMES = count(0.0, 100.0)
 
 
-def compare(check: StartCheck, config: KubeletConfiguration, machine: Machine) -> None:
-    """All as it is for a while."""
+def compare(check: StartCheck, config: KubeletConfiguration, machine: Machine) -> Mapping[str, str]:
+    """The problems after nothing has changed for a while."""
     now = next(TIMES)
-    for later in (0.0, 5.0):
-        check.compare(config, machine, ALLOCATABLE, now + later)
+    check.compare(config, machine, ALLOCATABLE, now)
+    return check.compare(config, machine, ALLOCATABLE, now + 5.0)
 
 
 def test_files_that_match_are_accepted_and_missing_ones_too(tmp_path: Path) -> None:
     check = write(tmp_path)
-    compare(check, CONFIG, two())
-    assert check.problems == {}
+    assert compare(check, CONFIG, two()) == {}
     amount = msgspec.structs.replace(CONFIG, reservedSystemCPUs="", systemReserved={"cpu": "1"})
-    compare(check, amount, two())
-    assert check.problems == {}
+    assert compare(check, amount, two()) == {}
     nothing = StartCheck(tmp_path / "elsewhere")
-    compare(nothing, CONFIG, two())
-    assert nothing.problems == {}
+    assert compare(nothing, CONFIG, two()) == {}
 
 
 def test_what_has_changed_since_is_named_by_file(tmp_path: Path) -> None:
     check = write(tmp_path)
-    compare(check, CONFIG, two(cpus=(2,), memory_bytes=8 * GIB + 4096))
-    assert check.problems == {
+    problems = compare(check, CONFIG, two(cpus=(2,), memory_bytes=8 * GIB + 4096))
+    assert problems == {
         "cpu_manager_state": 'current set of available CPUs "0-2" doesn\'t match with CPUs in state "0-3" (3 went)',
         "memory_manager_state": "[memorymanager] the expected machine state is different from the real one "
         f"(node 1, memory: total {8 * GIB}, now {8 * GIB + 4096})",
     }
     other = msgspec.structs.replace(CONFIG, cpuManagerPolicy="none", memoryManagerPolicy="None")
-    compare(check, other, two())
-    assert sorted(check.problems) == ["cpu_manager_state", "memory_manager_state"]
-    assert (
-        'configured policy "none" differs from state checkpoint policy "static"' in check.problems["cpu_manager_state"]
-    )
+    problems = compare(check, other, two())
+    assert sorted(problems) == ["cpu_manager_state", "memory_manager_state"]
+    assert 'configured policy "none" differs from state checkpoint policy "static"' in problems["cpu_manager_state"]
 
 
 def test_a_wrong_checksum_keeps_the_kubelet_from_starting(tmp_path: Path) -> None:
@@ -117,11 +113,10 @@ def test_a_wrong_checksum_keeps_the_kubelet_from_starting(tmp_path: Path) -> Non
         state = {"entries": {}, **json.loads(path.read_bytes())}
         right = of_state(state)
         path.write_text(json.dumps({**state, "checksum": right}))
-        compare(check, CONFIG, two())
-        assert check.problems == {}, said
+        assert compare(check, CONFIG, two()) == {}, said
         path.write_text(json.dumps({**state, "checksum": 1}))
-        compare(check, CONFIG, two())
-        assert check.problems == {
+        problems = compare(check, CONFIG, two())
+        assert problems == {
             name: "could not restore state from checkpoint: checkpoint is corrupted "
             f"(file: has checksum 1, expected {right})"
         }
@@ -130,11 +125,11 @@ def test_a_wrong_checksum_keeps_the_kubelet_from_starting(tmp_path: Path) -> Non
 
 def test_a_reservation_that_was_changed(tmp_path: Path) -> None:
     check = write(tmp_path, cpus="0,2-3")
-    compare(check, msgspec.structs.replace(CONFIG, reservedSystemCPUs="0-1"), two())
-    assert "not all reserved cpus" in check.problems["cpu_manager_state"]
+    problems = compare(check, msgspec.structs.replace(CONFIG, reservedSystemCPUs="0-1"), two())
+    assert "not all reserved cpus" in problems["cpu_manager_state"]
     more = msgspec.structs.replace(CONFIG, reservedMemory=(MemoryReservation(0, {"memory": "2Gi"}),))
-    compare(check, more, two())
-    assert "system reserved" in check.problems["memory_manager_state"]
+    problems = compare(check, more, two())
+    assert "system reserved" in problems["memory_manager_state"]
 
 
 def test_a_node_without_memory_has_no_hugepages_of_any_size(tmp_path: Path) -> None:
@@ -144,10 +139,9 @@ def test_a_node_without_memory_has_no_hugepages_of_any_size(tmp_path: Path) -> N
     nothing = dict.fromkeys(("total", "systemReserved", "allocatable", "reserved", "free"), 0)
     state["machineState"]["1"]["memoryMap"] = {"memory": nothing}
     path.write_text(json.dumps(state))
-    compare(check, CONFIG, two(memory_bytes=0, hugepages={}))
-    assert check.problems == {}
-    compare(check, CONFIG, two(memory_bytes=0, hugepages={2 << 20: 0}))
-    assert "node 1: memory, now hugepages-2Mi, memory" in check.problems["memory_manager_state"]
+    assert compare(check, CONFIG, two(memory_bytes=0, hugepages={})) == {}
+    problems = compare(check, CONFIG, two(memory_bytes=0, hugepages={2 << 20: 0}))
+    assert "node 1: memory, now hugepages-2Mi, memory" in problems["memory_manager_state"]
 
 
 def test_a_node_of_a_group_that_has_lost_a_size_is_named(tmp_path: Path) -> None:
@@ -160,24 +154,20 @@ def test_a_node_of_a_group_that_has_lost_a_size_is_named(tmp_path: Path) -> None
     taken = state["machineState"]["0"]["memoryMap"]["memory"]
     taken |= {"reserved": taken["reserved"] + 4096, "free": taken["free"] - 4096}
     path.write_text(json.dumps(state))
-    compare(check, CONFIG, two())
-    assert check.problems == {}
-    compare(check, CONFIG, two(memory_bytes=7 * GIB, hugepages={}))
-    assert "node 1: hugepages-2Mi, memory, now memory" in check.problems["memory_manager_state"]
+    assert compare(check, CONFIG, two()) == {}
+    problems = compare(check, CONFIG, two(memory_bytes=7 * GIB, hugepages={}))
+    assert "node 1: hugepages-2Mi, memory, now memory" in problems["memory_manager_state"]
 
 
 def test_words_that_quote_the_pods_of_the_moment_do_not_change_with_them(tmp_path: Path) -> None:
     check = write(tmp_path, cpus="1-3")
-    compare(check, CONFIG, two())
-    first = check.problems["cpu_manager_state"]
+    first = compare(check, CONFIG, two())["cpu_manager_state"]
     assert 'defaultCpuSet: "1-3"' in first
     held = {"policyName": "static", "defaultCpuSet": "2-3", "entries": {"u": {"c": "0-1"}}}
     (tmp_path / "cpu_manager_state").write_text(json.dumps(held))
-    compare(check, CONFIG, two())
-    assert check.problems["cpu_manager_state"] == first
+    assert compare(check, CONFIG, two())["cpu_manager_state"] == first
     write(tmp_path)
-    compare(check, CONFIG, two())
-    assert check.problems == {}
+    assert compare(check, CONFIG, two()) == {}
 
 
 def test_a_kubelet_that_has_written_half_of_an_admission_is_not_yet_one_that_will_not_start(tmp_path: Path) -> None:
@@ -186,15 +176,11 @@ def test_a_kubelet_that_has_written_half_of_an_admission_is_not_yet_one_that_wil
     # The CPUs have left the shared pool, and are nobody's for some milliseconds, or as long as a slow disk takes.
     for now, cpus in ((1.0, "0,2-3"), (4.0, "0,2-3"), (5.5, "0,3"), (10.4, "0,3")):
         write(tmp_path, cpus=cpus)
-        check.compare(CONFIG, two(), ALLOCATABLE, now)
-        assert check.problems == {}
-    check.compare(CONFIG, two(), ALLOCATABLE, 10.5)
-    assert check.problems.keys() == {"cpu_manager_state"}
+        assert check.compare(CONFIG, two(), ALLOCATABLE, now) == {}
+    assert check.compare(CONFIG, two(), ALLOCATABLE, 10.5).keys() == {"cpu_manager_state"}
     write(tmp_path)
-    check.compare(CONFIG, two(), ALLOCATABLE, 11.0)
-    assert check.problems.keys() == {"cpu_manager_state"}
-    check.compare(CONFIG, two(), ALLOCATABLE, 16.0)
-    assert check.problems == {}
+    assert check.compare(CONFIG, two(), ALLOCATABLE, 11.0).keys() == {"cpu_manager_state"}
+    assert check.compare(CONFIG, two(), ALLOCATABLE, 16.0) == {}
 
 
 def test_it_is_published_and_read_back() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topowise.kubeletconfig import KubeletConfiguration, MemoryReservation
+from topowise_exporter.hardware import memory_problem
 from topowise_exporter.kubelet.model import (
     Allocatable,
     Allocations,
@@ -17,7 +18,6 @@ from topowise_exporter.kubelet.model import (
     PodAllocation,
 )
 from topowise_exporter.machine import Machine, NumaNode
-from topowise_exporter.observe import disagreement
 from topowise_exporter.zones import Accounts, Amount, account, hugepages_name, zones
 
 GIB = 1 << 30
@@ -208,9 +208,9 @@ def test_cpus_that_only_a_finished_init_container_holds_are_not_free() -> None:
 
 
 def test_memory_that_does_not_sum_up_is_doubted_beyond_a_tolerance() -> None:
-    assert disagreement(TWO, 16 * GIB) is None
-    assert disagreement(TWO, 16 * GIB - GIB // 2) is None
-    assert disagreement(TWO, 12 * GIB) == "the nodes have 16Gi, the machine 12Gi"
+    assert memory_problem(TWO, 16 * GIB) == ""
+    assert memory_problem(TWO, 16 * GIB - GIB // 2) == ""
+    assert memory_problem(TWO, 12 * GIB) == "the nodes have 16Gi, the machine 12Gi"
 
 
 @st.composite

@@ -15,14 +15,17 @@ from pki import Authority
 from topowise import files
 from topowise.errors import ConfigError, SourceError
 from topowise.kube import credentials, kubeconfig
+from topowise.kubeletconfig import KubeletConfiguration
 from topowise.runtime import config
 from topowise.runtime.config import ServingTls
 from topowise.runtime.tls import Certificate
 from topowise_exporter.configuration import ExporterConfiguration
+from topowise_exporter.kubelet.model import Allocatable
 from topowise_exporter.kubelet.settings.configz import ConfigzSource
 from topowise_exporter.kubelet.settings.file import FileSource, load
 from topowise_exporter.kubelet.settings.section import Configz
 from topowise_exporter.kubelet.state_files import StateFile
+from topowise_exporter.machine.model import Machine
 from topowise_exporter.machine.sysfs import Tree
 from topowise_exporter.restart import StartCheck
 from topowise_scheduler import grpc_api
@@ -102,7 +105,8 @@ def test_in_place_of_a_state_file(make: Callable[[Path], None], tmp_path: Path) 
     for _ in range(2):
         with pytest.raises(SourceError, match="cpu_manager_state: cannot be read"):
             state.read()
-    assert StartCheck(tmp_path).problems == {}
+    machine = Machine((), (), (), (), (), (), (), ())
+    assert StartCheck(tmp_path).compare(KubeletConfiguration(), machine, Allocatable(), 0.0) == {}
 
 
 @IN_ITS_PLACE

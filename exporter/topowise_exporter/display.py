@@ -1,0 +1,100 @@
+"""Shows readings and outcomes to people: the log (conditions, events) and the metrics."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from topowise import nrt
+from topowise.attributes import doubts
+from topowise.runtime.log import V2, kv
+from topowise_exporter import publisher
+from topowise_exporter.conditions import Conditions
+from topowise_exporter.metrics import Metrics
+from topowise_exporter.observe import Reading
+from topowise_exporter.publisher import Outcome
+
+log = logging.getLogger(__name__)
+
+_WILL_NOT_START: Final = "The kubelet would not start again, as a state file does not match machine and configuration"
+_NOT_TRUE_YET: Final = "The kubelet does not know yet what it has, the last true object stays"
+_NO_DEVICES_YET: Final = (
+    "Device plug-ins have not registered since the kubelet started, publishing all but their devices"
+)
+# Conditions of single sources begin with this, and are replaced together.
+_SOURCE: Final = "Source: "
+
+
+class Display:
+    """Conditions are logged when they change; metrics are set each time."""
+
+    def __init__(self, metrics: Metrics, conditions: Conditions, node_name: str) -> None:
+        self._metrics = metrics
+        self._conditions = conditions
+        self._node_name = node_name
+        self._doubts: frozenset[str] = frozenset()
+
+    def show_reading(self, reading: Reading) -> None:
+        """The sources, admissions, doubts, and state files on which the kubelet would not start."""
+        source, refused = reading.configuration, reading.observation.refused_state_files
+        problems = dict(reading.problems)
+        if source.problems:
+            about = f"A source of the kubelet's configuration cannot be read, using {source.name or 'none'}"
+            problems[about] = "; ".join(source.problems)
+        self._conditions.replace(_SOURCE, problems)
+        self._metrics.last_sync.set_to_current_time()
+        self._metrics.show_source(source.name)
+        self._metrics.show_admissions(reading.withheld, reading.observation.allocations.admitting)
+        self._metrics.show_refused_files(refused)
+        self._conditions.note(_WILL_NOT_START, tuple(f"{name}: {why}" for name, why in refused.items()))
+        if reading.doubts != self._doubts:
+            self._show_doubts(reading.doubts)
+
+    def _show_doubts(self, reasons: frozenset[str]) -> None:
+        self._doubts = reasons
+        self._metrics.show_doubts(reasons)
+        texts = (", ".join(sorted(reasons)),) if reasons else ()
+        is_of_devices = doubts.of_devices_only(reasons)
+        self._conditions.note(_NOT_TRUE_YET, () if is_of_devices else texts)
+        self._conditions.note(_NO_DEVICES_YET, texts if is_of_devices else ())
+
+    def show_outcome(self, outcome: Outcome) -> None:
+        """What the publisher wrote, found and could not do."""
+        for about, problems in outcome.conditions.items():
+            self._conditions.note(about, problems)
+        if outcome.other_writers is not None:
+            self._metrics.show_foreign(outcome.other_writers)
+        for drift in outcome.drifts:
+            self._metrics.drifts.labels(drift.kind).inc()
+            # A condition names a writer that writes again and again.
+            level = V2 if drift.is_repeated else logging.WARNING
+            about = "Published object is not as it was left, writing it anew"
+            log.log(level, about, extra=kv(kind=drift.kind, why=drift.why))
+        self._show_content(outcome)
+        for write in outcome.writes:
+            self._show_write(write)
+        if outcome.standing.is_current:
+            self._metrics.last_publish.set_to_current_time()
+
+    def _show_content(self, outcome: Outcome) -> None:
+        content = outcome.content
+        if content is None:
+            return
+        if outcome.conditions.get(publisher.ODD_NUMBERS):
+            self._metrics.clamped.inc()
+        self._metrics.pods.set(content.pods)
+        self._metrics.show_claims(content.claims)
+        if any(write.kind == nrt.KIND and write.result == "written" for write in outcome.writes):
+            self._metrics.show_accounts(content.accounts)
+
+    def _show_write(self, write: publisher.Write) -> None:
+        self._metrics.writes.labels(write.kind, write.result).inc()
+        if write.result != "written":
+            return
+        self._metrics.publish_seconds.observe(write.seconds)
+        level = logging.INFO if write.is_first else V2
+        log.log(
+            level,
+            "Published",
+            extra=kv(kind=write.kind, node=self._node_name, took_ms=round(write.seconds * 1e3, 1)),
+        )

@@ -1,0 +1,73 @@
+"""What live pods have allocated and List does not show: resources that finished init containers left to their pods."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from topowise_exporter.kubelet import holders
+from topowise_exporter.kubelet.admission import Sorted
+from topowise_exporter.kubelet.device_checkpoint import DeviceState
+from topowise_exporter.kubelet.model import Device, PodAllocation
+from topowise_exporter.kubelet.state_files import CpuState
+from topowise_exporter.node_files import FilesReading
+
+_NONE: Final[frozenset[str]] = frozenset()
+
+
+class Unlisted(NamedTuple):
+    """CPUs and devices by pod uid."""
+
+    cpus: dict[str, frozenset[int]]
+    devices: dict[str, tuple[Device, ...]]
+
+
+class _Match(NamedTuple):
+    """The comparison of a CPU state with a List; valid while both are the same objects."""
+
+    state: CpuState
+    pods: tuple[PodAllocation, ...]
+    listed: frozenset[str]
+    unlisted: dict[str, frozenset[int]]
+
+
+class UnlistedResources:
+    """Remembers which pods List has shown: a pod that List showed once and no longer shows has ended, even if its
+    directory remains."""
+
+    def __init__(self, leftovers: frozenset[str] = _NONE) -> None:
+        """`leftovers` are uids of pods that the last object of an earlier exporter had beyond List."""
+        self._match: _Match | None = None
+        self._listed_with_cpus: frozenset[str] = _NONE
+        self._listed_with_devices: frozenset[str] = _NONE
+        self._leftovers = holders.Leftovers(leftovers)
+
+    def read(
+        self, files: FilesReading, pods: tuple[PodAllocation, ...], admission: Sorted, directories: frozenset[str]
+    ) -> Unlisted:
+        """`pods` are all pods of List."""
+        cpus = {} if files.cpu is None else self._cpus(files.cpu, admission, directories)
+        return Unlisted(
+            cpus, {} if files.devices is None else self._devices(files.devices, pods, admission, directories)
+        )
+
+    def _cpus(self, state: CpuState, admission: Sorted, directories: frozenset[str]) -> dict[str, frozenset[int]]:
+        pods = admission.pods
+        if self._match is None or self._match.state is not state or self._match.pods is not pods:
+            listed = holders.listed_uids(state, pods)
+            self._match = _Match(state, pods, listed, holders.unlisted_cpus(state, pods, listed))
+        seen = (self._listed_with_cpus | self._match.listed | admission.listed) & state.holders.keys()
+        self._listed_with_cpus = frozenset(seen)
+        if len(self._match.listed) == len(state.holders):
+            return self._match.unlisted
+        # A pod whose CPUs List never shows exists while its directory does. A pod that List shows with memory or
+        # devices alone may still have CPUs of its init containers.
+        existing = directories - self._listed_with_cpus
+        return holders.unlisted_cpus(state, pods, self._match.listed | admission.whole | existing)
+
+    def _devices(
+        self, state: DeviceState, pods: tuple[PodAllocation, ...], admission: Sorted, directories: frozenset[str]
+    ) -> dict[str, tuple[Device, ...]]:
+        self._listed_with_devices = (self._listed_with_devices | admission.listed) & state.holders.keys()
+        candidates = (directories & state.holders.keys()) - self._listed_with_devices
+        live = admission.whole | self._leftovers.living(candidates, pods)
+        return holders.unlisted_devices(state, admission.pods, live)
