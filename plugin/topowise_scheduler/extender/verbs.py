@@ -1,12 +1,11 @@
-"""The verbs: request bytes in, answer bytes out, and what follows the answer. No I/O and no await but in preempt.
+"""The verbs: request bytes in, answer bytes out, and the work after the answer. No I/O; only preempt awaits.
 
-kube-scheduler takes anything but HTTP 200 as a broken connection and an omitted node as refused for ever, so every
-question gets an answer that names every node, and what is wrong with a question goes into `Error`.
+kube-scheduler takes any status but 200 as a broken connection, and a node that the answer omits as refused for ever. So
+every answer names every node, and a problem of the request goes into `Error`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import compress
@@ -26,29 +25,18 @@ from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.explaining import Explainer
 from topowise_scheduler.extender.fitting import FittingVerb
 from topowise_scheduler.extender.names import NameLists, Names
+from topowise_scheduler.extender.prefetched import Prefetched, PrefetchedScores
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply, Verb, warn_of_unknown
 from topowise_scheduler.extender.shortlist import Shortlist
 from topowise_scheduler.preemption import Choice
 
-# kube-scheduler asks for scores within a few milliseconds after the verdicts, or never.
-_AHEAD_S: Final = 0.1
-_NOBODY: Final = Choice((), 0)
-
-
-class _ScoredAhead(NamedTuple):
-    """The scores for the nodes that the last filter has left, and when they were true."""
-
-    asked: Question
-    judged_at: int
-    scores: NDArray[np.int64]
-    names: Names
-    at: float
+_NO_VICTIMS: Final = Choice((), 0)
 
 
 class _Read(NamedTuple):
-    """A request of filter or prioritize: names, or whole Nodes as they came."""
+    """A request of filter or prioritize; `nodes` are the encoded Nodes of a request that has whole Nodes."""
 
-    asked: Question
+    question: Question
     names: Names
     nodes: list[msgspec.Raw] | None
 
@@ -56,8 +44,8 @@ class _Read(NamedTuple):
 class Verbs:
     """filter, prioritize and preempt.
 
-    `observer` is called for every decision. `scores_ahead` is whether scores are computed before they are asked for,
-    while kube-scheduler runs its own plug-ins. With a `shortlist` it may hear of some nodes only.
+    `observer` is called for every decision. With `scores_ahead`, scores are computed after a filter, while
+    kube-scheduler runs its own plug-ins. With a `shortlist`, an answer to filter may omit nodes that fit.
     """
 
     def __init__(
@@ -76,55 +64,54 @@ class Verbs:
         self._observer = observer
         self._scores_ahead = scores_ahead
         self._shortlist = shortlist
-        self._scored: _ScoredAhead | None = None
+        self._prefetched = PrefetchedScores()
         self._lists = NameLists(answers.engine)
 
     def filter(self, body: bytes) -> Reply:
         """ExtenderArgs -> ExtenderFilterResult."""
-        self._scored = None
-        asked, names, nodes = self._read(body)
-        verdicts = self._answers.verdicts(asked, at_once=False)
-        few = None if self._shortlist is None else self._shortlist.of(asked, verdicts, body)
-        answer, kept = names.answer(verdicts) if few is None else names.shortened(few)
+        question, names, nodes = self._read(body)
+        self._prefetched.drop(question.record.uid)
+        verdicts = self._answers.verdicts(question, at_once=False)
+        few = None if self._shortlist is None else self._shortlist.of(question, verdicts, body)
+        answer, fitting = names.answer(verdicts) if few is None else names.shortened(few)
         if nodes is not None:
             answer = wire.encode(
                 msgspec.structs.replace(wire.decode_result(answer), NodeNames=None, Nodes=_of(nodes, verdicts))
             )
-        return Reply(answer, partial(self._after_filter, asked, verdicts, kept))
+        return Reply(answer, partial(self._after_filter, question, verdicts, fitting))
 
-    def _after_filter(self, asked: Question, verdicts: Verdicts, kept: Names, seconds: float) -> None:
+    def _after_filter(self, question: Question, verdicts: Verdicts, fitting: Names, seconds: float) -> None:
         if self._observer is not None:
-            self._observer.filtered(asked, verdicts, seconds)
-        left = msgspec.structs.replace(asked, names=kept.names, rows=kept.rows)
-        if asked.is_simulation:
+            self._observer.filtered(question, verdicts, seconds)
+        remaining = msgspec.structs.replace(question, names=fitting.names, rows=fitting.rows)
+        if question.is_simulation:
             pass
-        elif not kept.names:
-            self._answers.nowhere(asked)
-        elif len(kept.names) == 1:
-            # Nothing is left to score, so nobody will ask.
-            self._expect(left, 0, verdicts.judged_at)
+        elif not fitting.names:
+            self._answers.nowhere(question)
+        elif len(fitting.names) == 1:
+            # kube-scheduler does not request the score of a single node.
+            self._expect(remaining, 0, verdicts.judged_at)
         elif self._scores_ahead:
-            self._scored = _ScoredAhead(left, verdicts.judged_at, self._answers.scores(left), kept, time.monotonic())
-            self._lists.keep(kept)
+            self._prefetched.put(Prefetched(remaining, verdicts.judged_at, self._answers.scores(remaining), fitting))
+            self._lists.keep(fitting)
         self._lists.trim()
-        warn_of_unknown(asked)
+        warn_of_unknown(question)
 
     def prioritize(self, body: bytes) -> Reply:
         """ExtenderArgs -> HostPriorityList."""
-        ahead, self._scored = self._scored, None
-        answer = None if ahead is None else self._answer_ahead(body, ahead)
-        if ahead is not None and answer is not None:
-            return Reply(answer, partial(self._after_prioritize, ahead.asked, ahead.scores, ahead.judged_at))
-        asked, names, _ = self._read(body)
-        scores = self._answers.scores(asked)
-        return Reply(names.scored(scores), partial(self._after_prioritize, asked, scores, -1))
+        prefetched = self._prefetched_answer(body)
+        if prefetched is not None:
+            return prefetched
+        question, names, _ = self._read(body)
+        scores = self._answers.scores(question)
+        return Reply(names.scored(scores), partial(self._after_prioritize, question, scores, -1))
 
-    def _after_prioritize(self, asked: Question, scores: NDArray[np.int64], judged_at: int, seconds: float) -> None:
+    def _after_prioritize(self, question: Question, scores: NDArray[np.int64], judged_at: int, seconds: float) -> None:
         if self._observer is not None:
-            self._observer.scored(asked, seconds)
+            self._observer.scored(question, seconds)
         if len(scores):
-            self._expect(asked, int(scores.argmax()), judged_at)
-        warn_of_unknown(asked)
+            self._expect(question, int(scores.argmax()), judged_at)
+        warn_of_unknown(question)
 
     async def preempt(self, body: bytes) -> Reply:
         """ExtenderPreemptionArgs -> ExtenderPreemptionResult."""
@@ -135,14 +122,14 @@ class Verbs:
             raise BadRequestError(f"request is not ExtenderPreemptionArgs: {exc}") from exc
         if args.NodeNameToMetaVictims is not None:
             proposed = {
-                name: _NOBODY
+                name: _NO_VICTIMS
                 if victims is None
                 else Choice(tuple([pod.UID for pod in victims.Pods or ()]), victims.NumPDBViolations)
                 for name, victims in args.NodeNameToMetaVictims.items()
             }
         elif args.NodeNameToVictims is not None:
             proposed = {
-                name: _NOBODY
+                name: _NO_VICTIMS
                 if victims is None
                 else Choice(tuple([pod.metadata.uid for pod in victims.Pods or ()]), victims.NumPDBViolations)
                 for name, victims in args.NodeNameToVictims.items()
@@ -151,23 +138,23 @@ class Verbs:
             raise BadRequestError(
                 "request has neither NodeNameToMetaVictims nor NodeNameToVictims, expected one of them"
             )
-        asked = self._answers.question(args.Pod, list(proposed), is_simulation=True)
-        # Evictions do not make a pod smaller.
-        chosen = {} if asked.record.is_too_large else await self._evictions.choose(asked, proposed)
+        question = self._answers.question(args.Pod, list(proposed), is_simulation=True)
+        # No eviction makes a pod smaller.
+        chosen = {} if question.record.is_too_large else await self._evictions.choose(question, proposed)
         victims = {
             name: wire.MetaVictims([wire.MetaPod(uid) for uid in choice.victims], choice.violations)
             for name, choice in chosen.items()
         }
         return Reply(
-            wire.encode(wire.ExtenderPreemptionResult(victims)), partial(self._after_preempt, asked, len(victims))
+            wire.encode(wire.ExtenderPreemptionResult(victims)), partial(self._after_preempt, question, len(victims))
         )
 
-    def _after_preempt(self, asked: Question, nodes: int, _: float) -> None:
+    def _after_preempt(self, question: Question, nodes: int, _: float) -> None:
         if self._observer is not None:
-            self._observer.preempted(asked, nodes)
+            self._observer.preempted(question, nodes)
 
     def refusing(self, answer: Callable[[str], bytes]) -> Callable[[str], Reply]:
-        """How a verb is refused, with this answer to say it."""
+        """The refusal of a verb, whose body `answer` makes from the problem."""
 
         def refuse(problem: str) -> Reply:
             observer = self._observer
@@ -175,35 +162,35 @@ class Verbs:
 
         return refuse
 
-    def _expect(self, asked: Question, at: int, judged_at: int) -> None:
-        self._answers.expect(asked, at, judged_at)
+    def _expect(self, question: Question, at: int, judged_at: int) -> None:
+        self._answers.expect(question, at, judged_at)
         if self._observer is not None:
-            self._observer.expected(asked, at)
+            self._observer.expected(question, at)
 
     def _check_ready(self) -> None:
         problem = self._not_ready()
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
 
-    def _answer_ahead(self, body: bytes, ahead: _ScoredAhead) -> bytes | None:
-        """The scores made ahead; None if the request is not about the same pod and nodes, or comes too late."""
-        if self._not_ready() is not None or time.monotonic() - ahead.at > _AHEAD_S:
+    def _prefetched_answer(self, body: bytes) -> Reply | None:
+        """The reply from prefetched scores; None if there are none for this pod and these nodes."""
+        if not self._prefetched or self._not_ready() is not None:
             return None
-        at = ahead.names.begin_in(body)
+        parts = self._lists.split(body)
         try:
-            asked = wire.decode_repeated(body[:at] + b"}" if at else body)
+            repeated = wire.decode_repeated(parts[0] if parts else body)
         except wire.UNREADABLE:
             return None
-        record, meta = ahead.asked.record, asked.Pod.metadata
-        if not record.uid or record.uid != meta.uid or record.version != meta.resourceVersion:
+        metadata = repeated.Pod.metadata
+        prefetched = self._prefetched.take(metadata.uid, metadata.resourceVersion)
+        if prefetched is None:
             return None
-        if at:
-            return ahead.names.scored(ahead.scores)
-        by_name = dict(zip(ahead.names.names, ahead.scores.tolist(), strict=True))
-        names = asked.NodeNames
-        if names is None or len(names) != len(by_name) or by_name.keys() != set(names):
+        names = parts[1] if parts else self._lists.new(repeated.NodeNames or [])
+        answer = prefetched.answer(names)
+        if answer is None:
             return None
-        return wire.encode([wire.HostPriority(name, by_name[name]) for name in names])
+        question, judged_at, scores, _ = prefetched
+        return Reply(answer, partial(self._after_prioritize, question, scores, judged_at))
 
     def _read(self, body: bytes) -> _Read:
         """The request. Raises BadRequestError, and ParseError."""
@@ -226,7 +213,7 @@ class Verbs:
 
 
 def _pod_of(head: bytes) -> pods.Pod | None:
-    """The pod of an ExtenderArgs whose names were taken off; None if it cannot be read, as the whole cannot then."""
+    """The pod of an ExtenderArgs without its names; None if it cannot be decoded."""
     try:
         return wire.decode_args(head).Pod
     except wire.UNREADABLE:
@@ -251,17 +238,17 @@ def table(verbs: Verbs, binder: Binder, explainer: Explainer, fitting: FittingVe
 
 
 def _refuse_filter(problem: str) -> bytes:
-    """The whole call failed; kube-scheduler tries the pod again with a back-off."""
+    """With `Error`, kube-scheduler tries the pod again with a back-off."""
     return wire.encode(wire.ExtenderFilterResult(Error=problem))
 
 
 def _refuse_prioritize(problem: str) -> bytes:
-    """prioritize has no field for an error: an empty list is "no opinion", which kube-scheduler takes as such."""
+    """prioritize has no field for an error; kube-scheduler takes an empty list as "no opinion"."""
     del problem
     return b"[]"
 
 
 def _refuse_preempt(problem: str) -> bytes:
-    """preempt has no field for an error: no node is a candidate, so nobody is evicted for nothing."""
+    """preempt has no field for an error: without a candidate node, kube-scheduler evicts no pod."""
     del problem
     return b'{"NodeNameToMetaVictims":{}}'

@@ -9,7 +9,7 @@ import pytest
 
 from scheduling import Service, counts, pod, sent
 from topowise_scheduler import refusals
-from topowise_scheduler.extender import verbs
+from topowise_scheduler.extender import prefetched
 from topowise_scheduler.extender.evictions import Evictions
 from topowise_scheduler.extender.replies import REFUSED_BECAUSE, BadRequestError, Reply
 from topowise_scheduler.extender.verbs import Verbs
@@ -144,15 +144,28 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
 
     def test_they_are_not_used_late(self, answering: Verbs, service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
         names = ["half", "unknown-node", "empty"]
-        asked = pod("p", "4", uid="uid-p", resourceVersion="7")
+        decided = pod("p", "4", uid="uid-p", resourceVersion="7")
         answers = []
-        for kept_for in (10.0, -1.0):
+        for valid_s in (10.0, -1.0):
             service.report(counts("half", "4", included=()))
-            sent(answering.filter(body(asked, list(self.ALL))))
+            monkeypatch.setattr(prefetched, "_VALID_S", valid_s)
+            sent(answering.filter(body(decided, list(self.ALL))))
             service.report(counts("half", "8", included=()))
-            monkeypatch.setattr(verbs, "_AHEAD_S", kept_for)
-            answers.append(read(answering.prioritize(body(asked, names))))
+            answers.append(read(answering.prioritize(body(decided, names))))
         assert answers[0] != answers[1]
+
+    def test_a_filter_of_another_pod_does_not_remove_them(
+        self, answering: Verbs, service: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two schedulers, or two profiles, may decide at the same time. Scores of four pods are kept."""
+        monkeypatch.setattr(prefetched, "_VALID_S", 10.0)
+        decided = [pod(name, "1", uid=f"uid-{name}", resourceVersion="7") for name in "abcdef"]
+        for manifest in decided:
+            left = sent(answering.filter(body(manifest, list(self.ALL))))["NodeNames"]
+        service.report(counts("half", "8", included=()))
+        fresh = read(service.verbs(scores_ahead=False).prioritize(body(decided[0], left)))
+        answers = [read(answering.prioritize(body(manifest, left))) for manifest in decided]
+        assert [answer == fresh for answer in answers] == [True, True, False, False, False, False]
 
 
 def test_a_single_node_that_is_left_is_reserved_as_nobody_will_ask_for_scores(
