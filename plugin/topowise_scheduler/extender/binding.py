@@ -1,8 +1,8 @@
-"""The bind verb: the last check, the booking and the Binding, one after the other for each node.
+"""The bind verb: the last check, the reservation and the Binding, sequentially per node.
 
-kube-scheduler binds while it already decides the next pods, so between an answer and its bind the node may have
-changed. Here the pod is placed once more on the present state: it is booked and bound, or kube-scheduler is told to
-decide anew, which costs a second; a kubelet's refusal would cost the pod.
+kube-scheduler binds a pod while it decides the next pods, so the node may have changed since the answer. The bind verb
+places the pod again on the present state. If the pod does not fit any more, kube-scheduler decides again after a
+second; a refusal by the kubelet would fail the pod.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from topowise_scheduler.extender import wire
 from topowise_scheduler.extender.replies import BadRequestError, NotReady, Observer, Reply
 from topowise_scheduler.view import prediction
 
-# Together below the 2 s after which kube-scheduler gives a call up, as our documentation configures it.
+# Together less than the 2 s of kube-scheduler's httpTimeout in our documentation.
 _WAIT_S = 0.5
 _TIMEOUT_S = 1.3
 _UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
@@ -69,7 +69,7 @@ class Binder:
             self._observer.bound(f"{args.PodNamespace}/{args.PodName}", args.PodUID, args.Node, error, seconds)
 
     async def _bind(self, args: wire.ExtenderBindingArgs) -> str:
-        """What went wrong, "" if the pod is bound."""
+        """Returns the error, "" if the pod is bound."""
         try:
             record = self._ledger.remembered(args.PodUID) or await self._read(args)
         except ApiError as exc:
@@ -82,7 +82,7 @@ class Binder:
                 await lock.acquire()
         except TimeoutError:
             return f"another bind to {args.Node} takes too long"
-        # A kubelet places pods in the order of their Bindings, so these must be made in the order of the bookings.
+        # A kubelet places pods in the order of their Bindings, so Bindings must follow the order of reservations.
         try:
             return await self._book_and_bind(args, record, record.needs)
         finally:
@@ -97,18 +97,18 @@ class Binder:
             await self._api.request("POST", path, body=self._binding(args), timeout=_TIMEOUT_S)
         except ApiError as exc:
             self._ledger.reservations.forget(args.PodUID, args.Node)
-            # After no answer, or a server's own trouble, nobody knows whether the pod was bound.
+            # Without an answer, or after a 5xx status, the pod may be bound.
             if not exc.status or exc.status >= 500:
-                self._keep_room(record, args.Node)
+                self._keep_reservation(record, args.Node)
             return _without_uids(f"binding failed: {exc}")
         except asyncio.CancelledError:
             self._ledger.reservations.forget(args.PodUID, args.Node)
-            self._keep_room(record, args.Node)
+            self._keep_reservation(record, args.Node)
             raise
         return ""
 
     def _binding(self, args: wire.ExtenderBindingArgs) -> bytes:
-        # With the uid, a pod deleted and made again under the same name is not bound for its predecessor.
+        # With the uid, the API server refuses to bind a new pod of the same name.
         metadata = {"name": args.PodName, "namespace": args.PodNamespace, "uid": args.PodUID}
         return msgspec.json.encode(
             {
@@ -127,9 +127,8 @@ class Binder:
             return {}
         return prediction.for_binding(state.kubelet, args.PodUID, has_ids=state.report.precision == "exact")
 
-    def _keep_room(self, record: PodRecord, node: str) -> None:
-        """Nobody knows whether the pod was bound: its room is kept until its next event, or for a reservation's
-        time."""
+    def _keep_reservation(self, record: PodRecord, node: str) -> None:
+        """The pod may be bound: its reservation stays until its next event, or until the reservation expires."""
         if record.needs is not None:
             self._ledger.reservations.put(record, record.needs, node)
 
@@ -145,10 +144,10 @@ class Binder:
 
 
 def _without_uids(text: str) -> str:
-    """Whoever knows a pod's uid can bind it, so nobody learns one from us who does not know it already."""
+    """Redacts UIDs: a UID authorises a bind."""
     return _UID.sub("(uid)", text)
 
 
 def refuse(problem: str) -> Reply:
-    """kube-scheduler tries the pod again with a back-off."""
+    """After an error, kube-scheduler tries the pod again with a back-off."""
     return Reply(wire.encode(wire.ExtenderBindingResult(problem)), problem=problem)

@@ -1,13 +1,13 @@
-"""Who may ask: schedulers and people, and no web page that one of them has open.
+"""Refuses requests that a web page made: only schedulers and people may call the service.
 
-A browser is on the inside of every `kubectl port-forward`, and asks whatever a page tells it to: a form posts text to
-any address, and by DNS rebinding a page is even of the same origin as we are. It cannot help telling on itself, though.
-Whom it believes to ask is in `Host`, on whose behalf in `Origin` and `Sec-Fetch-Site`, and without our consent, which
-we give to nobody, no page may send a body as `application/json`. Schedulers send that, a `Host` as configured, and
-nothing else.
+A browser can use every `kubectl port-forward` of its machine, and sends what a page requests: a form posts text to any
+address, and by DNS rebinding a page even has the origin of the service. The browser's headers show this. `Host` has the
+name that the browser resolved, `Origin` and `Sec-Fetch-Site` have the page, and without CORS consent, which the service
+never gives, no page can send a body as `application/json`. Schedulers send that type, a configured `Host`, and neither
+of the other headers.
 
-An address is no name that anybody could rebind, so a `Host` with one is taken. Under TLS every `Host` is: there the
-client has compared the name with our certificate before it said a word.
+DNS rebinding needs a name, so a `Host` with an address is accepted. Under TLS every `Host` is accepted: the client has
+compared the name with the certificate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
 _JSON: Final = frozenset((b"application/json",))
 _MANIFEST: Final = _JSON | {b"application/yaml", b"application/x-yaml", b"text/yaml"}
 _SAME: Final = (b"none", b"same-origin")
-# Spellings of names that are remembered; there are one or two.
+# Host headers that are cached; a service has one or two.
 _MAX_HOSTS: Final = 64
 
 
@@ -37,7 +37,7 @@ class Refusal(NamedTuple):
 
 
 class Callers:
-    """Tells who is refused. `hosts` are the names by which we are called; None for any, which only TLS makes safe."""
+    """Decides which requests are refused. `hosts` are the names of the service; None for any, safe only with TLS."""
 
     def __init__(self, hosts: Iterable[str] | None) -> None:
         self._hosts = None if hosts is None else frozenset(map(_bare, hosts))
@@ -46,8 +46,8 @@ class Callers:
     def refusal(
         self, method: str, headers: Iterable[tuple[bytes, bytes]], scheme: str, *, is_page: bool
     ) -> Refusal | None:
-        """Why a request is not answered, None if it is. A page for people may ask for more of itself."""
-        host = origin = site = sent = None
+        """Why a request is refused, None if it is not. A page of the service may send requests to its own origin."""
+        host = origin = site = content_type = None
         for name, value in headers:
             if name == b"host":
                 if host is not None:
@@ -58,7 +58,7 @@ class Callers:
             elif name == b"sec-fetch-site":
                 site = value
             elif name == b"content-type":
-                sent = value
+                content_type = value
         if host not in self._known and (refusal := self._unknown(host)) is not None:
             return refusal
         if origin is not None and not (is_page and origin == b"%s://%s" % (scheme.encode(), host or b"")):
@@ -66,7 +66,7 @@ class Callers:
         if site is not None and site not in _SAME:
             return Refusal(403, "not from a web page: Sec-Fetch-Site is neither none nor same-origin")
         if method == "POST":
-            return _wrong_type(sent, _MANIFEST if is_page else _JSON)
+            return _wrong_type(content_type, _MANIFEST if is_page else _JSON)
         return None
 
     def _unknown(self, host: bytes | None) -> Refusal | None:
@@ -86,8 +86,7 @@ class Callers:
 
 
 def names(configured: Collection[str], namespace_file: Path = _OWN_NAMESPACE) -> frozenset[str]:
-    """Those that are configured, and by which we are called anyway: this machine's, and in a pod those of all Services
-    of its namespace."""
+    """The configured names, the names of this machine, and in a pod the names of all Services of its namespace."""
     own = {"localhost", "ip6-localhost", socket.gethostname()}
     try:
         namespace = files.read_regular(namespace_file).decode().strip()
@@ -97,8 +96,8 @@ def names(configured: Collection[str], namespace_file: Path = _OWN_NAMESPACE) ->
     return frozenset(own | services | set(configured))
 
 
-def _wrong_type(sent: bytes | None, expected: Collection[bytes]) -> Refusal | None:
-    kind = (sent or b"").partition(b";")[0].strip().lower()
+def _wrong_type(content_type: bytes | None, expected: Collection[bytes]) -> Refusal | None:
+    kind = (content_type or b"").partition(b";")[0].strip().lower()
     if kind in expected:
         return None
     return Refusal(415, f"Content-Type is {kind.decode('latin-1')!r:.80}, expected application/json")

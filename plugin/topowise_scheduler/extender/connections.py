@@ -1,17 +1,17 @@
-"""Connections that cost us something and bring nothing are closed.
+"""Closes connections whose client is too slow, and limits the number of connections.
 
-uvicorn with httptools waits for ever: for the first byte, for the rest of a head or of a body, and for a client that
-does not read its answer; one byte now and then even takes the keep-alive timer away, and a head may be of any length
-(seen with 0.54). So each connection notes since when the client owes us something, and a sweep every second closes
-those that owe it for too long.
+uvicorn with httptools waits forever: for the first byte, for the rest of a head or body, and for a client that does not
+read its answer. A single byte now and then even cancels the keep-alive timer, and a head may have any length (seen with
+0.54). So each connection records since when it waits for the client, and a sweep every second closes connections that
+wait too long.
 
-An idle connection is no such debt. Go keeps one for 90 s, also one that it dialled and has not used yet, and a POST
-that meets our closing it is a failed scheduling attempt; so these live longer than that. When there are too many
-connections, one that has never asked anything goes first, then the one that has been idle for longest, and only if all
-others are at work the new one: whoever opens hundreds does not keep out kube-scheduler, who uses the ones it has.
+Idle connections are allowed for longer. Go keeps an idle connection for 90 s, also a dialled connection that it has not
+used yet, and a POST that arrives as the service closes the connection is a failed scheduling attempt. Above the maximum
+number, a connection without any request is closed first, then the connection that has been idle for longest, and the
+new connection only if all are busy. So a client that opens hundreds does not displace kube-scheduler.
 
-A request before the answer to the last one closes the connection. Go's client, browsers and curl send none; uvicorn
-would parse thousands, stop to read, and so not notice that their client has gone.
+A pipelined request closes the connection. Go's client, browsers and curl do not pipeline; uvicorn would parse thousands
+of requests, stop reading, and not notice that the client has gone.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 _SWEEP_S: Final = 1.0
 _TELL_S: Final = 60.0
-# Old clients send a line break after a body; nobody sends more.
+# Old clients send a line break after a body, and no client sends more.
 _MAX_BETWEEN: Final = 64
 _SEPARATORS: Final = len(": \r\n")
-# In an ASGI scope: whether anybody still waits for the answer.
+# In an ASGI scope: whether the client still waits for the answer.
 IS_OPEN: Final = "topowise.is_open"
 
 
@@ -42,13 +42,13 @@ class Limits(NamedTuple):
     head_s: float = 10.0
     """From the first byte of a request to the end of its head."""
     body_s: float = 60.0
-    """From there to the end of its body: 64 MiB at 10 Mbit/s."""
+    """From the end of the head to the end of the body: 64 MiB at 10 Mbit/s."""
     silence_s: float = 10.0
     """Between two parts of a body."""
     idle_s: float = 120.0
     """Between two requests, and before the first."""
     unread_s: float = 30.0
-    """For an answer to be taken."""
+    """Until the client reads an answer."""
     head_bytes: int = 1 << 16
     connections: int = 512
 
@@ -59,7 +59,7 @@ LIMITS: Final = Limits()
 class _Joined:
     """A transport on which the head of an answer waits for its body.
 
-    uvicorn writes them apart, which wakes the client twice and costs a system call more.
+    uvicorn writes head and body separately, which wakes the client twice and costs another system call.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -89,7 +89,7 @@ class _Joined:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's connection, which knows since when it waits for what."""
+    """uvicorn's connection, which records since when it waits for the client."""
 
     transport: Any
 
@@ -97,13 +97,13 @@ class Connection(HttpToolsProtocol):
         super().__init__(*arguments, **named)
         self._limits = limits
         self._closed = closed
-        # When the request that is being read began, and its body if it is that far; None between requests.
+        # When the request that is being read began, and when its body began; None between requests.
         self._head_at: float | None = None
         self._body_at: float | None = None
         self._heard_at = self._idle_at = self.loop.time()
-        # When the answers that the client does not take became too many to write more.
+        # When uvicorn stopped writing because the client does not read.
         self._stalled_at: float | None = None
-        # Of the head that is being read: what is parsed, and all that has come since the last request.
+        # Bytes of the head that is being read: parsed, and received since the last request.
         self._head_bytes = self._unparsed = 0
         self._has_asked = False
 
@@ -111,8 +111,8 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self.transport = _Joined(transport)
         if len(self.connections) > self._limits.connections:
-            idle = [one for one in self.connections if isinstance(one, Connection) and one._is_idle]
-            victim = min(idle, key=lambda one: (one is self, one._has_asked, one._idle_at), default=self)
+            idle = [each for each in self.connections if isinstance(each, Connection) and each._is_idle]
+            victim = min(idle, key=lambda each: (each is self, each._has_asked, each._idle_at), default=self)
             victim._drop("too many")
 
     def data_received(self, data: bytes) -> None:
@@ -120,8 +120,8 @@ class Connection(HttpToolsProtocol):
         if self._body_at is None:
             self._unparsed += len(data)
         super().data_received(data)
-        # A field is counted when it is complete; until then, what has come of it counts. Between requests there is
-        # nothing to wait for but the next one, and line breaks before it are none.
+        # A field is counted when it is complete; until then, its received bytes count. Between requests, line breaks
+        # are the only bytes that may precede the next request.
         most = self._limits.head_bytes if self._head_at is not None else _MAX_BETWEEN
         if self._body_at is None and self._unparsed > most:
             self._drop("long head")
@@ -135,11 +135,11 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def _count(self, size: int) -> None:
-        """Heads and trailers; one that came in one go with other parts of its request is measured here alone."""
+        """Counts heads and trailers. A head that arrives together with its body is measured only here."""
         self._head_bytes += size + _SEPARATORS
         if self._head_bytes > self._limits.head_bytes:
             self._closed["long head"] += 1
-            # The parser gives up and says 400, and what the head was for is not done.
+            # The parser stops and answers 400, and the request is not handled.
             raise ValueError("head is too long")
 
     def on_message_begin(self) -> None:
@@ -149,7 +149,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             self._drop("pipelined")
-            # Or its body would become part of the request that is being answered.
+            # Otherwise its body would become part of the request that is being answered.
             raise ValueError("a request before the answer to the last one")
         self.scope[IS_OPEN] = self._is_open  # type: ignore[typeddict-unknown-key]
         super().on_headers_complete()
@@ -166,7 +166,7 @@ class Connection(HttpToolsProtocol):
         self.transport.flush()
         super().on_response_complete()
         self._idle_at = self.loop.time()
-        # Ours is the one that a byte now and then does not take away.
+        # This module's timer replaces it, because single bytes cancel uvicorn's.
         self._unset_keepalive_if_required()
 
     def pause_writing(self) -> None:
@@ -178,17 +178,17 @@ class Connection(HttpToolsProtocol):
         self._stalled_at = None
 
     def sweep(self, now: float) -> None:
-        """Closes the connection if the client owes us something for too long."""
-        reason = self._debt(now)
+        """Closes the connection if it has waited for the client for too long."""
+        reason = self._overdue(now)
         if reason:
             self._drop(reason)
 
-    def _debt(self, now: float) -> str:
+    def _overdue(self, now: float) -> str:
         limits = self._limits
         if self._stalled_at is not None:
             return "unread answer" if now - self._stalled_at > limits.unread_s else ""
         if self._head_at is not None:
-            # We may have asked the client to wait.
+            # The service itself may have stopped reading.
             if self.flow.read_paused:
                 self._heard_at = now
                 return ""
@@ -226,7 +226,7 @@ class Guard:
         self._open: set[Any] = set()
 
     def protocol(self, **named: Any) -> Connection:
-        """A new connection's."""
+        """A new connection."""
         self._open = named["server_state"].connections
         return Connection(limits=self._limits, closed=self._closed, **named)
 
@@ -240,7 +240,7 @@ class Guard:
             for connection in list(self._open):
                 if isinstance(connection, Connection) and not connection.transport.is_closing():
                     connection.sweep(now)
-            # A client that has gone idle is nothing to tell.
+            # An idle client is no reason for a warning.
             self._closed.pop("idle", None)
             if self._closed and now - self._logged_at > _TELL_S:
                 log.warning("Closed connections of clients that keep us waiting", extra=kv(**self._named()))

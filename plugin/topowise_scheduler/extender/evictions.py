@@ -1,4 +1,4 @@
-"""Whom to evict so that a pod fits: the ledger's side of preemption; the choice itself is made in `preemption`."""
+"""Victims of preemption: prepares the states of the ledger; `preemption` chooses the victims."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.preemption import Budgets
 
-# kube-scheduler proposes a hundred candidates or more and evicts from one of them; those that this does not suffice for
-# are left out this time.
+# kube-scheduler proposes a hundred candidates or more and evicts from one node. Candidates that this time does not
+# suffice for are left out.
 _BUDGET_S: Final = 1.0
 
 
@@ -28,24 +28,26 @@ class Evictions:
         self._budgets = budgets
         self._portions = Portions(seconds)
 
-    async def choose(self, asked: Question, proposed: Mapping[str, preemption.Choice]) -> dict[str, preemption.Choice]:
-        """Per node on which evictions let the pod fit, whom to evict: kube-scheduler's proposal and whom it lacks.
+    async def choose(
+        self, question: Question, proposed: Mapping[str, preemption.Choice]
+    ) -> dict[str, preemption.Choice]:
+        """Returns the victims per node on which evictions let the pod fit: kube-scheduler's proposal, completed.
 
-        From 1.38 on (kubernetes#135486) it also proposes nobody on nodes that nothing but an extender is against: then
-        those are named whose eviction lets the kubelet align the pod.
+        From 1.38 on (kubernetes#135486), kube-scheduler proposes no victims on nodes that only an extender refuses:
+        then the victims are pods whose eviction lets the kubelet align the pod.
 
-        A node is left out if no evictions help, because of its policy for one, and if none are needed: kube-scheduler
-        takes no empty list of victims. Such a node is looked at again for pods that wait. Others are answered between
-        two nodes, and after `seconds` the rest is left out this time.
+        A node is omitted if no evictions help, for example because of its policy, and if no evictions are needed:
+        kube-scheduler does not accept an empty list of victims. Such a node is evaluated again for waiting pods. Other
+        requests are answered between two nodes, and after `seconds` the remaining nodes are omitted.
         """
-        await sliced(self._answers.steps(asked))
-        asked = self._answers.renewed(asked)
-        verdicts = self._answers.verdicts(asked)
+        await sliced(self._answers.steps(question))
+        question = self._answers.renewed(question)
+        verdicts = self._answers.verdicts(question)
         thinkable = (verdicts.outcomes != Outcome.UNRESOLVABLE).tolist()
         chosen = {}
         for name in self._portions.of(list(compress(proposed, thinkable))):
-            choice = self._on(asked, name, proposed[name])
-            if choice is not None and self._answers.is_in_vain(asked, name, choice.victims):
+            choice = self._on(question, name, proposed[name])
+            if choice is not None and self._answers.is_in_vain(question, name, choice.victims):
                 continue
             if choice is not None and choice.victims:
                 chosen[name] = choice
@@ -54,12 +56,12 @@ class Evictions:
             await asyncio.sleep(0)
         return chosen
 
-    def _on(self, asked: Question, name: str, proposal: preemption.Choice) -> preemption.Choice | None:
-        states = self._answers.states_for(asked, name)
+    def _on(self, question: Question, name: str, proposal: preemption.Choice) -> preemption.Choice | None:
+        states = self._answers.states_for(question, name)
         state = next(states, None)
         if state is None:
             return proposal
-        record, pods = asked.record, self._ledger.pods_on(name)
+        record, pods = question.record, self._ledger.pods_on(name)
         return preemption.choose_for_all(
             state, states, record.view, record.priority, pods, proposal.victims, self._budgets
         )

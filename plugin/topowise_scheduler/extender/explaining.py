@@ -1,4 +1,4 @@
-"""GET /explain?pod=namespace/name, and POST /explain with a manifest: why each node says yes or no, for people."""
+"""GET /explain?pod=namespace/name, POST /explain with a manifest: why each node accepts or refuses the pod."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Explainer:
-    """Answers are simulations: nothing is reserved by them. Every method raises BadRequestError and ParseError."""
+    """Answers are simulations, and reserve nothing. Every method raises BadRequestError and ParseError."""
 
     def __init__(self, api: Api, view: ClusterView, not_ready: NotReady) -> None:
         self._api = api
@@ -31,22 +31,22 @@ class Explainer:
         self._not_ready = not_ready
 
     async def explain(self, body: bytes | None, query: Query) -> Reply:
-        """The explanation of the manifest in a body, or without one of the pod that the query names."""
+        """The explanation of the manifest in the body; without a body, of the pod in the query."""
         nodes = query.get("node", ())
         if body is not None:
             return Reply(await self.manifest(body, nodes))
         return Reply(await self.named(query.get("pod", ("",))[0], nodes))
 
     async def named(self, pod: str, nodes: Sequence[str]) -> bytes:
-        """The explanation of a pod of the cluster, "namespace/name"; of these nodes, or of all."""
+        """The explanation of a pod of the cluster, "namespace/name", for these nodes or for all."""
         return await _encoded(await self.explanations(pod, nodes))
 
     async def manifest(self, body: bytes, nodes: Sequence[str]) -> bytes:
-        """The explanation of a pod as it is written in a manifest, YAML or JSON."""
+        """The explanation of a pod in a manifest, YAML or JSON."""
         return await _encoded(await self._of(body, nodes))
 
     async def explanations(self, pod: str, nodes: Sequence[str]) -> list[NodeExplanation]:
-        """As `named`, not yet written."""
+        """Like `named`, not yet encoded."""
         namespace, slash, name = pod.partition("/")
         if not (namespace and slash and name) or "/" in name:
             raise BadRequestError(f"pod is {pod!r}, expected namespace/name")
@@ -73,7 +73,7 @@ class Explainer:
 
 async def _encoded(explanations: Sequence[NodeExplanation]) -> bytes:
     """A list as JSON; of a whole cluster it is some megabytes."""
-    return b"[" + b",".join(await collected(escaped_json_bytes(_encode(one)) for one in explanations)) + b"]"
+    return b"[" + b",".join(await collected(escaped_json_bytes(_encode(each)) for each in explanations)) + b"]"
 
 
 def refuse(problem: str) -> Reply:

@@ -21,17 +21,17 @@ class FittingVerb:
         self._not_ready = not_ready
 
     async def answer(self, body: bytes) -> Reply:
-        """The placements, or what is against them."""
+        """The placements, or why the pods do not fit."""
         problem = self._not_ready()
         if problem is not None:
             raise BadRequestError(f"not ready: {problem}")
         try:
-            asked = msgspec.convert(documents.load(body), FitTogether)
+            request = msgspec.convert(documents.load(body), FitTogether)
         except (msgspec.ValidationError, documents.DocumentError) as exc:
             raise BadRequestError(f"request is no FitTogether: {exc}") from exc
-        if asked.release:
-            return Reply(msgspec.json.encode({"released": self._fitting.release(asked.release)}))
-        return Reply(escaped_json_bytes(msgspec.json.encode(_document(*await self._fitting.fit(asked)))))
+        if request.release:
+            return Reply(msgspec.json.encode({"released": self._fitting.release(request.release)}))
+        return Reply(escaped_json_bytes(msgspec.json.encode(_document(*await self._fitting.fit(request)))))
 
 
 def refuse(problem: str) -> Reply:
@@ -39,20 +39,20 @@ def refuse(problem: str) -> Reply:
     return Reply(msgspec.json.encode({"error": problem}), problem=problem)
 
 
-def _document(found: Together, reservation: str) -> dict[str, Any]:
+def _document(result: Together, reservation: str) -> dict[str, Any]:
     document: dict[str, Any] = {
-        "fits": found.fits,
+        "fits": result.fits,
         "placements": [
             {
-                "pod": f"{one.record.namespace}/{one.record.name}",
-                "node": one.node,
-                "containers": {name: place.as_json() for name, place in one.containers.items()},
+                "pod": f"{placed.record.namespace}/{placed.record.name}",
+                "node": placed.node,
+                "containers": {name: place.as_json() for name, place in placed.containers.items()},
             }
-            for one in found.placements
+            for placed in result.placements
         ],
     }
-    if found.why:
-        document["why"] = found.why
+    if result.why:
+        document["why"] = result.why
     if reservation:
         document["reservation"] = reservation
     return document

@@ -1,8 +1,9 @@
-"""The HTTP face: a raw ASGI callable under uvicorn, in the daemon's own event loop.
+"""The HTTP server: a raw ASGI callable under uvicorn, in the daemon's event loop.
 
-Facts about the peer (Go's net/http in kube-scheduler, all measured): a chunked answer or any status but 200 costs a new
-connection a call, so answers carry Content-Length; an idle connection closed by us as a POST arrives is a failed
-scheduling attempt, so ours outlive Go's 90 s; HTTP/2 is half as fast and would be taken if offered.
+Facts about the client (Go's net/http in kube-scheduler, all measured): a chunked answer or any status but 200 costs a
+new connection per call, so answers have Content-Length. An idle connection that the server closes as a POST arrives is
+a failed scheduling attempt, so the server keeps connections for longer than Go's 90 s. HTTP/2 is half as fast, and Go
+would use it if it were offered.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# Longer than the 90 s after which Go closes an idle connection, so that it is always the client who closes.
+# Longer than the 90 s after which Go closes an idle connection, so that always the client closes.
 _KEEP_ALIVE_S = int(LIMITS.idle_s)
-# Bodies up to this size are always read; the larger ones share so many times the largest.
+# Bodies up to this size are always read; larger bodies share this multiple of the maximum.
 _SMALL = 1 << 18
 _LARGE_AT_ONCE = 2
-# While one answer is prepared some nodes change, while those are judged hardly any.
+# While an answer is prepared, some nodes change; while the changed nodes are evaluated, hardly any.
 _TRIES = 5
 _VOLCANO = "volcano"
-# CPU time of uvicorn for a request, which is spent outside the application.
+# CPU time of uvicorn per request, outside the application.
 _PACED_LEAST_S = 0.0002
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128)
 
@@ -70,15 +71,15 @@ class Metrics:
 
 
 Page = Callable[[Message, Receive, Send], Awaitable[None]]
-"""An ASGI application of its own."""
+"""A separate ASGI application."""
 
 
 class Application:
-    """ASGI. Paths end in the verb, so `urlPrefix` may have any path of its own.
+    """ASGI. Paths end in the verb, so `urlPrefix` may have any path.
 
-    Volcano's verbs, if it is served, are below a folder `volcano`, because both protocols have a `prioritize`. `pages`
-    are by the path at which, and below which, they answer. Whom `callers` refuses gets nothing else. With an
-    `allowance` all work on requests is charged to it, and waits while it is used up.
+    Volcano's verbs are below a folder `volcano`, because both protocols have a `prioritize`. `pages` are by the path at
+    and below which they answer. A request that `callers` refuses gets no other answer. With an `allowance`, all work on
+    requests is charged to it, and waits while it is used up.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Application:
 
     def _unknown(self, name: str) -> str:
         if not name.startswith(f"{_VOLCANO}/"):
-            known = [one for one in self._verbs if one not in self._volcano]
+            known = [name for name in self._verbs if name not in self._volcano]
             return f"no verb {name!r:.80}, expected one of {', '.join(known)}; pages and verbs have a port each\n"
         if not self._volcano:
             return f"no verb {name!r:.80}: Volcano is not served, set volcano.enabled in SchedulerConfiguration\n"
@@ -170,14 +171,14 @@ class Application:
         except REFUSED_BECAUSE as exc:
             return verb.refuse(str(exc))
         except Exception:
-            # A status of 500 would cost kube-scheduler its connection too, and tell it no more.
+            # With a status of 500, kube-scheduler would also lose its connection.
             log.exception("Request cannot be answered, which is a defect", extra=kv(path=scope["path"][:80]))
             return verb.refuse("the service has a defect, its log says more")
 
     async def _read(self, receive: Receive, *, is_kept: bool) -> bytes | None:
-        """The whole body, None if it is too large; the rest is read all the same, or the client would not listen.
+        """The whole body, None if it is too large. It is read to its end, or the client would not read the answer.
 
-        One that is not kept is never too large, and nothing of it comes back. Raises ConnectionResetError.
+        With `is_kept` False a body of any size is read, and b"" is returned. Raises ConnectionResetError.
         """
         parts: list[bytes] = []
         size = large = 0
@@ -208,13 +209,13 @@ class Application:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _note(self, verb: str, problem: str) -> None:
-        """Once per change: a scheduler that sends one bad request sends it again and again, or two in turn."""
+        """Logs a change only: a scheduler repeats a bad request, or alternates between two."""
         if self._failures.is_change(problem):
             log.warning("Request refused", extra=kv(verb=verb, why=problem))
 
 
 def _follow(afterwards: Afterwards, seconds: float) -> None:
-    """The answer is out: whatever goes wrong now must not look like a request that was never answered."""
+    """Runs the work after the answer. A failure is logged only: the request has been answered."""
     try:
         afterwards(seconds)
     except Exception:
@@ -232,7 +233,7 @@ def _always() -> bool:
 
 
 async def _in_slices(now: Callable[[bytes], Reply], body: bytes) -> Reply:
-    """The answer; what would keep others waiting for long is done beforehand, in slices."""
+    """The answer. Long preparations run in slices before it, so that other requests do not wait."""
     for _ in range(_TRIES):
         try:
             return now(body)
@@ -242,7 +243,7 @@ async def _in_slices(now: Callable[[bytes], Reply], body: bytes) -> Reply:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn in a loop that is not its own: signals are the daemon's."""
+    """uvicorn in the daemon's event loop: the daemon handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -250,7 +251,7 @@ class _Server(uvicorn.Server):
 
 
 async def serve(settings: Extender | ReadOnly, application: Application, limits: Limits = LIMITS) -> None:
-    """Serves until cancelled; an answer is made in one go, so none is cut.
+    """Serves until cancelled; no answer is cut off.
 
     Raises SourceError if the port is taken or the certificate cannot be used.
     """
@@ -265,7 +266,7 @@ async def serve(settings: Extender | ReadOnly, application: Application, limits:
         log_config=None,
         access_log=False,
         server_header=False,
-        # Nobody's address counts here.
+        # Client addresses are not used.
         proxy_headers=False,
         date_header=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
@@ -273,14 +274,14 @@ async def serve(settings: Extender | ReadOnly, application: Application, limits:
         ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
     server = _Server(config)
-    # Of our own making, because uvicorn ends the process if it cannot listen.
+    # Not uvicorn's socket, because uvicorn ends the process if it cannot listen.
     listening = listen(settings.address, settings.port)
     work = {"connections": guard.run()}
     if certificate is not None:
         work["certificate renewal"] = certificate.keep_current()
-    # A port without them would go on, without limits for its clients.
+    # If such a task fails, the port must not stay open without limits for its clients.
     async with asyncio.TaskGroup() as group:
-        beside = [group.create_task(unending(name, one), name=name) for name, one in work.items()]
+        beside = [group.create_task(unending(name, task), name=name) for name, task in work.items()]
         try:
             await server.serve([listening])
         finally:

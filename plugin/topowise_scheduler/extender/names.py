@@ -1,13 +1,13 @@
-"""The node names of a call: nearly always the same bytes as in a call before, or as in our own last answer.
+"""The node names of a call: nearly always the same bytes as in an earlier request or in the last answer.
 
-kube-scheduler writes ExtenderArgs as the pod, `"Nodes":null` and then the names, so these are the *tail* of a body. One
-that was read before is recognised by its bytes: the pod alone is decoded, the rows of the nodes are known, and so is
-the answer if the verdicts are the same. Everything else is decoded as a whole.
+kube-scheduler writes ExtenderArgs as the pod, `"Nodes":null` and then the names, so the names are the *tail* of a body.
+A known tail is recognised by its bytes. Then only the pod is decoded: the rows of the nodes are cached, and so is the
+answer if the verdicts are the same. Every other body is decoded as a whole.
 
-Why this is as good as decoding: let a body be H + T, with T = `,"Nodes":null,"NodeNames":[...]}`. If `{` + T without
-its comma is an object of JSON, and H + `}` is one with a member `Pod`, then H ends behind its last member (a string
-that is open there, or a comma too many, would leave H + `}` unreadable). So the body is one object with the members of
-both, and those of T count, as they come last.
+This equals decoding. Let a body be H + T, with T = `,"Nodes":null,"NodeNames":[...]}`. If `{` + T without its comma is
+a JSON object, and H + `}` is a JSON object with a member `Pod`, then H ends behind its last member (an open string or a
+surplus comma would make H + `}` unreadable). So the body is an object with the members of both, and the members of T
+win, because they are last.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from topowise_scheduler.extender import wire
 
 _BEFORE: Final = b',"Nodes":null,"NodeNames":'
 _AFTER: Final = b"}"
-# Between two encoded names. Where no name is escaped, it is nowhere else, from within the first name on.
+# Between two encoded names; if no name is escaped, these bytes occur nowhere else after the first name begins.
 _BETWEEN: Final = b'","'
 _HEAD: Final = b'{"Host":"'
 _ANSWER: Final = b'{"Nodes":null,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}'
@@ -33,10 +33,10 @@ _ANSWER: Final = b'{"Nodes":null,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnres
 _MAX_LISTS: Final = 8
 _MAX_ANSWERS: Final = 32
 _MAX_BYTES: Final = 16 << 20
-# Of a string and of its place in a list, and of a row.
+# Bytes of a string with its list entry, and of a row.
 _NAME_BYTES: Final = 72
 _ROW_BYTES: Final = 12
-# A score and the words around it.
+# Bytes of a score and its JSON member.
 _SCORE_BYTES: Final = 36
 _MOST_DIGITS: Final = 3
 
@@ -44,14 +44,14 @@ Rows = NDArray[np.int32]
 
 
 class Answered(NamedTuple):
-    """An ExtenderFilterResult, and the names that are left in it."""
+    """An ExtenderFilterResult, and its NodeNames."""
 
     body: bytes
-    kept: Names
+    fitting: Names
 
 
 class Names:
-    """Names in their order, which nobody changes; `text` is their JSON, made when it is asked for."""
+    """Names in a fixed order; `text` is their JSON, encoded on first use."""
 
     def __init__(self, engine: Engine, names: list[str], text: bytes | None = None, rows: Rows | None = None) -> None:
         self.names = names
@@ -62,11 +62,11 @@ class Names:
         self._answers: OrderedDict[bytes, Answered] = OrderedDict()
         self._scores: _Scores | None = None
         self.size = (_NAME_BYTES + _ROW_BYTES + _SCORE_BYTES) * len(names) + 3 * len(text or b"")
-        """Bytes, about, with all answers that are kept."""
+        """Approximate bytes, with all cached answers."""
 
     @property
     def rows(self) -> Rows:
-        """The engine's rows of the nodes, -1 for one that is not known."""
+        """The engine's rows of the nodes, -1 for an unknown node."""
         if self._known_at != self._engine.membership:
             self._rows, self._known_at = self._engine.rows(self.names), self._engine.membership
         return self._rows
@@ -80,7 +80,7 @@ class Names:
         return self._text
 
     def begin_in(self, body: bytes) -> int:
-        """Where these names, with the member they are of, begin at the end of a body; 0 if they do not."""
+        """The offset at which the member with these names begins in a body; 0 if the body does not end with it."""
         at = len(body) - len(_AFTER) - len(self.text)
         if not body.startswith(self.text, at) or not body.endswith(_AFTER) or not body.endswith(_BEFORE, 0, at):
             return 0
@@ -89,29 +89,29 @@ class Names:
     def answer(self, verdicts: Verdicts) -> Answered:
         """The answer to filter."""
         key = verdicts.outcomes.tobytes() + verdicts.words.tobytes()
-        found = self._answers.get(key)
-        if found is None:
-            found = self._answers[key] = self._made(verdicts)
-            self.size += len(key) + len(found.body) + found.kept.size
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._answers[key] = self._encode(verdicts)
+            self.size += len(key) + len(answer.body) + answer.fitting.size
             if len(self._answers) > _MAX_ANSWERS:
-                self._forget_one()
+                self._forget_oldest()
         else:
             self._answers.move_to_end(key)
-        return found
+        return answer
 
     def shortened(self, at: NDArray[np.intp]) -> Answered:
-        """The answer to filter that leaves these nodes, and says nothing of the others."""
-        kept = Names(self._engine, [self.names[index] for index in at.tolist()], rows=self.rows[at])
-        return Answered(_ANSWER % (kept.text, b"{}", b"{}"), kept)
+        """The answer to filter with only these nodes; no other node is named."""
+        shortlist = Names(self._engine, [self.names[index] for index in at.tolist()], rows=self.rows[at])
+        return Answered(_ANSWER % (shortlist.text, b"{}", b"{}"), shortlist)
 
     def forget(self) -> None:
-        """All answers are dropped."""
+        """Drop all cached answers."""
         while self._answers:
-            self._forget_one()
+            self._forget_oldest()
 
-    def _forget_one(self) -> None:
-        key, found = self._answers.popitem(last=False)
-        self.size -= len(key) + len(found.body) + found.kept.size
+    def _forget_oldest(self) -> None:
+        key, answer = self._answers.popitem(last=False)
+        self.size -= len(key) + len(answer.body) + answer.fitting.size
 
     def scored(self, scores: NDArray[np.int64]) -> bytes:
         """The answer to prioritize: HostPriorityList."""
@@ -123,25 +123,25 @@ class Names:
             self._scores = _Scores(text)
         return self._scores.filled(scores)
 
-    def _made(self, verdicts: Verdicts) -> Answered:
-        fitting = verdicts.outcomes == Outcome.FITS
-        kept = self if fitting.all() else self._part(fitting)
+    def _encode(self, verdicts: Verdicts) -> Answered:
+        fits = verdicts.outcomes == Outcome.FITS
+        fitting = self if fits.all() else self._part(fits)
         body = _ANSWER % (
-            kept.text,
+            fitting.text,
             self._failed(verdicts, Outcome.UNSCHEDULABLE),
             self._failed(verdicts, Outcome.UNRESOLVABLE),
         )
-        return Answered(body, kept)
+        return Answered(body, fitting)
 
     def _part(self, where: NDArray[np.bool_]) -> Names:
         return Names(self._engine, list(compress(self.names, where.tolist())), rows=self.rows[where])
 
     def _failed(self, verdicts: Verdicts, outcome: Outcome) -> bytes:
-        """The refused nodes of one outcome, each with the words for it."""
-        mine = verdicts.outcomes == outcome
+        """The refused nodes of an outcome as JSON, each with its reason."""
+        refused = verdicts.outcomes == outcome
         members = []
-        for word in np.flatnonzero(np.bincount(verdicts.words[mine])).tolist():
-            names = list(compress(self.names, (mine & (verdicts.words == word)).tolist()))
+        for word in np.flatnonzero(np.bincount(verdicts.words[refused])).tolist():
+            names = list(compress(self.names, (refused & (verdicts.words == word)).tolist()))
             reason = wire.encode(verdicts.texts[word])
             text = wire.encode(names)
             if b"\\" in text:
@@ -159,23 +159,23 @@ class _Scores:
         between = after + b"," + _HEAD
         filled = b"[" + _HEAD + text[2:-2].replace(_BETWEEN, between) + after + b"]"
         self._bytes = np.frombuffer(filled, np.uint8)
-        # Where names end in the text, and how far apart they have moved.
+        # Where names end in the text, and how far the inserted bytes move them.
         ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord('"'))[1::2]
         moved = np.arange(ends.size) * (len(between) - len(_BETWEEN))
-        # Of the last digit: behind the bracket and the opening quote of the text there is the head instead.
+        # Offsets of the last digits: the head replaces the bracket and the opening quote of the text.
         self._last = ends + moved + len(_HEAD) + len(after) - 3
 
     def filled(self, scores: NDArray[np.int64]) -> bytes:
-        found = self._bytes.copy()
-        found[self._last] = scores % 10 + ord("0")
+        filled = self._bytes.copy()
+        filled[self._last] = scores % 10 + ord("0")
         for place in range(1, _MOST_DIGITS):
             higher = np.flatnonzero(scores >= 10**place)
-            found[self._last[higher] - place] = scores[higher] // 10**place % 10 + ord("0")
-        return found.tobytes()
+            filled[self._last[higher] - place] = scores[higher] // 10**place % 10 + ord("0")
+        return filled.tobytes()
 
 
 class NameLists:
-    """The names that were read or answered last, at most eight lists and 16 MiB with their answers."""
+    """The most recent lists of names, at most eight lists and 16 MiB with their answers."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -184,7 +184,7 @@ class NameLists:
     def split(self, body: bytes) -> tuple[bytes, Names] | None:
         """An ExtenderArgs without its names, and the names; None for a body that must be decoded as a whole.
 
-        If what comes without names cannot be decoded, the body cannot either.
+        If the part without names cannot be decoded, the body cannot be decoded.
         """
         for names in self._lists:
             if at := names.begin_in(body):
@@ -198,7 +198,7 @@ class NameLists:
             read = wire.decode_names(text)
         except wire.UNREADABLE:
             return None
-        # Written in another way they may come with something behind them.
+        # In another notation, other members may follow the names.
         if wire.encode(read) != text or not body.endswith(_AFTER):
             return None
         names = Names(self._engine, read, text)
@@ -206,17 +206,17 @@ class NameLists:
         return body[:at] + _AFTER, names
 
     def new(self, names: list[str]) -> Names:
-        """Names of a body that was decoded as a whole."""
+        """The names of a body that was decoded as a whole."""
         return Names(self._engine, names)
 
     def keep(self, names: Names) -> None:
-        """These were read or answered just now."""
+        """Move these names to the front."""
         if not self._lists or self._lists[0] is not names:
-            self._lists = [names, *[one for one in self._lists if one is not names]][:_MAX_LISTS]
+            self._lists = [names, *[known for known in self._lists if known is not names]][:_MAX_LISTS]
 
     def trim(self) -> None:
-        """Forget what is too much."""
-        while self._lists and sum(one.size for one in self._lists) > _MAX_BYTES:
+        """Drop answers and lists beyond the limit of bytes."""
+        while self._lists and sum(names.size for names in self._lists) > _MAX_BYTES:
             last = self._lists[-1]
             last.forget()
             if len(self._lists) > 1 or last.size > _MAX_BYTES:

@@ -1,8 +1,7 @@
-"""What a verb gives: the answer, and what follows once it was sent.
+"""The reply of a verb: the answer, and the work after the answer is sent.
 
-kube-scheduler waits for the answer and for nothing else. So a verb only decides, and hands over as `afterwards` what is
-to be done then: booking the pod, computing scores ahead, telling the dashboard, the log. The transport sends the one,
-runs the other, and knows nothing of either.
+kube-scheduler waits only for the answer. So a verb only decides, and returns the rest as `afterwards`: the reservation
+of the pod, prefetched scores, the dashboard, the log. The transport sends the answer and then calls `afterwards`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from topowise_scheduler.answers import Question, Verdicts
 log = logging.getLogger(__name__)
 
 NotReady = Callable[[], str | None]
-"""Why no answer can be given yet, None once it can."""
+"""Returns why the service is not ready, None once it is."""
 
 Afterwards = Callable[[float], None]
-"""To be called once the answer was sent, with the seconds that making it took."""
+"""Called after the answer is sent, with the seconds that the answer took."""
 
 Query = Mapping[str, Sequence[str]]
 """The parameters of a URL."""
@@ -32,11 +31,11 @@ class BadRequestError(TopowiseError):
 
 
 REFUSED_BECAUSE = (BadRequestError, ParseError)
-"""What a verb raises for a request that it refuses."""
+"""Exceptions by which a verb refuses a request."""
 
 
 class Reply(NamedTuple):
-    """An answer; `problem` says why it is a refusal, "" if it is none."""
+    """An answer; `problem` is the reason of a refusal, "" for any other answer."""
 
     body: bytes
     afterwards: Afterwards | None = None
@@ -44,10 +43,10 @@ class Reply(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """How a verb is answered and how it is refused.
+    """The functions that answer a verb and refuse its requests.
 
-    `now` answers at once, `later` after waiting for others, `query` like it from the body of a POST or None of a GET.
-    A body that `is_dropped` is read to its end, of any length, and never kept: the answer is made from no bytes.
+    `now` answers without waiting, `later` may wait, `query` also gets the query, and None as body of a GET. With
+    `is_dropped` a body of any length is read and discarded: the answer is made from no bytes.
     """
 
     refuse: Callable[[str], Reply]
@@ -58,18 +57,18 @@ class Verb(NamedTuple):
 
 
 class Observer(Protocol):
-    """Who keeps the decisions for people (ui/decisions.py); called for each once its answer was sent."""
+    """Records decisions for people (ui/decisions.py); called after each answer is sent."""
 
-    def filtered(self, asked: Question, verdicts: Verdicts, seconds: float) -> None:
+    def filtered(self, question: Question, verdicts: Verdicts, seconds: float) -> None:
         """Nodes were filtered."""
 
-    def scored(self, asked: Question, seconds: float) -> None:
+    def scored(self, question: Question, seconds: float) -> None:
         """Nodes were scored."""
 
-    def expected(self, asked: Question, at: int) -> None:
+    def expected(self, question: Question, at: int) -> None:
         """The pod will most likely go to this node of the question."""
 
-    def preempted(self, asked: Question, nodes: int) -> None:
+    def preempted(self, question: Question, nodes: int) -> None:
         """Victims were named on so many nodes."""
 
     def bound(self, pod: str, uid: str, node: str, error: str, seconds: float) -> None:
@@ -79,7 +78,7 @@ class Observer(Protocol):
         """A request was refused."""
 
 
-def warn_of_unknown(asked: Question) -> None:
-    """Log the names that were asked about for the first time and that the cluster does not have."""
-    for node in asked.unknown:
+def warn_of_unknown(question: Question) -> None:
+    """Log names that the cluster does not have, when they appear for the first time."""
+    for node in question.unknown:
         log.warning("Asked about a node that the cluster does not have, letting it pass", extra=kv(node=node))

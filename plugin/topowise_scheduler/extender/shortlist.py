@@ -1,15 +1,15 @@
-"""Which nodes kube-scheduler hears of, if not of all on which the pod fits.
+"""Shortens the answer of filter to the best nodes, where the other nodes would not change the decision.
 
-kube-scheduler scores every node that it is left with by all its plug-ins and asks us for scores of them too; with one
-node left it does neither. A few names are as good as all where only the NUMA nodes decide, and cost it and us next to
-nothing. They are not where somebody else has a say as well, so a pod gets all names
+kube-scheduler scores every remaining node by all its plug-ins and requests scores from the extender; with a single
+remaining node it does neither. A few nodes suffice where only NUMA placement decides, and cost both sides almost
+nothing. Other scores may matter in these cases, so a pod gets all names
 
-- if its spec has preferences, or one of the best nodes is one to be avoided (`PreferNoSchedule`);
-- if it is asked about again: whatever came to nothing with the best node is not to be tried with it for ever;
-- if its NUMA nodes are all the same to it.
+- if its spec has preferences, or a taint of a best node says `PreferNoSchedule`;
+- if the pod is filtered again: a retry must not get the same best node forever;
+- if NUMA placement does not matter for the pod.
 
-A member of a gang always gets one node. kube-scheduler goes on to the next member with this one placed in its own
-memory and tells nobody where: only if there was no choice do both have the same picture of the rest.
+A member of a gang always gets a single node. kube-scheduler decides the next member with this member placed in its own
+memory, and does not report the node. Without a choice, the ledger knows the node.
 """
 
 from __future__ import annotations
@@ -24,44 +24,44 @@ from topowise_scheduler.answers import Answers, Question, Verdicts
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.engine import Outcome
 
-# As kube-scheduler's encoder writes them; elsewhere in a pod, in an annotation say, they cost a pod its short list.
+# As kube-scheduler's encoder writes them. In an annotation they only cost the pod its short list.
 _PREFERENCES: Final = (b'"preferredDuringSchedulingIgnoredDuringExecution":[', b'"ScheduleAnyway"')
 _AVOIDED: Final = "PreferNoSchedule"
-# Pods that are remembered; one that is forgotten may get a second short list.
-_MAX_GIVEN: Final = 10_000
+# Pods that are remembered; a forgotten pod may get a second short list.
+_MAX_SHORTENED: Final = 10_000
 
 
 class Shortlist:
-    """Short lists of at most `most` nodes, one for a pod; 0: none are made but for gangs."""
+    """Makes short lists of at most `most` nodes, once per pod; 0 means only for gangs."""
 
     def __init__(self, answers: Answers, nodes: Nodes, most: int) -> None:
         self._answers = answers
         self._nodes = nodes
         self._most = most
-        self._given: OrderedDict[str, None] = OrderedDict()
+        self._shortened_uids: OrderedDict[str, None] = OrderedDict()
 
-    def of(self, asked: Question, verdicts: Verdicts, body: bytes) -> NDArray[np.intp] | None:
-        """Indices of the question's nodes, best first; None if kube-scheduler is to hear of all that fit."""
-        if asked.is_simulation or not asked.requests.can_be_aligned:
+    def of(self, question: Question, verdicts: Verdicts, body: bytes) -> NDArray[np.intp] | None:
+        """Indices of the question's nodes, best first; None for all nodes that fit."""
+        if question.is_simulation or not question.requests.can_be_aligned:
             return None
-        if asked.record.group:
-            return self._best(asked, verdicts, 1)
-        uid = asked.record.uid
-        if not self._most or not uid or uid in self._given or any(text in body for text in _PREFERENCES):
+        if question.record.group:
+            return self._best(question, verdicts, 1)
+        uid = question.record.uid
+        if not self._most or not uid or uid in self._shortened_uids or any(text in body for text in _PREFERENCES):
             return None
-        best = self._best(asked, verdicts, self._most)
-        if best is None or self._are_avoided(asked, best):
+        best = self._best(question, verdicts, self._most)
+        if best is None or self._are_avoided(question, best):
             return None
-        self._given[uid] = None
-        if len(self._given) > _MAX_GIVEN:
-            self._given.popitem(last=False)
+        self._shortened_uids[uid] = None
+        if len(self._shortened_uids) > _MAX_SHORTENED:
+            self._shortened_uids.popitem(last=False)
         return best
 
-    def _best(self, asked: Question, verdicts: Verdicts, most: int) -> NDArray[np.intp] | None:
+    def _best(self, question: Question, verdicts: Verdicts, most: int) -> NDArray[np.intp] | None:
         fitting = np.flatnonzero(verdicts.outcomes == Outcome.FITS)
-        found = self._answers.best(asked, fitting, most) if fitting.size > most else fitting[:0]
-        return found if found.size else None
+        best = self._answers.best(question, fitting, most) if fitting.size > most else fitting[:0]
+        return best if best.size else None
 
-    def _are_avoided(self, asked: Question, best: NDArray[np.intp]) -> bool:
-        nodes = (self._nodes.get(asked.names[at]) for at in best.tolist())
+    def _are_avoided(self, question: Question, best: NDArray[np.intp]) -> bool:
+        nodes = (self._nodes.get(question.names[at]) for at in best.tolist())
         return any(taint.effect == _AVOIDED for node in nodes if node is not None for taint in node.taints)

@@ -1,7 +1,7 @@
 """The extender's JSON, exactly as Go writes and reads it.
 
-The Go types have no JSON tags, so keys are Go field names; Go writes `null` for empty pointers, maps and slices, and
-decodes a Score of 7.0 not at all. Source: k8s.io/kube-scheduler/extender/v1/types.go.
+The Go types have no JSON tags, so keys are Go field names. Go writes `null` for empty pointers, maps and slices, and
+cannot decode a Score of 7.0. Source: k8s.io/kube-scheduler/extender/v1/types.go.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class _NodeName(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeList(msgspec.Struct, frozen=True):
-    """Whole Node objects, sent with `nodeCacheCapable: false`; kept as bytes, because they go back as they came."""
+    """Whole Node objects, sent with `nodeCacheCapable: false`; as bytes, because the answer repeats them unchanged."""
 
     items: list[msgspec.Raw] | None = None
 
 
 class ExtenderArgs(msgspec.Struct, frozen=True):
-    """Request of filter and prioritize; exactly one of Nodes and NodeNames is set."""
+    """Request of filter and prioritize; either Nodes or NodeNames is set."""
 
     Pod: pods.Pod
     Nodes: NodeList | None = None
@@ -46,14 +46,14 @@ class _Named(msgspec.Struct, frozen=True, gc=False):
 
 
 class Repeated(msgspec.Struct, frozen=True):
-    """As much of prioritize's ExtenderArgs as tells that it is about the pod and the nodes of the last filter."""
+    """The fields of prioritize's ExtenderArgs that identify the pod and the nodes of an earlier filter."""
 
     Pod: _Named
     NodeNames: list[str] | None = None
 
 
 class ExtenderFilterResult(msgspec.Struct, frozen=True):
-    """Answer of filter. A node in none of the three is refused without a reason, so every node is in one."""
+    """A filter answer. Every node is in NodeNames or in a map: kube-scheduler drops a missing node without a reason."""
 
     Nodes: NodeList | None = None
     NodeNames: list[str] | None = None
@@ -63,7 +63,7 @@ class ExtenderFilterResult(msgspec.Struct, frozen=True):
 
 
 class HostPriority(msgspec.Struct, frozen=True, gc=False):
-    """One entry of prioritize's answer, which is a bare array of them."""
+    """Entry of prioritize's answer, which is a bare array."""
 
     Host: str
     Score: int
@@ -83,14 +83,14 @@ class MetaVictims(msgspec.Struct, frozen=True):
 
 
 class Victims(msgspec.Struct, frozen=True):
-    """The same with whole pods, sent with `nodeCacheCapable: false`."""
+    """Victims on one node as whole pods, sent with `nodeCacheCapable: false`."""
 
     Pods: list[pods.Pod] | None = None
     NumPDBViolations: int = 0
 
 
 class ExtenderPreemptionArgs(msgspec.Struct, frozen=True):
-    """Request of preempt; exactly one of the maps is set."""
+    """Request of preempt; either of the maps is set."""
 
     Pod: pods.Pod
     NodeNameToVictims: dict[str, Victims | None] | None = None
@@ -129,15 +129,15 @@ _decode_args = msgspec.json.Decoder(ExtenderArgs).decode
 
 
 def decode_args(body: bytes) -> ExtenderArgs:
-    """The request; of a pod of more containers than are judged what they ask for is not decoded."""
+    """The request. Of a pod with too many containers, the containers are not decoded."""
     if len(body) <= LARGE_BYTES:
         return _decode_args(body)
-    given = _decode_raw(body)
-    return ExtenderArgs(too_large(given.Pod) or pods.decode(given.Pod), given.Nodes, given.NodeNames)
+    raw = _decode_raw(body)
+    return ExtenderArgs(too_large(raw.Pod) or pods.decode(raw.Pod), raw.Nodes, raw.NodeNames)
 
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding bytes of others raises."""
+"""Exceptions of decoding bytes of a client."""
 
 decode_result = msgspec.json.Decoder(ExtenderFilterResult).decode
 decode_repeated = msgspec.json.Decoder(Repeated).decode
