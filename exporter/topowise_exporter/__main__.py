@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; its exit status."""
+    """Runs the command line; returns its exit status."""
     return cli.run(_parser(), arguments)
 
 
@@ -79,7 +79,7 @@ def confine() -> None:
     """Give up writing files and starting programs, once nothing needs that any more."""
     from topowise_exporter import confinement, triggers
 
-    # Whoever lacks it is told when the events are wanted.
+    # Uevents logs a missing libudev later.
     with contextlib.suppress(ImportError):
         triggers.libudev()
     confinement.apply()
@@ -89,10 +89,12 @@ def _once(options: argparse.Namespace) -> int:
     from topowise_exporter.publish.topology import build
 
     settings = _settings_of_once(options)
-    made = build(settings.resolved_node_name(), asyncio.run(_observe(settings)), settings.publish, settings.exclude)
-    for problem in made.problems:
+    published = build(
+        settings.resolved_node_name(), asyncio.run(_observe(settings)), settings.publish, settings.exclude
+    )
+    for problem in published.problems:
         output.note(f"warning: {problem}")
-    output.write(documents.spell(made.topology, options.output))
+    output.write(documents.spell(published.topology, options.output))
     return 0
 
 
@@ -104,16 +106,16 @@ def _settings_of_once(options: argparse.Namespace) -> ExporterConfiguration:
         config.load(ExporterConfiguration, options.config) if options.config else config.default(ExporterConfiguration)
     )
     fields = ("node_name", "sysfs_root", "procfs_root", "podresources_socket")
-    given = {name: value for name in fields if (value := getattr(options, name))}
+    changes = {name: value for name in fields if (value := getattr(options, name))}
     if options.kubelet_config or not options.config:
-        given["kubelet"] = msgspec.structs.replace(settings.kubelet, config_file=options.kubelet_config)
+        changes["kubelet"] = msgspec.structs.replace(settings.kubelet, config_file=options.kubelet_config)
     if options.podresources_socket or not options.config:
-        given["kubelet_root"] = _kubelet_root(options.podresources_socket or settings.podresources_socket)
-    return msgspec.structs.replace(settings, **given)
+        changes["kubelet_root"] = _kubelet_root(options.podresources_socket or settings.podresources_socket)
+    return msgspec.structs.replace(settings, **changes)
 
 
 def _kubelet_root(socket: str) -> str:
-    """The state files are beside the socket's directory, wherever the kubelet's root is mounted; "" if they are not."""
+    """The directory with the state files, two above the socket; "" if they are not there."""
     from topowise_exporter.kubelet.podresources import socket_path
     from topowise_exporter.kubelet.state_files import CPU_STATE
 
@@ -161,10 +163,10 @@ async def _observe(settings: ExporterConfiguration) -> Observation:
 def _machine(options: argparse.Namespace) -> int:
     from topowise_exporter.machine import report, scan
 
-    read = scan(options.sysfs_root or "/sys", options.procfs_root or "/proc")
-    for problem in read.problems:
+    scanned = scan(options.sysfs_root or "/sys", options.procfs_root or "/proc")
+    for problem in scanned.problems:
         output.note(f"warning: {problem}")
-    output.write(documents.spell(report(read), options.output))
+    output.write(documents.spell(report(scanned), options.output))
     return 0
 
 

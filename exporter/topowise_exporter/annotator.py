@@ -1,8 +1,8 @@
-"""Keeps the placement annotations of this node's pods, beside the loop and never in its way.
+"""Keeps the placement annotations of this node's pods in a separate task, which never delays the loop.
 
-The loop hands over what it saw; a task of its own patches what is new, some pods a second, and forgets pods that are
-gone. At first, and now and then, the pods of the node are listed, metadata only: what is there needs no patch, an
-annotation that somebody took away is put back, and a pod that was replaced by another of its name gets its own.
+The loop passes each observation. The task patches new placements, a few pods per second, and forgets deleted pods. At
+the start and at an interval it lists the pods of the node, metadata only: a correct annotation needs no patch, a
+removed annotation is written again, and a new pod of the same name is annotated.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PER_SECOND: Final = 5.0
 # In the metric of writes.
 _KIND: Final = "Pod"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-# The pod is gone, or another of its name is on another node; as the API server says the latter.
+# Statuses of a pod that is gone, or whose name now belongs to a pod on another node.
 _NOT_OURS: Final = (404, 422)
 
 
 class Name(NamedTuple):
-    """Of a pod."""
+    """Name of a pod."""
 
     namespace: str
     pod: str
@@ -88,26 +88,26 @@ class Annotator:
         self._pause = 1.0 / per_second
         self._backoff = backoff or Backoff(maximum=300.0)
         self._clock = clock
-        self._wanted: dict[Name, str] = {}
+        self._placements: dict[Name, str] = {}
         self._written: dict[Name, str] = {}
         self._news = asyncio.Event()
         self._last: tuple[PodAllocation, ...] | None = None
 
     def saw(self, seen: Observation) -> None:
-        """What the pods of the node hold now. Cheap if nothing has changed, and never fails."""
+        """Take the placements of an observation. Cheap if nothing has changed, and never fails."""
         if seen.allocations.pods is self._last:
             return
         self._last = seen.allocations.pods
         node_of_cpu = {cpu: node.id for node in seen.machine.nodes for cpu in node.cpus}
         pods = exclusions.apply(self._excluded, seen.allocations).pods
         texts = {Name(pod.namespace, pod.name): placements.placement(pod, node_of_cpu) for pod in pods}
-        self._wanted = {name: text for name, text in texts.items() if text is not None}
-        self._written = {name: text for name, text in self._written.items() if name in self._wanted}
+        self._placements = {name: text for name, text in texts.items() if text is not None}
+        self._written = {name: text for name, text in self._written.items() if name in self._placements}
         self._news.set()
 
     async def run(self) -> None:
         """Annotates until cancelled."""
-        # At first what is there already, so that a new version does not patch every pod of the cluster.
+        # Start with a list, so that a new version does not patch every pod of the cluster.
         due = self._clock()
         while True:
             try:
@@ -134,17 +134,17 @@ class Annotator:
         return self._resync * random.uniform(0.8, 1.2)
 
     async def _write_all(self) -> None:
-        for name in list(self._wanted):
-            text = self._wanted.get(name)
-            # Between two pods the loop may have seen something else.
+        for name in list(self._placements):
+            text = self._placements.get(name)
+            # Between two pods the loop may have changed the placements.
             if text is None or self._written.get(name) == text:
                 continue
             try:
                 await self._write(name, text)
             except ApiError:
-                # What is wrong with this one (a webhook that says no) need not be wrong with the others.
-                if name in self._wanted:
-                    self._wanted[name] = self._wanted.pop(name)
+                # The cause (such as a webhook) may affect this pod only: try it last.
+                if name in self._placements:
+                    self._placements[name] = self._placements.pop(name)
                 raise
             await asyncio.sleep(self._pause)
 
@@ -160,11 +160,11 @@ class Annotator:
             log.log(V2, "Pod is gone or on another node, not annotated", extra=kv(pod="/".join(name), why=exc))
         else:
             self._metrics.writes.labels(_KIND, "written").inc()
-        # What was refused is not tried again before it changes, or is found in the list of the node's pods.
+        # A refused placement is not tried again before it changes or the next list has the pod.
         self._written[name] = text
 
     async def _compare(self) -> None:
-        """What is written is what the API server has."""
+        """Replace the written annotations by the annotations on the API server."""
         query = {"fieldSelector": f"spec.nodeName={self._node_name}", "resourceVersion": "0"}
         answer = await self._api.request("GET", "/api/v1/pods", query=query, accept=_METADATA_ONLY)
         try:
@@ -175,11 +175,11 @@ class Annotator:
 
 
 def annotated(items: tuple[_List.Item, ...], written: Mapping[Name, str]) -> dict[Name, str]:
-    """The annotations of the node's pods as they are; of pods that are not in the list, as they were written."""
-    found = {
+    """The annotations in the list; for other pods, the written annotations."""
+    listed = {
         Name(item.metadata.namespace, item.metadata.name): (item.metadata.annotations or {}).get(
             placements.ANNOTATION, ""
         )
         for item in items
     }
-    return {**written, **found}
+    return {**written, **listed}

@@ -1,7 +1,7 @@
-"""Conditions that are set and cleared, in the log: said once when they appear or change, and once when they are over.
+"""Conditions in the log: a line when a condition appears or changes, and a line when it is over.
 
-One that changes to and fro between the same texts is said once for each of them, and one that comes and goes once in
-a while, with its end.
+A condition that alternates between texts is logged once per text. A condition that appears again after a while is
+logged again, with its end.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Conditions:
             log.warning(about, extra=kv(why=problem))
 
     def clear(self, about: str) -> None:
-        """The problem is over, if there was one."""
+        """The problem, if any, is over."""
         if about in self and self._problems[about].over():
             log.info("Recovered", extra=kv(problem=about))
 
     def note(self, about: str, problems: tuple[str, ...]) -> None:
-        """The problems there are now, the first in full."""
+        """Set the condition with its problems, the first in full; without problems, clear it."""
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             self.set(about, problems[0] + more)
@@ -40,8 +40,8 @@ class Conditions:
             self.clear(about)
 
     def replace(self, group: str, problems: Mapping[str, str]) -> None:
-        """The problems of a group: those in the mapping hold, the others of the group are over."""
-        for about in [one for one in self._problems if one.startswith(group) and one[len(group) :] not in problems]:
+        """Set the conditions of a group, and clear all conditions of the group that are not in the mapping."""
+        for about in [key for key in self._problems if key.startswith(group) and key[len(group) :] not in problems]:
             self.clear(about)
         for about, problem in problems.items():
             self.set(group + about, problem)

@@ -15,7 +15,7 @@ from topowise_exporter.publish.topology import Publishing
 
 
 class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfiguration"):
-    """One file serves every node: what differs per node has a default that finds it out."""
+    """The same file serves every node: the defaults find out what differs per node."""
 
     node_name: str = ""
     """Name of the Node and of the object; empty: $NODE_NAME, else the host name."""
@@ -56,5 +56,5 @@ class ExporterConfiguration(Configuration, frozen=True, tag="ExporterConfigurati
     """Metrics and health."""
 
     def resolved_node_name(self) -> str:
-        """The node's name, wherever it comes from."""
+        """The name of the node, from the file, the environment or the host."""
         return self.node_name or os.environ.get("NODE_NAME", "") or socket.gethostname().lower()

@@ -1,9 +1,8 @@
-"""The exporter writes no file and starts no program, so the kernel is told to forbid both (Landlock, Linux 5.13).
+"""The exporter writes no file and starts no program, so it lets the kernel forbid both (Landlock, Linux 5.13).
 
-The kubelet's root is mounted read-only, but a mount is read-only by itself: other pods' volumes are mounts below it,
-come and go with it, and whoever is root may write to them. They cannot be mounted read-only all together, because
-Kubernetes does that (`recursiveReadOnly`) only without propagation, and then volumes of other pods could not be
-detached. What a process has given up here no capability gets it back.
+The kubelet's root is mounted read-only, but volumes of other pods are separate mounts below it, and root may write to
+them. Kubernetes can mount all of them read-only (`recursiveReadOnly`) only without propagation, and then volumes of
+other pods could not be detached. No capability restores a right that a process has dropped here.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _CREATE_RULESET: Final = 444
 _RESTRICT_SELF: Final = 446
 _ASK_VERSION: Final = 1
 _PR_SET_NO_NEW_PRIVS: Final = 38
-# Executing and writing, then removing and making whatever there is: bits 0, 1 and 4 to 12.
+# Executing and writing, then removing and making entries of all kinds: bits 0, 1 and 4 to 12.
 _FIRST: Final = 0b1_1111_1111_0011
 # By version: linking and renaming between directories, truncating.
 _LATER: Final = {2: 1 << 13, 3: 1 << 14}
 
 
 def apply() -> bool:
-    """Give up writing and executing for this thread, and all that it starts; whether the kernel could."""
+    """Drop the rights to write and execute for this thread and its children; returns whether the kernel could."""
     libc = ctypes.CDLL(None, use_errno=True)
     version = libc.syscall(_CREATE_RULESET, None, 0, _ASK_VERSION)
     problem = "" if version > 0 else os.strerror(ctypes.get_errno())
@@ -42,7 +41,7 @@ def apply() -> bool:
 
 
 def _restrict(libc: ctypes.CDLL, rights: int) -> str:
-    """What went wrong, "" for nothing. Rights that are handled and that no rule gives back are gone."""
+    """Returns the error, "" if there is none. Handled rights that no rule allows are dropped."""
     attributes = ctypes.c_uint64(rights)
     ruleset = libc.syscall(_CREATE_RULESET, ctypes.byref(attributes), ctypes.sizeof(attributes), 0)
     if ruleset < 0:

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 _NO_KUBELET = "Cannot read the node, publishing nothing until it can be read"
 _NO_WRITE = "Cannot publish, trying again"
 
-# The kubelet's writes of one admission end within this time. It is most of the exporter's own delay.
+# The kubelet's writes of an admission end within this time. It is most of the exporter's own delay.
 _QUIET_S = 0.001
 # All clients of a kubelet share a hundred podresources calls a second; the exporter takes at most twenty of them.
 _SYNCS_PER_SECOND = 10.0
@@ -74,7 +74,8 @@ class Pause(NamedTuple):
 class DriftSchedule:
     """When the objects on the server are compared with what was written.
 
-    The first comparison is at most a minute after the start, to meet other writers; so are all while others write.
+    The first comparison follows a minute after the start at most, to find other writers. While other writers write, all
+    comparisons do.
     """
 
     def __init__(self, interval: float) -> None:
@@ -109,7 +110,7 @@ class DriftSchedule:
 
 
 class Exporter:
-    """The loop. `run` is its task; `sync` is one turn of it."""
+    """The loop. `run` is its task; `sync` is a turn of it."""
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class Exporter:
             self.heartbeat.beat()
 
     async def sync(self) -> Pause:
-        """One reading and, if it has something new, one write; returns the wait until the next sync."""
+        """Reads the node and writes what is new; returns the wait until the next sync."""
         try:
             await self._recall()
             with self._metrics.sync_seconds.time():

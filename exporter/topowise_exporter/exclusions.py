@@ -1,7 +1,7 @@
-"""What is left out, by globs: resources and pods.
+"""Leaves resources and pods out of the object, by globs.
 
-An exclusion holds for everything alike: amounts, fingerprint, holdings and placement vectors. A resource that is not
-in the zones but still makes a pod "exclusive" in the fingerprint would keep schedulers from ever trusting the object.
+An exclusion applies to amounts, fingerprint, holdings and placement vectors. If a resource were missing in the zones
+but made a pod "exclusive" in the fingerprint, schedulers would never trust the object.
 Globs are Go's filepath.Match as far as names need it: `*`, `?` and `[...]`.
 """
 
@@ -49,7 +49,9 @@ class Exclusions(Section, frozen=True):
 
     def has_pod(self, namespace: str, name: str) -> bool:
         """Whether the pod is left out."""
-        return any(fnmatchcase(namespace, one.namespace) and fnmatchcase(name, one.name) for one in self.pods)
+        return any(
+            fnmatchcase(namespace, pattern.namespace) and fnmatchcase(name, pattern.name) for pattern in self.pods
+        )
 
 
 def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
@@ -57,9 +59,9 @@ def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
     if not exclusions.resources and not exclusions.pods:
         return allocations
     whole = allocations.allocatable
-    kept = [pod for pod in allocations.pods if not exclusions.has_pod(pod.namespace, pod.name)]
-    # The memory manager counts the memory of every pod; once one is left out only List can tell what the others hold.
-    free_memory = allocations.free_memory if len(kept) == len(allocations.pods) else None
+    pods = [pod for pod in allocations.pods if not exclusions.has_pod(pod.namespace, pod.name)]
+    # The memory manager counts all pods: without an excluded pod, only List shows the memory of the remaining pods.
+    free_memory = allocations.free_memory if len(pods) == len(allocations.pods) else None
     if free_memory is not None:
         free = {key: size for key, size in free_memory.free.items() if not exclusions.has_resource(key[1])}
         free_memory = msgspec.structs.replace(free_memory, free=free)
@@ -69,7 +71,7 @@ def apply(exclusions: Exclusions, allocations: Allocations) -> Allocations:
             memory=_blocks(exclusions, whole.memory),
             devices=_devices(exclusions, whole.devices),
         ),
-        pods=tuple(_pod(exclusions, pod) for pod in kept),
+        pods=tuple(_pod(exclusions, pod) for pod in pods),
         unlisted={} if exclusions.has_resource("cpu") else allocations.unlisted,
         free_memory=free_memory,
         unlisted_devices={
@@ -86,7 +88,7 @@ def _pod(exclusions: Exclusions, pod: PodAllocation) -> PodAllocation:
     return PodAllocation(
         namespace=pod.namespace,
         name=pod.name,
-        containers=tuple(_container(exclusions, one) for one in pod.containers),
+        containers=tuple(_container(exclusions, container) for container in pod.containers),
         own_cpus=frozenset() if exclusions.has_resource("cpu") else pod.own_cpus,
         own_memory=_blocks(exclusions, pod.own_memory),
     )

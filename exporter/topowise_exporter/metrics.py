@@ -1,4 +1,4 @@
-"""The exporter's metric families; children are kept, because finding one by label costs more than moving it."""
+"""The exporter's metric families."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCES = ("configz", "file", "flags", "defaults")
 
 
 class Metrics:
-    """All families in one registry."""
+    """All families, in a registry."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -119,11 +119,11 @@ class Metrics:
             for manager in managers:
                 self.foreign.labels(kind, manager).set(1)
 
-    def _histogram(self, noun: str, what: str) -> Histogram:
-        return Histogram(f"{_NAME}{noun}_duration_seconds", what, buckets=_SECONDS, registry=self.registry)
+    def _histogram(self, noun: str, text: str) -> Histogram:
+        return Histogram(f"{_NAME}{noun}_duration_seconds", text, buckets=_SECONDS, registry=self.registry)
 
-    def _counter(self, noun: str, what: str, *labels: str) -> Counter:
-        return Counter(f"{_NAME}{noun}_total", what, labels, registry=self.registry)
+    def _counter(self, noun: str, text: str, *labels: str) -> Counter:
+        return Counter(f"{_NAME}{noun}_total", text, labels, registry=self.registry)
 
-    def _gauge(self, noun: str, what: str, *labels: str) -> Gauge:
-        return Gauge(f"{_NAME}{noun}", what, labels, registry=self.registry)
+    def _gauge(self, noun: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"{_NAME}{noun}", text, labels, registry=self.registry)

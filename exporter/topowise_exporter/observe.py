@@ -1,4 +1,4 @@
-"""One reading of the node: every source is read again, and an unchanged source is not decoded again.
+"""Reads the node: every source is read again, and an unchanged source is not decoded again.
 
 The kubelet is asked each time, because its answers change most. The hardware is scanned after a uevent and at its
 interval. The state files are read after List, because they are compared with it.
@@ -44,7 +44,7 @@ class ConfigurationSource(NamedTuple):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """All results of one reading."""
+    """All results of a reading."""
 
     observation: Observation
     """The same object as before if nothing has changed."""
@@ -60,7 +60,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class _Sources(NamedTuple):
-    """What one reading got from its sources; `version` is the kubelet's own, "" if it is unknown."""
+    """The answers of all sources; `version` is the kubelet's own, "" if it is unknown."""
 
     kubelet: KubeletConfiguration
     version: str
@@ -101,7 +101,7 @@ class _Claims:
 
 
 class Observer:
-    """Reads one node. The results of a reading are in the `Reading` that `observe` returns, and nowhere else."""
+    """Reads a node. The results of a reading are in the `Reading` that `observe` returns, and nowhere else."""
 
     def __init__(
         self,

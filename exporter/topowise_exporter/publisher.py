@@ -36,7 +36,7 @@ LARGE = "The object is too large for the API server, leaving out what it can do 
 
 
 class Write(NamedTuple):
-    """One try to write an object; `is_first`: before it, this exporter had published nothing."""
+    """A try to write an object; `is_first`: before it, this exporter had published nothing."""
 
     kind: str
     result: WriteResult | Literal["failed"]
@@ -69,7 +69,7 @@ class Standing(NamedTuple):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one call did."""
+    """What a call did."""
 
     standing: Standing = Standing()
     conditions: Mapping[str, tuple[str, ...]] = {}
@@ -102,7 +102,7 @@ class _LastTrue(NamedTuple):
 
 
 class Publisher:
-    """Writes the objects of one node."""
+    """Writes the objects of a node."""
 
     def __init__(
         self,
@@ -209,8 +209,8 @@ class Publisher:
             # Volcano's object has no field for doubts: the last true object stays.
             return
         if self._numatopology is not None:
-            wanted = volcano.observed(self._node_name, seen, self._settings.exclude, owner.reference)
-            is_done &= await self._publish_for_volcano(self._numatopology, wanted, record)
+            target = volcano.observed(self._node_name, seen, self._settings.exclude, owner.reference)
+            is_done &= await self._publish_for_volcano(self._numatopology, target, record)
         if is_done:
             self._published = seen
 
@@ -256,13 +256,13 @@ class Publisher:
         return not self._own_node.is_due and all(writer.has_written for _, writer in self._writers())
 
     async def _publish_for_volcano(
-        self, writer: Writer[numatopology.Numatopology], wanted: numatopology.Numatopology, record: _Record
+        self, writer: Writer[numatopology.Numatopology], target: numatopology.Numatopology, record: _Record
     ) -> bool:
         """Whether the server has the object. Its failures must not delay the first object: they have their own pace."""
         if not self._numatopology_pace.is_due:
             return False
         try:
-            stamped = numatopology.stamped(wanted, int(self._clock()))
+            stamped = numatopology.stamped(target, int(self._clock()))
             result = await self._write(numatopology.KIND, writer, stamped, record)
         except ApiError as exc:
             record.conditions[NO_NUMATOPOLOGY] = (str(exc),)
@@ -272,8 +272,8 @@ class Publisher:
         self._numatopology_pace.succeed()
         return result != "held-back"
 
-    async def _write_topology(self, wanted: nrt.NodeResourceTopology, record: _Record) -> WriteResult:
-        fitted = size.fit(wanted, self._size_limit)
+    async def _write_topology(self, target: nrt.NodeResourceTopology, record: _Record) -> WriteResult:
+        fitted = size.fit(target, self._size_limit)
         if fitted.bytes > self._size_limit:
             message = f"the object is too large: {size.warning(fitted, self._size_limit)}"
             raise ApiError(413, "TooLarge", message, request=f"PATCH {nrt.PATH}/{self._node_name}")
@@ -285,10 +285,10 @@ class Publisher:
             self._size_limit = min(self._size_limit, exc.size - 1)
             raise
 
-    async def _write(self, kind: str, writer: Writer[Any], wanted: object, record: _Record) -> WriteResult:
+    async def _write(self, kind: str, writer: Writer[Any], target: object, record: _Record) -> WriteResult:
         started, is_first = time.perf_counter(), not self._has_published
         try:
-            result = await writer.publish(wanted)
+            result = await writer.publish(target)
         except ApiError:
             record.writes.append(Write(kind, "failed", time.perf_counter() - started, is_first))
             raise

@@ -4,7 +4,7 @@ When a kubelet starts, it compares them with machine and configuration, and exit
 reservation, hugepages that were allocated at run time, or hot-plugged memory. topowise.start_check has the checks and
 their order; this module gets the data of both sides. A missing file is no problem: the kubelet writes a new file.
 
-During an admission the kubelet writes free and allocated resources one after the other, so its files contradict each
+During an admission the kubelet writes free and allocated resources in sequence, so its files contradict each
 other for a moment. They are compared once they have not changed for a while, which also keeps the cost out of
 admissions.
 """

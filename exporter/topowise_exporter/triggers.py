@@ -1,11 +1,11 @@
-"""When to sync: an event says nothing but that, a sync reads everything.
+"""Triggers a sync after an event. An event has no data: a sync reads everything.
 
-What the kubelet writes (state files, its socket), what the kernel reports (devices, CPUs and memory coming and going),
-a signal, or a file that a container runtime's hook touches: all end in the same word, sync now. Which event it was does
-not matter, a burst is one sync, and whatever makes no event is found by the next timed sync.
+Events are writes of the kubelet (state files, socket), uevents of the kernel (devices, CPUs, memory), a signal, and a
+file that a hook of the container runtime touches. A burst of events is a single sync, and a change without an event is
+found by the next timed sync.
 
-A sync costs the kubelet two of the hundred podresources calls a second that all clients of the node share, so syncs are
-limited to a few a second after a short burst.
+A sync costs the kubelet two of the hundred podresources calls per second that all clients of the node share, so syncs
+are limited to a few per second after a short burst.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ _GONE = flags.DELETE_SELF | flags.MOVE_SELF | flags.IGNORED
 
 
 class Trigger:
-    """Where events arrive and the loop waits. `notify` may be called from callbacks of the event loop."""
+    """The loop waits here for events. `notify` may be called from callbacks of the event loop."""
 
     def __init__(self) -> None:
         self._notified = asyncio.Event()
         self.reasons: set[str] = set()
 
     def notify(self, reason: str) -> None:
-        """Something may have changed."""
+        """Wakes the loop."""
         log.log(V4, "Event", extra=kv(reason=reason))
         self.reasons.add(reason)
         self._notified.set()
 
     async def wait(self, at_most: float, *, quiet: float) -> frozenset[str]:
-        """Until an event, and then until none came for `quiet` seconds (but no more than ten times that); or `at_most`.
+        """Waits for an event and then for `quiet` seconds without events (at most ten times that); or for `at_most`.
 
         Returns the events, empty if only time has passed.
         """
@@ -72,7 +72,7 @@ class RateLimit:
         self._at = clock()
 
     def delay(self) -> float:
-        """Takes a token; seconds until it may be used."""
+        """Takes a token; returns the seconds until it may be used."""
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._per_second) - 1.0
         self._at = now
@@ -80,12 +80,12 @@ class RateLimit:
 
 
 class FileWatch:
-    """inotify on directories: files come and go in them, and the directories themselves may not be there yet."""
+    """inotify on directories, which may be created later."""
 
-    def __init__(self, trigger: Trigger, wanted: Mapping[Path, frozenset[str]], *, retry: float = 5.0) -> None:
-        """`wanted`: directory -> names of interest in it, none if all of them are."""
+    def __init__(self, trigger: Trigger, names: Mapping[Path, frozenset[str]], *, retry: float = 5.0) -> None:
+        """`names`: directory -> file names of interest in it; an empty set means all names."""
         self._trigger = trigger
-        self._wanted = wanted
+        self._names = names
         self._retry = retry
         self._watched: dict[int, Path] = {}
 
@@ -104,7 +104,7 @@ class FileWatch:
             inotify.close()
 
     async def _instance(self) -> Any:
-        """The kernel gives a user 128 of them by default, and other daemons of a node may have taken all."""
+        """An inotify instance. By default a user may have 128, and other daemons of the node may have taken all."""
         problem = ""
         while True:
             try:
@@ -116,11 +116,11 @@ class FileWatch:
             await asyncio.sleep(self._retry)
 
     def _missing(self) -> list[Path]:
-        held = set(self._watched.values())
-        return [directory for directory in self._wanted if directory not in held]
+        watched = set(self._watched.values())
+        return [directory for directory in self._names if directory not in watched]
 
     def _watch(self, inotify: Any, directory: Path) -> None:
-        # A directory that is not there (yet) is tried again; timed syncs cover for it until then.
+        # A missing directory is tried again; until then, timed syncs find its changes.
         with contextlib.suppress(OSError):
             self._watched[inotify.add_watch(str(directory), _CHANGES | flags.DELETE_SELF | flags.MOVE_SELF)] = directory
             self._trigger.notify(f"watching {directory}")
@@ -135,9 +135,9 @@ class FileWatch:
             elif event.mask & _GONE:
                 del self._watched[event.wd]
                 self._trigger.notify(f"{directory} is gone")
-            elif event.name in self._wanted[directory]:
+            elif event.name in self._names[directory]:
                 self._trigger.notify(event.name)
-            elif not self._wanted[directory]:
+            elif not self._names[directory]:
                 self._trigger.notify(directory.name)
 
 
@@ -145,7 +145,7 @@ class FileWatch:
 def libudev() -> Any:
     """The library, loaded once. Raises ImportError.
 
-    pyudev asks a program (ldconfig) where it is, which an exporter that has given up starting programs cannot.
+    pyudev finds it by a program (ldconfig), which a confined exporter cannot start.
     """
     import pyudev
 
@@ -153,10 +153,10 @@ def libudev() -> Any:
 
 
 class Uevents:
-    """Kernel uevents: PCI functions, CPUs and memory blocks that come or go.
+    """Kernel uevents of PCI functions, CPUs and memory blocks.
 
-    udevd's own multicast does not reach a pod with a network namespace of its own, the kernel's does. Without libudev
-    (distroless images) there are no events, and the machine is read anew at its interval only.
+    The kernel's multicast reaches a pod with its own network namespace, and udevd's does not. Without libudev
+    (distroless images) there are no events, and the machine is scanned at its interval only.
     """
 
     SUBSYSTEMS = ("pci", "cpu", "memory", "node")
@@ -196,14 +196,14 @@ class Uevents:
             while (device := monitor.poll(timeout=0)) is not None:
                 self._trigger.notify(f"{MACHINE}: {device.action} {device.sys_name}")
         except OSError:
-            # More came than the socket holds, as when memory is plugged in. pyudev sees the error and leaves it there,
-            # and as long as it is there the socket is readable without anything to read; reading takes it away.
+            # The socket overflowed, such as by hot-plugged memory. pyudev leaves the error pending, and the socket is
+            # readable without data until a read clears the error.
             with contextlib.suppress(OSError):
                 os.read(monitor.fileno(), 1)
             self._trigger.notify(f"{MACHINE}: overflow")
 
 
-# Events that begin so call for a new reading of the machine.
+# Events with this prefix make the next sync scan the machine.
 MACHINE = "uevent"
 
 

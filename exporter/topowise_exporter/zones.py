@@ -1,9 +1,9 @@
-"""Zones of an NRT: what each NUMA node has, may give and still can give.
+"""Zones of an NRT: capacity, allocatable and available amounts of each NUMA node.
 
-Pure arithmetic over a Machine and the kubelet's word, by ids wherever there are ids: a CPU or a device that two entries
-name is one. Where a kubelet manager is off (CPU manager `none`, memory manager `None`, or no kubelet at all)
-podresources lists nothing; such amounts are derived from /sys minus the reservations and named in `Accounts.derived`,
-because a zone without cpu or memory makes scheduler-plugins refuse every pod that asks for them.
+Pure arithmetic over a Machine and the kubelet's answers, by ids where ids exist: a CPU or device that is listed twice
+counts once. If a kubelet manager is off (CPU manager `none`, memory manager `None`, or no kubelet), podresources lists
+nothing. Then the amounts are /sys minus the reservations, and `Accounts.derived` names them: without cpu or memory in a
+zone, scheduler-plugins refuses every pod that requests them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def hugepages_name(page_bytes: int) -> str:
 
 
 def account(machine: Machine, allocations: Allocations, kubelet: KubeletConfiguration) -> Accounts:
-    """The amounts of every NUMA node. What the kubelet names and the machine lacks is left out and reported."""
+    """The amounts of every NUMA node. Resources of nodes that the machine lacks are left out and reported."""
     accounting = _Accounting(machine, allocations, kubelet)
     cpus_available = accounting.count_cpus()
     accounting.count_memory()
@@ -60,8 +60,8 @@ def account(machine: Machine, allocations: Allocations, kubelet: KubeletConfigur
 def without(accounts: Accounts, is_excluded: Callable[[str], bool]) -> Accounts:
     """The accounts without the excluded resources; cpu and memory derived from /sys are resources like any other."""
     amounts = {
-        node_id: {resource: amount for resource, amount in mine.items() if not is_excluded(resource)}
-        for node_id, mine in accounts.amounts.items()
+        node_id: {resource: amount for resource, amount in resources.items() if not is_excluded(resource)}
+        for node_id, resources in accounts.amounts.items()
     }
     derived = frozenset(resource for resource in accounts.derived if not is_excluded(resource))
     free = {} if is_excluded("cpu") else accounts.cpus_available
@@ -69,19 +69,19 @@ def without(accounts: Accounts, is_excluded: Callable[[str], bool]) -> Accounts:
 
 
 def nameable(machine: Machine) -> Machine:
-    """The machine without the NUMA nodes that no scheduler could take: a kubelet's masks of nodes have 64 bits, so it
-    aligns nothing to a node beyond, and scheduler-plugins ends its scheduler at a zone `node-64`
-    (pkg/noderesourcetopology/pluginhelpers.go, createNUMANodeList: 64 slots, ids up to 64)."""
+    """The machine without NUMA nodes beyond 63: a kubelet's masks of nodes have 64 bits, so it aligns nothing to them,
+    and a zone `node-64` ends the scheduler with scheduler-plugins (pkg/noderesourcetopology/pluginhelpers.go,
+    createNUMANodeList: 64 slots, ids up to 64)."""
     if not high_nodes(machine):
         return machine
-    kept = tuple(
+    nodes = tuple(
         msgspec.structs.replace(
-            node, distances={other: cost for other, cost in node.distances.items() if other < MOST_NODES}
+            node, distances={peer: cost for peer, cost in node.distances.items() if peer < MOST_NODES}
         )
         for node in machine.nodes
         if node.id < MOST_NODES
     )
-    return msgspec.structs.replace(machine, nodes=kept)
+    return msgspec.structs.replace(machine, nodes=nodes)
 
 
 def high_nodes(machine: Machine) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def _zone(node: NumaNode, amounts: Mapping[str, Amount], named: Mapping[str, str
     return nrt.Zone(
         name=nrt.zone_name(node.id),
         type=nrt.ZONE_TYPE,
-        costs=tuple(nrt.Cost(nrt.zone_name(other), distance) for other, distance in sorted(node.distances.items())),
+        costs=tuple(nrt.Cost(nrt.zone_name(peer), distance) for peer, distance in sorted(node.distances.items())),
         attributes=tuple(nrt.Attribute(name, text) for name, text in sorted(named.items())),
         resources=tuple(
             nrt.Resource(
@@ -131,7 +131,7 @@ def _zone(node: NumaNode, amounts: Mapping[str, Amount], named: Mapping[str, str
 
 
 class _Accounting:
-    """The work of `account`: what is known, and the amounts as they are found."""
+    """The state of `account`: its inputs, and the amounts so far."""
 
     def __init__(self, machine: Machine, allocations: Allocations, kubelet: KubeletConfiguration) -> None:
         self._nodes = machine.nodes
@@ -197,7 +197,7 @@ class _Accounting:
                 )
 
     def _allocatable_memory(self) -> dict[tuple[int, str], int]:
-        """(NUMA node, type) -> bytes by the kubelet's word; empty if its memory manager is off."""
+        """(NUMA node, type) -> bytes from List; empty if the memory manager is off."""
         allocatable: dict[tuple[int, str], int] = {}
         for block in self._allocatable.memory:
             for node_id in block.nodes:
@@ -208,7 +208,7 @@ class _Accounting:
         return allocatable
 
     def _derived_memory(self) -> dict[tuple[int, str], int]:
-        """As `_allocatable_memory`, from /sys: what is there minus what is reserved, by node or in proportion."""
+        """Like `_allocatable_memory`, from /sys: capacity minus reservations, by node or in proportion."""
         self.derived.add("memory")
         kubelet = self._kubelet
         derived: dict[tuple[int, str], int] = {}
@@ -224,32 +224,32 @@ class _Accounting:
         return derived
 
     def _known_free_memory(self, usable: dict[tuple[int, str], int]) -> dict[tuple[int, str], int]:
-        """What is free by the memory manager's state file, which is exact for blocks over several nodes too."""
+        """Free memory in the memory manager's state file, which is also exact for blocks over several nodes."""
         if self._free_memory is None:
             raise AssertionError("the memory manager's state is not known")
         free = {}
         for key, most in usable.items():
-            said = self._free_memory.free.get(key, most)
-            free[key] = max(0, min(said, most))
-            if said != free[key]:
+            size = self._free_memory.free.get(key, most)
+            free[key] = max(0, min(size, most))
+            if size != free[key]:
                 node_id, resource = key
                 self.problems.append(
-                    f"the memory manager has {said} bytes of {resource} free on NUMA node {node_id}, "
+                    f"the memory manager has {size} bytes of {resource} free on NUMA node {node_id}, "
                     f"of {most} allocatable; counted as {free[key]}"
                 )
         return free
 
     def _derived_free_memory(self, usable: dict[tuple[int, str], int]) -> dict[tuple[int, str], int]:
-        """What is free if blocks over several nodes lie as the memory manager fills nodes: the lowest first."""
+        """Free memory if the memory manager fills the NUMA nodes of a block in order of their ids."""
         free = dict(usable)
         blocks = [block for pod in self._pods for block in pod.memory if block.nodes]
-        # What lies on one node is known exactly, so it is booked before what is shared between nodes.
+        # Blocks on a single node are known exactly, so they are subtracted before blocks over several nodes.
         for block in sorted(blocks, key=lambda block: (len(block.nodes), block)):
             self._take(block, free)
         return free
 
     def _take(self, block: MemoryBlock, free: dict[tuple[int, str], int]) -> None:
-        """Books a block where the memory manager does: the lowest node first, as far as it goes."""
+        """Subtracts a block as the memory manager does: from the lowest node first."""
         missing = block.size
         for node_id in block.nodes:
             taken = min(missing, free.get((node_id, block.type), 0))
@@ -264,8 +264,8 @@ class _Accounting:
 
     def count_devices(self) -> None:
         """Fills in every device resource that has an affinity to some node."""
-        held = (*(pod.devices for pod in self._pods), *self._unlisted_devices.values())
-        used = {(device.resource, device.id) for devices in held for device in devices}
+        allocated = (*(pod.devices for pod in self._pods), *self._unlisted_devices.values())
+        used = {(device.resource, device.id) for devices in allocated for device in devices}
         total: Counter[tuple[int, str]] = Counter()
         free: Counter[tuple[int, str]] = Counter()
         for device in self._allocatable.devices:
@@ -278,17 +278,17 @@ class _Accounting:
                 free[node_id, device.resource] += (device.resource, device.id) not in used
         for (node_id, resource), count in total.items():
             self.amounts[node_id][resource] = Amount(count, count, free[node_id, resource])
-        # A resource whose plug-in is away for a while is not one that nobody counts.
+        # A resource whose plug-in is missing for a while stays in the zones, with none allocatable.
         gone = Counter((node_id, device.resource) for device in self._absent for node_id in device.nodes)
         for (node_id, resource), count in gone.items():
             if node_id in self.amounts:
                 self.amounts[node_id].setdefault(resource, Amount(count, 0, 0))
 
-    def _stray(self, what: str, node_id: int) -> None:
+    def _stray(self, thing: str, node_id: int) -> None:
         if node_id >= MOST_NODES:
-            # Left out as a whole, and reported once for all that is on it.
+            # The whole node is left out, and reported once.
             return
-        self.problems.append(f"{what} is on NUMA node {node_id}, which /sys does not show; left out")
+        self.problems.append(f"{thing} is on NUMA node {node_id}, which /sys does not show; left out")
 
 
 def _hugepages(node: NumaNode) -> dict[str, int]:
