@@ -19,8 +19,9 @@ from topowise_scheduler.extender.names import Names
 
 # kube-scheduler asks for scores within a few milliseconds after the verdicts, or never.
 _VALID_S: Final = 0.1
-# Pods that schedulers decide at the same time. Each entry has the names and scores of one cluster.
+# Pods that schedulers decide at the same time, and bytes of their names, each list with its answers.
 _MAX_PODS: Final = 4
+_MAX_BYTES: Final = 16 << 20
 
 
 class Prefetched(NamedTuple):
@@ -56,7 +57,7 @@ class PrefetchedScores:
         self.drop(scores.question.record.uid)
         if scores.question.record.uid:
             self._by_uid[scores.question.record.uid] = self._clock() + _VALID_S, scores
-        if len(self._by_uid) > _MAX_PODS:
+        while len(self._by_uid) > _MAX_PODS or sum(entry.names.size for _, entry in self._by_uid.values()) > _MAX_BYTES:
             self._by_uid.popitem(last=False)
 
     def drop(self, uid: str) -> None:

@@ -166,6 +166,9 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
         fresh = read(service.verbs(scores_ahead=False).prioritize(body(decided[0], left)))
         answers = [read(answering.prioritize(body(manifest, left))) for manifest in decided]
         assert [answer == fresh for answer in answers] == [True, True, False, False, False, False]
+        monkeypatch.setattr(prefetched, "_MAX_BYTES", 1)
+        sent(answering.filter(body(decided[0], list(self.ALL))))
+        assert not answering._prefetched
 
 
 def test_a_single_node_that_is_left_is_reserved_as_nobody_will_ask_for_scores(
