@@ -133,7 +133,7 @@ class Observer:
     def remember(self, devices: tuple[Device, ...], unlisted: frozenset[str]) -> None:
         """Start from the last object of an earlier exporter: its devices, and uids of pods that List does not show."""
         self._kubelet.before = Before(devices=devices, unlisted=unlisted)
-        self._unlisted = UnlistedResources(unlisted)
+        self._unlisted.remember(unlisted)
 
     async def observe(self, node_version: str | None = None) -> Reading:
         """Returns a reading. `node_version` is the kubelet's version in the Node, on which the kubelet's defaults

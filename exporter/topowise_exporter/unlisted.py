@@ -34,12 +34,15 @@ class UnlistedResources:
     """Remembers which pods List has shown: a pod that List showed once and no longer shows has ended, even if its
     directory remains."""
 
-    def __init__(self, leftovers: frozenset[str] = _NONE) -> None:
-        """`leftovers` are uids of pods that the last object of an earlier exporter had beyond List."""
+    def __init__(self) -> None:
         self._match: _Match | None = None
         self._listed_with_cpus: frozenset[str] = _NONE
         self._listed_with_devices: frozenset[str] = _NONE
-        self._leftovers = holders.Leftovers(leftovers)
+        self._leftovers = holders.Leftovers()
+
+    def remember(self, uids: frozenset[str]) -> None:
+        """Take the pods that the last object of an earlier exporter had beyond List."""
+        self._leftovers = holders.Leftovers(uids)
 
     def read(
         self, files: FilesReading, pods: tuple[PodAllocation, ...], admission: Sorted, directories: frozenset[str]
