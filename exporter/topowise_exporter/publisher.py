@@ -78,7 +78,7 @@ class Outcome(msgspec.Struct, frozen=True):
     drifts: tuple[Drift, ...] = ()
     content: Content | None = None
     other_writers: Mapping[str, frozenset[str]] | None = None
-    """Kind -> field managers; None if no object was looked at."""
+    """Kind -> field managers, when each was last written or compared; None if neither happened."""
     error: ApiError | None = None
     """Why the call ended early; the caller tries again with a new observation."""
 
@@ -91,6 +91,7 @@ class _Record:
         self.writes: list[Write] = []
         self.drifts: list[Drift] = []
         self.content: Content | None = None
+        self.other_writers: Mapping[str, frozenset[str]] | None = None
         self.is_current = False
 
 
@@ -123,6 +124,7 @@ class Publisher:
             self._numatopology = Writer(api, path, volcano.same, numatopology.decode, numatopology.KIND)
         self._numatopology_pace = RetryPace(monotonic)
         self._size_limit = size.LIMIT
+        self._other_writers: dict[str, frozenset[str]] = {}
         self._published: Observation | None = None
         self._last_true = _LastTrue()
         self._has_published = False
@@ -169,19 +171,13 @@ class Publisher:
             await steps(record)
         except ApiError as exc:
             error = exc
-        writers = {kind: writer.foreign_writers for kind, writer in self._writers()}
-        record.conditions[OTHER_WRITER] = tuple(
-            f"{' and '.join(product(manager) for manager in sorted(managers))} writes the {kind}"
-            for kind, managers in writers.items()
-            if managers
-        )
         return Outcome(
             self._standing(is_current=record.is_current),
             record.conditions,
             tuple(record.writes),
             tuple(record.drifts),
             record.content,
-            writers,
+            record.other_writers,
             error,
         )
 
@@ -240,6 +236,15 @@ class Publisher:
             record.conditions[about] = ()
             if drift is not None:
                 record.drifts.append(Drift(kind, drift, bool(writer.foreign_writers)))
+            self._note_writers(kind, writer, record)
+
+    def _note_writers(self, kind: str, writer: Writer[Any], record: _Record) -> None:
+        record.other_writers = self._other_writers = {**self._other_writers, kind: writer.foreign_writers}
+        record.conditions[OTHER_WRITER] = tuple(
+            f"{' and '.join(product(manager) for manager in sorted(managers))} writes the {kind}"
+            for kind, managers in self._other_writers.items()
+            if managers
+        )
 
     async def _owner(self, record: _Record) -> Owner:
         owner = await self._own_node.owner()
@@ -293,9 +298,11 @@ class Publisher:
             record.writes.append(Write(kind, "failed", time.perf_counter() - started, is_first))
             raise
         record.writes.append(Write(kind, result, time.perf_counter() - started, is_first))
-        # An object that was deleted may have gone with its Node, and the new Node has another uid.
-        if result == "written" and writer.was_remade:
-            self._own_node.expire()
+        if result == "written":
+            self._note_writers(kind, writer, record)
+            # An object that was deleted may have gone with its Node, and the new Node has another uid.
+            if writer.was_remade:
+                self._own_node.expire()
         return result
 
     def _writers(self) -> Iterator[tuple[str, Writer[Any]]]:
