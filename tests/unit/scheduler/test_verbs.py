@@ -154,21 +154,23 @@ class TestScoresThatAreReadyBeforeTheyAreAskedFor:
             answers.append(read(answering.prioritize(body(decided, names))))
         assert answers[0] != answers[1]
 
-    def test_a_filter_of_another_pod_does_not_remove_them(
-        self, answering: Verbs, service: Service, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Two schedulers, or two profiles, may decide at the same time. Scores of four pods are kept."""
-        monkeypatch.setattr(prefetched, "_VALID_S", 10.0)
-        decided = [pod(name, "1", uid=f"uid-{name}", resourceVersion="7") for name in "abcdef"]
-        for manifest in decided:
-            left = sent(answering.filter(body(manifest, list(self.ALL))))["NodeNames"]
-        service.report(counts("half", "8", included=()))
-        fresh = read(service.verbs(scores_ahead=False).prioritize(body(decided[0], left)))
-        answers = [read(answering.prioritize(body(manifest, left))) for manifest in decided]
-        assert [answer == fresh for answer in answers] == [True, True, False, False, False, False]
-        monkeypatch.setattr(prefetched, "_MAX_BYTES", 1)
-        sent(answering.filter(body(decided[0], list(self.ALL))))
-        assert not answering._prefetched
+
+def test_a_filter_of_another_pod_does_not_remove_prefetched_scores(
+    answering: Verbs, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two schedulers, or two profiles, may decide at the same time. Scores of four pods are kept."""
+    monkeypatch.setattr(prefetched, "_VALID_S", 10.0)
+    nodes = ["half", "full", "unknown-node", "empty"]
+    decided = [pod(name, "1", uid=f"uid-{name}", resourceVersion="7") for name in "abcdef"]
+    for manifest in decided:
+        left = sent(answering.filter(body(manifest, nodes)))["NodeNames"]
+    service.report(counts("half", "8", included=()))
+    fresh = read(service.verbs(scores_ahead=False).prioritize(body(decided[0], left)))
+    answers = [read(answering.prioritize(body(manifest, left))) for manifest in decided]
+    assert [answer == fresh for answer in answers] == [True, True, False, False, False, False]
+    monkeypatch.setattr(prefetched, "_MAX_BYTES", 1)
+    sent(answering.filter(body(decided[0], nodes)))
+    assert not answering._prefetched
 
 
 def test_a_single_node_that_is_left_is_reserved_as_nobody_will_ask_for_scores(
