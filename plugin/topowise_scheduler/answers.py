@@ -1,4 +1,4 @@
-"""The answers themselves, whatever protocol asked: one pod, some nodes, a verdict and a score for each.
+"""The answers themselves, whatever protocol question: one pod, some nodes, a verdict and a score for each.
 
 A view over the ledger and the engine without I/O: the gates (cluster/gates) give the verdicts, the strategy the scores.
 """
@@ -30,12 +30,12 @@ from topowise_scheduler.strategies import Rated, Strategy, ranks
 __all__ = ["Answers", "Question", "Verdicts"]
 
 _MAX_UNKNOWN: Final = 1000
-# Of a Node (RFC 1123 subdomain); what is longer is none, and is neither kept nor logged.
+# Of the name of a Node (RFC 1123 subdomain): a longer name is neither remembered nor logged.
 _LONGEST_NAME: Final = 253
 _NONE: Final = object()
-# Twice a raw score is below 2 to this, and a rank below 2 to half of what is left.
+# Twice a raw score is below 2 to the power of this, and a rank below 2 to half of the remaining bits.
 _RANK: Final = 24
-# Best nodes of which it is looked whether they may refuse the pod by chance.
+# The best nodes that are checked for a refusal by the kubelet's own choice of devices.
 _MOST_DRAWS: Final = 8
 _LAST: Final = 1 << 60
 
@@ -53,21 +53,21 @@ class Answers:
         self._strategy = strategy
         self._top_score = top_score
         self.verdict_counts: Counter[str] = Counter()
-        """Verdicts by their words; "" for nodes that fit."""
+        """Number of verdicts by text, "" for nodes that fit."""
         self._unknown: set[str] = set()
 
     def question(
         self, pod: pods.Pod, names: Sequence[str], *, rows: NDArray[np.int32] | None = None, is_simulation: bool = False
     ) -> Question:
-        """The question as the engine understands it; `rows` if they are known (Engine.rows). Raises ParseError."""
+        """Returns the question in the engine's terms; `rows` if they are known (Engine.rows). Raises ParseError."""
         record = self._records.record(pod)
         if record.requests is None and not record.is_too_large:
             raise ParseError("pod", f"{record.namespace}/{record.name}", record.problem)
-        # A record takes annotations that cannot be read for none; who asks about the pod gets the error.
+        # A record ignores annotations that cannot be read; the caller of a question gets the error.
         requests = record.requests or _NO_REQUESTS
         annotated(pod.metadata.annotations, requests.needs)
         if not is_simulation:
-            # kube-scheduler decides one pod after the other: asking again means that the last answer came to nothing.
+            # kube-scheduler decides pods in turn: a second question means that the last answer was not used.
             self._ledger.reservations.release(record.uid)
             if record.uid:
                 self._ledger.remember(record)
@@ -77,145 +77,149 @@ class Answers:
         return Question(record, requests, names, rows, is_simulation, unknown)
 
     def about(self, record: PodRecord, names: Sequence[str]) -> Question:
-        """The question of a caller who says itself when a pod is booked: it leaves all reservations as they are."""
+        """Returns the question of a caller that reserves nodes itself: all reservations stay."""
         rows = self.engine.rows(names)
         return Question(record, record.requests or _NO_REQUESTS, names, rows, False, self._unknown_among(names, rows))
 
-    def steps(self, asked: Question) -> Iterator[None]:
-        """What `verdicts` would take long for, in steps of some milliseconds: a pod of many containers that is new to
-        thousands of nodes. None if it takes not long."""
-        return self.engine.steps(asked.requests, asked.rows)
+    def steps(self, question: Question) -> Iterator[None]:
+        """Yields between steps of some milliseconds that `verdicts` would otherwise take at once: a pod of many
+        containers that is new to thousands of nodes. Yields nothing if `verdicts` is quick."""
+        return self.engine.steps(question.requests, question.rows)
 
-    def renewed(self, asked: Question) -> Question:
-        """The question once its `steps` are done: nodes may have come and gone in between, and rows are others'."""
-        return msgspec.structs.replace(asked, rows=self.engine.rows(asked.names))
+    def renewed(self, question: Question) -> Question:
+        """Returns the question with the engine's present rows: nodes may have come and gone during its `steps`."""
+        return msgspec.structs.replace(question, rows=self.engine.rows(question.names))
 
-    def verdicts(self, asked: Question, *, at_once: bool = True) -> Verdicts:
-        """Per node. A node nobody has reported fits: we know nothing against it.
+    def verdicts(self, question: Question, *, at_once: bool = True) -> Verdicts:
+        """Returns a verdict per node. A node without a report fits: nothing is known against it.
 
-        Not `at_once` raises UnpreparedError if it would take long.
+        Raises UnpreparedError if it would take long and not `at_once`.
         """
         if not at_once:
-            steps = self.steps(asked)
+            steps = self.steps(question)
             if next(steps, _NONE) is None:
                 raise UnpreparedError(steps)
-        verdicts = self._gates.verdicts(asked)
-        for word, times in enumerate([] if asked.is_simulation else np.bincount(verdicts.words).tolist()):
+        verdicts = self._gates.verdicts(question)
+        for word, times in enumerate([] if question.is_simulation else np.bincount(verdicts.words).tolist()):
             if times:
                 self.verdict_counts[verdicts.texts[word]] += times
         return verdicts
 
-    def scores(self, asked: Question) -> NDArray[np.int64]:
-        """Per node, 0 to the top score. A node that nobody has reported or that does not fit has 0, and then one that
-        is known to fit has more."""
-        found = np.zeros(len(asked.names), np.int64)
-        if asked.record.is_too_large:
-            return found
-        rated = self._rate(asked, self._strategy)
-        reported = int((asked.rows >= 0).sum())
-        # Nobody has an opinion about nodes of which nothing is known if the pod asks for nothing that they might align.
-        more_below = reported < found.size and asked.requests.can_be_aligned
-        found[rated.at] = rated.levels(self._top_score, low=int(rated.at.size < reported), more_below=more_below)
-        return found
+    def scores(self, question: Question) -> NDArray[np.int64]:
+        """Returns a score per node (nodes,), 0 to the top score: 0 for a node without a report and for a node that does
+        not fit; then a node that is known to fit has more."""
+        scores = np.zeros(len(question.names), np.int64)
+        if question.record.is_too_large:
+            return scores
+        rated = self._rate(question, self._strategy)
+        reported = int((question.rows >= 0).sum())
+        # A node without a report is not worse if the pod asks for nothing that a kubelet aligns.
+        more_below = reported < scores.size and question.requests.can_be_aligned
+        scores[rated.at] = rated.levels(self._top_score, low=int(rated.at.size < reported), more_below=more_below)
+        return scores
 
-    def best(self, asked: Question, among: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-        """At most so many of these nodes of the question, best first; those that nobody has reported are none."""
-        left = msgspec.structs.replace(asked, names=[asked.names[at] for at in among.tolist()], rows=asked.rows[among])
+    def best(self, question: Question, among: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+        """Returns at most `most` of the nodes `among` (indices), best first, without nodes that have no report."""
+        left = msgspec.structs.replace(
+            question, names=[question.names[at] for at in among.tolist()], rows=question.rows[among]
+        )
         return among[self._rate(left, self._strategy).best(most)]
 
-    def percents(self, asked: Question, strategy: Strategy) -> NDArray[np.int64]:
-        """Per node, 0 to 100 by a strategy, truncated; a node nobody has reported, or that does not fit, has 0."""
-        found = np.zeros(len(asked.names), np.int64)
-        if asked.record.is_too_large:
-            return found
-        rated = self._rate(asked, strategy)
-        found[rated.at] = rated.percents()
-        return found
+    def percents(self, question: Question, strategy: Strategy) -> NDArray[np.int64]:
+        """Returns 0 to 100 per node (nodes,) by a strategy, truncated; 0 if it does not fit or has no report."""
+        scores = np.zeros(len(question.names), np.int64)
+        if question.record.is_too_large:
+            return scores
+        rated = self._rate(question, strategy)
+        scores[rated.at] = rated.percents()
+        return scores
 
     def levels(self, record: PodRecord, names: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The rows of the reported nodes on which a pod of the cluster would be let now, and a number for each: the
-        least is of the best. Where it fits only if a lesser nominated pod does not come it is the greatest."""
+        """Returns the rows of the reported nodes that take a pod of the cluster now, and a level for each row: the
+        lowest level is the best. It is the greatest where a nominated pod of a lower priority is in the way.
+        """
         assert record.requests is not None
         rows = self.engine.rows(names)
-        asked = Question(record, record.requests, names, rows, is_simulation=True)
-        rows = rows[(self.verdicts(asked).outcomes == FITS) & (rows >= 0)]
+        question = Question(record, record.requests, names, rows, is_simulation=True)
+        rows = rows[(self.verdicts(question).outcomes == FITS) & (rows >= 0)]
         levels = np.full(len(rows), _LAST, np.int64)
-        found = self.engine.rated(record.requests, rows, strategies.Rater(self._strategy))
-        levels[found.at] = (found.ranks << _RANK) - 2 * found.raw - (found.in_cache > 0)
+        rated = self.engine.rated(record.requests, rows, strategies.Rater(self._strategy))
+        levels[rated.at] = (rated.ranks << _RANK) - 2 * rated.raw - (rated.in_cache > 0)
         return rows, levels
 
-    def expect(self, asked: Question, at: int, judged_at: int = -1) -> None:
-        """The pod will most likely go to this node of the question, which fitted at `judged_at` (Verdicts)."""
-        if not asked.is_simulation and not asked.record.is_too_large:
-            self._ledger.reservations.put(asked.record, asked.requests.needs, asked.names[at], judged_at=judged_at)
+    def expect(self, question: Question, at: int, judged_at: int = -1) -> None:
+        """Reserves for the pod the node at this index, which fitted at `judged_at` (Verdicts)."""
+        if not question.is_simulation and not question.record.is_too_large:
+            self._ledger.reservations.put(
+                question.record, question.requests.needs, question.names[at], judged_at=judged_at
+            )
 
-    def nowhere(self, asked: Question) -> None:
-        """The pod fits on none of all nodes."""
-        if not asked.is_simulation:
-            self._ledger.reservations.note_nowhere(asked.record)
+    def nowhere(self, question: Question) -> None:
+        """Notes that the pod fits on no node."""
+        if not question.is_simulation:
+            self._ledger.reservations.note_nowhere(question.record)
 
     def fitting(self, record: PodRecord, names: Sequence[str]) -> Iterator[None]:
-        """What `fits` would take long for, in steps."""
+        """Yields between the steps that `fits` would take long for."""
         return iter(()) if record.requests is None else self.engine.steps(record.requests, self.engine.rows(names))
 
     def fits(self, record: PodRecord, names: Sequence[str]) -> NDArray[np.bool_]:
-        """Whether a pod of the cluster would be let onto each of these nodes now, without a trace."""
+        """Returns whether each of these nodes would take a pod of the cluster now (nodes,), without a trace."""
         if record.requests is None:
             return np.zeros(len(names), np.bool_)
         return np.equal(self.verdicts_of(record, names).outcomes, FITS)
 
     def verdicts_of(self, record: PodRecord, names: Sequence[str]) -> Verdicts:
-        """The same in words. The pod's quantities must have been readable."""
+        """Returns the verdicts of `fits`. The pod's quantities must be readable."""
         assert record.requests is not None
         return self.verdicts(Question(record, record.requests, names, self.engine.rows(names), is_simulation=True))
 
-    def states_for(self, asked: Question, name: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
-        """Copies of a node's states as they are for this pod once these pods are gone (`CapacityGate.states`)."""
-        return self._gates.capacity.states(asked.record, name, gone)
+    def states_for(self, question: Question, name: str, gone: Collection[str] = ()) -> Iterator[Kubelet]:
+        """Yields copies of a node's states for this pod once the pods `gone` have left (`CapacityGate.states`)."""
+        return self._gates.capacity.states(question.record, name, gone)
 
-    def affinity(self, asked: Question, name: str) -> Judged | None:
-        """What a node's devices come to for the wishes of the pod, None if it has none."""
-        return self._gates.affinity.of(asked.record, name) if asked.record.wishes else None
+    def affinity(self, question: Question, name: str) -> Judged | None:
+        """Returns how the node's devices meet the affinity terms of the pod, None for a pod without terms."""
+        return self._gates.affinity.of(question.record, name) if question.record.wishes else None
 
     def affinity_refusal(
         self, record: PodRecord, name: str, states: Iterable[Kubelet], guessed: Collection[str] = ()
     ) -> str:
-        """Why the devices of a node in these states would not do for the pod, "" if they would."""
+        """Returns why the devices of a node in these states do not meet the pod's affinity terms, "" if they do."""
         return self._gates.affinity.refusal_in(record, name, states, guessed)
 
     def may_be_refused(self, record: PodRecord, name: str) -> bool:
-        """Whether a node on which the pod fits may refuse it all the same, by its kubelet's own choice of devices."""
+        """Returns whether a node on which the pod fits may still refuse it, by its kubelet's own choice of devices."""
         return self._gates.affinity.may_be_refused(record, name)
 
-    def is_in_vain(self, asked: Question, name: str, gone: Collection[str]) -> bool:
-        """Whether the devices that are free once these pods are gone would not be as near each other as the pod
-        requires."""
-        return bool(self._gates.affinity.refusal(asked.record, name, gone))
+    def is_in_vain(self, question: Question, name: str, gone: Collection[str]) -> bool:
+        """Returns whether the devices would still be farther apart than the pod requires without the pods `gone`."""
+        return bool(self._gates.affinity.refusal(question.record, name, gone))
 
-    def _rate(self, asked: Question, strategy: Strategy) -> Rated:
-        known, rater = known_rows(asked.rows), strategies.Rater(strategy)
-        ratings = self.engine.rated(asked.requests, asked.rows[known], rater)
+    def _rate(self, question: Question, strategy: Strategy) -> Rated:
+        known, rater = known_rows(question.rows), strategies.Rater(strategy)
+        ratings = self.engine.rated(question.requests, question.rows[known], rater)
         rated = rater.finished(ratings if isinstance(known, slice) else ratings._replace(at=known[ratings.at]))
-        if asked.record.wishes:
-            grades = [self._gates.affinity.of(asked.record, asked.names[at]).grade for at in rated.at.tolist()]
+        if question.record.wishes:
+            grades = [self._gates.affinity.of(question.record, question.names[at]).grade for at in rated.at.tolist()]
             rated = rated._replace(ranks=ranks.refined(rated.ranks, np.array(grades, np.int64)))
-        if asked.requests.shared_devices:
+        if question.requests.shared_devices:
             best = rated.best(_MOST_DRAWS).tolist()
-            sure = [at for at in best if not self.may_be_refused(asked.record, asked.names[at])]
-            # Behind the sure ones all others keep their order, those that were not looked at too.
+            sure = [at for at in best if not self.may_be_refused(question.record, question.names[at])]
+            # All other nodes keep their order behind the sure nodes.
             if 0 < len(sure) < len(best):
                 rated = rated._replace(ranks=ranks.first(rated.ranks, np.isin(rated.at, sure)))
         return rated
 
     def _unknown_among(self, names: Sequence[str], rows: NDArray[np.int32]) -> Sequence[str]:
-        """The names that the cluster does not have, each once in the life of the process."""
+        """Returns the names that the cluster does not have, each name once in the life of the process."""
         if not rows.size or int(rows.min()) >= 0:
             return ()
-        found = []
+        unknown = []
         for name in (names[at] for at in np.flatnonzero(rows < 0).tolist()):
-            # Bounded: whoever makes up names must not make us remember all of them.
+            # Bounded: a caller that makes up names must not fill the memory.
             is_new = len(name) <= _LONGEST_NAME and name not in self._ledger.reports.nodes and name not in self._unknown
             if is_new and len(self._unknown) < _MAX_UNKNOWN:
                 self._unknown.add(name)
-                found.append(name)
-        return found
+                unknown.append(name)
+        return unknown
