@@ -172,8 +172,12 @@ async def test_two_that_both_believe_to_lead_agree_on_what_is_written(server: Ap
             await assert_eventually(lambda: all_nominated(cluster, names))
             written = {name: (await cluster.read(name))[0] for name in names}
             await assert_eventually(lambda: said(cluster) == said(other) == written)
-    writes = [sum(one.ledger.events[f"nomination_{what}"] for one in (cluster, other)) for what in ("written", "moved")]
-    assert writes == [len(names), 0]
+    written_times, moved_times = (
+        sum(leader.ledger.events[f"nomination_{event}"] for leader in (cluster, other))
+        for event in ("written", "moved")
+    )
+    # A slow machine may show a leader the other's write after its own decision for the same capacity: it moves its pod.
+    assert written_times - moved_times == len(names)
     cluster.ledger.check()
     other.ledger.check()
 
