@@ -121,7 +121,7 @@ class Ledger:
         """
         uid = record.uid
         self.pods.note_event(uid)
-        self.reservations.strangers.brought(uid, record.version, is_pending=record.stage == "pending")
+        self.reservations.unverified_pods.note_watched(uid, record.version, is_pending=record.stage == "pending")
         if record.stage == "pending":
             self._put_pending(record)
             return
@@ -139,7 +139,7 @@ class Ledger:
         self.queue.drop(uid)
         self.nominations.drop(uid)
         self.reservations.asked.drop(uid)
-        self.reservations.strangers.gone(uid)
+        self.reservations.unverified_pods.note_gone(uid)
         if not keep_refusal:
             self.refused.pop(uid, None)
         self.reservations.release(uid)

@@ -20,7 +20,7 @@ from topowise_scheduler.cluster.pods.asked_pods import AskedPods
 from topowise_scheduler.cluster.pods.gangs import KEPT_S, Gangs
 from topowise_scheduler.cluster.pods.pod_states import PodState, State
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.cluster.pods.strangers import Strangers
+from topowise_scheduler.cluster.pods.unverified_pods import UnverifiedPods
 from topowise_scheduler.kubelet.trial import first_refusal
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Reservations:
         self._seconds = seconds
         self.asked = AskedPods()
         """Pods that questions were about: a bind only names its pod."""
-        self.strangers = Strangers()
+        self.unverified_pods = UnverifiedPods()
         """Pods that no watch has brought yet."""
         self._gangs = Gangs(clock)
 
@@ -74,7 +74,7 @@ class Reservations:
         node_state = node_states.of(name)
         if not self._seconds or not record.uid or pod.is_assigned or node_state is None or node_state.kubelet is None:
             return
-        if not self.strangers.may_hold(record.uid, record.version, self._clock()):
+        if not self.unverified_pods.may_reserve(record.uid, record.version, self._clock()):
             return
         # The verdict was of all possible placements, and of the node as it still is: the bind need not ask again.
         is_as_judged = judged_at >= node_states.changed_at(name)
@@ -117,7 +117,7 @@ class Reservations:
         node_state = self._bookings.node_states.of(name)
         if refusal or node_state is None or node_state.kubelet is None or not record.uid:
             return refusal
-        if not self.strangers.may_hold(record.uid, record.version, self._clock()):
+        if not self.unverified_pods.may_reserve(record.uid, record.version, self._clock()):
             return "no watch has brought the pod yet, if there is one"
         self.release(record.uid)
         until = self._clock() + seconds
@@ -158,15 +158,17 @@ class Reservations:
     def expire(self) -> int:
         """Ends reservations that no bind has fulfilled in time, or whose pods do not exist. Returns their number."""
         now = self._clock()
-        strangers = [uid for uid in self.strangers.nobodies(now) if self._pods.of(uid).state is State.RESERVED]
-        if strangers:
-            log.warning("Reservations dropped, no watch has brought their pods", extra=kv(pods=len(strangers)))
+        unverified = [
+            uid for uid in self.unverified_pods.take_expired(now) if self._pods.of(uid).state is State.RESERVED
+        ]
+        if unverified:
+            log.warning("Reservations dropped, no watch has brought their pods", extra=kv(pods=len(unverified)))
         self._gangs.expire()
-        late = [uid for uid in self._pods.expired(now) if uid not in strangers and not self._is_decided(uid)]
-        for uid in (*strangers, *late):
+        late = [uid for uid in self._pods.expired(now) if uid not in unverified and not self._is_decided(uid)]
+        for uid in (*unverified, *late):
             self.release(uid)
-        self._events["reservation_expired"] += len(strangers) + len(late)
-        return len(strangers) + len(late)
+        self._events["reservation_expired"] += len(unverified) + len(late)
+        return len(unverified) + len(late)
 
     def _is_decided(self, uid: str) -> bool:
         """Returns whether the pod is of a gang that is being decided."""
