@@ -20,7 +20,7 @@ import msgspec
 from topowise import pods
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policies
-from topowise_scheduler.cluster.pods.asks import Asks, asks
+from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints, constraints_of
 from topowise_scheduler.cluster.shared import Shared, size_of_texts
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet
@@ -82,7 +82,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     tried: bool = False
     leaving: bool = False
     nominated_by_us: bool = False
-    asks: Asks | None = None
+    constraints: SchedulingConstraints | None = None
     group: str = ""
     is_too_large: bool = False
 
@@ -115,7 +115,7 @@ class Records:
         # The same by what pods say, of which there may be several spellings.
         self._by_text: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES, size_of_texts)
-        self._asks: Shared[bytes, Asks] = Shared(_MAX_LABEL_BYTES, len)
+        self._constraints: Shared[bytes, SchedulingConstraints] = Shared(_MAX_LABEL_BYTES, len)
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
@@ -125,8 +125,8 @@ class Records:
         record = self.record(pod)
         if record.problem or record.stage != "pending" or pod.spec.schedulerName not in self._nominates:
             return record
-        found = asks(kube_scheduler.decode(raw).spec)
-        return msgspec.structs.replace(record, asks=self._asks.once(found.key, lambda: found))
+        found = constraints_of(kube_scheduler.decode(raw).spec)
+        return msgspec.structs.replace(record, constraints=self._constraints.once(found.key, lambda: found))
 
     def record(self, pod: pods.Pod) -> PodRecord:
         """The record of a pod. On a node it needs what its kubelet has given it, whatever its spec wishes now."""

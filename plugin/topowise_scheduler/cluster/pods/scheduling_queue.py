@@ -43,7 +43,7 @@ class SchedulingQueue:
     def put(self, record: PodRecord) -> None:
         """A pod as its last event shows it: comes, stays where it is, or leaves."""
         held = self._queued.get(record.uid)
-        if record.asks is None or record.tried or record.leaving or record.nominated:
+        if record.constraints is None or record.tried or record.leaving or record.nominated:
             self.drop(record.uid, is_taken=not record.nominated)
         elif held is not None:
             self._queued[record.uid] = held._replace(record=record)

@@ -1,6 +1,6 @@
 """Pods of scheduler requests that the pod watch has not delivered yet.
 
-The watch of kube-scheduler is usually some milliseconds ahead of this watch, and seconds ahead after a burst: a pod that
+The watch of kube-scheduler is usually some milliseconds ahead of this watch, after a burst seconds: a pod that
 is real keeps its reservation in that time. But every client that reaches the port can invent pods, and each invented
 pod would reserve resources that a real pod needs. So an unverified pod may reserve a node until the watch is past the
 pod's resourceVersion, or for some seconds if the version is unknown. If one unverified pod proves not to exist, the

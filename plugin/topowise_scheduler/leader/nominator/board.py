@@ -23,8 +23,8 @@ from topowise_scheduler import kube_scheduler
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import Nodes
-from topowise_scheduler.cluster.pods.asks import Asks
 from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.cluster.pods.scheduling_constraints import SchedulingConstraints
 from topowise_scheduler.leader.nominator.requested import Requested
 
 Levels = NDArray[np.int64]
@@ -42,10 +42,14 @@ class Cluster(msgspec.Struct, frozen=True):
     requested: Requested
     respects_preferences: bool
 
-    def takes(self, record: PodRecord, asks: Asks, name: str) -> bool:
+    def takes(self, record: PodRecord, constraints: SchedulingConstraints, name: str) -> bool:
         """Whether kube-scheduler itself would let such a pod onto a node."""
         node = self.nodes.get(name)
-        if node is None or record.needs is None or asks.keeps_off(node, with_preferences=self.respects_preferences):
+        if (
+            node is None
+            or record.needs is None
+            or constraints.excludes(node, with_preferences=self.respects_preferences)
+        ):
             return False
         return kube_scheduler.has_room(node, record.needs, self.requested.on(name, record.priority))
 
@@ -53,10 +57,10 @@ class Cluster(msgspec.Struct, frozen=True):
 class Board:
     """Of pods that ask for the same as this one, and have its priority. Not thread-safe."""
 
-    def __init__(self, cluster: Cluster, record: PodRecord, asks: Asks) -> None:
+    def __init__(self, cluster: Cluster, record: PodRecord, constraints: SchedulingConstraints) -> None:
         # Nobody's: the pods of a board share all but their names.
         self._record = msgspec.structs.replace(record, uid="", name="")
-        self._asks = asks
+        self._constraints = constraints
         self._cluster = cluster
         self._levels: Levels = np.zeros(0, np.int64)
         # Nodes that are to be looked at.
@@ -100,7 +104,7 @@ class Board:
             if row < 0:
                 continue
             self._levels[row] = _NONE
-            if self._cluster.takes(self._record, self._asks, name):
+            if self._cluster.takes(self._record, self._constraints, name):
                 number = self._number(name)
                 level = self._known.get(number)
                 if level is None:

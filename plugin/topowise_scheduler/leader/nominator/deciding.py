@@ -1,7 +1,7 @@
 """Which pod is nominated next, and for which node; which nominations no longer hold.
 
 Pods are taken in the order in which kube-scheduler will take them, each with everything booked that was decided
-before it. Three things keep this from doing harm. What kube-scheduler looks at and we do not is left to it (asks.py).
+before it. Three things keep this from doing harm. What kube-scheduler looks at and we do not is left to it.
 A pod is moved at most twice and then left to kube-scheduler, so that nothing goes back and forth. And nobody is
 nominated further ahead than kube-scheduler comes: when it does not come at all, the nominations are taken back.
 
@@ -116,7 +116,9 @@ class Decisions:
         if not self._ledger.keeps_nominated(record, mine.node):
             return False
         node = self._cluster.nodes.get(mine.node)
-        if node is None or (record.asks is not None and record.asks.keeps_off(node, with_preferences=False)):
+        if node is None or (
+            record.constraints is not None and record.constraints.excludes(node, with_preferences=False)
+        ):
             return False
         used = self._cluster.requested.on(mine.node, record.priority)
         return all(amount <= node.allocatable.get(name, 0) for name, amount in used.items() if amount)
@@ -159,7 +161,9 @@ class Decisions:
                 del self._tried[uid]
             elif self._is_left_for(mine):
                 self._tried[uid] = now
-            elif now - since >= (0.0 if mine.record.asks and mine.record.asks.never_preempts else _TRIED_S):
+            elif now - since >= (
+                0.0 if mine.record.constraints and mine.record.constraints.never_preempts else _TRIED_S
+            ):
                 del self._tried[uid]
                 self._ledger.withdraw(uid)
                 return self._withdrawn(mine.record)
@@ -206,25 +210,25 @@ class Decisions:
         return record if is_burst or self._when == "always" else None
 
     def _may_be_nominated(self, record: PodRecord) -> bool:
-        asks = record.asks
-        if asks is None or record.requests is None or asks.left_alone or record.wishes:
+        constraints = record.constraints
+        if constraints is None or record.requests is None or constraints.unsupported or record.wishes:
             return False
-        if asks.prefers and self._cluster.respects_preferences:
+        if constraints.has_preferences and self._cluster.respects_preferences:
             return False
         is_free = self._ledger.pods.of(record.uid) == NOWHERE and self._moves.get(record.uid, 0) <= _MAX_MOVES
         return is_free and not self.honoured.is_left_alone(_kind(record))
 
     def _choose(self, record: PodRecord) -> str:
-        if record.asks is None or record.requests is None:
+        if record.constraints is None or record.requests is None:
             return ""
         board = self._board(record)
         board.refresh()
         return board.best()
 
     def _board(self, record: PodRecord) -> Board:
-        assert record.asks is not None
-        key = record.shape, record.priority, record.demand, record.asks.key
-        board = self._boards.pop(key, None) or Board(self._cluster, record, record.asks)
+        assert record.constraints is not None
+        key = record.shape, record.priority, record.demand, record.constraints.key
+        board = self._boards.pop(key, None) or Board(self._cluster, record, record.constraints)
         self._boards[key] = board
         if len(self._boards) > _MAX_BOARDS:
             del self._boards[next(iter(self._boards))]
@@ -256,4 +260,4 @@ class Decisions:
 
 
 def _kind(record: PodRecord) -> Key:
-    return record.shape, record.asks.key if record.asks is not None else b""
+    return record.shape, record.constraints.key if record.constraints is not None else b""
