@@ -138,7 +138,7 @@ class Ledger:
         self._waiting.pop(uid, None)
         self.queue.drop(uid)
         self.nominations.drop(uid)
-        self.reservations.asked.drop(uid)
+        self.reservations.queried.drop(uid)
         self.reservations.unverified_pods.note_gone(uid)
         if not keep_refusal:
             self.refused.pop(uid, None)
@@ -165,11 +165,11 @@ class Ledger:
         """A question is about the pod; its bind will only name it."""
         self.queue.drop(record.uid)
         self.nominations.asked(record)
-        self.reservations.note_asked(record)
+        self.reservations.note_queried(record)
 
     def remembered(self, uid: str) -> PodRecord | None:
         """Returns a pod that is waiting, or was asked about lately."""
-        return self.reservations.asked.get(uid) or self._waiting.get(uid)
+        return self.reservations.queried.get(uid) or self._waiting.get(uid)
 
     def stop_waiting(self, uid: str) -> None:
         """The pod does not wait any more; its next event may say otherwise."""
@@ -268,7 +268,7 @@ class Ledger:
             return
         if is_news and (pod.state is not State.RESERVED or pod.node != record.node):
             self.node_states.note_bound_by_others()
-        self.reservations.asked.drop(record.uid)
+        self.reservations.queried.drop(record.uid)
         nominated = self.pods.of(record.uid).nominated
         state = PodState(record.node, State.BOUND, nominated) if nominated else bound(record.node)
         self._bookings.move(record, state, is_news=is_news)

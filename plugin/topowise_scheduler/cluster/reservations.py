@@ -16,9 +16,9 @@ from topowise import pods
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
-from topowise_scheduler.cluster.pods.asked_pods import AskedPods
 from topowise_scheduler.cluster.pods.gangs import KEPT_S, Gangs
 from topowise_scheduler.cluster.pods.pod_states import PodState, State
+from topowise_scheduler.cluster.pods.queried_pods import QueriedPods
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.cluster.pods.unverified_pods import UnverifiedPods
 from topowise_scheduler.kubelet.trial import first_refusal
@@ -45,8 +45,8 @@ class Reservations:
         self._events = events
         self._clock = clock
         self._seconds = seconds
-        self.asked = AskedPods()
-        """Pods that questions were about: a bind only names its pod."""
+        self.queried = QueriedPods()
+        """Records of queried pods: a bind request only names its pod."""
         self.unverified_pods = UnverifiedPods()
         """Pods that no watch has brought yet."""
         self._gangs = Gangs(clock)
@@ -54,11 +54,11 @@ class Reservations:
     def __len__(self) -> int:
         return self._pods.reserved
 
-    def note_asked(self, record: PodRecord) -> None:
+    def note_queried(self, record: PodRecord) -> None:
         """A question is about the pod; its bind will only name it."""
         for uid in self._gangs.asked(record):
             self.release(uid)
-        self.asked.put(record)
+        self.queried.put(record)
 
     def note_nowhere(self, record: PodRecord) -> None:
         """A pod that was asked about fits on no node."""
@@ -145,7 +145,7 @@ class Reservations:
             self._events["bind_conflict"] += 1
             self.release(record.uid)
             return refusal
-        self.asked.drop(record.uid)
+        self.queried.drop(record.uid)
         self._bookings.move(record, PodState(name, State.ASSUMED, self._pods.of(record.uid).nominated), needs=needs)
         return ""
 
@@ -172,5 +172,5 @@ class Reservations:
 
     def _is_decided(self, uid: str) -> bool:
         """Returns whether the pod is of a gang that is being decided."""
-        record = self.asked.get(uid)
+        record = self.queried.get(uid)
         return record is not None and record.group in self._gangs

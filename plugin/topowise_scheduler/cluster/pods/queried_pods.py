@@ -1,6 +1,6 @@
-"""Pods that questions were about: the bind of one will only name it.
+"""Records of the pods that a scheduler has queried: the later bind request only names its pod.
 
-Invariant: bounded in number and in bytes; the oldest go first.
+Invariant: the number and the bytes of records are bounded; the oldest queries are dropped first.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import Final
 from topowise_scheduler.cluster.pods.records import PodRecord
 
 _MAX_PODS: Final = 10_000
-# Bytes, about: whoever asks about pods that are none makes us remember no more.
+# Approximate bytes: a client that queries invented pods must not make the process grow.
 _MAX_SIZE: Final = 32 << 20
 
 
-class AskedPods:
-    """By uid."""
+class QueriedPods:
+    """Records by UID."""
 
     def __init__(self) -> None:
         self._records: dict[str, PodRecord] = {}
         self._size = 0
 
     def put(self, record: PodRecord) -> None:
-        """A question is about the pod; it is the newest."""
+        """Makes the record the newest, and drops the oldest records above the bounds."""
         self.drop(record.uid)
         self._records[record.uid] = record
         self._size += _size(record)
@@ -30,17 +30,17 @@ class AskedPods:
             self.drop(next(iter(self._records)))
 
     def drop(self, uid: str) -> None:
-        """No bind of it will come."""
+        """Drops the record of a pod that no bind request will name any more."""
         record = self._records.pop(uid, None)
         if record is not None:
             self._size -= _size(record)
 
     def get(self, uid: str) -> PodRecord | None:
-        """None if nobody has asked about it lately."""
+        """Returns the record of the pod, None if no recent query named it."""
         return self._records.get(uid)
 
 
 def _size(record: PodRecord) -> int:
-    """Bytes that a record keeps from being forgotten, about."""
-    asked = 0 if record.requests is None else record.requests.size
-    return 1024 + asked + len(record.name) + len(record.problem)
+    """Returns the approximate bytes that the record keeps alive."""
+    requests_size = 0 if record.requests is None else record.requests.size
+    return 1024 + requests_size + len(record.name) + len(record.problem)
