@@ -18,7 +18,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.daemon import ports
 from topowise_scheduler.daemon.core import Core
-from topowise_scheduler.daemon.leading import Leading
+from topowise_scheduler.daemon.leader import Leader
 from topowise_scheduler.extender import http
 
 log = logging.getLogger(__name__)
@@ -38,14 +38,14 @@ async def run(settings: SchedulerConfiguration) -> int:
 
 async def _run(core: Core) -> int:
     settings, ledger = core.settings, core.ledger
-    leading = Leading(core)
+    leader = Leader(core)
     registry = metrics.registry(ledger, core.answers)
     metrics.watch(registry, "synced", "1 once every collection has been listed.", lambda: core.not_synced() is None)
     metrics.watch(
         registry,
         "nominator_stopped_kinds",
         "Kinds of pods that are not nominated for now, as kube-scheduler placed too many of them elsewhere.",
-        leading.kinds_left_alone,
+        leader.stopped_classes,
     )
     measured = http.Metrics(registry)
     dashboard = ports.dashboard(core)
@@ -63,7 +63,7 @@ async def _run(core: Core) -> int:
             "shortage": metrics.watch_shortage(registry, ledger, core.answers).run(),
             "memory": Heap().run(),
             **({} if dashboard is None else {"dashboard": dashboard.run()}),
-            "leader": leading.run(),
+            "leader": leader.run(),
             "health": health.serve(settings.serving, probes, registry),
         }
     )

@@ -31,7 +31,7 @@ from topowise_scheduler.configuration import Defragmenter as Settings
 from topowise_scheduler.defrag import Plan, Step
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.leader import chore, events, evictions
+from topowise_scheduler.leader import controller, events, evictions
 from topowise_scheduler.preemption import Budgets
 from topowise_scheduler.view.cluster_view import ClusterView
 from topowise_scheduler.view.picture.words import counted
@@ -97,7 +97,7 @@ class Defragmenter:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await chore.run("open room for a declared shape", self.due, self._look, interval=_INTERVAL_S)
+        await controller.run("open room for a declared shape", self.due, self._look, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, _Shape]:
         """The shapes to be looked at now."""
@@ -162,7 +162,7 @@ class Defragmenter:
         for name in names:
             records = {one.uid: one for one in self._ledger.pods_on(name)}
             query = {"fieldSelector": f"spec.nodeName={name}", "resourceVersion": "0"}
-            raw = await self._api.request("GET", paths.PODS, query=query, timeout=chore.REQUEST_TIMEOUT_S)
+            raw = await self._api.request("GET", paths.PODS, query=query, timeout=controller.REQUEST_TIMEOUT_S)
             listed = _decode(raw).items
             pods += [(one, records[one.metadata.uid]) for one in listed if one.metadata.uid in records]
         return defrag.sort(pods, self._budgets, self._settings.priority)[0]

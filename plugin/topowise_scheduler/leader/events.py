@@ -12,7 +12,7 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.text import escaped
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.leader import chore
+from topowise_scheduler.leader import controller
 
 _REPORTER: Final = "topowise-scheduler"
 # What the API server takes at the most.
@@ -68,4 +68,4 @@ async def _post(
         "regarding": regarding,
     }
     path = paths.path("/apis/events.k8s.io/v1/namespaces", namespace, "events")
-    await api.request("POST", path, body=msgspec.json.encode(event), timeout=chore.REQUEST_TIMEOUT_S)
+    await api.request("POST", path, body=msgspec.json.encode(event), timeout=controller.REQUEST_TIMEOUT_S)

@@ -8,7 +8,7 @@ from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.leader import chore
+from topowise_scheduler.leader import controller
 
 
 async def evict(api: Api, victim: PodRecord, *, is_dry: bool = False) -> bool:
@@ -26,7 +26,7 @@ async def evict(api: Api, victim: PodRecord, *, is_dry: bool = False) -> bool:
             path,
             query={"dryRun": "All"} if is_dry else {},
             body=msgspec.json.encode(body),
-            timeout=chore.REQUEST_TIMEOUT_S,
+            timeout=controller.REQUEST_TIMEOUT_S,
         )
     except ApiError as exc:
         if exc.status not in (404, 409, 429):

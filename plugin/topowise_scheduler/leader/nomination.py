@@ -16,7 +16,7 @@ from topowise.errors import ApiError
 from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise_scheduler.cluster.pods.records import NOMINATED_ANNOTATION, PodRecord
-from topowise_scheduler.leader import chore
+from topowise_scheduler.leader import controller
 
 # Of another version, gone, or another one of its name (client-go, PodControllerRefManager.ReleasePod).
 _CHANGED: Final = (404, 409, 422)
@@ -39,7 +39,7 @@ async def nominate(api: Api, record: PodRecord, node: str, *, version: str, ahea
             paths.pod(record.namespace, record.name, "status"),
             body=msgspec.json.encode(body),
             content_type=MERGE_PATCH,
-            timeout=chore.REQUEST_TIMEOUT_S,
+            timeout=controller.REQUEST_TIMEOUT_S,
         )
     except ApiError as exc:
         if exc.status not in _CHANGED:

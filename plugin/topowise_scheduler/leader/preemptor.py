@@ -28,7 +28,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.configuration import Preemptor as Settings
 from topowise_scheduler.kube_scheduler import MIRROR, Pod
-from topowise_scheduler.leader import chore, events, evictions
+from topowise_scheduler.leader import controller, events, evictions
 from topowise_scheduler.leader.alignment import AlignmentPreemption, Victims
 from topowise_scheduler.leader.nomination import nominate
 
@@ -81,7 +81,9 @@ class Preemptor:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await chore.run("evict pods for one that waits for alignment", self.due, self._make_room, interval=_INTERVAL_S)
+        await controller.run(
+            "evict pods for one that waits for alignment", self.due, self._make_room, interval=_INTERVAL_S
+        )
 
     def due(self) -> Mapping[str, PodRecord]:
         """The next pods to look at of those that have waited for long enough, by uid."""
@@ -199,7 +201,7 @@ class Preemptor:
         """The pod as it is, None if it ends, or is not where it was."""
         path = paths.pod(record.namespace, record.name)
         try:
-            raw = await self._api.request("GET", path, timeout=chore.REQUEST_TIMEOUT_S)
+            raw = await self._api.request("GET", path, timeout=controller.REQUEST_TIMEOUT_S)
             pod = kube_scheduler.decode(raw)
         except ApiError as exc:
             if exc.status != 404:

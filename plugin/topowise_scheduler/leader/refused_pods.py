@@ -18,7 +18,7 @@ from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import TOPOLOGY_AFFINITY_ERROR, PodRecord
-from topowise_scheduler.leader import chore, events
+from topowise_scheduler.leader import controller, events
 
 _INTERVAL_S: Final = 1.0
 
@@ -34,7 +34,7 @@ class RefusedPods:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await chore.run("clear up a refused pod", self.due, self._clear_up, interval=_INTERVAL_S)
+        await controller.run("clear up a refused pod", self.due, self._clear_up, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, PodRecord]:
         """The pods by uid."""
@@ -49,7 +49,7 @@ class RefusedPods:
     async def _clear_up(self, record: PodRecord) -> None:
         path = paths.pod(record.namespace, record.name)
         try:
-            pod: dict[str, Any] = json.loads(await self._api.request("GET", path, timeout=chore.REQUEST_TIMEOUT_S))
+            pod: dict[str, Any] = json.loads(await self._api.request("GET", path, timeout=controller.REQUEST_TIMEOUT_S))
             metadata, status = pod["metadata"], pod.get("status") or {}
             if metadata.get("uid") != record.uid or status.get("reason") != TOPOLOGY_AFFINITY_ERROR:
                 return
@@ -63,7 +63,9 @@ class RefusedPods:
             )
             await events.post(self._api, record, "RefusedPodDeleted", note, kind="Warning", action="Delete")
             options = {"preconditions": {"uid": record.uid}}
-            await self._api.request("DELETE", path, body=msgspec.json.encode(options), timeout=chore.REQUEST_TIMEOUT_S)
+            await self._api.request(
+                "DELETE", path, body=msgspec.json.encode(options), timeout=controller.REQUEST_TIMEOUT_S
+            )
         except ApiError as exc:
             # Gone, or another of its name is there.
             if exc.status not in (404, 409):

@@ -20,7 +20,7 @@ from topowise.kube import paths
 from topowise.kube.api import MERGE_PATCH, Api
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.nodes import STARTUP_TAINT, Nodes
-from topowise_scheduler.leader import chore
+from topowise_scheduler.leader import controller
 
 _INTERVAL_S: Final = 0.5
 
@@ -35,7 +35,7 @@ class StartupTaint:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await chore.run("remove a start-up taint", self.due, self._remove, interval=_INTERVAL_S)
+        await controller.run("remove a start-up taint", self.due, self._remove, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, str]:
         """Nodes that have the taint and a report that their kubelet confirms."""
@@ -44,7 +44,9 @@ class StartupTaint:
     async def _remove(self, name: str) -> None:
         path = paths.path(paths.NODES, name)
         try:
-            found: dict[str, Any] = json.loads(await self._api.request("GET", path, timeout=chore.REQUEST_TIMEOUT_S))
+            found: dict[str, Any] = json.loads(
+                await self._api.request("GET", path, timeout=controller.REQUEST_TIMEOUT_S)
+            )
             taints = found["spec"].get("taints") or []
             kept = [taint for taint in taints if taint.get("key") != STARTUP_TAINT]
             if len(kept) == len(taints):
@@ -57,7 +59,7 @@ class StartupTaint:
                 path,
                 body=msgspec.json.encode(body),
                 content_type=MERGE_PATCH,
-                timeout=chore.REQUEST_TIMEOUT_S,
+                timeout=controller.REQUEST_TIMEOUT_S,
             )
         except ApiError as exc:
             if exc.status != 404:

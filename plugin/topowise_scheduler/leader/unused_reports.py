@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from topowise.kube.api import Api
 from topowise_scheduler.cluster.ledger import Ledger
-from topowise_scheduler.leader import chore, events
+from topowise_scheduler.leader import controller, events
 
 REASON: Final = "ReportNotUsed"
 _INTERVAL_S: Final = 5.0
@@ -33,7 +33,7 @@ class UnusedReports:
 
     async def run(self) -> None:
         """Posts events until cancelled."""
-        await chore.run("post an event about a report", self.due, self._post, interval=_INTERVAL_S)
+        await controller.run("post an event about a report", self.due, self._post, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, _Unused]:
         """Returns the nodes, by name, about which no event was posted lately."""

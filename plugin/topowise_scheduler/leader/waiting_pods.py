@@ -22,7 +22,7 @@ from topowise.text import escaped
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
-from topowise_scheduler.leader import chore, events
+from topowise_scheduler.leader import controller, events
 from topowise_scheduler.view import waiting
 
 CONDITION: Final = "topowise.io/Alignable"
@@ -64,7 +64,7 @@ class WaitingPods:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await chore.run("tell a pod what it waits for", self.due, self._tell, interval=_INTERVAL_S)
+        await controller.run("tell a pod what it waits for", self.due, self._tell, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, _Message]:
         """What is to be told now, by uid."""
@@ -105,7 +105,7 @@ class WaitingPods:
                 paths.pod(record.namespace, record.name, "status"),
                 body=json.dumps(body).encode(),
                 content_type=_STRATEGIC_MERGE_PATCH,
-                timeout=chore.REQUEST_TIMEOUT_S,
+                timeout=controller.REQUEST_TIMEOUT_S,
             )
         except ApiError as exc:
             # Gone, or another of its name is there.

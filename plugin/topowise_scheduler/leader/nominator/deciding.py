@@ -19,9 +19,9 @@ from topowise.runtime.log import kv
 from topowise_scheduler.cluster.pods.nominations import Nomination
 from topowise_scheduler.cluster.pods.pod_states import NOWHERE
 from topowise_scheduler.cluster.pods.records import PodRecord
+from topowise_scheduler.leader.nominator.backoff import Key, NominationBackoff
 from topowise_scheduler.leader.nominator.board import Board, Cluster
-from topowise_scheduler.leader.nominator.lead import Lead
-from topowise_scheduler.leader.nominator.shapes import Honoured, Key
+from topowise_scheduler.leader.nominator.lookahead import Lookahead
 from topowise_scheduler.policies import Demand
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Decisions:
         self._clock = clock
         self._when = when
         self._ahead = ahead
-        self.honoured = Honoured(clock)
+        self.backoff = NominationBackoff(clock)
         """By kind of pod."""
         self._boards: dict[tuple[bytes, int, Demand, bytes], Board] = {}
         self._seen = (0, 0)
@@ -75,7 +75,7 @@ class Decisions:
         self._progress_at = clock()
         self._is_stalled = False
         self._ended = 0
-        self._lead = Lead(clock)
+        self._lookahead = Lookahead(clock)
 
     def next(self) -> Write | None:
         """What to write next, None if there is nothing to do now."""
@@ -202,7 +202,7 @@ class Decisions:
         queue = self._ledger.queue
         if len(self._ledger.nominations) >= self._ahead:
             return None
-        following = queue.next(after=self._lead.pods)
+        following = queue.next(after=self._lookahead.pods)
         if following is None:
             return None
         record, since = following
@@ -216,7 +216,7 @@ class Decisions:
         if constraints.has_preferences and self._cluster.respects_preferences:
             return False
         is_free = self._ledger.pods.of(record.uid) == NOWHERE and self._moves.get(record.uid, 0) <= _MAX_MOVES
-        return is_free and not self.honoured.is_left_alone(_kind(record))
+        return is_free and not self.backoff.is_stopped(_kind(record))
 
     def _choose(self, record: PodRecord) -> str:
         if record.constraints is None or record.requests is None:
@@ -251,8 +251,8 @@ class Decisions:
             self._ended += 1
             self._moves.pop(record.uid, None)
             if is_honoured is None:
-                self._lead.widen()
-            elif self.honoured.count(_kind(record), is_honoured=is_honoured):
+                self._lookahead.widen()
+            elif self.backoff.count(_kind(record), is_honoured=is_honoured):
                 log.warning(
                     "Pods are not placed where they were nominated; such pods are left to kube-scheduler for a while",
                     extra=kv(pod=f"{record.namespace}/{record.name}"),

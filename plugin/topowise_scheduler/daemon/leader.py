@@ -30,8 +30,8 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 _OWN_NAMESPACE: Final = SERVICE_ACCOUNT / "namespace"
 
 
-class Leading:
-    """The duties of the leader. `kinds_left_alone` counts what the nominator does not nominate for now."""
+class Leader:
+    """The duties of the leader. `stopped_classes` counts what the nominator does not nominate for now."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -44,9 +44,9 @@ class Leading:
         # Made once: what a duty has evicted lately, and which pods it has not requeued yet, outlasts a lost lease.
         self._duties = self._made()
 
-    def kinds_left_alone(self) -> float:
+    def stopped_classes(self) -> float:
         """Kinds of pods."""
-        return self._decisions.honoured.left_alone
+        return self._decisions.backoff.stopped
 
     async def run(self) -> None:
         """Until cancelled; without an election this replica leads."""
