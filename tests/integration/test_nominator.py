@@ -201,4 +201,4 @@ async def all_nominated(cluster: Cluster, names: list[str]) -> bool:
 def said(cluster: Cluster) -> dict[str, str]:
     """Where pods are nominated by name, as the ledger believes."""
     held = cluster.ledger.nominations
-    return {mine.record.name: mine.node for uid in held.uids() if (mine := held.of(uid)) is not None}
+    return {nomination.record.name: nomination.node for nomination in held._nominations.values()}

@@ -164,7 +164,7 @@ class Ledger:
     def remember(self, record: PodRecord) -> None:
         """A question is about the pod; its bind will only name it."""
         self.queue.drop(record.uid)
-        self.nominations.asked(record)
+        self.nominations.note_queried(record)
         self.reservations.note_queried(record)
 
     def remembered(self, uid: str) -> PodRecord | None:
@@ -210,7 +210,7 @@ class Ledger:
         now = self._clock()
         for uid in self.pods.unlisted(now - _UNLISTED_S):
             self.drop_pod(uid)
-        for record in self.nominations.late():
+        for record in self.nominations.unobserved():
             self.withdraw(record.uid)
             self.queue.put(record)
         for name in self.gates.quarantine.expire(now):
@@ -231,7 +231,7 @@ class Ledger:
         else:
             self._waiting.pop(record.uid, None)
         self.queue.put(record)
-        nominated = self.nominations.note(record)
+        nominated = self.nominations.observe(record)
         self._bookings.nominate(record, nominated if record.needs is not None else "")
 
     def _put_ended(self, record: PodRecord, *, is_news: bool) -> None:
@@ -283,7 +283,7 @@ class Ledger:
     def _end_nomination(self, record: PodRecord) -> None:
         """The pod is bound, or has ended."""
         if self.nominations.of(record.uid) is not None:
-            self._events[_ENDS[self.nominations.bound(record)]] += 1
+            self._events[_ENDS[self.nominations.note_bound(record)]] += 1
         self._bookings.nominate(record, "")
 
     def _put_refusal(self, record: PodRecord) -> None:

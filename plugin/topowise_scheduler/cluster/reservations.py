@@ -56,13 +56,13 @@ class Reservations:
 
     def note_queried(self, record: PodRecord) -> None:
         """A question is about the pod; its bind will only name it."""
-        for uid in self._gangs.asked(record):
+        for uid in self._gangs.note_queried(record):
             self.release(uid)
         self.queried.put(record)
 
     def note_nowhere(self, record: PodRecord) -> None:
         """A pod that was asked about fits on no node."""
-        self._gangs.nowhere(record)
+        self._gangs.note_unschedulable(record)
 
     def put(self, record: PodRecord, needs: pods.Needs, name: str, *, judged_at: int = -1) -> None:
         """Expects a pod on a node, and on no other node, until it is bound, reserved anew, or its time is over.

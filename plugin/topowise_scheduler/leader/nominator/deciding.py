@@ -103,7 +103,7 @@ class Decisions:
     def _review(self, uid: str) -> Write | None:
         mine = self._ledger.nominations.of(uid)
         # One that is on its way to its node is kube-scheduler's; one that is not written yet comes again when it is.
-        if mine is None or mine.unseen or self._ledger.pods.of(uid).state is not None:
+        if mine is None or mine.unobserved or self._ledger.pods.of(uid).state is not None:
             return None
         if mine.record.tried:
             self._ended += uid not in self._tried
@@ -134,7 +134,7 @@ class Decisions:
             return self._withdrawn(record)
         self._ledger.nominate(record, node)
         if node == mine.node:
-            self._ledger.nominations.is_as_written(record.uid)
+            self._ledger.nominations.note_unchanged(record.uid)
             return None
         self._ledger.count("nomination_moved")
         return Write(record, node)
@@ -245,7 +245,7 @@ class Decisions:
             self._is_stalled = True
 
     def _count_ended(self) -> None:
-        ended = self._ledger.nominations.ended
+        ended = self._ledger.nominations.results
         while ended:
             record, is_honoured = ended.popleft()
             self._ended += 1

@@ -121,7 +121,7 @@ class Nominator:
     def _give_back(self, write: Write) -> bool:
         """The room of a nomination that is known not to be written. False if it is another by now."""
         mine = self._ledger.nominations.of(write.record.uid)
-        if mine is None or not mine.unseen or mine.record is not write.record:
+        if mine is None or not mine.unobserved or mine.record is not write.record:
             return False
         self._ledger.withdraw(write.record.uid)
         return True
