@@ -1,4 +1,5 @@
 """Names of changed objects in the order of their last change, so that a reader visits only what changed since.
+
 Invariant: a name is kept once, at the position of its last change.
 """
 

@@ -1,8 +1,10 @@
 """Delays the reports of nodes whose reports use too much CPU to the next tick.
+
 The size of a report is bounded (report/budget.py), but not how often an object is written. A node whose reports cost
 more than `SHARE` of a CPU is *noisy*: its newest report waits for the tick of the ledger and replaces the report that
 waited before. All noisy nodes share `SHARE` as well. The exporter writes at most ten reports a second, which take some
 milliseconds each, so its nodes are never noisy.
+
 Invariant: at most one report of a node waits, and no report is applied after a newer report of its node.
 """
 

@@ -1,4 +1,5 @@
 """The Node objects of the cluster, reduced to what kube-scheduler's own filters need (kube_scheduler.py).
+
 Invariant: the nodes are those of the last list and the events after it. Nodes of a pool share their amounts, labels and
 taints, so a node takes some 200 bytes. Only labels with a different value on every node take more.
 """

@@ -1,4 +1,5 @@
 """Equal values of many objects, kept once.
+
 Invariant: the keys kept here take a bounded number of bytes. At the bound the map is cleared: objects keep the values
 that they refer to, and later objects share new values.
 """

@@ -170,7 +170,7 @@ def test_pods_without_the_annotation_are_answered_as_ever() -> None:
     record = made.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
     assert record.wishes == ()
     assert asked(made, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
-    assert made.ledger.gates.affinity._judged._kept == {}
+    assert made.ledger.gates.affinity._judged._values == {}
 
 
 def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:

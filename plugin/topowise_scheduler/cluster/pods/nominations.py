@@ -1,9 +1,9 @@
 """Nominations that the nominator (leader/nominator) writes before kube-scheduler tries the pods.
 
 The write of a nomination names the resourceVersion of the pod that was decided on, and the API server refuses the write
-for any other version. So the next event of the pod shows either the nomination or that the nomination failed. The one
-exception is an event with that same version, from a list: the event is older than the write. An annotation beside the
-nomination distinguishes it from nominations of kube-scheduler, also for a replica that did not write it.
+for any other version. So the next event of the pod shows either the nomination or that the nomination failed. The
+only exception is an event with that same version, from a list: the event is older than the write. An annotation beside
+the nomination distinguishes it from nominations of kube-scheduler, also for a replica that did not write it.
 
 Invariant: a nomination ends with an event that shows another nomination or none, with the pod, or after
 `_UNOBSERVED_S` without an event that shows the nomination. No resources stay booked for a write that failed silently.

@@ -1,6 +1,8 @@
 """What the ledger keeps of a pod: some two hundred bytes, most of them shared with pods of the same class.
-Pods of one ReplicaSet have equal requests and labels, so both are kept once. A cluster of 150,000 pods has a few
+
+Pods of one ReplicaSet have equal requests and labels, so each is kept once. A cluster of 150,000 pods has a few
 thousand distinct requests.
+
 Invariant: a record never changes and describes one version of its pod. Records of equal `shape` have equal requests. A
 record that cannot be read has no `requests` and a `problem`, never requests that are too small.
 """
@@ -47,6 +49,7 @@ Stage = Literal["pending", "assigned", "ended"]
 
 class PodRecord(msgspec.Struct, frozen=True, gc=False):
     """A pod as the ledger needs it.
+
     `requests`: shared by pods with equal requests; None if they cannot be read, and `problem` says why.
     `shape`: equal for pods with equal requests. `started`: RFC 3339. `refusal`: the kubelet's reason for a refused pod.
     `acknowledged`: the kubelet has accepted the pod. `runs`: containers have started. `leaving`: it is being deleted.
@@ -101,6 +104,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
 
 class Records:
     """Makes records, and keeps what they share. Not thread-safe.
+
     `nominates`: schedulerNames of pods that the service nominates. `seen`: called with each decoded pod, before all but
     its record is dropped.
     """
@@ -253,6 +257,7 @@ def too_large(raw: bytes | msgspec.Raw) -> pods.Pod | None:
 
 def _too_large(spec: pods.Spec) -> str:
     """Returns which bound the pod exceeds, "" if it exceeds none.
+
     The API server accepts pods of tens of thousands of containers; each verdict would place all of them on every node.
     """
     containers = (*(spec.initContainers or ()), *(spec.containers or ()))

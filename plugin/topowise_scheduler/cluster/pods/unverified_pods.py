@@ -3,7 +3,7 @@
 The watch of kube-scheduler is usually some milliseconds ahead of this watch, after a burst seconds: a pod that
 is real keeps its reservation in that time. But every client that reaches the port can invent pods, and each invented
 pod would reserve resources that a real pod needs. So an unverified pod may reserve a node until the watch is past the
-pod's resourceVersion, or for some seconds if the version is unknown. If one unverified pod proves not to exist, the
+pod's resourceVersion, or for some seconds if the version is unknown. If an unverified pod proves not to exist, the
 reservations of new unverified pods are refused until the watch delivers some pods that were requested before.
 
 Invariant: an unverified pod holds a reservation for at most `UNVERIFIED_S` after its first request, also if it is
