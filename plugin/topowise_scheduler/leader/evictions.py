@@ -1,4 +1,4 @@
-"""Evictions by policy/v1, which respects budgets and gives a pod its time to end."""
+"""Evictions by policy/v1, which respects disruption budgets and the termination grace period."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from topowise_scheduler.leader import controller
 
 
 async def evict(api: Api, victim: PodRecord, *, is_dry: bool = False) -> bool:
-    """False if it is not the pod that we know, or a budget is against it. Raises ApiError for anything else."""
+    """Evicts a pod. Returns False if the pod is gone or a budget refuses. Raises ApiError for any other failure."""
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

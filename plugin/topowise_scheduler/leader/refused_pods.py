@@ -1,8 +1,8 @@
-"""Pods that a kubelet has refused for their alignment are cleared up, if somebody makes them anew.
+"""Deletes pods that a kubelet has refused for their alignment, if a controller replaces them.
 
-Such a pod has failed and stays so; its controller has made another. They say nothing that the refusal's metric and its
-quarantine do not, and a controller whose pods are refused again and again fills its namespace with them. Each is
-deleted after an event has told of it: of the node, of the kubelet's words, and that it was deleted.
+Such a pod has failed for good, and its controller has created another pod. The refusal's metric and quarantine already
+have its information. A controller whose pods are refused again and again fills its namespace with failed pods. An event
+first records the node, the message of the kubelet, and the deletion.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class RefusedPods:
     def __init__(self, api: Api, ledger: Ledger) -> None:
         self._api = api
         self._ledger = ledger
-        # Those that nobody would make anew stay, and those that a finalizer keeps; by uid.
-        self._kept: set[str] = set()
+        # UIDs of pods without a controller and of pods that a finalizer holds.
+        self._ignored: set[str] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Deletes pods until cancelled."""
         await controller.run("clear up a refused pod", self.due, self._clear_up, interval=_INTERVAL_S)
 
     def due(self) -> Mapping[str, PodRecord]:
-        """The pods by uid."""
+        """Returns the pods to delete, by UID."""
         refused = self._ledger.refused
-        self._kept &= refused.keys()
+        self._ignored &= refused.keys()
         return {
             uid: record
             for uid, record in refused.items()
-            if uid not in self._kept and record.refusal == TOPOLOGY_AFFINITY_ERROR
+            if uid not in self._ignored and record.refusal == TOPOLOGY_AFFINITY_ERROR
         }
 
     async def _clear_up(self, record: PodRecord) -> None:
@@ -55,7 +55,7 @@ class RefusedPods:
                 return
             is_ending = "deletionTimestamp" in metadata
             if is_ending or not any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
-                self._kept.add(record.uid)
+                self._ignored.add(record.uid)
                 return
             note = (
                 f"The kubelet of {record.node} refused the pod ({status.get('message') or record.refusal}). Its "
@@ -67,7 +67,7 @@ class RefusedPods:
                 "DELETE", path, body=msgspec.json.encode(options), timeout=controller.REQUEST_TIMEOUT_S
             )
         except ApiError as exc:
-            # Gone, or another of its name is there.
+            # Deleted, or a new pod of the name exists.
             if exc.status not in (404, 409):
                 raise
             return

@@ -12,7 +12,7 @@ from topowise_scheduler.leader import controller, events
 
 REASON: Final = "ReportNotUsed"
 _INTERVAL_S: Final = 5.0
-# A report that is above its bounds in turns must not fill the API server with events.
+# A report that crosses its bounds again and again must not fill the API server with events.
 _AGAIN_S: Final = 300.0
 
 
@@ -38,7 +38,7 @@ class UnusedReports:
     def due(self) -> Mapping[str, _Unused]:
         """Returns the nodes, by name, about which no event was posted lately."""
         unused, recent = self._ledger.reports.over_budget, self._clock() - _AGAIN_S
-        # A node may be within the bounds for a moment, and is not to be told of again for that.
+        # A node that is within the bounds for a moment gets no new event for that.
         self._posted_at = {node: at for node, at in self._posted_at.items() if node in unused or at > recent}
         return {node: _Unused(node, why) for node, why in unused.items() if node not in self._posted_at}
 
