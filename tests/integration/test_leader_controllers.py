@@ -211,14 +211,14 @@ async def test_a_pod_that_waits_for_alignment_is_told_what_for_and_again_when_th
     assert not waiting.due(), "it may be placed at once"
     service.clock.now += 11
     first = waiting.due()
-    await waiting._tell(*first.values())
+    await waiting._post(*first.values())
     assert not waiting.due(), "nothing has changed"
     service.ledger.drop_pod("uid-left")
     service.put(pod("other", "2", node="n1"))
     assert not waiting.due(), "not so soon"
     service.clock.now += 61
     second = waiting.due()
-    await waiting._tell(*second.values())
+    await waiting._post(*second.values())
     events = sorted(server.store.objects("events.events.k8s.io"), key=lambda one: one["eventTime"])
     notes = [event["note"] for event in events]
     assert notes[0] == (
