@@ -53,7 +53,7 @@ class Write(NamedTuple):
 
 
 class Decisions:
-    """`when` and `ahead` are those of the configuration. A decision is booked before it is returned. Not thread-safe."""
+    """`when` and `ahead` are those of the configuration. Every returned decision is booked. Not thread-safe."""
 
     def __init__(self, cluster: Cluster, clock: Callable[[], float], *, when: When, ahead: int) -> None:
         self._cluster = cluster
@@ -67,7 +67,7 @@ class Decisions:
         self._seen_changes = (0, 0)
         self._to_review: dict[str, None] = {}
         self._moves: dict[str, int] = {}
-        # Nominated pods that kube-scheduler has tried since: when that, or a victim that is ending for them, was seen last.
+        # Nominated pods that kube-scheduler has tried since, and when a victim was last seen to be ending for them.
         self._tried: dict[str, float] = {}
         self._checked_at = float("-inf")
         # Counts of pods that kube-scheduler has taken, and when they changed last.
