@@ -392,7 +392,7 @@ def test_pods_that_differ_by_their_wish_alone_have_homes_of_their_own() -> None:
     made = service({"silent": {}})
     cluster = Cluster(made.answers, made.view, msgspec.convert(wanting("p", {}), Pod), ["silent"])
     movers = [msgspec.convert(wanting("mover", wish), Pod) for wish in ({}, REQUIRE)]
-    assert [cluster.homes(one, made.records.record(one)).thinkable for one in movers] == [["silent"], []]
+    assert [cluster.candidates(one, made.records.record(one)).possible for one in movers] == [["silent"], []]
 
 
 def test_as_many_fit_as_surely_get_near_devices() -> None:
