@@ -44,7 +44,7 @@ async def _run(core: Core) -> int:
     metrics.watch(
         registry,
         "nominator_stopped_kinds",
-        "Kinds of pods that are not nominated for now, as kube-scheduler placed too many of them elsewhere.",
+        "Pod classes that are not nominated for now, because kube-scheduler placed too many of their pods elsewhere.",
         leader.stopped_classes,
     )
     measured = http.Metrics(registry)
@@ -70,7 +70,7 @@ async def _run(core: Core) -> int:
 
 
 async def _grpc(core: Core) -> None:
-    # Eleven megabytes that hardly any service needs.
+    # Imported on demand: 11 MB that most installations do not need.
     from topowise_scheduler import grpc_api
 
     scoring = grpc_api.Scoring(core.answers, core.view, core.fitting, core.not_synced)
@@ -79,7 +79,7 @@ async def _grpc(core: Core) -> None:
 
 async def _tick(ledger: Ledger) -> None:
     while True:
-        # Room that nobody will take is not to be kept from others until the next tick.
+        # Reservations expire more often than the tick, so that unused ones block no other pod until then.
         for _ in range(_EXPIRIES):
             await asyncio.sleep(_TICK_S / _EXPIRIES)
             ledger.reservations.expire()

@@ -39,7 +39,7 @@ class Allocations:
         self._leaving: dict[str, tuple[str, float]] = {}
 
     def allocate(self, record: PodRecord, node: str, *, is_pipelined: bool) -> str:
-        """Books a pod, or takes back its tentative eviction. Returns why its kubelet would refuse the pod, "" if booked."""
+        """Books a pod, or reverts its tentative eviction. Returns why its kubelet would refuse it, "" if booked."""
         if self._leaving.pop(record.uid, None) is not None:
             return ""
         if record.needs is None:
@@ -71,13 +71,13 @@ class Allocations:
         return {uid for uid, (leaving_node, _) in self._leaving.items() if leaving_node == node}
 
     def fits_in_any_order(self, record: PodRecord, node: str) -> bool:
-        """Returns whether the pods on their way to the node fit beside the pod in every order of their binds: Volcano binds
-        each pod in a goroutine of its own."""
+        """Returns whether the pods on their way to the node fit beside the pod in every order of their binds: Volcano
+        binds each pod in a goroutine of its own."""
         return self._ledger.gates.fits_in_any_order(record, node)
 
     def states(self, record: PodRecord, node: str, evicted: Collection[str] = ()) -> Iterator[Kubelet]:
-        """Yields the states that the node may have for a pod after the victims of Volcano and the `evicted` pods have left
-        (CapacityGate.states)."""
+        """Yields the states that the node may have for a pod after the victims of Volcano and the `evicted` pods have
+        left (CapacityGate.states)."""
         return self._ledger.gates.capacity.states(record, node, {*self.leaving(node), *evicted})
 
     def are_near(self, record: PodRecord, node: str, evicted: Collection[str] = ()) -> bool:

@@ -131,7 +131,7 @@ class Verbs:
         return Reply(wire.encode(wire.PrioritizeResponse(by_name)), lambda _: warn_of_unknown(question))
 
     def allocate(self, body: bytes) -> Reply:
-        """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName, or will be after its victims have left."""
+        """EventHandlerRequest -> EventHandlerResponse: the task is on NodeName, or will be once its victims end."""
         self._check_ready()
         task = _read(wire.decode_event, body).task
         if not task.NodeName:

@@ -37,8 +37,8 @@ class Victims:
     def choose(self, record: PodRecord, candidates: Mapping[str, Iterable[str]]) -> tuple[Vote, set[str]]:
         """Returns the vote on candidates, given as UIDs by node, and the UIDs of the victims.
 
-        Abstains if nothing is known against the pod on any node, or if its alignment needs no eviction. All candidates of
-        such nodes are named if other nodes have victims; Volcano asks about a single node at a time.
+        Abstains if nothing is known against the pod on any node, or if its alignment needs no eviction. All candidates
+        of such nodes are named if other nodes have victims; Volcano asks about a single node at a time.
         """
         votes = set()
         chosen: set[str] = set()
