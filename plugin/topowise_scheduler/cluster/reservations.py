@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from topowise import pods
+from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.bookings import Bookings
 from topowise_scheduler.cluster.gates.gates import Gates
-from topowise_scheduler.cluster.pods.asked_pods import AskedPods
 from topowise_scheduler.cluster.pods.gangs import KEPT_S, Gangs
 from topowise_scheduler.cluster.pods.pod_states import PodState, State
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -26,6 +26,9 @@ from topowise_scheduler.kubelet.trial import first_refusal
 log = logging.getLogger(__name__)
 
 DEFAULT_S: Final = 30.0
+_MAX_ASKED: Final = 10_000
+# The pods of a question need not exist.
+_MAX_ASKED_BYTES: Final = 32 << 20
 
 
 class Reservations:
@@ -45,7 +48,7 @@ class Reservations:
         self._events = events
         self._clock = clock
         self._seconds = seconds
-        self.asked = AskedPods()
+        self.asked: Bounded[str, PodRecord] = Bounded(_MAX_ASKED_BYTES, lambda _, record: record.size, _MAX_ASKED)
         """Pods that questions were about: a bind only names its pod."""
         self.strangers = Strangers()
         """Pods that no watch has brought yet."""
@@ -58,7 +61,7 @@ class Reservations:
         """A question is about the pod; its bind will only name it."""
         for uid in self._gangs.asked(record):
             self.release(uid)
-        self.asked.put(record)
+        self.asked.put(record.uid, record)
 
     def note_nowhere(self, record: PodRecord) -> None:
         """A pod that was asked about fits on no node."""
@@ -145,7 +148,7 @@ class Reservations:
             self._events["bind_conflict"] += 1
             self.release(record.uid)
             return refusal
-        self.asked.drop(record.uid)
+        self.asked.pop(record.uid)
         self._bookings.move(record, PodState(name, State.ASSUMED, self._pods.of(record.uid).nominated), needs=needs)
         return ""
 

@@ -5,12 +5,12 @@ Invariant: a verdict is used only as long as the version of its row is the one i
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.bounded import ENTRY_BYTES, Bounded
 from topowise_scheduler.engine.admission import checked
 from topowise_scheduler.shape import PodRequests, Shape
 
@@ -111,8 +111,8 @@ class VerdictCache:
     pod, or was lately."""
 
     def __init__(self) -> None:
-        self._shapes: OrderedDict[tuple[Shape, ...], CachedVerdicts] = OrderedDict()
-        self._bytes = 0
+        self._shapes: Bounded[tuple[Shape, ...], CachedVerdicts]
+        self._shapes = Bounded(_MAX_BYTES, lambda _, verdicts: verdicts.counted, _MAX_SHAPES)
 
     def __len__(self) -> int:
         return len(self._shapes)
@@ -122,22 +122,22 @@ class VerdictCache:
         shapes = tuple([form.shape for form in pod.forms])
         found = self._shapes.get(shapes)
         if found is None:
-            found = self._shapes[shapes] = CachedVerdicts(pod, shapes, rows)
+            found = CachedVerdicts(pod, shapes, rows)
         else:
-            self._shapes.move_to_end(shapes)
             found.asked_by = ref(pod)
             if len(found.versions) < rows:
                 found.widen(rows)
         # What is known of kinds of hardware grows too.
         size = found.size
-        self._bytes += size - found.counted
-        found.counted = size
-        most = min(_MAX_BYTES, max(_MIN_BYTES, rows * _BYTES_PER_ROW))
-        while len(self._shapes) > 1 and (len(self._shapes) > _MAX_SHAPES or self._bytes > most):
-            self._bytes -= self._shapes.popitem(last=False)[1].counted
+        if size != found.counted:
+            found.counted = size
+            # A pod that is judged in steps needs its verdicts at the next step, however large they are.
+            most = min(_MAX_BYTES, max(_MIN_BYTES, rows * _BYTES_PER_ROW))
+            self._shapes.most_bytes = max(most, size + ENTRY_BYTES)
+            self._shapes.put(shapes, found)
         return found
 
     def forget_gone(self) -> None:
         """Drop what is known of pods that are gone: a tenant's thousand shapes are not to stay when the tenant goes."""
         for shapes in [shapes for shapes, known in self._shapes.items() if known.asked_by() is None]:
-            self._bytes -= self._shapes.pop(shapes).counted
+            self._shapes.pop(shapes)

@@ -7,13 +7,14 @@ equal hardware: a cluster has many nodes and few kinds of hardware.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from itertools import count
 from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.bounded import Bounded
 from topowise_scheduler.engine import masks
 from topowise_scheduler.engine.counts import CORES, Hardware, Key, Traits
 from topowise_scheduler.engine.counts_array import FIRST_COLUMNS, Counts, CountsArray, Numbers
@@ -29,7 +30,7 @@ _HardwareKey = tuple[tuple[object, ...], ...]
 _MOST_SHARED: Final = 512
 _MOST_ADDED: Final = 192
 # Requests whose preferred sizes are kept.
-_MAX_SIZES: Final = 1024
+_MAX_SIZES_BYTES: Final = 2 << 20
 
 
 class HardwareKinds:
@@ -51,7 +52,7 @@ class HardwareKinds:
         self._keys: list[_HardwareKey | None] = []
         self._uses: list[int] = []
         self._free: list[int] = []
-        self._sizes: dict[tuple[object, ...], Masks] = {}
+        self._sizes: Bounded[tuple[object, ...], Masks] = Bounded(_MAX_SIZES_BYTES, lambda _, sizes: sizes.nbytes)
 
     def enter(self, hardware: Hardware) -> int:
         """The column of a node's hardware, which has one node more now."""
@@ -79,20 +80,20 @@ class HardwareKinds:
 
     def cpu_sizes(self, requested: int) -> Masks:
         """(kinds,) the fewest NUMA nodes whose CPUs, busy ones too, reach the request (CpuTopology.smallest_mask)."""
-        return self._cached(
+        return self._sizes.once(
             ("cpu", requested), lambda: _smallest(self.fixed.section(CORES)[: self.zones, : self.count], requested)
         )
 
     def device_sizes(self, resource: str, requested: int) -> Masks:
         """(kinds,) the fewest NUMA nodes that have so many devices (DeviceTable.smallest_mask)."""
-        return self._cached(
+        return self._sizes.once(
             ("device", resource, requested),
             lambda: _smallest_hinted(self.fixed.section(("devices", resource))[:, : self.count], requested),
         )
 
     def memory_sizes(self, requested: Amounts) -> Masks:
         """(kinds,) the fewest NUMA nodes that could hold all of it (MemoryPolicy.smallest_mask)."""
-        return self._cached(("memory", requested), lambda: self._memory_sizes(requested))
+        return self._sizes.once(("memory", requested), lambda: self._memory_sizes(requested))
 
     def _memory_sizes(self, requested: Amounts) -> Masks:
         free = [self.empty.section(("memory", name))[: self.zones, : self.count] for name, _ in requested]
@@ -108,14 +109,6 @@ class HardwareKinds:
             least = masks.where_fits(fits, masks.popcounts(self.zones)[:, None]).min(axis=0)
             sizes[several] = np.minimum(least, self.zones)
         return sizes
-
-    def _cached(self, key: tuple[object, ...], compute: Callable[[], Masks]) -> Masks:
-        found = self._sizes.get(key)
-        if found is None:
-            if len(self._sizes) >= _MAX_SIZES:
-                self._sizes.clear()
-            found = self._sizes[key] = compute()
-        return found
 
     def _new(self, key: _HardwareKey, hardware: Hardware) -> int:
         if self._free:

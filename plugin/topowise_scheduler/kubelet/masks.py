@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
+from topowise.bounded import Bounded
+
 Mask = int
 MaskSet = int
 
@@ -141,10 +143,20 @@ def sums(values: Iterable[int]) -> list[int]:
     return table
 
 
-@lru_cache(maxsize=16384)
 def reaching(values: tuple[int, ...], wanted: int) -> MaskSet:
     """The masks whose nodes have `wanted` together; nodes in the same state ask this again and again."""
+    if len(values) <= _FEW_NODES:
+        return _few_reach(values, wanted)
+    return _many_reach.once((values, wanted), lambda: _reaching(values, wanted))
+
+
+def _reaching(values: tuple[int, ...], wanted: int) -> MaskSet:
     digits = ["1" if total >= wanted else "0" for total in sums(values)]
     digits[0] = "0"
     digits.reverse()
     return int("".join(digits), 2)
+
+
+_few_reach = lru_cache(maxsize=16384)(_reaching)
+# A set of masks over 16 nodes takes 8 KiB, and tenants make up amounts.
+_many_reach: Bounded[tuple[tuple[int, ...], int], MaskSet] = Bounded(32 << 20, lambda _, found: found.bit_length() >> 3)

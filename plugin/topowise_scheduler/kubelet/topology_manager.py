@@ -14,9 +14,10 @@ result is a maximum of a total order, and that order puts preferred candidates f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import add, mul, sub
 
+from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints
@@ -134,7 +135,8 @@ class TopologyManager:
 
     @cached_property
     def _rank(self) -> tuple[int, ...]:
-        return _ranks(self.count, self._ranking)
+        count, ranking = self.count, self._ranking
+        return _known_ranks.once((count, ranking), lambda: _ranks(count, ranking))
 
     def _fittest(self, candidates: MaskSet) -> Mask:
         return min(masks_in(candidates), key=self._rank.__getitem__)
@@ -200,7 +202,6 @@ def _over_supersets(values: Iterable[int], count: int, combine: Callable[[int, i
     return found
 
 
-@lru_cache(maxsize=256)
 def _ranks(count: int, distances: tuple[tuple[int, ...], ...] | None) -> tuple[int, ...]:
     """At index m how fit mask m is, 0 the fittest: fewer nodes, then closer ones, then the smaller integer.
 
@@ -216,6 +217,11 @@ def _ranks(count: int, distances: tuple[tuple[int, ...], ...] | None) -> tuple[i
     for rank, mask in enumerate(sorted(submasks((1 << count) - 1), key=fitness)):
         ranks[mask] = rank
     return tuple(ranks)
+
+
+# Over 16 nodes they take two megabytes, and a report may say other distances each time.
+_known_ranks: Bounded[tuple[int, tuple[tuple[int, ...], ...] | None], tuple[int, ...]]
+_known_ranks = Bounded(8 << 20, lambda _, ranks: 36 * len(ranks))
 
 
 def _distances(nodes: Sequence[NumaNode], all_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:

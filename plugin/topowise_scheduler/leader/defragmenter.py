@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from topowise.bounded import Bounded
 from topowise.kube import paths
 from topowise.kube.api import Api
 from topowise.runtime.log import kv
@@ -48,7 +49,7 @@ _MAX_NODES: Final = 64
 _LONGEST_END_S: Final = 600.0
 _SETTLED_S: Final = 30.0
 _MOST_IN_VAIN: Final = 3
-_MAX_TOLD: Final = 1000
+_TOLD_BYTES: Final = 1 << 19
 
 
 class _Pods(msgspec.Struct, frozen=True):
@@ -93,7 +94,7 @@ class Defragmenter:
         self._shapes = {str(one): _Shape(one.pod(settings.priority), str(one), one.count) for one in declared}
         self._random = random.Random()
         self._evicted_at: list[float] = []
-        self._told: set[str] = set()
+        self._told: Bounded[str, bool] = Bounded(_TOLD_BYTES, lambda uid, _: len(uid))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -196,7 +197,7 @@ class Defragmenter:
         )
         if self._settings.dry_run:
             if victim.uid not in self._told:
-                self._told = {victim.uid, *(self._told if len(self._told) < _MAX_TOLD else ())}
+                self._told.put(victim.uid, True)
                 await events.post(
                     self._api, victim, "WouldMove", f"The pod would be evicted {note}", kind="Normal", action="Move"
                 )

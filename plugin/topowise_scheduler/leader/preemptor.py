@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from topowise.bounded import Bounded
 from topowise.errors import ApiError, ParseError
 from topowise.kube import paths
 from topowise.kube.api import Api
@@ -38,7 +39,7 @@ _MINUTE_S: Final = 60.0
 _PAUSE_S: Final = 30.0
 _LONGEST_END_S: Final = 600.0
 _LONGEST_PAUSE_S: Final = 3600.0
-_MOST_STATIC: Final = 1000
+_STATIC_BYTES: Final = 1 << 19
 # Pods looked at in a tick: up to a second each where nodes are many and busy.
 _MOST_LOOKS: Final = 16
 
@@ -75,7 +76,7 @@ class Preemptor:
         # How often pods were evicted for it.
         self._rounds: dict[str, int] = {}
         # Whom no eviction ends.
-        self._static: set[str] = set()
+        self._static: Bounded[str, bool] = Bounded(_STATIC_BYTES, lambda uid, _: len(uid))
         self._evicted_at: list[float] = []
         self._told: dict[str, tuple[str, ...]] = {}
 
@@ -138,7 +139,7 @@ class Preemptor:
         if pod is None or nominated not in ("", self._nominated.get(record.uid)):
             # Somebody else sees to it, as kube-scheduler while it evicts.
             return
-        spared = self._static.union(*(going.victims for going in self._going.values()))
+        spared = set(self._static).union(*(going.victims for going in self._going.values()))
         try:
             found = await self._alignment.choose(pod, self._settings.per_minute, spared)
         except ParseError:
@@ -215,9 +216,7 @@ class Preemptor:
         API server says."""
         pod = await self._get(victim)
         if pod is not None and MIRROR in (pod.metadata.annotations or {}):
-            if len(self._static) >= _MOST_STATIC:
-                self._static.clear()
-            self._static.add(victim.uid)
+            self._static.put(victim.uid, True)
             # It is looked who else would do.
             self._not_before.pop(record.uid, None)
             return False

@@ -16,6 +16,7 @@ import msgspec
 import xxhash
 
 from topowise import documents
+from topowise.bounded import Bounded, size_of_json
 from topowise.errors import ParseError
 from topowise.runtime.turns import collected
 from topowise_scheduler.kube_scheduler import Pod, unexamined
@@ -25,8 +26,8 @@ from topowise_scheduler.view.fits import Room
 _SLICE_S: Final = 0.001
 _PAUSE_S: Final = 0.001
 _TEMPLATE_FIELDS: Final = ("jobTemplate", "template")
-# Of a manifest's size each.
 _MOST_KEPT: Final = 8
+_KEPT_BYTES: Final = 4 << 20
 
 
 class Fits(msgspec.Struct, frozen=True, rename="camel"):
@@ -53,15 +54,12 @@ class Kept:
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
-        self._pods: dict[str, Pod] = {}
+        self._pods: Bounded[str, Pod] = Bounded(_KEPT_BYTES, size_of_json, _MOST_KEPT)
 
     def put(self, pod: Pod) -> str:
         """Keeps a pod; its digest."""
         digest = xxhash.xxh64_hexdigest(msgspec.json.encode(pod))
-        self._pods.pop(digest, None)
-        self._pods[digest] = pod
-        if len(self._pods) > _MOST_KEPT:
-            del self._pods[next(iter(self._pods))]
+        self._pods.put(digest, pod)
         return digest
 
     async def fitting(self, digest: str) -> Fitting | None:

@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from topowise.bounded import Bounded
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.history import Entry
@@ -34,7 +35,7 @@ CERTAINTIES: Final[Mapping[Certainty, str]] = {
     "nominated": "kube-scheduler evicts others for it here",
 }
 
-_MOST_DRAWN: Final = 4
+_DRAWN_BYTES: Final = 8 << 20
 _STYLE: Final = re.compile(r"<style>.*?</style>\s*", re.DOTALL)
 
 
@@ -71,7 +72,7 @@ class Nodes:
         self._reader = reader
         self._sightings = sightings
         self._monotonic = monotonic
-        self._drawn: dict[str, tuple[int, str]] = {}
+        self._drawn: Bounded[str, tuple[int, str]] = Bounded(_DRAWN_BYTES, lambda _, drawn: len(drawn[1]))
 
     async def read(self, name: str) -> NodePage | None:
         """A node as it is, None if nobody has reported it."""
@@ -97,17 +98,14 @@ class Nodes:
         if not kubelet.node_ids:
             return ""
         changed_at = self._ledger.node_states.changed_at(name)
-        drawn_at, svg = self._drawn.get(name, (-1, ""))
+        drawn_at, svg = self._drawn.get(name) or (-1, "")
         if drawn_at == changed_at:
             return svg
         names = {entry.uid: "/".join(entry.name) for entry in node_state.history.entries()}
         drawn = picture.read(kubelet, names, node=name, precision=report.precision)
         drawn = msgspec.structs.replace(drawn, policy=report.policy)
         svg = await asyncio.to_thread(_written, picture.with_places(drawn, report.places))
-        self._drawn.pop(name, None)
-        self._drawn[name] = changed_at, svg
-        if len(self._drawn) > _MOST_DRAWN:
-            del self._drawn[next(iter(self._drawn))]
+        self._drawn.put(name, (changed_at, svg))
         return svg
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from topowise.bounded import Bounded, size_of_json
 from topowise.errors import TopowiseError
 from topowise.runtime.turns import collected, sliced
 from topowise_scheduler.answers import Answers
@@ -23,7 +24,7 @@ Explain = Callable[[str, Sequence[str]], Awaitable[list[NodeExplanation]]]
 
 # A page asks every two seconds; the pod is read from the API server and explained anew as often as this.
 _FRESH_S: Final = 10.0
-_MOST: Final = 8
+_MOST_BYTES: Final = 8 << 20
 _MOST_ATTEMPTS: Final = 10
 
 
@@ -62,7 +63,7 @@ class Whys:
         self._decisions = decisions
         self._explain = explain
         self._monotonic = monotonic
-        self._known: dict[tuple[object, ...], tuple[float, Why | None]] = {}
+        self._known: Bounded[tuple[object, ...], tuple[float, Why]] = Bounded(_MOST_BYTES, size_of_json)
         self._lock = asyncio.Lock()
 
     async def read(self, pod: str) -> Why:
@@ -73,12 +74,10 @@ class Whys:
             attempts = attempts or tuple([one for one in self._decisions.refused if one.pod == pod])
             # Something has become of it.
             key = (pod, *((attempts[0].number, attempts[0].outcome) if attempts else ()))
-            read_at, why = self._known.pop(key, (-_FRESH_S, None))
-            if why is None or now - read_at >= _FRESH_S:
-                read_at, why = now, await self._read(pod, attempts)
-            self._known[key] = read_at, why
-            if len(self._known) > _MOST:
-                del self._known[next(iter(self._known))]
+            read_at, why = self._known.get(key) or (float("-inf"), Why(pod, ()))
+            if now - read_at >= _FRESH_S:
+                why = await self._read(pod, attempts)
+                self._known.put(key, (now, why))
             return msgspec.structs.replace(why, attempts=attempts)
 
     async def _read(self, pod: str, attempts: tuple[Decision, ...]) -> Why:

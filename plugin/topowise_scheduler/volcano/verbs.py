@@ -19,7 +19,6 @@ which nothing is known here; even a neutral answer would be a vote. They get 404
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -27,6 +26,7 @@ import msgspec
 import numpy as np
 
 from topowise import pods
+from topowise.bounded import Bounded
 from topowise.errors import ParseError
 from topowise_scheduler import refusals
 from topowise_scheduler.answers import Answers, Question
@@ -40,8 +40,7 @@ from topowise_scheduler.volcano.victims import Victims
 from topowise_scheduler.volcano.wire import Code, Status, Vote
 
 # Volcano decides one task after the other, and workers of its predicate helper ask about the same.
-_MAX_PODS: Final = 256
-_MAX_POD_BYTES: Final = 256 << 10
+_MAX_POD_BYTES: Final = 16 << 20
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _CODES: Final = {Outcome.UNSCHEDULABLE: Code.UNSCHEDULABLE, Outcome.UNRESOLVABLE: Code.UNRESOLVABLE}
 _FITS: Final = Reply(wire.encode(wire.PredicateResponse()))
@@ -56,7 +55,8 @@ class _Pods:
 
     def __init__(self, records: Records) -> None:
         self._records = records
-        self._kept: OrderedDict[str, tuple[bytes, PodRecord]] = OrderedDict()
+        self._kept: Bounded[str, tuple[bytes, PodRecord]]
+        self._kept = Bounded(_MAX_POD_BYTES, lambda uid, kept: len(uid) + len(kept[0]) + kept[1].size)
 
     def of(self, task: wire.Task) -> PodRecord:
         """The record of a task's pod, as one that is on no node yet. Raises ParseError, and msgspec.DecodeError."""
@@ -70,10 +70,7 @@ class _Pods:
         # A record takes annotations that cannot be read for none; who asks about the pod gets the error.
         if record.needs is not None:
             annotated(pod.metadata.annotations, record.needs)
-        if len(raw) <= _MAX_POD_BYTES:
-            self._kept[task.UID] = raw, record
-        if len(self._kept) > _MAX_PODS:
-            self._kept.popitem(last=False)
+        self._kept.put(task.UID, (raw, record))
         return record
 
 

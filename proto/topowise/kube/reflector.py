@@ -25,6 +25,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from topowise import digits, documents
+from topowise.bounded import Bounded
 from topowise.errors import ApiError, TopowiseError
 from topowise.kube.api import Api
 from topowise.runtime.backoff import Backoff
@@ -50,6 +51,7 @@ _MARGIN_S = 15.0
 _RESUMABLE = (0, 429)
 # Deletions that are remembered, so that no event from before them brings an object back.
 _MOST_GONE = 1024
+_GONE_BYTES = 1 << 20
 
 
 class Consumer(Protocol[Object]):
@@ -168,7 +170,9 @@ class Reflector(Generic[Object]):
         self._held = _Versions()
         self._listed = 0
         self._is_listing = False
-        self._gone: dict[tuple[str, str], int] = {}
+        self._gone: Bounded[tuple[str, str], int] = Bounded(
+            _GONE_BYTES, lambda key, _: 2 * sum(map(len, key)), _MOST_GONE
+        )
         self._failures, self._losses = OncePerChange(), OncePerChange()
         self._yielded_at = 0.0
         self.synced = False
@@ -233,7 +237,8 @@ class Reflector(Generic[Object]):
             page, size = await self._page(self._path, query)
         self._version, self._held = page.metadata.resourceVersion, held
         # All that was gone by then is missing in the list.
-        self._listed, self._gone = _number(self._version), {}
+        self._listed = _number(self._version)
+        self._gone.clear()
         self.lists += 1
         await self._replace(items)
         self._is_listing = False
@@ -378,15 +383,11 @@ class Reflector(Generic[Object]):
         if held is not None:
             # Some servers let an object go in the version it had.
             return version < held + (event != "DELETED")
-        return version <= max(self._listed, self._gone.get((meta.namespace, meta.name), 0))
+        return version <= max(self._listed, self._gone.get((meta.namespace, meta.name)) or 0)
 
     def _note_deleted(self, meta: _Meta, version: int) -> None:
         self._held.drop(meta)
-        key = (meta.namespace, meta.name)
-        self._gone.pop(key, None)
-        self._gone[key] = version
-        if len(self._gone) > _MOST_GONE:
-            del self._gone[next(iter(self._gone))]
+        self._gone.put((meta.namespace, meta.name), version)
 
     def _skip(self, raw: bytes | msgspec.Raw, exc: Exception) -> None:
         log.warning(

@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
 
+from topowise.bounded import Bounded
 from topowise.text import escaped, escaped_json
 
 Format = Literal["text", "json"]
@@ -82,22 +84,24 @@ class FewPerMinute(logging.Filter):
         super().__init__()
         self._most = most
         self._clock = clock
-        self._counts: dict[tuple[str, str], tuple[int, int]] = {}
+        # Threads log too.
+        self._lock = threading.RLock()
+        self._counts: Bounded[tuple[str, str], tuple[int, int]] = Bounded(
+            1 << 20, lambda *_: 2 * _MAX_KEY, _MAX_MESSAGES
+        )
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is written."""
         if record.levelno < logging.WARNING:
             return True
-        # Libraries have no constants; what they said last is forgotten for it.
-        if len(self._counts) >= _MAX_MESSAGES:
-            self._counts.clear()
         key, minute = (record.name, str(record.msg)[:_MAX_KEY]), int(self._clock() / 60)
-        began, count = self._counts.get(key, (minute, 0))
+        with self._lock:
+            # Libraries have no constants, so that messages are bounded too.
+            began, count = self._counts.get(key) or (minute, 0)
+            self._counts.put(key, (minute, count + 1 if began == minute else 1))
         if began != minute and count > self._most:
             record.kv = {**getattr(record, "kv", {}), "left_out_before": count - self._most}
-        count = count + 1 if began == minute else 1
-        self._counts[key] = minute, count
-        return count <= self._most
+        return began != minute or count < self._most
 
 
 def _quote(text: str) -> str:

@@ -11,8 +11,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from topowise.bounded import Bounded
+
 _AGAIN_S: Final = 300.0
 _MOST: Final = 32
+_MOST_BYTES: Final = 1 << 18
 
 
 class OncePerChange:
@@ -23,7 +26,7 @@ class OncePerChange:
         self._clock = clock
         self._again = again
         self._last, self._is_said = "", False
-        self._said: dict[str, float] = {}
+        self._said: Bounded[str, float] = Bounded(_MOST_BYTES, lambda text, _: len(text), _MOST)
 
     @property
     def last(self) -> str:
@@ -36,14 +39,11 @@ class OncePerChange:
             return False
         self._last = text
         now = self._clock()
-        self._is_said = now - self._said.get(text, -self._again) >= self._again
-        if not self._is_said:
-            return False
-        self._said.pop(text, None)
-        self._said[text] = now
-        if len(self._said) > _MOST:
-            del self._said[next(iter(self._said))]
-        return True
+        said_at = self._said.get(text)
+        self._is_said = said_at is None or now - said_at >= self._again
+        if self._is_said:
+            self._said.put(text, now)
+        return self._is_said
 
     def over(self) -> bool:
         """The trouble is over, perhaps not for long: whether its end is worth saying. What was said is remembered."""

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from topowise.bounded import Bounded
 from topowise.runtime.allowance import Allowance
 from topowise.runtime.log import kv
 
@@ -36,6 +37,7 @@ _TELL_S: Final = 60.0
 # The kernel hands out ready sockets in rotation; a short list per call keeps the rotation when a turn ends early.
 _EVENTS_PER_POLL: Final = 8
 _MOST_PEERS: Final = 4096
+_PEER_BYTES: Final = 4 << 20
 _RESET: Final = struct.pack("ii", 1, 0)
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _REASONS: Final = {
@@ -130,7 +132,7 @@ class ProbeServer:
         self._listening: dict[int, socket.socket] = {}
         # Oldest first: all connections have the same lifetime.
         self._open: dict[int, _Connection] = {}
-        self._peers: dict[str, _Peer] = {}
+        self._peers: Bounded[str, _Peer] = Bounded(_PEER_BYTES, lambda *_: 500, _MOST_PEERS)
         self._told_at = float("-inf")
         self._untold: Counter[str] = Counter()
         self.turns = self.accepted = self.served = 0
@@ -235,13 +237,8 @@ class ProbeServer:
 
     def _peer(self, address: str, now: float) -> _Peer:
         limits = self._limits
-        peer = self._peers.pop(address, None)
-        if peer is None:
-            peer = _Peer(limits.at_once, now)
-            if len(self._peers) >= _MOST_PEERS:
-                # The peer that was seen longest ago; its open connections know it still.
-                del self._peers[next(iter(self._peers))]
-        self._peers[address] = peer
+        # A peer that is forgotten is still known to its open connections.
+        peer = self._peers.once(address, lambda: _Peer(limits.at_once, now))
         peer.tokens = min(limits.at_once, peer.tokens + (now - peer.at) * limits.per_second)
         peer.at = now
         return peer

@@ -15,6 +15,7 @@ from crowds import many_containers
 from scheduling import WAITS, NoApi, Service, counts, exact, kubelet, pod
 from topowise import attributes, nrt, pods
 from topowise.attributes import holdings
+from topowise.bounded import ENTRY_BYTES
 from topowise.kube.reflector import Reflector, _decode_envelope
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
 from topowise_scheduler.cluster.nodes import Nodes
@@ -22,12 +23,14 @@ from topowise_scheduler.cluster.pods import records as records_of_pods
 from topowise_scheduler.cluster.rows import possible_rows, same_states
 from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
 from topowise_scheduler.cluster.rows.same_states import Expected, SameStates
-from topowise_scheduler.cluster.shared import Shared
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.engine import cache as verdict_cache
 from topowise_scheduler.engine.cache import VerdictCache
-from topowise_scheduler.kubelet import Device, masks
+from topowise_scheduler.kubelet import Device, masks, topology_manager
+from topowise_scheduler.kubelet.configuration import TopologySettings
+from topowise_scheduler.kubelet.machine import NumaNode
 from topowise_scheduler.kubelet.only import only, only_of, with_more
+from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.report import hardware, located_devices, simplest
 from topowise_scheduler.report import held as held_by_pods
@@ -95,16 +98,6 @@ def test_a_large_pod_on_a_node_is_told_by_its_report_alone(caplog: pytest.LogCap
     service.ledger.check()
 
 
-def test_what_is_shared_is_bounded_in_bytes_and_begins_anew() -> None:
-    shared: Shared[str, list[str]] = Shared(10_000, lambda key: 100 if key == "a" else 700)
-    first = shared.once("a", list)
-    assert shared.once("a", list) is first
-    for number in range(100):
-        shared.once(f"k{number}", list)
-        assert len(shared) <= 10
-    assert shared.once("a", list) is not first
-
-
 @pytest.mark.parametrize("count", [records_of_pods._MOST_LABELS, 200])
 def test_labels_of_pods_that_have_gone_are_bounded_in_all_that_they_take(count: int) -> None:
     """A text of three characters takes fifty bytes, and a place in a dict."""
@@ -126,9 +119,13 @@ def test_labels_of_pods_that_have_gone_are_bounded_in_all_that_they_take(count: 
 
 def test_labels_of_nodes_that_change_all_the_time_are_not_kept() -> None:
     nodes = Nodes()
+    common = {"metadata": {"name": "m", "labels": {"zone": "a"}}, "spec": {}, "status": {}}
+    labels = nodes.decode(msgspec.json.encode(common)).labels
     for number in range(100):
         document = {"metadata": {"name": "n", "labels": {"x": f"{number:0>1000000}"}}, "spec": {}, "status": {}}
         nodes.apply("MODIFIED", nodes.decode(msgspec.json.encode(document)))
+        # Labels that other nodes use stay shared while labels of no use come and go.
+        assert nodes.decode(msgspec.json.encode(common)).labels is labels
     assert len(nodes._labels) <= 16
 
 
@@ -139,12 +136,13 @@ def test_pods_that_were_asked_about_are_bounded_in_bytes_and_go_with_their_event
         document["metadata"]["uid"] = f"made-up-{number}"
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
     asked = service.ledger.reservations.asked
-    assert 0 < len(asked._records) < 600
-    assert 31 << 20 < asked._size <= 32 << 20
+    assert 0 < len(asked) < 600
+    assert 31 << 20 < asked.bytes <= 32 << 20
     assert service.ledger.remembered("made-up-799") is not None
-    for uid in list(asked._records):
+    assert service.ledger.remembered("made-up-0") is None
+    for uid in list(asked):
         service.ledger.drop_pod(uid)
-    assert asked._size == 0
+    assert asked.bytes == 0
 
 
 def test_a_quarantine_is_bounded_in_pairs_and_the_oldest_node_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +187,20 @@ def test_verdicts_are_bounded_in_bytes_with_what_they_are_of(monkeypatch: pytest
         found = cached.of(requests(100, number + 1), 100)
         found.kinds[number] = np.zeros(100, np.int64), np.zeros(100, np.int8)
     assert 1 < len(cached) < 10
-    assert cached._bytes == sum(one.counted for one in cached._shapes.values()) <= 1 << 20
+    counted = sum(verdicts.counted + ENTRY_BYTES for _, verdicts in cached._shapes.items())
+    assert counted == cached._shapes.bytes <= 1 << 20
+
+
+def test_verdicts_above_the_bound_are_kept_alone_until_the_next_pod() -> None:
+    """A pod that is judged in steps finds the verdicts of its last step."""
+    cached, large, small = VerdictCache(), requests(200, 1), requests(1, 2)
+    rows = 30_000
+    first = cached.of(large, rows)
+    assert first.size > verdict_cache._MAX_BYTES
+    assert cached.of(large, rows) is first
+    second = cached.of(small, rows)
+    assert len(cached) == 1
+    assert cached.of(small, rows) is second
 
 
 def full_node(count: int, number: int, devices: int = 0) -> Expected:
@@ -260,6 +271,30 @@ def test_sets_of_masks_over_many_nodes_are_few(nodes: int) -> None:
     assert len(masks.submasks((1 << nodes) - 1)) == (1 << nodes) - 1
 
 
+def test_sets_of_masks_that_amounts_reach_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 16 NUMA nodes a set takes 8 KiB, and there is one for each amount that a pod asks for."""
+    monkeypatch.setattr(masks._many_reach, "most_bytes", 50_000)
+    tracemalloc.start()
+    try:
+        for wanted in range(1, 25):
+            assert masks.reaching((wanted,) * 16, wanted) == (1 << (1 << 16)) - 2
+        assert tracemalloc.get_traced_memory()[0] < 120_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_ranks_of_masks_by_distances_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report may say other distances each time, and over 16 NUMA nodes the ranks take two megabytes."""
+    monkeypatch.setattr(topology_manager._known_ranks, "most_bytes", 100_000)
+    settings = TopologySettings("restricted", "container", prefer_closest=True)
+    for number in range(30):
+        nodes = [NumaNode(at, 1 << 30, (), {}, tuple(10 + (at != to) * number for to in range(8))) for at in range(8)]
+        manager = TopologyManager(settings, nodes)
+        assert sorted(manager._rank[1:]) == list(range(255))
+        assert topology_manager._known_ranks.bytes <= 100_000
+    assert len(topology_manager._known_ranks) > 5
+
+
 def many_amounts(number: int) -> PodRequests:
     """One container, and as many amounts as are judged, with long names that no other pod has."""
     amounts = {f"example-{number}.com/{'x' * 40}{at}": "1" for at in range(1000)}
@@ -295,7 +330,7 @@ def test_pods_that_were_asked_about_count_with_their_amounts(monkeypatch: pytest
         document = pod(f"p{number}")
         document["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
         service.ledger.remember(service.records.decode(msgspec.json.encode(document)))
-    assert 30 < len(service.ledger.reservations.asked._records) < 90
+    assert 30 < len(service.ledger.reservations.asked) < 90
 
 
 def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:
@@ -405,7 +440,7 @@ def test_deletions_that_are_remembered_are_bounded() -> None:
 
 
 def test_spellings_of_what_pods_ask_for_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_of_pods, "_MAX_TEXTS", 50)
+    monkeypatch.setattr(records_of_pods, "_MAX_TEXT_BYTES", 50 * ENTRY_BYTES)
     made = records_of_pods.Records()
     kept = [made.decode(msgspec.json.encode(pod(f"p{number}", "1." + "0" * number))) for number in range(1, 90)]
     assert len({id(one.requests) for one in kept}) == 1

@@ -22,6 +22,7 @@ from topowise.kubeletconfig import KubeletConfiguration
 from topowise.pci import Place
 from topowise.runtime import config
 from topowise_scheduler import defrag, metrics, refusals
+from topowise_scheduler.cluster.gates import affinity as affinity_gate
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.defrag.scene import Cluster
 from topowise_scheduler.device_affinity import ANNOTATION, Rule, Settings
@@ -170,7 +171,7 @@ def test_pods_without_the_annotation_are_answered_as_ever() -> None:
     record = made.records.decode(msgspec.json.encode(wanting("p", {"other": "x"})))
     assert record.wishes == ()
     assert asked(made, "filter", wanting("p", {"other": "x"}), *ALL)["NodeNames"] == list(ALL)
-    assert made.ledger.gates.affinity._judged._kept == {}
+    assert not made.ledger.gates.affinity._judged._kept
 
 
 def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
@@ -182,6 +183,24 @@ def test_what_was_found_of_a_node_is_kept_until_it_changes() -> None:
     made.report(node("n1", APART, version="2"))
     again = made.answers.affinity(question, "n1")
     assert (first.outcomes, again and again.outcomes) == (("sure",), ("impossible",))
+
+
+def test_judgements_of_shapes_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(affinity_gate, "_MOST_BYTES", 20_000)
+    made = service({"n1": ONE_SWITCH})
+
+    def judged(number: int) -> Any:
+        document = wanting("p", REQUIRE)
+        document["spec"]["containers"][0]["resources"]["limits"]["memory"] = str(number)
+        return made.answers.affinity(made.question(document, "n1"), "n1")
+
+    first = judged(1)
+    assert judged(1) is first
+    for number in range(2, 60):
+        judged(number)
+        assert made.ledger.gates.affinity._judged._kept.bytes <= 20_000
+    assert judged(59) is judged(59)
+    assert judged(1) is not first
 
 
 @pytest.mark.parametrize(("rule", "outcome"), [("any", "possible"), ("lowest-ids", "sure")])

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
+from topowise.bounded import Bounded
 from topowise_scheduler.cluster.gates.gate import FITS, Draft, Question
 from topowise_scheduler.cluster.gates.ignored_pods import IgnoredPods
 from topowise_scheduler.cluster.pods.records import PodRecord
@@ -18,7 +19,6 @@ from topowise_scheduler.cluster.rows.node_states import NodeStates
 from topowise_scheduler.device_affinity import Devices, Judged, Settings, Wish, judge, may_refuse
 from topowise_scheduler.kubelet import Kubelet
 
-_MOST: Final = 1 << 14
 _MOST_BYTES: Final = 16 << 20
 
 _Key = tuple[str, bytes, tuple[Wish, ...], frozenset[str]]
@@ -106,21 +106,17 @@ class AffinityGate:
 
 
 class _UntilChanged(Generic[Kept]):
-    """Bounded in number and in bytes."""
+    """Bounded in bytes."""
 
     def __init__(self, node_states: NodeStates) -> None:
         self._node_states = node_states
-        self._kept: dict[_Key, tuple[int, Kept]] = {}
-        self._bytes = 0
+        # Of a judgement on each wish, and of the uids of pods.
+        self._kept: Bounded[_Key, tuple[int, Kept]]
+        self._kept = Bounded(_MOST_BYTES, lambda key, _: 512 * (1 + len(key[2])) + 100 * len(key[3]))
 
     def get(self, key: _Key) -> Kept | None:
         kept = self._kept.get(key)
         return kept[1] if kept is not None and kept[0] == self._node_states.changed_at(key[0]) else None
 
     def keep(self, key: _Key, judged: Kept) -> None:
-        if key not in self._kept:
-            self._bytes += len(key[1])
-            if len(self._kept) >= _MOST or self._bytes > _MOST_BYTES:
-                self._kept.clear()
-                self._bytes = len(key[1])
-        self._kept[key] = self._node_states.changed_at(key[0]), judged
+        self._kept.put(key, (self._node_states.changed_at(key[0]), judged))

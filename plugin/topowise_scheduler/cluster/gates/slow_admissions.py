@@ -16,13 +16,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from topowise.bounded import Bounded
 from topowise_scheduler import refusals
 from topowise_scheduler.cluster.gates.gate import Draft, Question
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet, cost
 
-_MAX_SHAPES: Final = 256
+_MAX_BYTES: Final = 4 << 20
 
 Rows = NDArray[np.int32]
 _NONE: Final[Rows] = np.zeros(0, np.int32)
@@ -36,7 +37,7 @@ class SlowAdmissions:
         self._limit_s = limit_s
         self._nodes: dict[str, Kubelet] = {}
         # By shape of pod. A shape is estimated once for all nodes that are alike, and again when one of them changes.
-        self._rows: dict[bytes, Rows] = {}
+        self._rows: Bounded[bytes, Rows] = Bounded(_MAX_BYTES, lambda _, rows: rows.nbytes)
 
     def put(self, node: str, empty: Kubelet | None) -> None:
         """A node with nothing held, the same object for nodes that are alike; None: nobody reports it any more."""
@@ -64,14 +65,11 @@ class SlowAdmissions:
         if not self._nodes:
             # Nothing is remembered of pods where no node could be in question, as in most clusters.
             return _NONE
-        rows = self._rows.get(record.shape)
-        if rows is None:
-            if len(self._rows) >= _MAX_SHAPES:
-                self._rows.clear()
-            takes = {id(empty): cost.estimate(empty, record.view(empty)).seconds for empty in self._kinds()}
-            names = [name for name, empty in self._nodes.items() if takes[id(empty)] > self._limit_s]
-            rows = self._rows[record.shape] = self._engine.rows(names)
-        return rows
+        return self._rows.once(record.shape, lambda: self._estimated(record))
+
+    def _estimated(self, record: PodRecord) -> Rows:
+        takes = {id(empty): cost.estimate(empty, record.view(empty)).seconds for empty in self._kinds()}
+        return self._engine.rows([name for name, empty in self._nodes.items() if takes[id(empty)] > self._limit_s])
 
     def _kinds(self) -> list[Kubelet]:
         return list({id(empty): empty for empty in self._nodes.values()}.values())

@@ -13,15 +13,15 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 import msgspec
 
 from topowise import pods
+from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
 from topowise_scheduler import device_affinity, kube_scheduler, policies
 from topowise_scheduler.cluster.pods.asks import Asks, asks
-from topowise_scheduler.cluster.shared import Shared, size_of_texts
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
@@ -39,7 +39,7 @@ MAX_CONTAINERS: Final = 256
 LARGE_BYTES: Final = 1 << 17
 """Of a pod of which it is looked first how many containers it has: decoding so many takes a millisecond."""
 _MAX_AMOUNTS: Final = 4096
-_MAX_TEXTS: Final = 16384
+_MAX_TEXT_BYTES: Final = 4 << 20
 
 NOMINATED_ANNOTATION: Final = "topowise.io/nominated"
 """The node for which we have nominated the pod, beside `status.nominatedNodeName` that anybody may have written."""
@@ -91,6 +91,11 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
         """What the pod asks for, None if its quantities cannot be read."""
         return None if self.requests is None else self.requests.needs
 
+    @property
+    def size(self) -> int:
+        """Bytes, about, with what pods that ask for the same share."""
+        return 1024 + (0 if self.requests is None else self.requests.size) + len(self.name) + len(self.problem)
+
     def view(self, node: Kubelet) -> PodView:
         """The pod as a kubelet with these feature gates sees it; its quantities must have been readable."""
         assert self.requests is not None
@@ -113,9 +118,9 @@ class Records:
         # A shape goes with the last of its pods.
         self._requests: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
         # The same by what pods say, of which there may be several spellings.
-        self._by_text: WeakValueDictionary[bytes, PodRequests] = WeakValueDictionary()
-        self._labels: Shared[bytes, dict[str, str]] = Shared(_MAX_LABEL_BYTES, size_of_texts)
-        self._asks: Shared[bytes, Asks] = Shared(_MAX_LABEL_BYTES, len)
+        self._by_text: Bounded[bytes, ReferenceType[PodRequests]] = Bounded(_MAX_TEXT_BYTES, lambda *_: 0)
+        self._labels: Bounded[bytes, dict[str, str]] = Bounded(_MAX_LABEL_BYTES, size_of_dict)
+        self._asks: Bounded[bytes, Asks] = Bounded(_MAX_LABEL_BYTES, lambda key, _: len(key))
 
     def decode(self, raw: bytes | msgspec.Raw) -> PodRecord:
         """A record from the JSON of a v1.Pod. Raises msgspec.DecodeError for what is not a pod."""
@@ -174,12 +179,12 @@ class Records:
     def requests(self, pod: pods.Pod) -> tuple[PodRequests, bytes]:
         """What the pod asks for, and a text that is equal for equal needs. Raises ParseError."""
         text = _digest(_encode(_asked(pod)))
-        found = self._by_text.get(text)
-        if found is None:
-            if len(self._by_text) >= _MAX_TEXTS:
-                self._by_text.clear()
-            found = self._by_text[text] = self._of_needs(pod)
-        return found, found.shape
+        known = self._by_text.get(text)
+        requests = None if known is None else known()
+        if requests is None:
+            requests = self._of_needs(pod)
+            self._by_text.put(text, ref(requests))
+        return requests, requests.shape
 
     def _of_needs(self, pod: pods.Pod) -> PodRequests:
         needs, ungated = pods.needs(pod), None

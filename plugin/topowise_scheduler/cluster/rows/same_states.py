@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
-from topowise_scheduler.cluster.shared import Shared
+from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 from topowise_scheduler.kubelet.same_node import sources
@@ -44,8 +44,8 @@ class SameStates:
     def __init__(self) -> None:
         self._count = count(1)
         # What keys have by identity has a number too, and lives as long as that is given out.
-        self._lasting: Shared[tuple[int, ...], tuple[int, object]] = Shared(_MOST_NODE_BYTES, lambda _: _NODE_BYTES)
-        self._numbers: Shared[tuple[Hashable, ...], int] = Shared(_MOST_BYTES, _bytes)
+        self._lasting: Bounded[tuple[int, ...], tuple[int, object]] = Bounded(_MOST_NODE_BYTES, lambda *_: _NODE_BYTES)
+        self._numbers: Bounded[tuple[Hashable, ...], int] = Bounded(_MOST_BYTES, lambda key, _: _bytes(key))
 
     def number(self, empty: Kubelet, expected: Expected) -> int:
         """The one of a node, of which `empty` is the state with no pods."""

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
+from topowise.bounded import Bounded
 from topowise.runtime.log import kv
 from topowise_scheduler.cluster.pods.nominations import Nomination
 from topowise_scheduler.cluster.pods.pod_states import NOWHERE
@@ -35,9 +36,11 @@ _MAX_MOVES: Final = 2
 # Pods that are left alone, in one go.
 _MAX_SKIPPED: Final = 64
 _MAX_BOARDS: Final = 64
+# Of what tells boards apart, which tenants write; a board itself takes less than a megabyte.
+_BOARD_KEY_BYTES: Final = 16 << 20
 # Nodes that a new board looks at in one go: some milliseconds.
 _MOST_AT_ONCE: Final = 256
-_MAX_REMEMBERED: Final = 10_000
+_MOVE_BYTES: Final = 4 << 20
 # kube-scheduler evicts others within it, or has not chosen this node.
 _TRIED_S: Final = 15.0
 _CHECK_S: Final = 1.0
@@ -63,10 +66,11 @@ class Decisions:
         self._ahead = ahead
         self.honoured = Honoured(clock)
         """By kind of pod."""
-        self._boards: dict[tuple[bytes, int, Demand, bytes], Board] = {}
+        self._boards: Bounded[tuple[bytes, int, Demand, bytes], Board]
+        self._boards = Bounded(_BOARD_KEY_BYTES, lambda key, _: len(key[-1]), _MAX_BOARDS)
         self._seen = (0, 0)
         self._doubtful: dict[str, None] = {}
-        self._moves: dict[str, int] = {}
+        self._moves: Bounded[str, int] = Bounded(_MOVE_BYTES, lambda uid, _: len(uid))
         # Nominated by us and tried by kube-scheduler since: when that was seen, or when somebody was leaving for it.
         self._tried: dict[str, float] = {}
         self._checked_at = float("-inf")
@@ -125,8 +129,8 @@ class Decisions:
         """To another node, if there is one and it was not moved too often."""
         record = mine.record
         self._ledger.withdraw(record.uid)
-        moves = self._moves.pop(record.uid, 0) + 1
-        self._remember(record.uid, moves)
+        moves = (self._moves.get(record.uid) or 0) + 1
+        self._moves.put(record.uid, moves)
         node = self._choose(record) if moves <= _MAX_MOVES else ""
         if not node:
             return self._withdrawn(record)
@@ -139,13 +143,8 @@ class Decisions:
 
     def _withdrawn(self, record: PodRecord) -> Write:
         self._ledger.count("nomination_withdrawn")
-        self._remember(record.uid, _MAX_MOVES + 1)
+        self._moves.put(record.uid, _MAX_MOVES + 1)
         return Write(record, "")
-
-    def _remember(self, uid: str, moves: int) -> None:
-        self._moves[uid] = moves
-        if len(self._moves) > _MAX_REMEMBERED:
-            del self._moves[next(iter(self._moves))]
 
     def _left_over(self) -> Write | None:
         """A nomination to take back: kube-scheduler has tried the pod without it, or does not come at all."""
@@ -211,7 +210,7 @@ class Decisions:
             return False
         if asks.prefers and self._cluster.respects_preferences:
             return False
-        is_free = self._ledger.pods.of(record.uid) == NOWHERE and self._moves.get(record.uid, 0) <= _MAX_MOVES
+        is_free = self._ledger.pods.of(record.uid) == NOWHERE and (self._moves.get(record.uid) or 0) <= _MAX_MOVES
         return is_free and not self.honoured.is_left_alone(_kind(record))
 
     def _choose(self, record: PodRecord) -> str:
@@ -222,13 +221,10 @@ class Decisions:
         return board.best()
 
     def _board(self, record: PodRecord) -> Board:
-        assert record.asks is not None
-        key = record.shape, record.priority, record.demand, record.asks.key
-        board = self._boards.pop(key, None) or Board(self._cluster, record, record.asks)
-        self._boards[key] = board
-        if len(self._boards) > _MAX_BOARDS:
-            del self._boards[next(iter(self._boards))]
-        return board
+        asks = record.asks
+        assert asks is not None
+        key = record.shape, record.priority, record.demand, asks.key
+        return self._boards.once(key, lambda: Board(self._cluster, record, asks))
 
     # What becomes of them
 
@@ -245,7 +241,7 @@ class Decisions:
         while ended:
             record, is_honoured = ended.popleft()
             self._ended += 1
-            self._moves.pop(record.uid, None)
+            self._moves.pop(record.uid)
             if is_honoured is None:
                 self._lead.widen()
             elif self.honoured.count(_kind(record), is_honoured=is_honoured):

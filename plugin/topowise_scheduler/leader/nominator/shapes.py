@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from topowise.bounded import Bounded
+
 Key = tuple[bytes, bytes]
 
 _FEWEST: Final = 20
@@ -21,7 +23,7 @@ _FEWEST: Final = 20
 _MOST: Final = 100
 _FIRST_PAUSE_S: Final = 60.0
 _LONGEST_PAUSE_S: Final = 3600.0
-_MAX_KINDS: Final = 4096
+_KIND_BYTES: Final = 2 << 20
 
 
 class _Kind(msgspec.Struct):
@@ -36,13 +38,13 @@ class Honoured:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kinds: dict[Key, _Kind] = {}
+        self._kinds: Bounded[Key, _Kind] = Bounded(_KIND_BYTES, lambda key, _: sum(map(len, key)))
 
     @property
     def left_alone(self) -> int:
         """How many kinds are left to kube-scheduler now."""
         now = self._clock()
-        return sum(one.until > now for one in self._kinds.values())
+        return sum(one.until > now for _, one in self._kinds.items())
 
     def is_left_alone(self, key: Key) -> bool:
         """Whether kube-scheduler has placed too many such pods elsewhere."""
@@ -51,9 +53,7 @@ class Honoured:
 
     def count(self, key: Key, *, is_honoured: bool) -> bool:
         """A pod of this kind was bound, where it was nominated or elsewhere. True if that was the one too many."""
-        if key not in self._kinds and len(self._kinds) >= _MAX_KINDS:
-            del self._kinds[next(iter(self._kinds))]
-        kind = self._kinds.setdefault(key, _Kind())
+        kind = self._kinds.once(key, _Kind)
         kind.bound, kind.honoured = kind.bound + 1, kind.honoured + is_honoured
         if kind.bound >= _FEWEST and 2 * kind.honoured < kind.bound:
             kind.until = self._clock() + kind.pause

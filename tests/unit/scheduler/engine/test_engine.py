@@ -85,6 +85,7 @@ def test_only_nodes_that_changed_are_judged_again(engine: Engine, server_of: Ser
 
 def test_the_cache_is_bounded(engine: Engine, requests_of: RequestsOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_MAX_SHAPES", 5)
+    engine.cache = cache.VerdictCache()
     for amount in range(1, 9):
         engine.judge(requests_of({"cpu": "1", "memory": amount * GI}))
     assert len(engine.cache) == 5
