@@ -6,7 +6,7 @@ import msgspec
 
 from topowise import attributes, nrt
 from topowise_scheduler.report.budget import MAX_DEVICES
-from topowise_scheduler.report.counts import Count, counts_of
+from topowise_scheduler.report.zone_amounts import Count, counts_of
 from topowise_scheduler.view.picture.model import Device, Devices, Picture
 
 
