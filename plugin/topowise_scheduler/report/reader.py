@@ -14,7 +14,7 @@ from topowise.attributes import doubts
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
-from topowise_scheduler.report import budget, counted, exact, free, koordlet, simplest, versions
+from topowise_scheduler.report import amounts_only, budget, exact, free, koordlet, simplest, versions
 from topowise_scheduler.report.model import PageSizes, Report, ReportError
 
 _LONGEST_BOOT_ID: Final = 64
@@ -61,7 +61,7 @@ def read(
 
 def over_budget(name: str, version: str, why: budget.OverBudgetError) -> Report:
     """What is left of an object that is more than a report may be."""
-    source = counted.Source(*simplest.NOTHING)
+    source = amounts_only.Source(*simplest.NOTHING)
     return Report(
         name=name,
         version=version,
@@ -99,7 +99,7 @@ def _read(
         for zone in topology.zones or ()
         if zone.type == nrt.ZONE_TYPE and nrt.zone_id(zone.name) is None
     ]
-    simple = counted.read(topology, named, zones, head.kubelet, page_sizes, problems)
+    simple = amounts_only.read(topology, named, zones, head.kubelet, page_sizes, problems)
     return Report(
         name=head.metadata.name,
         version=head.metadata.resourceVersion,
