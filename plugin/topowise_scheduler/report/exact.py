@@ -10,7 +10,7 @@ from topowise.attributes.places import Located
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free, hardware
-from topowise_scheduler.report.held import Held, Known, held_by
+from topowise_scheduler.report.container_allocations import Held, Known, held_by
 from topowise_scheduler.report.located_devices import places_of
 from topowise_scheduler.report.model import FreeResources, PageSizes, Report, ReportError
 

@@ -104,7 +104,7 @@ class Report(msgspec.Struct, frozen=True):
     """That one of `problems` which is about these two."""
     source: Source | None = None
     marks: bytes = b""
-    """Of what `held` was read from, for the next report of the node (held.py)."""
+    """Of what `held` was read from, for the next report of the node (container_allocations.py)."""
     zone_marks: bytes = b""
     """Of the texts of the zones, which are those of `source` in their order. None if they are not, and if the report
     does not tell all that is free: then it can only be read, and put on a node, as if there had been none before."""

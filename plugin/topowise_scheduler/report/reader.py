@@ -155,7 +155,7 @@ def read_bytes(raw: bytes | msgspec.Raw, known: Callable[[str], tuple[str, PageS
 
 
 def _mark(zone: nrt.ZoneApart) -> int:
-    """Of all that is read of a zone of ours, as in held.py. Where containers lie changes in all zones with each pod."""
+    """Of all that is read of a zone of ours, as in container_allocations.py. Where containers lie changes in all zones with each pod."""
     told = [(one.name, one.value) for one in zone.attributes or () if one.name != placement.VECTOR_ATTRIBUTE]
     return hash((zone.name, zone.type, bytes(zone.costs), bytes(zone.resources), *told))
 

@@ -32,8 +32,8 @@ from topowise_scheduler.kubelet.machine import NumaNode
 from topowise_scheduler.kubelet.only import only, only_of, with_more
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
+from topowise_scheduler.report import container_allocations as held_by_pods
 from topowise_scheduler.report import hardware, located_devices, simplest
-from topowise_scheduler.report import held as held_by_pods
 from topowise_scheduler.shape import PodRequests
 
 REPOSITORY = Path(__file__).resolve().parents[3]
