@@ -15,7 +15,7 @@ What podresources does not tell, an exact report cannot have either:
 - capacity of local storage, so that it is not checked.
 """
 
-from topowise_scheduler.report.holding import kubelet_of
+from topowise_scheduler.report.kubelet_state import kubelet_of
 from topowise_scheduler.report.model import PageSizes, Placements, PodName, Precision, Report
 from topowise_scheduler.report.reader import read, read_apart, read_bytes
 from topowise_scheduler.report.versions import of_node
