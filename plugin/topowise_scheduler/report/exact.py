@@ -11,8 +11,8 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free, hardware
 from topowise_scheduler.report.container_allocations import Held, Known, held_by
-from topowise_scheduler.report.located_devices import places_of
 from topowise_scheduler.report.model import FreeResources, PageSizes, Report, ReportError
+from topowise_scheduler.report.pci_paths import places_of
 
 # Any other exporter writes none of them.
 _OURS = (attributes.CORES, attributes.HOLDINGS, attributes.KUBELET_CONFIGURATION)
