@@ -9,7 +9,7 @@ from topowise import attributes, nrt
 from topowise.attributes.places import Located
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
-from topowise_scheduler.report import free, hardware
+from topowise_scheduler.report import free_resources, hardware
 from topowise_scheduler.report.container_allocations import Held, Known, held_by
 from topowise_scheduler.report.model import FreeResources, PageSizes, Report, ReportError
 from topowise_scheduler.report.pci_paths import places_of
@@ -72,7 +72,7 @@ def read(
             f"{attributes.KUBELET_CONFIGURATION}"
         )
     modelled = [of_zones.get(numa_id) for numa_id, _ in zones if numa_id in empty.node_ids]
-    reported_free = free.free_of(empty, modelled, None if same is None else same.free)
+    reported_free = free_resources.free_of(empty, modelled, None if same is None else same.free)
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     known = Known(empty.topology.cpus, empty.all_node_ids, types)
     places, odd = places_of(named.get(attributes.PCI, ""))

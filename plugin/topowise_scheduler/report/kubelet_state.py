@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.report import free
+from topowise_scheduler.report import free_resources
 from topowise_scheduler.report.model import Placements, PodName, Report
 from topowise_scheduler.report.numaplacement import locate
 
@@ -54,11 +54,15 @@ def kubelet_of(
         if uid in holders:
             requests, placements = holders[uid][0] or requests, _together(holders[uid][1], placements)
         holders[uid] = requests, placements
-    kubelet = report.empty.fork() if before is None or not free.is_whole(report.free, report.empty) else before.fork()
+    kubelet = (
+        report.empty.fork()
+        if before is None or not free_resources.is_whole(report.free, report.empty)
+        else before.fork()
+    )
     among = None if news is None else {*news[1], *map(uid_of, news[0])}
     kubelet.hold_exactly(holders, beside, among)
     if report.free is not None:
-        free.keep(report.free, kubelet)
+        free_resources.keep(report.free, kubelet)
     for uid in ended:
         kubelet.remove(uid)
     return kubelet

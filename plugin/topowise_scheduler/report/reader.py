@@ -14,7 +14,7 @@ from topowise.attributes import doubts
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
-from topowise_scheduler.report import amounts_only, budget, exact, free, koordlet, simplest, versions
+from topowise_scheduler.report import amounts_only, budget, exact, free_resources, koordlet, simplest, versions
 from topowise_scheduler.report.model import PageSizes, Report, ReportError
 
 _LONGEST_BOOT_ID: Final = 64
@@ -198,7 +198,7 @@ def _exact(head: _Head, found: exact.Exact, problems: Sequence[str], zone_marks:
         empty=found.empty,
         held=found.held.pods,
         marks=found.held.marks,
-        zone_marks=zone_marks if free.is_whole(found.free, found.empty) else b"",
+        zone_marks=zone_marks if free_resources.is_whole(found.free, found.empty) else b"",
         free=found.free,
         places=found.places,
         fingerprint=head.digest,

@@ -15,7 +15,7 @@ from topowise_scheduler import report
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.engine.counts import read
 from topowise_scheduler.kubelet import Device, Kubelet
-from topowise_scheduler.report.free import is_whole
+from topowise_scheduler.report.free_resources import is_whole
 
 GPU = "x.io/gpu"
 
