@@ -2,7 +2,7 @@
 
 Two precisions. *Exact*: our exporter publishes the machine core by core, the kubelet's configuration, and who holds
 what by id; the model made of these decides as one made on the node itself. *Counts*: of what any other exporter
-publishes, the simplest machine with these amounts is made (simplest.py). Which one it is depends on the object alone,
+publishes, the simplest machine with these amounts is made (synthetic_machine.py). Which one it is depends on the object alone,
 and a part of ours that is missing or damaged makes it counts, with a line that says why.
 
 What podresources does not tell, an exact report cannot have either:

@@ -1,4 +1,4 @@
-"""An object without ids, read as the simplest machine with its counts (simplest.py)."""
+"""An object without ids, read as the simplest machine with its counts (synthetic_machine.py)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.masks import KUBELET_BITS, MAX_NODES
 from topowise_scheduler.kubelet.versions import KubeletVersion
-from topowise_scheduler.report import budget, simplest
+from topowise_scheduler.report import budget, synthetic_machine
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.model import Occupant, PageSizes
@@ -28,14 +28,14 @@ _MOST_NAMED: Final = 4
 class Source(NamedTuple):
     """The simplest machine with the counts."""
 
-    zones: tuple[simplest.Zone, ...]
+    zones: tuple[synthetic_machine.Zone, ...]
     policies: Policies
 
     def empty(self, version: KubeletVersion, page_sizes: PageSizes = ()) -> Kubelet:
         """The node with a kubelet of this version."""
         # Nodes that differ in nothing that counts share the kubelet.
-        known = simplest.known_sizes(self.zones, page_sizes) if self.policies.memory else ()
-        return simplest.kubelet(self.zones, self.policies, version, known)
+        known = synthetic_machine.known_sizes(self.zones, page_sizes) if self.policies.memory else ()
+        return synthetic_machine.kubelet(self.zones, self.policies, version, known)
 
 
 class Counted(NamedTuple):
@@ -56,7 +56,7 @@ def read(
     OverBudgetError."""
     if not zones:
         problems.append("zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked")
-        source = Source(*simplest.NOTHING)
+        source = Source(*synthetic_machine.NOTHING)
         return Counted(source.empty(version, page_sizes), source, ())
     budget.check_amounts(zone for _, zone in zones)
     all_counts = counts_of([zone for _, zone in zones], problems)
@@ -72,7 +72,7 @@ def read(
     _tell_too_many_devices(counts, problems)
     facts = tuple(
         [
-            simplest.Zone(
+            synthetic_machine.Zone(
                 numa_id,
                 zone.costs or (),
                 tuple(sorted((name, count.capacity, count.allocatable) for name, count in mine.items())),
@@ -130,7 +130,13 @@ def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) ->
         if name.startswith(HUGEPAGES) and page_kib(name) is None:
             problems.append(f"zone {zone.name}: {name!r:.80}, expected a size such as hugepages-2Mi; not checked")
             continue
-        most = budget.MAX_CPUS * 1000 if name == "cpu" else None if simplest.is_memory(name) else budget.MAX_DEVICES
+        most = (
+            budget.MAX_CPUS * 1000
+            if name == "cpu"
+            else None
+            if synthetic_machine.is_memory(name)
+            else budget.MAX_DEVICES
+        )
         if most is not None and count.capacity > most:
             expected = f"zone {zone.name}, {name}: {count.capacity}, expected up to {most}"
             if name == "cpu":
@@ -151,7 +157,9 @@ def _are_as_many_as_machines_have(counts: Sequence[Mapping[str, Count]], problem
 
 def _tell_too_many_devices(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> None:
     left_out = {name for mine in counts for name, count in mine.items() if 0 < count.capacity <= budget.MAX_DEVICES}
-    left_out = {name for name in left_out if simplest.is_device(name)} - simplest.modelled_devices(counts)
+    left_out = {name for name in left_out if synthetic_machine.is_device(name)} - synthetic_machine.modelled_devices(
+        counts
+    )
     if left_out:
         problems.append(
             f"zones: more than {budget.MAX_ALL_DEVICES} devices in all, or {budget.MAX_DEVICES} of a resource in a "

@@ -14,7 +14,7 @@ from topowise.attributes import doubts
 from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
-from topowise_scheduler.report import amounts_only, budget, exact, free_resources, koordlet, simplest, versions
+from topowise_scheduler.report import amounts_only, budget, exact, free_resources, koordlet, synthetic_machine, versions
 from topowise_scheduler.report.model import PageSizes, Report, ReportError
 
 _LONGEST_BOOT_ID: Final = 64
@@ -61,7 +61,7 @@ def read(
 
 def over_budget(name: str, version: str, why: budget.OverBudgetError) -> Report:
     """What is left of an object that is more than a report may be."""
-    source = amounts_only.Source(*simplest.NOTHING)
+    source = amounts_only.Source(*synthetic_machine.NOTHING)
     return Report(
         name=name,
         version=version,

@@ -33,7 +33,7 @@ from topowise_scheduler.kubelet.only import only, only_of, with_more
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.report import container_allocations as held_by_pods
-from topowise_scheduler.report import hardware, pci_paths, simplest
+from topowise_scheduler.report import hardware, pci_paths, synthetic_machine
 from topowise_scheduler.shape import PodRequests
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -369,7 +369,7 @@ def test_what_reports_are_made_of_goes_with_the_last_report_of_it() -> None:
     """An object that is another one each time leaves nothing behind."""
     service = Service()
     base = msgspec.json.encode(exact(kubelet()))
-    kept = (hardware._facts, hardware._nodes, hardware._made_of, simplest._kept, pci_paths._known)
+    kept = (hardware._facts, hardware._nodes, hardware._made_of, synthetic_machine._kept, pci_paths._known)
 
     def tell(turn: int, name: str = "n1") -> None:
         document = msgspec.json.decode(base)
