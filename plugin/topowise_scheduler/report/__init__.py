@@ -16,7 +16,7 @@ What podresources does not tell, an exact report cannot have either:
 """
 
 from topowise_scheduler.report.kubelet_state import kubelet_of
-from topowise_scheduler.report.model import PageSizes, Placements, PodName, Precision, Report
+from topowise_scheduler.report.nrt_report import PageSizes, Placements, PodName, Precision, Report
 from topowise_scheduler.report.reader import read, read_apart, read_bytes
 from topowise_scheduler.report.versions import of_node
 

@@ -17,7 +17,7 @@ from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import budget, synthetic_machine
 from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.hugepages import page_kib
-from topowise_scheduler.report.model import Occupant, PageSizes
+from topowise_scheduler.report.nrt_report import Occupant, PageSizes
 from topowise_scheduler.report.occupants import occupants_of
 from topowise_scheduler.report.policies import Policies, policies_of
 from topowise_scheduler.report.zone_amounts import Count, counts_of

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from topowise import nrt
-from topowise_scheduler.report.model import ReportError
+from topowise_scheduler.report.nrt_report import ReportError
 
 # Of the object.
 MAX_BYTES: Final = nrt.MOST_BYTES

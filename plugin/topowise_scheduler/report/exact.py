@@ -11,7 +11,7 @@ from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import free_resources, hardware
 from topowise_scheduler.report.container_allocations import Held, Known, held_by
-from topowise_scheduler.report.model import FreeResources, PageSizes, Report, ReportError
+from topowise_scheduler.report.nrt_report import FreeResources, PageSizes, Report, ReportError
 from topowise_scheduler.report.pci_paths import places_of
 
 # Any other exporter writes none of them.

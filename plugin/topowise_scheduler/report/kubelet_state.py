@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import free_resources
-from topowise_scheduler.report.model import Placements, PodName, Report
+from topowise_scheduler.report.nrt_report import Placements, PodName, Report
 from topowise_scheduler.report.numaplacement import locate
 
 _NOTHING: Mapping[str, int] = {}

@@ -17,7 +17,7 @@ from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.kubelet.pod import ContainerView
-from topowise_scheduler.report.model import Occupant, Placements, PodName, Report
+from topowise_scheduler.report.nrt_report import Occupant, Placements, PodName, Report
 
 
 class Located(msgspec.Struct, frozen=True):

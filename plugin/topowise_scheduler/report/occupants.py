@@ -10,7 +10,7 @@ from topowise_scheduler.kubelet import Kubelet, MemoryBlock, Placement
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.report.hugepages import page_kib
-from topowise_scheduler.report.model import Occupant
+from topowise_scheduler.report.nrt_report import Occupant
 from topowise_scheduler.report.synthetic_machine import device_id
 from topowise_scheduler.report.zone_amounts import Count
 

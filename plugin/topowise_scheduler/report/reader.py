@@ -15,7 +15,7 @@ from topowise.errors import ParseError, TopowiseError
 from topowise.fingerprint import Method
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 from topowise_scheduler.report import amounts_only, budget, exact, free_resources, koordlet, synthetic_machine, versions
-from topowise_scheduler.report.model import PageSizes, Report, ReportError
+from topowise_scheduler.report.nrt_report import PageSizes, Report, ReportError
 
 _LONGEST_BOOT_ID: Final = 64
 _MAX_PROBLEMS: Final = 16

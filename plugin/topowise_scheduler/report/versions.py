@@ -13,7 +13,7 @@ import msgspec
 
 from topowise import attributes
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion, is_release, version_of
-from topowise_scheduler.report.model import PageSizes, Report
+from topowise_scheduler.report.nrt_report import PageSizes, Report
 
 
 class Found(NamedTuple):
