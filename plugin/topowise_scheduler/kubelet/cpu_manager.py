@@ -21,8 +21,8 @@ from topowise_scheduler.kubelet.hints import (
     Refused,
 )
 from topowise_scheduler.kubelet.masks import by_groups, by_size, mask_of, members, reaching, subsets, supersets
-from topowise_scheduler.kubelet.only import with_more
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
+from topowise_scheduler.kubelet.shared_allocations import with_more
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 EMPTY_POOL_FOR_INIT = "pod rejected, pod has shared init containers but no cpus available for them"

@@ -15,8 +15,8 @@ from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable, shar
 from topowise_scheduler.kubelet.hints import IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import lowest
-from topowise_scheduler.kubelet.only import only_of
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
+from topowise_scheduler.kubelet.shared_allocations import only_of
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 Holding = dict[str, DeviceSet]

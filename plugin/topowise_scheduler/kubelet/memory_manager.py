@@ -16,8 +16,8 @@ from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.hints import EMPTY_POOL, IMPOSSIBLE, Hint, Hints, ProviderHints, Refused
 from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, reaching
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
-from topowise_scheduler.kubelet.only import with_more
 from topowise_scheduler.kubelet.pod import NOT_WHOLE, ContainerView, PodView
+from topowise_scheduler.kubelet.shared_allocations import with_more
 
 NO_DEFAULT = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
 NO_DEFAULT_PREFERRED = "[memorymanager] failed to find the default preferred hint"

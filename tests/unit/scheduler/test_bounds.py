@@ -29,7 +29,7 @@ from topowise_scheduler.engine.cache import VerdictCache
 from topowise_scheduler.kubelet import Device, masks, topology_manager
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.machine import NumaNode
-from topowise_scheduler.kubelet.only import only, only_of, with_more
+from topowise_scheduler.kubelet.shared_allocations import only, only_of, with_more
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.report import container_allocations as held_by_pods
