@@ -18,7 +18,7 @@ from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.possible_placements import holds_own
 from topowise_scheduler.cluster.node.same_zones import same_zones
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.same_node import is_same_node
+from topowise_scheduler.kubelet.node_identity import is_same_node
 from topowise_scheduler.report import Placements, PodName, Report, kubelet_of
 
 # States are some kilobytes each, and what changes is mostly among the last operations.

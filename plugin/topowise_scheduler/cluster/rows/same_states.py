@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet
+from topowise_scheduler.kubelet.node_identity import sources
 from topowise_scheduler.kubelet.pod import PodView
-from topowise_scheduler.kubelet.same_node import sources
 
 _MOST_BYTES: Final = 4 << 20
 # Of a node without pods; one with more CPUs and devices than that is not recognised. Hardly any is kept by this alone.
