@@ -21,11 +21,11 @@ from topowise_scheduler import strategies
 from topowise_scheduler.answers import Answers
 from topowise_scheduler.configuration import Scoring
 from topowise_scheduler.kubelet import Core, Kubelet, Machine, NumaNode
+from topowise_scheduler.kubelet.allocated_nodes import located
 from topowise_scheduler.kubelet.configuration import CpuSettings, TopologySettings
 from topowise_scheduler.kubelet.cpu_manager import CpuManager, CpuPolicy
 from topowise_scheduler.kubelet.cpu_topology import CpuTopology
 from topowise_scheduler.kubelet.hints import Hint, Hints, Refused
-from topowise_scheduler.kubelet.located import located
 from topowise_scheduler.kubelet.masks import mask_of, masks_in, members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
 from topowise_scheduler.kubelet.topology_manager import TopologyManager

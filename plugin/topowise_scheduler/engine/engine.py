@@ -26,7 +26,7 @@ from topowise_scheduler.engine.counts import Counts, Key, Traits, hardware_of, r
 from topowise_scheduler.engine.node_groups import Columns, NodeGroup
 from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.located import located as located_by
+from topowise_scheduler.kubelet.allocated_nodes import located as located_by
 from topowise_scheduler.kubelet.node_identity import is_same, sources
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.shape import PodForm, PodRequests

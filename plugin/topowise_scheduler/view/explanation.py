@@ -18,8 +18,8 @@ from topowise.pods import HUGEPAGES
 from topowise_scheduler.device_affinity import Judged, Outcome
 from topowise_scheduler.kube_scheduler import Refusal, spell
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
+from topowise_scheduler.kubelet.allocated_nodes import Located, located
 from topowise_scheduler.kubelet.hints import Hint, Hints
-from topowise_scheduler.kubelet.located import Located, located
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
 from topowise_scheduler.kubelet.trial import trial

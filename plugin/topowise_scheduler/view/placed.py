@@ -9,7 +9,7 @@ import msgspec
 
 from topowise import cpuset
 from topowise_scheduler.kubelet import Kubelet, Placement
-from topowise_scheduler.kubelet.located import of_cpus, of_devices
+from topowise_scheduler.kubelet.allocated_nodes import of_cpus, of_devices
 from topowise_scheduler.kubelet.masks import members
 
 

@@ -17,7 +17,7 @@ import msgspec
 from topowise import cpuset, documents
 from topowise.text import escaped_json
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.located import located
+from topowise_scheduler.kubelet.allocated_nodes import located
 from topowise_scheduler.kubelet.masks import members
 
 ANNOTATION: Final = "topowise.io/predicted"

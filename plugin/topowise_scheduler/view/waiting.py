@@ -13,7 +13,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.located import located
+from topowise_scheduler.kubelet.allocated_nodes import located
 from topowise_scheduler.view import explanation
 from topowise_scheduler.view.explanation import NodeExplanation
 from topowise_scheduler.view.picture.words import counted

@@ -17,7 +17,7 @@ import random_nodes
 from topowise import pods
 from topowise_scheduler.engine import Engine, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.located import located
+from topowise_scheduler.kubelet.allocated_nodes import located
 from topowise_scheduler.shape import PodRequests, Shape
 
 SOAK = int(os.environ.get("ENGINE_SOAK", "1"))

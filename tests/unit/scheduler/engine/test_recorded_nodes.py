@@ -16,7 +16,7 @@ from topowise import pods
 from topowise_scheduler import replay
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError
-from topowise_scheduler.kubelet.located import located
+from topowise_scheduler.kubelet.allocated_nodes import located
 from topowise_scheduler.shape import PodRequests
 
 RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
