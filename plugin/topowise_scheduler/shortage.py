@@ -22,7 +22,7 @@ from topowise_scheduler.answers import Answers
 from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
-from topowise_scheduler.kubelet import Kubelet, room
+from topowise_scheduler.kubelet import Kubelet, free_amounts
 
 _INTERVAL_S: Final = 5.0
 # Whoever may write reports may make up resources; these are as many as machines have kinds of devices.
@@ -98,7 +98,7 @@ def _zones(node: Kubelet) -> _Zones:
     return tuple(
         [
             tuple([(name, _rounded(amount)) for name, amount in free.items() if name not in nowhere])
-            for free in room.by_position(node)
+            for free in free_amounts.by_position(node)
         ]
     )
 

@@ -19,7 +19,7 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.defrag.movable import Movable
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kube_scheduler import Pod
-from topowise_scheduler.kubelet import Kubelet, room
+from topowise_scheduler.kubelet import Kubelet, free_amounts
 from topowise_scheduler.kubelet.trial import place
 from topowise_scheduler.view import placed
 from topowise_scheduler.view.cluster_view import ClusterView
@@ -179,7 +179,7 @@ class Scene:
             empty = before.fork()
             for uid in list(empty.active):
                 empty.remove(uid)
-            free = [room.by_position(state) for state in (empty, before, after)]
+            free = [free_amounts.by_position(state) for state in (empty, before, after)]
             for numa, *amounts in zip(before.node_ids, *free, strict=True):
                 yield Change(name, numa, *amounts)
 

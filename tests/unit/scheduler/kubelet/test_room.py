@@ -7,15 +7,15 @@ from random import Random
 import pytest
 
 import random_nodes
-from topowise_scheduler.kubelet import room
+from topowise_scheduler.kubelet import free_amounts
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_nodes_together_have_what_each_has(seed: int) -> None:
     node = random_nodes.node(Random(seed), load=2).kubelet
-    apart = room.by_position(node)
+    apart = free_amounts.by_position(node)
     everywhere = (1 << len(node.node_ids)) - 1
-    (together,) = room.free(node, [everywhere])
+    (together,) = free_amounts.free(node, [everywhere])
     assert together.keys() == {name for amounts in apart for name in amounts}
     if node.cpu is not None:
         assert together["cpu"] == node.cpu.available.bit_count() == sum(amounts["cpu"] for amounts in apart)
@@ -31,7 +31,7 @@ def test_nodes_together_have_what_each_has(seed: int) -> None:
 
 
 def test_memory_and_devices_are_among_what_is_seen() -> None:
-    found = [room.by_position(random_nodes.node(Random(seed), load=2).kubelet) for seed in range(30)]
+    found = [free_amounts.by_position(random_nodes.node(Random(seed), load=2).kubelet) for seed in range(30)]
     names = {name for node in found for amounts in node for name, amount in amounts.items() if amount}
     assert {"cpu", "memory"} < names
     assert any("/" in name for name in names)
