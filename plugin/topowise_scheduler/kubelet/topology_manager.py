@@ -21,6 +21,7 @@ from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints
+from topowise_scheduler.kubelet.hmat_distances import nearness
 from topowise_scheduler.kubelet.machine import NumaNode
 from topowise_scheduler.kubelet.masks import (
     KUBELET_BITS,
@@ -32,7 +33,6 @@ from topowise_scheduler.kubelet.masks import (
     submasks,
     supersets,
 )
-from topowise_scheduler.kubelet.nearness import nearness
 
 # Of two nodes, the one to take: the vote of KEP-6007 (most_allocated.py).
 Fitter = Callable[[int, int], int]

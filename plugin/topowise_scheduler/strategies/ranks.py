@@ -1,7 +1,7 @@
 """What comes before every strategy's own rule: how well the pod will lie, by the placement its kubelet will make.
 
 An aligned node is better than one that is not, then fewer NUMA nodes are better than more, then near ones better than
-far ones: by what was measured where a node tells it (kubelet/nearness.py), by the SLIT elsewhere. That is what the pod
+far ones: by what was measured where a node tells it (kubelet/hmat_distances.py), by the SLIT elsewhere. That is what the pod
 runs with for its whole life; which hole it leaves behind, how evenly load is spread and all else that strategies look
 at only decides among nodes on which it would run equally well.
 
