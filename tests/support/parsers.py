@@ -27,7 +27,7 @@ from topowise_exporter.configuration import ExporterConfiguration
 from topowise_exporter.dra import slices
 from topowise_exporter.kubelet import device_checkpoint, podresources, state_files
 from topowise_exporter.kubelet.settings import configz
-from topowise_scheduler import device_affinity, policies, report
+from topowise_scheduler import device_affinity, policy_annotations, report
 from topowise_scheduler.cluster.pods.records import Records
 from topowise_scheduler.configuration import SchedulerConfiguration
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, MemoryBlock, NumaNode, Placement
@@ -92,7 +92,9 @@ def _named(text: str) -> object:
 
 def _demand(text: str) -> object:
     ours, _, volcano = text.partition(" ")
-    return policies.demand({policies.POLICY_ANNOTATION: ours, policies.VOLCANO_ANNOTATION: volcano})
+    return policy_annotations.demand(
+        {policy_annotations.POLICY_ANNOTATION: ours, policy_annotations.VOLCANO_ANNOTATION: volcano}
+    )
 
 
 def _wishes(text: str) -> object:
@@ -128,7 +130,11 @@ def _report(given: bytes) -> object:
 
 def _pod(given: bytes) -> object:
     pod = pods.decode(given)
-    return pods.needs(pods.allocated(pod)), policies.demand(pod.metadata.annotations or {}), Records().decode(given)
+    return (
+        pods.needs(pods.allocated(pod)),
+        policy_annotations.demand(pod.metadata.annotations or {}),
+        Records().decode(given),
+    )
 
 
 def _numatopology(given: bytes) -> object:

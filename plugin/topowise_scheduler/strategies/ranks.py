@@ -1,9 +1,9 @@
 """What comes before every strategy's own rule: how well the pod will lie, by the placement its kubelet will make.
 
 An aligned node is better than one that is not, then fewer NUMA nodes are better than more, then near ones better than
-far ones: by what was measured where a node tells it (kubelet/hmat_distances.py), by the SLIT elsewhere. That is what the pod
-runs with for its whole life; which hole it leaves behind, how evenly load is spread and all else that strategies look
-at only decides among nodes on which it would run equally well.
+far ones: by what was measured where a node tells it (kubelet/hmat_distances.py), by the SLIT elsewhere. That is what
+the pod runs with for its whole life; which hole it leaves behind, how evenly load is spread and all else that
+strategies look at only decides among nodes on which it would run equally well.
 
 One thing comes before even that: where one of the best nodes may refuse the pod by its own choice of devices, those
 that surely take it are first (device_affinity/draws.py).

@@ -20,7 +20,7 @@ import msgspec
 from topowise import pods
 from topowise.bounded import Bounded, size_of_dict
 from topowise.errors import ParseError
-from topowise_scheduler import device_affinity, kube_scheduler, policies
+from topowise_scheduler import device_affinity, kube_scheduler, policy_annotations
 from topowise_scheduler.cluster.pods.asks import Asks, asks
 from topowise_scheduler.device_affinity import Wish
 from topowise_scheduler.kubelet import Kubelet
@@ -72,7 +72,7 @@ class PodRecord(msgspec.Struct, frozen=True, gc=False):
     started: str
     labels: dict[str, str]
     version: str
-    demand: policies.Demand = policies.NOTHING
+    demand: policy_annotations.Demand = policy_annotations.NOTHING
     wishes: tuple[Wish, ...] = ()
     runs: bool = False
     acknowledged: bool = False
@@ -206,7 +206,7 @@ class Records:
 class Annotated(NamedTuple):
     """What a pod asks for by annotations."""
 
-    demand: policies.Demand = policies.NOTHING
+    demand: policy_annotations.Demand = policy_annotations.NOTHING
     wishes: tuple[Wish, ...] = ()
 
 
@@ -215,7 +215,7 @@ def annotated(annotations: Mapping[str, str] | None, needs: pods.Needs) -> Annot
     pod asks here first."""
     if not annotations:
         return _NOTHING
-    return Annotated(policies.demand(annotations), device_affinity.wishes_of(annotations, needs))
+    return Annotated(policy_annotations.demand(annotations), device_affinity.wishes_of(annotations, needs))
 
 
 def _readable(annotations: Mapping[str, str] | None, requests: PodRequests | None) -> Annotated:

@@ -23,7 +23,7 @@ from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.leader.nominator.board import Board, Cluster
 from topowise_scheduler.leader.nominator.lead import Lead
 from topowise_scheduler.leader.nominator.shapes import Honoured, Key
-from topowise_scheduler.policies import Demand
+from topowise_scheduler.policy_annotations import Demand
 
 log = logging.getLogger(__name__)
 

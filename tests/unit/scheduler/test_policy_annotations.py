@@ -3,7 +3,7 @@
 import pytest
 
 from topowise.errors import ParseError
-from topowise_scheduler import policies
+from topowise_scheduler import policy_annotations
 
 ALL = ("none", "best-effort", "restricted", "single-numa-node")
 
@@ -22,21 +22,21 @@ ALL = ("none", "best-effort", "restricted", "single-numa-node")
     ],
 )
 def test_ours_means_at_least_and_volcanos_means_exactly(annotation: str, value: str, accepted: tuple[str, ...]) -> None:
-    demand = policies.demand({annotation: value})
+    demand = policy_annotations.demand({annotation: value})
     assert tuple(policy for policy in ALL if demand.accepts(policy)) == accepted
 
 
 def test_both_annotations_must_be_met() -> None:
-    demand = policies.demand(
+    demand = policy_annotations.demand(
         {"topowise.io/numa-policy": "restricted", "volcano.sh/numa-topology-policy": "best-effort"}
     )
     assert not any(demand.accepts(policy) for policy in ALL)
 
 
 def test_a_pod_without_annotations_asks_for_nothing() -> None:
-    assert policies.demand({"other": "restricted"}).rules() == []
+    assert policy_annotations.demand({"other": "restricted"}).rules() == []
 
 
 def test_an_unknown_policy_is_named() -> None:
     with pytest.raises(ParseError, match=r"topowise\.io/numa-policy.*'strict'.*single-numa-node"):
-        policies.demand({"topowise.io/numa-policy": "strict"})
+        policy_annotations.demand({"topowise.io/numa-policy": "strict"})
