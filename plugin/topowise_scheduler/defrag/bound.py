@@ -90,16 +90,16 @@ def _held(node: Kubelet, uid: str, mask: Mask) -> Amounts:
     found: Amounts = {}
     if node.cpu is not None:
         cpus = 0
-        for held in node.cpu.held.get(uid, {}).values():
+        for held in node.cpu.allocations.get(uid, {}).values():
             cpus |= held
         positions = [position for position in range(len(node.node_ids)) if mask >> position & 1]
         found["cpu"] = sum((cpus & node.topology.numa_cpus[at]).bit_count() for at in positions)
     if node.memory is not None:
-        for blocks in node.memory.held.get(uid, {}).values():
+        for blocks in node.memory.allocations.get(uid, {}).values():
             for block in blocks:
                 if block.mask & mask:
                     found[block.type] = found.get(block.type, 0) + block.size
-    for holding in node.devices.held.get(uid, {}).values():
+    for holding in node.devices.allocations.get(uid, {}).values():
         for resource, devices in holding.items():
             found[resource] = found.get(resource, 0) + free_amounts.near(node, resource, devices, mask)
     return {name: amount for name, amount in found.items() if amount}

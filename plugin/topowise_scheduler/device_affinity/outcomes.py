@@ -186,7 +186,7 @@ def observed(
 def _guessed(state: Kubelet, uids: Collection[str]) -> dict[str, DeviceSet]:
     """By resource the devices of these pods; what one might hold elsewhere is under its uid with a place."""
     found: dict[str, DeviceSet] = {}
-    for holder, containers in state.devices.held.items() if uids else ():
+    for holder, containers in state.devices.allocations.items() if uids else ():
         if holder.partition(" ")[0] in uids:
             for holding in containers.values():
                 for resource, devices in holding.items():

@@ -35,9 +35,9 @@ class Located(NamedTuple):
 def located(kubelet: Kubelet, uid: str) -> dict[str, Located]:
     """By container of an active pod. An init container has what it was given, though others have taken it over."""
     active = kubelet.active[uid]
-    cpus = kubelet.cpu.held.get(uid, {}) if kubelet.cpu is not None else {}
-    memory = kubelet.memory.held.get(uid, {}) if kubelet.memory is not None else {}
-    devices = kubelet.devices.held.get(uid, {})
+    cpus = kubelet.cpu.allocations.get(uid, {}) if kubelet.cpu is not None else {}
+    memory = kubelet.memory.allocations.get(uid, {}) if kubelet.memory is not None else {}
+    devices = kubelet.devices.allocations.get(uid, {})
     names = (*active.hints,) or tuple(dict.fromkeys((*cpus, *memory, *devices)))
     return {
         name: Located(

@@ -68,19 +68,19 @@ class CpuPolicy:
 
 
 class CpuManager:
-    """The state of policy static. `held` maps a pod's uid to the CPUs of each container that has exclusive ones.
+    """The state of policy static. `allocations` maps a pod's uid to the CPUs of each container that has exclusive ones.
 
     A pod whose pod-level resources are managed holds one `bubble` for all its containers.
     """
 
-    __slots__ = ("_reusable", "bubbles", "default", "held", "policy")
+    __slots__ = ("_reusable", "allocations", "bubbles", "default", "policy")
 
     def __init__(self, policy: CpuPolicy) -> None:
         self.policy = policy
         self.default: CpuSet = policy.topology.cpus
         if policy.options.strict_reservation:
             self.default &= ~policy.reserved
-        self.held: dict[str, dict[str, CpuSet]] = {}
+        self.allocations: dict[str, dict[str, CpuSet]] = {}
         self.bubbles: dict[str, CpuSet] = {}
         self._reusable: CpuSet = 0
 
@@ -94,7 +94,7 @@ class CpuManager:
         copy = CpuManager.__new__(CpuManager)
         copy.policy = self.policy
         copy.default = self.default
-        copy.held = self.held.copy()
+        copy.allocations = self.allocations.copy()
         copy.bubbles = self.bubbles.copy()
         copy._reusable = 0
         return copy
@@ -107,7 +107,7 @@ class CpuManager:
         """GetTopologyHints."""
         if not container.cpus:
             return {}
-        held = self.held.get(pod.uid, {}).get(container.name)
+        held = self.allocations.get(pod.uid, {}).get(container.name)
         if held is None:
             return {"cpu": self._fitting(self.available, self._reusable, container.cpus)}
         if held.bit_count() != container.cpus:
@@ -120,7 +120,7 @@ class CpuManager:
             return {}
         if pod.by_pod_level and _empty_pool(pod):
             return {"cpu": IMPOSSIBLE}
-        mine = self.held.get(pod.uid)
+        mine = self.allocations.get(pod.uid)
         if mine:
             return {"cpu": self._pod_hints_again(pod, mine)}
         return {"cpu": self._fitting(self.available, self._reusable, pod.cpus)}
@@ -131,11 +131,11 @@ class CpuManager:
         if not count:
             return
         self._check_smt_alignment(count)
-        mine = self.held.get(pod.uid, {})
+        mine = self.allocations.get(pod.uid, {})
         cpus = mine.get(container.name)
         if cpus is None:
             cpus = self._take(count, hint, self._reusable)
-            self.held[pod.uid] = with_more(mine, container.name, cpus)
+            self.allocations[pod.uid] = with_more(mine, container.name, cpus)
         # What an init container had is for the containers after it; a sidecar or app container keeps what it takes.
         self._reusable = self._reusable | cpus if container.kind == "init" else self._reusable & ~cpus
 
@@ -163,17 +163,17 @@ class CpuManager:
             if container.kind == "sidecar":
                 sidecars |= cpus
                 pool &= ~cpus
-        self.held[pod.uid] = {name: pool if cpus is None else cpus for name, cpus in dealt.items()}
+        self.allocations[pod.uid] = {name: pool if cpus is None else cpus for name, cpus in dealt.items()}
 
     def hold(self, uid: str, container: str, cpus: CpuSet) -> None:
         """Book CPUs that a container is known to have."""
-        self.held[uid] = with_more(self.held.get(uid), container, cpus)
+        self.allocations[uid] = with_more(self.allocations.get(uid), container, cpus)
         self.default &= ~cpus
 
     def recount(self) -> None:
         """Only what is held is taken."""
         held: CpuSet = 0
-        for containers in self.held.values():
+        for containers in self.allocations.values():
             for cpus in containers.values():
                 held |= cpus
         self.default = CpuManager(self.policy).default & ~held
@@ -184,7 +184,7 @@ class CpuManager:
 
     def release(self, uid: str) -> None:
         """Give back all the pod has (RemoveContainer, for each of its containers)."""
-        for cpus in self.held.pop(uid, {}).values():
+        for cpus in self.allocations.pop(uid, {}).values():
             self.default |= cpus
         self.default |= self.bubbles.pop(uid, 0)
 

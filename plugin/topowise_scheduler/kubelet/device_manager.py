@@ -46,7 +46,7 @@ class DeviceManager:
     With a `chooser`, what plugins prefer (`preferred`) does not count: who chooses knows better.
     """
 
-    __slots__ = ("_everywhere", "_reusable", "allocated", "chooser", "held", "positions", "preferred", "tables")
+    __slots__ = ("_everywhere", "_reusable", "allocated", "allocations", "chooser", "positions", "preferred", "tables")
 
     def __init__(self, machine: Machine, behaviour: Behaviour = NEWEST_RECORDED.behaviour) -> None:
         self._everywhere = not behaviour.device_hints_are_near_devices
@@ -54,7 +54,7 @@ class DeviceManager:
         self.preferred = {plugin.resource: plugin.preferred for plugin in machine.devices}
         self.tables = {plugin.resource: self.table(plugin.devices) for plugin in machine.devices}
         self.allocated: dict[str, DeviceSet] = dict.fromkeys(self.tables, 0)
-        self.held: dict[str, dict[str, Holding]] = {}
+        self.allocations: dict[str, dict[str, Holding]] = {}
         self._reusable: Holding = {}
         self.chooser: Chooser | None = None
 
@@ -66,7 +66,7 @@ class DeviceManager:
         copy.preferred = self.preferred
         copy.tables = self.tables.copy()
         copy.allocated = self.allocated.copy()
-        copy.held = self.held.copy()
+        copy.allocations = self.allocations.copy()
         copy._reusable = {}
         copy.chooser = self.chooser
         return copy
@@ -81,7 +81,7 @@ class DeviceManager:
         if old is not None:
             held_ids = old.names(self.allocated[resource])
             table = table.with_ids(held_ids)
-            self.held = {
+            self.allocations = {
                 uid: {
                     name: {
                         held: table.select(old.names(devices)) if held == resource else devices
@@ -89,7 +89,7 @@ class DeviceManager:
                     }
                     for name, holding in containers.items()
                 }
-                for uid, containers in self.held.items()
+                for uid, containers in self.allocations.items()
             }
             self.allocated[resource] = table.select(held_ids)
         else:
@@ -108,7 +108,7 @@ class DeviceManager:
         """GetTopologyHints."""
         found: ProviderHints = {}
         reusable = self._reusable
-        mine = self.held.get(pod.uid, {}).get(container.name, {})
+        mine = self.allocations.get(pod.uid, {}).get(container.name, {})
         for resource, requested in container.limits.items():
             table = self.tables.get(resource)
             if table is None or not table.has_topology:
@@ -123,7 +123,7 @@ class DeviceManager:
     def pod_hints(self, pod: PodView) -> ProviderHints:
         """GetPodTopologyHints: nothing is reusable there."""
         found: ProviderHints = {}
-        mine = self.held.get(pod.uid, {})
+        mine = self.allocations.get(pod.uid, {})
         for resource, table in self.tables.items():
             if not table.has_topology:
                 continue
@@ -141,7 +141,7 @@ class DeviceManager:
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
         """Allocate for one container (allocateContainerResources). Raises Refused; nothing is booked then."""
-        mine = self.held.get(pod.uid, {})
+        mine = self.allocations.get(pod.uid, {})
         reusable = dict(self._reusable)
         held = mine.get(container.name, {})
         taken: Holding = {}
@@ -170,7 +170,7 @@ class DeviceManager:
         for resource, devices in taken.items():
             self.allocated[resource] |= devices
         if taken:
-            self.held[pod.uid] = {**mine, container.name: {**held, **taken}}
+            self.allocations[pod.uid] = {**mine, container.name: {**held, **taken}}
         self._reusable = reusable
 
     def hold(self, uid: str, container: str, resource: str, ids: tuple[str, ...]) -> None:
@@ -180,8 +180,8 @@ class DeviceManager:
         if known is not self.tables.get(resource):
             self.report(resource, known)
         devices = known.select(ids)
-        mine = self.held.get(uid, {})
-        self.held[uid] = (
+        mine = self.allocations.get(uid, {})
+        self.allocations[uid] = (
             {**mine, container: {**mine.get(container, {}), resource: devices}}
             if mine
             else only_of(container, resource, devices)
@@ -190,14 +190,14 @@ class DeviceManager:
 
     def release(self, uid: str) -> None:
         """Give back all the pod has."""
-        for holding in self.held.pop(uid, {}).values():
+        for holding in self.allocations.pop(uid, {}).values():
             for resource, devices in holding.items():
                 self.allocated[resource] &= ~devices
 
     def recount(self) -> None:
         """Only what is held is taken."""
         allocated = dict.fromkeys(self.tables, 0)
-        for containers in self.held.values():
+        for containers in self.allocations.values():
             for holding in containers.values():
                 for resource, devices in holding.items():
                     allocated[resource] |= devices

@@ -40,12 +40,12 @@ Blocks = tuple[Block, ...]
 class MemoryManager:
     """The state of policy Static: the tables per node, and the blocks of every container by pod uid and name."""
 
-    __slots__ = ("_reusable", "bubbles", "held", "policy", "tables")
+    __slots__ = ("_reusable", "allocations", "bubbles", "policy", "tables")
 
     def __init__(self, policy: MemoryPolicy) -> None:
         self.policy = policy
         self.tables = MemoryTables(policy)
-        self.held: dict[str, dict[str, Blocks]] = {}
+        self.allocations: dict[str, dict[str, Blocks]] = {}
         self.bubbles: dict[str, Blocks] = {}
         self._reusable: dict[Mask, Amounts] = {}
 
@@ -54,7 +54,7 @@ class MemoryManager:
         copy = MemoryManager.__new__(MemoryManager)
         copy.policy = self.policy
         copy.tables = self.tables.fork()
-        copy.held = self.held.copy()
+        copy.allocations = self.allocations.copy()
         copy.bubbles = self.bubbles.copy()
         copy._reusable = {}
         return copy
@@ -67,7 +67,7 @@ class MemoryManager:
         """GetTopologyHints."""
         if not pod.pinned or container.memory is None:
             return {}
-        held = self.held.get(pod.uid, {}).get(container.name)
+        held = self.allocations.get(pod.uid, {}).get(container.name)
         if held is not None:
             return _hints_again(held, container.memory)
         return self._hints(container.memory)
@@ -78,7 +78,7 @@ class MemoryManager:
             return {}
         if pod.by_pod_level and _empty_pool(pod, pod.memory):
             return dict.fromkeys(pod.memory, IMPOSSIBLE)
-        mine = self.held.get(pod.uid, {})
+        mine = self.allocations.get(pod.uid, {})
         for container in pod.containers:
             if container.name in mine:
                 # The blocks of the first container that has any are compared with the request of the whole pod.
@@ -89,7 +89,7 @@ class MemoryManager:
         """Allocate for one container. Raises Refused."""
         if not pod.pinned:
             return
-        mine = self.held.get(pod.uid, {})
+        mine = self.allocations.get(pod.uid, {})
         blocks = mine.get(container.name)
         if blocks is None:
             if container.memory is None:
@@ -100,7 +100,7 @@ class MemoryManager:
             for name, mask, size in blocks:
                 self.tables.take(name, mask, max(0, size - reusable.get(name, 0)))
             self._update_reusable(container, blocks)
-            self.held[pod.uid] = with_more(
+            self.allocations[pod.uid] = with_more(
                 _shrunk(pod, container, mine, blocks) if mine else None, container.name, blocks
             )
         else:
@@ -119,31 +119,31 @@ class MemoryManager:
         self.bubbles[pod.uid] = tuple(Block(name, mask, size) for name, size in pod.memory.items())
         for name, size in pod.memory.items():
             self.tables.take(name, mask, size)
-        self.held[pod.uid] = _dealt(pod, pod.memory, mask)
+        self.allocations[pod.uid] = _dealt(pod, pod.memory, mask)
 
     def remove(self, uid: str, names: Iterable[str]) -> None:
         """Give back what these containers of a pod have (RemoveContainer)."""
         for name in names:
-            if name in self.held.get(uid, ()):
+            if name in self.allocations.get(uid, ()):
                 self._remove(uid, name)
 
     def hold(self, uid: str, container: str, blocks: Blocks) -> None:
         """Book blocks that a container is known to have."""
         for name, mask, size in blocks:
             self.tables.take(name, mask, size)
-        self.held[uid] = with_more(self.held.get(uid), container, blocks)
+        self.allocations[uid] = with_more(self.allocations.get(uid), container, blocks)
 
     def release(self, uid: str) -> None:
         """Give back all the pod has (RemoveContainer, for each of its containers)."""
-        self.remove(uid, sorted(self.held.get(uid, ())))
+        self.remove(uid, sorted(self.allocations.get(uid, ())))
 
     def _remove(self, uid: str, name: str) -> None:
-        mine = dict(self.held.get(uid, {}))
+        mine = dict(self.allocations.get(uid, {}))
         blocks = mine.pop(name, ())
         if mine:
-            self.held[uid] = mine
+            self.allocations[uid] = mine
         else:
-            self.held.pop(uid, None)
+            self.allocations.pop(uid, None)
         if uid in self.bubbles:
             # Nothing is given back before the last container of the pod is gone.
             blocks = () if mine else self.bubbles.pop(uid)

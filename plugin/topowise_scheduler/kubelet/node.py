@@ -159,7 +159,7 @@ class Kubelet:
         """The same node with no pods on it."""
         copy = self.fork()
         copy.devices.allocated = dict.fromkeys(copy.devices.tables, 0)
-        copy.devices.held = {}
+        copy.devices.allocations = {}
         copy.cpu = None if copy.cpu is None else CpuManager(copy.cpu.policy)
         copy.memory = None if copy.memory is None else MemoryManager(copy.memory.policy)
         copy.active = {}
@@ -337,9 +337,9 @@ class Kubelet:
     def placements(self, uid: str) -> dict[str, Placement]:
         """What each container of an active pod holds now."""
         active = self.active[uid]
-        cpus = self.cpu.held.get(uid, {}) if self.cpu is not None else {}
-        memory = self.memory.held.get(uid, {}) if self.memory is not None else {}
-        devices = self.devices.held.get(uid, {})
+        cpus = self.cpu.allocations.get(uid, {}) if self.cpu is not None else {}
+        memory = self.memory.allocations.get(uid, {}) if self.memory is not None else {}
+        devices = self.devices.allocations.get(uid, {})
         kinds: dict[str, Kind] = (
             dict.fromkeys((*cpus, *memory, *devices), "app")
             if active.pod is None
@@ -407,7 +407,7 @@ class Kubelet:
         )
 
     def _shortages(self, pod: PodView) -> Sequence[Shortage]:
-        held = pod.uid in self.devices.held
+        held = pod.uid in self.devices.allocations
         devices = {}
         for resource, table in self.devices.tables.items():
             count = table.healthy.bit_count()

@@ -97,16 +97,16 @@ def _holdings(node: Kubelet, uid: str) -> Iterator[tuple[int, str, int]]:
     """What a pod holds: position of the NUMA node, resource, amount."""
     if node.cpu is not None:
         exclusive = 0
-        for cpus in node.cpu.held.get(uid, {}).values():
+        for cpus in node.cpu.allocations.get(uid, {}).values():
             exclusive |= cpus
         for position, local in enumerate(node.topology.numa_cpus if exclusive else ()):
             yield position, "cpu", (exclusive & local).bit_count()
     if node.memory is not None:
-        for blocks in node.memory.held.get(uid, {}).values():
+        for blocks in node.memory.allocations.get(uid, {}).values():
             for block in blocks:
                 for position in members(block.mask):
                     yield position, block.type, block.size // block.mask.bit_count()
-    for holding in node.devices.held.get(uid, {}).values():
+    for holding in node.devices.allocations.get(uid, {}).values():
         for resource, devices in holding.items():
             table = node.devices.tables[resource]
             for position in members(table.nodes):

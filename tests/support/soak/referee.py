@@ -232,10 +232,10 @@ def _hold_leftovers(kubelet: Kubelet, node: HollowNode) -> frozenset[str]:
     leftovers = frozenset(managers.holders) - node.kubelet.model.active.keys()
     for uid in sorted(leftovers):
         kubelet.hold(uid, {}, {})
-        for name, cpus in (managers.cpu.held.get(uid, {}) if managers.cpu is not None else {}).items():
+        for name, cpus in (managers.cpu.allocations.get(uid, {}) if managers.cpu is not None else {}).items():
             if kubelet.cpu is not None and not cpus & ~kubelet.cpu.available:
                 kubelet.cpu.hold(uid, name, cpus)
-        for name, blocks in (managers.memory.held.get(uid, {}) if managers.memory is not None else {}).items():
+        for name, blocks in (managers.memory.allocations.get(uid, {}) if managers.memory is not None else {}).items():
             if kubelet.memory is not None:
                 kubelet.memory.hold(uid, name, blocks)
     return leftovers

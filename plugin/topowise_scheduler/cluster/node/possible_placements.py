@@ -85,7 +85,7 @@ def has_choice_of_devices(node: Kubelet, pod: PodView) -> bool:
 
 def has_wide_memory(node: Kubelet, uid: str) -> bool:
     """Whether an active pod has memory over several NUMA nodes."""
-    held = {} if node.memory is None else node.memory.held.get(uid, {})
+    held = {} if node.memory is None else node.memory.allocations.get(uid, {})
     return any(block.mask.bit_count() > 1 for blocks in held.values() for block in blocks)
 
 

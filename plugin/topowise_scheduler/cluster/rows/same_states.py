@@ -86,6 +86,6 @@ def _of_uncertain(expected: Expected) -> Iterator[Hashable]:
         yield pod.uid in node.active
         for manager in (node.cpu, node.memory):
             if manager is not None:
-                yield tuple(manager.held.get(pod.uid, {}).items())
+                yield tuple(manager.allocations.get(pod.uid, {}).items())
                 yield pod.uid in manager.bubbles
-        yield str(node.devices.held.get(pod.uid))
+        yield str(node.devices.allocations.get(pod.uid))

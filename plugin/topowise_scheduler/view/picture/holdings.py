@@ -63,10 +63,10 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 
 def _holders(kubelet: Kubelet) -> list[str]:
-    holders = [*kubelet.devices.held]
+    holders = [*kubelet.devices.allocations]
     for manager in (kubelet.cpu, kubelet.memory):
         if manager is not None:
-            holders += [*manager.held, *manager.bubbles]
+            holders += [*manager.allocations, *manager.bubbles]
     return holders
 
 
@@ -74,7 +74,7 @@ def _cpus(kubelet: Kubelet, uid: str) -> CpuSet:
     if kubelet.cpu is None:
         return 0
     cpus = kubelet.cpu.bubbles.get(uid, 0)
-    for part in kubelet.cpu.held.get(uid, {}).values():
+    for part in kubelet.cpu.allocations.get(uid, {}).values():
         cpus |= part
     return cpus
 
@@ -83,7 +83,7 @@ def _memory(kubelet: Kubelet, uid: str) -> tuple[Block, ...]:
     """The blocks of a pod's own total if it has one: those of its containers are only shares of it then."""
     if kubelet.memory is None:
         return ()
-    containers = kubelet.memory.held.get(uid, {}).values()
+    containers = kubelet.memory.allocations.get(uid, {}).values()
     blocks = kubelet.memory.bubbles.get(uid) or [block for blocks in containers for block in blocks]
     sums: dict[tuple[str, int], int] = {}
     for name, mask, size in blocks:
@@ -93,7 +93,7 @@ def _memory(kubelet: Kubelet, uid: str) -> tuple[Block, ...]:
 
 def _devices(kubelet: Kubelet, uid: str) -> dict[str, tuple[str, ...]]:
     sets: dict[str, int] = {}
-    for holding in kubelet.devices.held.get(uid, {}).values():
+    for holding in kubelet.devices.allocations.get(uid, {}).values():
         for resource, devices in holding.items():
             sets[resource] = sets.get(resource, 0) | devices
     tables = kubelet.devices.tables

@@ -211,7 +211,7 @@ def wide_group() -> Picture:
     kubelet = static(machine, "best-effort")
     run(kubelet, "db/first", cpu="500m", memory="9Gi")
     assert kubelet.memory is not None
-    kubelet.memory.hold("db/second", "app", (kubelet.memory.held["db/first"]["app"][0]._replace(size=3 * GI),))
+    kubelet.memory.hold("db/second", "app", (kubelet.memory.allocations["db/first"]["app"][0]._replace(size=3 * GI),))
     return drawn(kubelet, machine, "summed")
 
 
