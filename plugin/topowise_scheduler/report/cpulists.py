@@ -1,6 +1,6 @@
-"""Sets as they travel, as the model has them.
+"""Parses cpulists and nodelists into the sets of the model.
 
-The same texts come with every report of a node and on every node of its kind, so what they mean is remembered.
+Every report of a node, and every node of a machine type, repeats the same texts, so parsed texts are cached.
 """
 
 from __future__ import annotations
@@ -12,27 +12,28 @@ from topowise import cpuset
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
 from topowise_scheduler.kubelet.masks import Mask, mask_of
 
-# Of what a hostile report says, no more is remembered than this many characters and that many texts.
-_SHORT: Final = 256
-_MANY: Final = 8192
+# The cache is bounded against hostile reports: characters of a text, and number of texts.
+_MAX_CACHED_LENGTH: Final = 256
+_CACHE_SIZE: Final = 8192
 
 
 def cpu_set(text: str) -> CpuSet:
-    """The CPUs of a cpulist. Raises ParseError."""
-    return _cpu_set(text) if len(text) <= _SHORT else cpuset.mask(text)
+    """Returns the CPUs of a cpulist. Raises ParseError."""
+    return _cpu_set(text) if len(text) <= _MAX_CACHED_LENGTH else cpuset.mask(text)
 
 
-_cpu_set = lru_cache(maxsize=_MANY)(cpuset.mask)
+_cpu_set = lru_cache(maxsize=_CACHE_SIZE)(cpuset.mask)
 
 
 def nodes_of(text: str, known: tuple[int, ...]) -> tuple[int, ...]:
-    """The NUMA nodes of a nodelist, ascending; none if it names one that is not known. Raises ParseError."""
+    """Returns the NUMA nodes of a nodelist, ascending, or () if one is not in `known`. Raises ParseError."""
     nodes = cpu_set(text)
-    found = tuple([node for node in known if nodes >> node & 1])
-    return found if len(found) == nodes.bit_count() else ()
+    listed = tuple([node for node in known if nodes >> node & 1])
+    return listed if len(listed) == nodes.bit_count() else ()
 
 
 def mask_on(text: str, known: tuple[int, ...], modelled: tuple[int, ...]) -> Mask:
-    """The same as a mask over the positions of those of them that are modelled, 0 for none (Machine.modelled)."""
+    """Returns the NUMA nodes of a nodelist as a mask over the positions in `modelled`; 0 if none is modelled
+    (Machine.modelled)."""
     nodes = nodes_of(text, known)
     return mask_of(position for position, node in enumerate(modelled) if node in nodes)

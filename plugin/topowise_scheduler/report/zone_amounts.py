@@ -1,7 +1,7 @@
-"""What a zone has, may give and still can give, as numbers that agree with each other.
+"""Reads the capacity, allocatable and available amounts of each zone, and makes them consistent.
 
-Producers differ in small ways, and none of them is an error of the object: NFD's available may be negative, devices
-have no capacity of their own, koordlet's three numbers are one. In doubt the smaller number counts.
+Exporters differ in small ways that are no errors: NFD's available may be negative, devices have no separate capacity,
+and koordlet writes three equal numbers. In doubt the smaller number counts.
 """
 
 from __future__ import annotations
@@ -15,55 +15,59 @@ from topowise.pods import MAX_AMOUNT
 
 
 class Count(NamedTuple):
-    """capacity >= allocatable >= available >= 0; milli-CPU for cpu, bytes or units for the rest, rounded down."""
+    """capacity >= allocatable >= available >= 0; milli-CPU for cpu, else bytes or units, rounded down."""
 
     capacity: int
     allocatable: int
     available: int
 
 
-_MOST_NAMED: Final = 4
+_MAX_NAMED_ZONES: Final = 4
 
 
 def counts_of(zones: Iterable[nrt.Zone], problems: list[str]) -> list[dict[str, Count]]:
-    """By resource, for each zone; one that cannot be read counts as none, one that is listed twice as the last."""
-    closed: list[str] = []
-    found = [{one.name: _count(zone, one, problems, closed) for one in zone.resources or ()} for zone in zones]
-    if closed:
-        # An exporter that gets this wrong does so everywhere, and nobody reads it zone by zone.
-        more = f" and {len(closed) - _MOST_NAMED} more" if len(closed) > _MOST_NAMED else ""
+    """Returns the amounts of each zone by resource. Unreadable amounts count as 0; of a duplicate resource the last
+    entry counts."""
+    contradictions: list[str] = []
+    counts = [
+        {resource.name: _count(zone, resource, problems, contradictions) for resource in zone.resources or ()}
+        for zone in zones
+    ]
+    if contradictions:
+        # One line for all zones: an exporter with this fault writes it in every zone.
+        more = f" and {len(contradictions) - _MAX_NAMED_ZONES} more" if len(contradictions) > _MAX_NAMED_ZONES else ""
         problems.append(
-            f"zones: {', '.join(closed[:_MOST_NAMED])}{more} available of an allocatable of 0: the report contradicts "
-            "itself; counted as none, so no pod gets any"
+            f"zones: {', '.join(contradictions[:_MAX_NAMED_ZONES])}{more} available of an allocatable of 0: the report "
+            "contradicts itself; counted as none, so no pod gets any"
         )
-    return found
+    return counts
 
 
-def _count(zone: nrt.Zone, listed: nrt.Resource, problems: list[str], closed: list[str]) -> Count:
+def _count(zone: nrt.Zone, resource: nrt.Resource, problems: list[str], contradictions: list[str]) -> Count:
     try:
-        capacity = _whole(listed.name, listed.capacity)
-        allocatable = _whole(listed.name, listed.allocatable)
-        available = _whole(listed.name, listed.available)
+        capacity = _bounded_value(resource.name, resource.capacity)
+        allocatable = _bounded_value(resource.name, resource.allocatable)
+        available = _bounded_value(resource.name, resource.available)
     except ParseError as exc:
-        problems.append(f"zone {zone.name}, {listed.name}: {exc}; counted as none")
+        problems.append(f"zone {zone.name}, {resource.name}: {exc}; counted as none")
         return Count(0, 0, 0)
     if available > 0 >= allocatable:
-        closed.append(f"{zone.name:.80} {listed.name:.80} {listed.available!r:.80}")
+        contradictions.append(f"{zone.name:.80} {resource.name:.80} {resource.available!r:.80}")
     elif available > allocatable:
         problems.append(
-            f"zone {zone.name}, {listed.name}: {listed.available!r:.80} available of {listed.allocatable!r:.80} "
+            f"zone {zone.name}, {resource.name}: {resource.available!r:.80} available of {resource.allocatable!r:.80} "
             "allocatable, expected no more; counted as all of it"
         )
     if allocatable > capacity:
         problems.append(
-            f"zone {zone.name}, {listed.name}: {listed.allocatable!r:.80} allocatable of {listed.capacity!r:.80}, "
-            "expected no more; capacity is counted as that"
+            f"zone {zone.name}, {resource.name}: {resource.allocatable!r:.80} allocatable of {resource.capacity!r:.80}"
+            ", expected no more; capacity is counted as that"
         )
     allocatable = max(0, allocatable)
     return Count(max(capacity, allocatable), allocatable, max(0, min(available, allocatable)))
 
 
-def _whole(resource: str, text: str | int) -> int:
-    """Rounded down, to a thousandth of a CPU or to a unit; bounded, as sums have to fit into 64 bits."""
+def _bounded_value(resource: str, text: str | int) -> int:
+    """Returns milli-CPUs or units, rounded down, and bounded so that sums fit into 64 bits."""
     milli = quantity.milli_value(text)
     return max(-MAX_AMOUNT, min(MAX_AMOUNT, milli if resource == "cpu" else milli // 1000))
