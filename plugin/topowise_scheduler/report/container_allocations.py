@@ -1,4 +1,4 @@
-"""Who holds what, of `topowise.io/holdings`, as the model's placements."""
+"""Parses `topowise.io/holdings`, the allocations of all pods, into the model's placements."""
 
 from __future__ import annotations
 
@@ -18,130 +18,142 @@ from topowise_scheduler.report.nrt_report import Placements, PodName, ReportErro
 
 Devices = tuple[tuple[str, tuple[str, ...]], ...]
 
-_FEW: Final = 4
-# Of each kind; a real machine has so few types of memory, and a key has all of them.
-_MANY: Final = 8192
-_FEW_TYPES: Final = 8
+_MAX_CACHED_BLOCKS: Final = 4
+# Entries of each cache. A key contains all memory types of the machine, so machines with more types are not cached.
+_CACHE_SIZE: Final = 8192
+_MAX_CACHED_TYPES: Final = 8
 
 
-class Known(NamedTuple):
-    """What can be held: CPUs of the machine, and on its NUMA nodes memory of the types the memory manager has."""
+class Allocatable(NamedTuple):
+    """What containers can have: the machine's CPUs, and memory of the memory manager's types on its NUMA nodes."""
 
     cpus: CpuSet
     nodes: tuple[int, ...]
     types: frozenset[str]
 
 
-class Held(NamedTuple):
-    """What each pod holds. `marks` has a number of eight bytes for the text of each, in their order; none if two pods
-    share a name."""
+class Allocations(NamedTuple):
+    """The allocations of each pod. `marks` has eight bytes per pod, in order: a hash of the pod's text. It is empty if
+    two pods share a name."""
 
     pods: Mapping[PodName, Placements]
     marks: bytes = b""
 
 
-def held_by(text: str, known: Known, before: Held | None = None) -> Held:
-    """What each pod holds. Raises ParseError, and ReportError for what such a machine cannot have.
+def allocations_of(text: str, machine: Allocatable, before: Allocations | None = None) -> Allocations:
+    """Returns the allocations of each pod. Raises ParseError, and ReportError for a resource that the machine lacks.
 
-    `before` is what was held on the same machine: a pod whose text is as it was then has the same placements, the very
-    object. A mark is a keyed hash of the process, so nobody can make two texts of one.
+    `before` are the allocations of the same machine in the previous report. A pod with unchanged text keeps its
+    placements, the very object. A mark is a hash with a random key of the process, so a client cannot craft a
+    collision.
     """
     texts = [*map(bytes, holdings.texts(text))]
     _check_few("pods", len(texts), budget.MAX_PODS)
     marks = array("q", map(hash, texts))
-    same = {} if before is None else dict(zip(memoryview(before.marks).cast("q"), before.pods.items(), strict=True))
-    pods = [same.get(mark) or _pod(text, known) for mark, text in zip(marks, texts, strict=True)]
+    unchanged = (
+        {} if before is None else dict(zip(memoryview(before.marks).cast("q"), before.pods.items(), strict=True))
+    )
+    pods = [unchanged.get(mark) or _pod(text, machine) for mark, text in zip(marks, texts, strict=True)]
     _check_few("containers", sum([len(placements) for _, placements in pods]), budget.MAX_CONTAINERS)
-    found = dict(pods)
-    if len(found) == len(pods):
-        return Held(found, marks.tobytes())
-    found.clear()
+    by_name = dict(pods)
+    if len(by_name) == len(pods):
+        return Allocations(by_name, marks.tobytes())
+    by_name.clear()
+    # A terminating pod and its successor may share a name: then both keep their allocations.
     for name, placements in pods:
-        found[name] = _beside(found.get(name, {}), placements)
-    return Held(found)
+        by_name[name] = _side_by_side(by_name.get(name, {}), placements)
+    return Allocations(by_name)
 
 
-def _check_few(things: str, count: int, most: int) -> None:
-    if count > most:
-        raise ReportError(f"attribute {HOLDINGS}: {count} {things}, expected up to {most}")
+def _check_few(noun: str, count: int, limit: int) -> None:
+    """Raises ReportError above a limit."""
+    if count > limit:
+        raise ReportError(f"attribute {HOLDINGS}: {count} {noun}, expected up to {limit}")
 
 
-def _pod(text: bytes, known: Known) -> tuple[PodName, Placements]:
+def _pod(text: bytes, machine: Allocatable) -> tuple[PodName, Placements]:
     pod = holdings.pod(text)
     _check_few("containers of a pod", len(pod.containers), budget.MAX_CONTAINERS_OF_A_POD)
-    # Pods have few namespaces.
-    return (sys.intern(pod.namespace), pod.name), _placements(pod, known)
+    # Interned: a cluster has few namespaces.
+    return (sys.intern(pod.namespace), pod.name), _placements(pod, machine)
 
 
-def _placements(pod: holdings.Pod, known: Known) -> Placements:
-    # With pod-level resources the total is booked and the containers' blocks are only shares of it (KEP-5526), so the
-    # total is all there is to give back.
+def _placements(pod: holdings.Pod, machine: Allocatable) -> Placements:
+    # With pod-level resources the kubelet books the pod's total, and the containers' blocks are shares of it
+    # (KEP-5526). So only the total can be released.
     shares = bool(pod.own_memory)
-    of_each = [
-        _of_container(one.name, one.cpus, () if shares else one.memory, tuple(one.devices.items()), known)
-        for one in pod.containers
+    by_container = [
+        _of_container(
+            container.name,
+            container.cpus,
+            () if shares else container.memory,
+            tuple(container.devices.items()),
+            machine,
+        )
+        for container in pod.containers
     ]
-    if len(of_each) == 1 and not pod.own_cpus and not shares:
-        return of_each[0]
-    placements = {name: placement for one in of_each for name, placement in one.items()}
+    if len(by_container) == 1 and not pod.own_cpus and not shares:
+        return by_container[0]
+    placements = {name: placement for container in by_container for name, placement in container.items()}
     if pod.own_cpus or shares:
-        placements[""] = _placement(pod.own_cpus, pod.own_memory, {}, known)
+        placements[""] = _placement(pod.own_cpus, pod.own_memory, {}, machine)
     return placements
 
 
 def _of_container(
-    name: str, cpus: str, blocks: tuple[holdings.Block, ...], devices: Devices, known: Known
+    name: str, cpus: str, blocks: tuple[holdings.Block, ...], devices: Devices, machine: Allocatable
 ) -> dict[str, Placement]:
-    """What one container holds, by its name. Containers of a kind are called alike and hold alike, so it is shared."""
+    """Returns the allocation of one container, by its name. Equal allocations of equally named containers share one
+    object."""
     length = len(name) + len(cpus) + sum([len(resource) + sum(map(len, ids)) for resource, ids in devices])
-    if length > budget.MEMORABLE_HOLDING or len(blocks) > _FEW or len(known.types) > _FEW_TYPES:
-        return _made.__wrapped__(name, cpus, blocks, devices, known)
-    return _made(name, cpus, blocks, devices, known)
+    if length > budget.MEMORABLE_HOLDING or len(blocks) > _MAX_CACHED_BLOCKS or len(machine.types) > _MAX_CACHED_TYPES:
+        return _cached_placement.__wrapped__(name, cpus, blocks, devices, machine)
+    return _cached_placement(name, cpus, blocks, devices, machine)
 
 
-@lru_cache(maxsize=_MANY)
-def _made(
-    name: str, cpus: str, blocks: tuple[holdings.Block, ...], devices: Devices, known: Known
+@lru_cache(maxsize=_CACHE_SIZE)
+def _cached_placement(
+    name: str, cpus: str, blocks: tuple[holdings.Block, ...], devices: Devices, machine: Allocatable
 ) -> dict[str, Placement]:
-    return {name: _placement(cpus, blocks, dict(devices), known)}
+    return {name: _placement(cpus, blocks, dict(devices), machine)}
 
 
 def _placement(
-    cpus: str, blocks: tuple[holdings.Block, ...], devices: Mapping[str, tuple[str, ...]], known: Known
+    cpus: str, blocks: tuple[holdings.Block, ...], devices: Mapping[str, tuple[str, ...]], machine: Allocatable
 ) -> Placement:
     return Placement(
         kind="app",
         numa=None,
         preferred=False,
-        cpus=cpu_set(cpus) & known.cpus if cpus else None,
-        memory=tuple([_block_of(block, known) for block in blocks]) if blocks else (),
+        cpus=cpu_set(cpus) & machine.cpus if cpus else None,
+        memory=tuple([_block_of(block, machine) for block in blocks]) if blocks else (),
         devices=devices,
     )
 
 
-def _block_of(block: holdings.Block, known: Known) -> MemoryBlock:
+def _block_of(block: holdings.Block, machine: Allocatable) -> MemoryBlock:
     length = len(block.type) + len(block.nodes)
-    is_memorable = length <= budget.MEMORABLE_HOLDING and len(known.types) <= _FEW_TYPES
-    return (_block if is_memorable else _block.__wrapped__)(block.type, block.nodes, block.size, known)
+    is_memorable = length <= budget.MEMORABLE_HOLDING and len(machine.types) <= _MAX_CACHED_TYPES
+    return (_cached_block if is_memorable else _cached_block.__wrapped__)(block.type, block.nodes, block.size, machine)
 
 
-# Pods of a kind hold alike.
-@lru_cache(maxsize=_MANY)
-def _block(kind: str, text: str, size: int, known: Known) -> MemoryBlock:
-    on = nodes_of(text, known.nodes)
-    if size < 0 or not on or kind not in known.types:
+# Pods of one workload have equal blocks.
+@lru_cache(maxsize=_CACHE_SIZE)
+def _cached_block(kind: str, text: str, size: int, machine: Allocatable) -> MemoryBlock:
+    nodes = nodes_of(text, machine.nodes)
+    if size < 0 or not nodes or kind not in machine.types:
         raise ReportError(
             f"attribute {HOLDINGS}: {size} bytes of {kind!r:.80} on NUMA nodes {text!r:.80}, "
-            f"expected {', '.join(sorted(known.types)) or 'no type'} on some of {cpuset.spell(known.nodes)}"
+            f"expected {', '.join(sorted(machine.types)) or 'no type'} on some of {cpuset.spell(machine.nodes)}"
         )
-    return MemoryBlock(kind, on, size)
+    return MemoryBlock(kind, nodes, size)
 
 
-def _beside(one: Placements, other: Placements) -> Placements:
-    """Two pods of one name, of which one is on its way out: both hold what they have."""
-    if not one:
-        return other
-    both = dict(one)
-    for name, placement in other.items():
+def _side_by_side(first: Placements, second: Placements) -> Placements:
+    """Returns the allocations of two pods with one name, of which one is terminating."""
+    if not first:
+        return second
+    both = dict(first)
+    for name, placement in second.items():
         both[name if name not in both else f"{name} ({len(both)})"] = placement
     return both

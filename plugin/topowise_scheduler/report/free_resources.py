@@ -1,9 +1,9 @@
-"""What is free by the kubelet's own accounting, from the zones of an exact report.
+"""Reads the free resources that the kubelet itself accounts, from the zones of an exact report.
 
-Holders do not tell all: a block over several nodes does not say how much lies on which, blocks of size 0 still count
-as assignments, and a release gives back to the lowest node first whoever took it where. So once every container holds
-what it is said to hold, the kubelet's numbers are put in place of ours. Pods that have ended since are released from
-there, as the kubelet will.
+The allocations of containers do not determine them. A block over several NUMA nodes does not show the amount per node,
+a block of size 0 still counts as an assignment, and a release returns memory to the lowest node first. So after all
+allocations are booked, the kubelet's numbers replace the model's. Pods that have ended since are released from there,
+as the kubelet will do.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ Zones = Sequence[tuple[nrt.Zone, Mapping[str, str]] | None]
 
 
 def free_of(empty: Kubelet, zones: Zones, before: FreeResources | None = None) -> FreeResources:
-    """What is free. `zones` are those of the NUMA nodes in order, with their attributes; None is one of which all is as
-    in `before`, which must be whole (`is_whole`).
+    """Returns the free resources. `zones` are the modelled NUMA nodes in order, each with its attributes.
 
-    Raises ParseError, and ReportError for what is missing or cannot be.
+    A zone that is None is unchanged since `before`, which must be complete (`is_whole`). Raises ParseError, and
+    ReportError for a missing or impossible value.
     """
-    told = [(position, *given) for position, given in enumerate(zones) if given is not None]
-    known = before or _UNKNOWN
+    changed = [(position, *entry) for position, entry in enumerate(zones) if entry is not None]
+    previous = before or _UNKNOWN
     cpus = None
     if empty.cpu is not None:
-        cpus = known.cpus or 0
-        for position, zone, named in told:
-            mine = empty.topology.numa_cpus[position]
-            cpus = cpus & ~mine | mine & cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
+        cpus = previous.cpus or 0
+        for position, zone, named in changed:
+            node_cpus = empty.topology.numa_cpus[position]
+            cpus = cpus & ~node_cpus | node_cpus & cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
     if empty.memory is None:
         return FreeResources(cpus)
-    memory = _free_memory(empty.memory.policy, [(position, zone) for position, zone, _ in told], known)
-    if any(not named.keys() >= _ACCOUNTING for _, _, named in told):
+    memory = _free_memory(empty.memory.policy, [(position, zone) for position, zone, _ in changed], previous)
+    if any(not named.keys() >= _ACCOUNTING for _, _, named in changed):
         return FreeResources(cpus, memory)
-    none = [0] * len(zones)
-    assignments, cells = list(known.assignments or none), list(known.cells or none)
-    for position, zone, named in told:
+    zeros = [0] * len(zones)
+    assignments, cells = list(previous.assignments or zeros), list(previous.cells or zeros)
+    for position, zone, named in changed:
         cells[position] = _cells(zone, named[attributes.MEMORY_CELLS], empty)
         assignments[position] = _assignments(zone, named[attributes.MEMORY_ASSIGNMENTS])
     return FreeResources(cpus, memory, tuple(assignments), tuple(cells))
 
 
 def is_whole(free: FreeResources | None, empty: Kubelet) -> bool:
-    """Whether a report tells all that `keep` corrects, so that it does not matter what was there before."""
+    """Returns whether a report has every value that `correct` sets. Then the previous state does not matter."""
     if free is None or (empty.cpu is not None and free.cpus is None):
         return False
     if empty.memory is None:
@@ -62,15 +62,15 @@ def is_whole(free: FreeResources | None, empty: Kubelet) -> bool:
         free.assignments is not None
         and free.cells is not None
         and all(
-            value is not None or may <= 0
-            for name, most in empty.memory.policy.allocatable.items()
-            for value, may in zip(free.memory.get(name, ()), most, strict=False)
+            value is not None or allocatable <= 0
+            for name, amounts in empty.memory.policy.allocatable.items()
+            for value, allocatable in zip(free.memory.get(name, ()), amounts, strict=False)
         )
     )
 
 
-def keep(free: FreeResources, kubelet: Kubelet) -> None:
-    """The kubelet has this free from now on."""
+def correct(free: FreeResources, kubelet: Kubelet) -> None:
+    """Replaces the kubelet's free resources by the reported ones."""
     if kubelet.cpu is not None and free.cpus is not None:
         kubelet.cpu.correct(free.cpus)
     if kubelet.memory is not None:
@@ -78,16 +78,19 @@ def keep(free: FreeResources, kubelet: Kubelet) -> None:
 
 
 def _free_memory(
-    policy: MemoryPolicy, zones: Sequence[tuple[int, nrt.Zone]], known: FreeResources
+    policy: MemoryPolicy, zones: Sequence[tuple[int, nrt.Zone]], previous: FreeResources
 ) -> dict[str, tuple[int | None, ...]]:
-    """Free bytes by type and position; None where the kubelet may give nothing anyway, which it does not tell."""
-    available = [(position, {one.name: one.available for one in zone.resources or ()}) for position, zone in zones]
+    """Returns free bytes by type and node position; None on a node without allocatable memory, which reports none."""
+    available = [
+        (position, {entry.name: entry.available for entry in zone.resources or ()}) for position, zone in zones
+    ]
     free: dict[str, tuple[int | None, ...]] = {}
-    for name, most in policy.allocatable.items():
-        values = [*known.memory.get(name, [None] * len(most))]
+    for name, amounts in policy.allocatable.items():
+        values = [*previous.memory.get(name, [None] * len(amounts))]
         for position, named in available:
-            text, may = named.get(name), most[position]
-            values[position] = None if text is None or may <= 0 else min(may, max(0, quantity.value(text)))
+            text, limit = named.get(name), amounts[position]
+            # The limit protects the model's invariant 0 <= free <= allocatable against damaged objects.
+            values[position] = None if text is None or limit <= 0 else min(limit, max(0, quantity.value(text)))
         free[name] = tuple(values)
     return free
 

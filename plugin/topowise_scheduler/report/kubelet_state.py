@@ -1,4 +1,4 @@
-"""The kubelet of a report with everything held."""
+"""Builds the kubelet of a report with every reported allocation booked."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from topowise.pods import Needs
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.report import free_resources
 from topowise_scheduler.report.nrt_report import Placements, PodName, Report
-from topowise_scheduler.report.numaplacement import locate
+from topowise_scheduler.report.numaplacement import place_pods
 
 _NOTHING: Mapping[str, int] = {}
 
 RequestsOf = Callable[[PodName], tuple[str, Mapping[str, int]] | None]
-"""Uid and effective requests (topowise.pods.needs) of a pod, None for one that is not known."""
+"""Returns the UID and effective requests (topowise.pods.needs) of a pod, None for an unknown pod."""
 
 
 def kubelet_of(
@@ -26,24 +26,25 @@ def kubelet_of(
     beside: Collection[str] = (),
     news: tuple[Set[PodName], Collection[str]] | None = None,
 ) -> Kubelet:
-    """A fork of `report.empty` in which everything reported is held.
+    """Returns a fork of `report.empty` in which every reported allocation is booked.
 
-    Pods that `requests_of` does not know are held under `uid_of` their name, without requests. `without` are pods that
-    have ended since: they are released from the kubelet's own accounting, as the kubelet will. One whose finished init
-    container left CPUs, which are listed by its uid, is released as a whole if `requests_of` still knows it, else both
-    its names are needed.
+    A pod that `requests_of` does not know is booked under `uid_of` its name, without requests. `without` are pods that
+    have ended since the report: they are released from the kubelet's own accounting, as the kubelet will do. If a
+    finished init container left CPUs, the report lists them under the pod's UID. Such a pod is released completely if
+    `requests_of` still knows it; otherwise `without` must have both names.
 
-    Pods that hold nothing are in no report; for the predicates to count them the caller holds them itself. Counts name
-    no pods, so there both arguments do nothing: what is not available stays so until the next report, except for
-    `pods`: all that are in the numbers, by uid, which are held for themselves if numaplacement tells where they lie.
+    A report lists no pods without allocations. For the predicates the caller books such pods itself. A report of counts
+    names no pods, so `requests_of` and `without` have no effect, and unavailable amounts stay unavailable until the
+    next report. The exception is `pods`: all pods that the amounts include, by UID. They are booked separately if
+    numaplacement reports their NUMA nodes.
 
-    `before` is the node as it was, if it has the same hardware, devices and settings as `report.empty`: if the report
-    tells all that is free, only what has changed costs anything then, and the result is the same, but that the pods
-    `beside` are still on it. With `news`, names and uids, all others hold there what the report says already.
+    `before` is a previous state with the same hardware, devices and settings as `report.empty`. If the report has all
+    free resources, only differences from `before` are booked. The result is the same, but the pods in `beside` stay
+    booked. With `news`, names and UIDs, the allocations of all other pods in `before` already equal the report.
     """
     if report.precision == "counts":
-        return _of_counts(report, pods or {})
-    holders: dict[str, tuple[Mapping[str, int], Placements]] = {}
+        return _with_occupants(report, pods or {})
+    allocations: dict[str, tuple[Mapping[str, int], Placements]] = {}
     ended: set[str] = set()
     names = report.held if news is None else [name for name in report.held if name in news[0]]
     for name in names:
@@ -51,42 +52,43 @@ def kubelet_of(
         uid, requests = requests_of(name) or (uid_of(name), _NOTHING)
         if name in without:
             ended.add(uid)
-        if uid in holders:
-            requests, placements = holders[uid][0] or requests, _together(holders[uid][1], placements)
-        holders[uid] = requests, placements
+        if uid in allocations:
+            requests, placements = allocations[uid][0] or requests, _merged(allocations[uid][1], placements)
+        allocations[uid] = requests, placements
     kubelet = (
         report.empty.fork()
         if before is None or not free_resources.is_whole(report.free, report.empty)
         else before.fork()
     )
-    among = None if news is None else {*news[1], *map(uid_of, news[0])}
-    kubelet.hold_exactly(holders, beside, among)
+    changed = None if news is None else {*news[1], *map(uid_of, news[0])}
+    kubelet.hold_exactly(allocations, beside, changed)
     if report.free is not None:
-        free_resources.keep(report.free, kubelet)
+        free_resources.correct(report.free, kubelet)
     for uid in ended:
         kubelet.remove(uid)
     return kubelet
 
 
-def _of_counts(report: Report, pods: Mapping[str, tuple[PodName, Needs]]) -> Kubelet:
+def _with_occupants(report: Report, pods: Mapping[str, tuple[PodName, Needs]]) -> Kubelet:
     kubelet = report.empty.fork()
-    occupants, located = locate(report, pods)
+    occupants, placed_pods = place_pods(report, pods)
     for occupant in occupants:
         kubelet.hold(occupant.uid, occupant.requests, occupant.placements)
-    for uid, pod in located.items():
+    for uid, pod in placed_pods.items():
         kubelet.hold(uid, pod.requests, pod.placements)
     return kubelet
 
 
 def uid_of(name: PodName) -> str:
-    """The uid under which a pod that nobody knows is held; the name of a pod without a namespace is its uid."""
+    """Returns the UID under which an unknown pod is booked. The name of a pod without a namespace is its UID."""
     namespace, pod = name
     return f"{namespace}/{pod}" if namespace else pod
 
 
-def _together(one: Placements, other: Placements) -> Placements:
-    """What one pod holds under two names: as itself, and what finished init containers left it."""
-    both = dict(one)
-    for name, placement in other.items():
-        both[f"{name} (left over)" if name in both else name] = placement
-    return both
+def _merged(allocations: Placements, left_over: Placements) -> Placements:
+    """Merges the allocations of a pod that is listed under two names: its own, and its UID for CPUs of finished init
+    containers."""
+    merged = dict(allocations)
+    for name, placement in left_over.items():
+        merged[f"{name} (left over)" if name in merged else name] = placement
+    return merged

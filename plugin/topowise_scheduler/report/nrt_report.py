@@ -1,4 +1,4 @@
-"""What a report is, whoever it is from."""
+"""The report of a node, as read from any exporter's NodeResourceTopology."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 Precision = Literal["exact", "counts"]
 
 PodName = tuple[str, str]
-"""Namespace and name. A pod that the exporter could not name has no namespace, and its uid for a name."""
+"""Namespace and name. A pod that the exporter could not identify has an empty namespace, and its UID as the name."""
 
 PageSizes = tuple[str, ...]
-"""Hugepage resources that a Node lists in its allocatable, sorted; its kubelet knows them, even if there are none."""
+"""Hugepages resources in a Node's allocatable, sorted. The kubelet knows their sizes, even without any such pages."""
 
 Placements = Mapping[str, Placement]
-"""By container. "" is the pod itself: its pod-level resources (KEP-5526), or what a finished init container left it."""
+"""By container. "" is the pod itself: pod-level resources (KEP-5526), or CPUs that a finished init container left."""
 
 
 class ReportError(TopowiseError):
-    """A part of the object that cannot be used: the thing, its value and what was expected."""
+    """A part of the object that cannot be used: the part, its value and the expected value."""
 
 
 class FreeResources(msgspec.Struct, frozen=True):
-    """The kubelet's own word on what is free, which is right even where the holders are not all known.
+    """The free resources in the kubelet's own accounting, correct even if some owners of allocations are unknown.
 
-    `cpus` can still be given exclusively, None with CPU manager none. `memory` is free bytes by type and node position,
-    None where it is not known; `assignments` and `cells` are by position, None if the exporter could not read them.
+    `cpus` are CPUs available for exclusive use, None without a static CPU manager. `memory` is free bytes by type and
+    node position, None if unreported. `assignments` and `cells` are by position, None if the exporter could not read
+    them.
     """
 
     cpus: CpuSet | None = None
@@ -45,7 +46,7 @@ class FreeResources(msgspec.Struct, frozen=True):
 
 
 class Occupant(msgspec.Struct, frozen=True):
-    """A made-up pod that holds what is not available in one zone, and requests as much; it never ends."""
+    """A placeholder pod that never ends. It requests and has the unavailable amounts of one zone."""
 
     uid: str
     requests: Mapping[str, int]
@@ -53,22 +54,22 @@ class Occupant(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """What `Report.empty` is made of; the texts are shared between reports."""
+    """The texts from which `Report.empty` was built, shared between reports."""
 
     def empty(self, version: KubeletVersion, page_sizes: PageSizes) -> Kubelet | None:
-        """The node with a kubelet of this version, None if that would not start."""
+        """Returns the node without pods, None if a kubelet of this version does not start there."""
         ...
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One node as its NRT tells it.
+    """One node as its NRT describes it.
 
-    `version` is the object's resourceVersion. `empty` is the node with nothing held; it is shared between reports of
-    equal hardware and configuration, so fork it before use. `problems` has a line for each part of the object that
-    cannot be used: the thing, its value, what was expected, and what happens instead.
+    `version` is the object's resourceVersion. `empty` is the node without pods. Reports of equal hardware and
+    configuration share it, so fork it before a change. `problems` has a line for each unused part of the object: the
+    part, its value, the expected value, and the consequence.
 
-    `held` and `free` are exact only, `occupants` are what counts have instead. CPU ids and device ids of counts are
-    made up.
+    An exact report has `held`, the allocations by pod, and `free`; a report of counts has `occupants` instead. CPU ids
+    and device ids of a report of counts are synthetic.
     """
 
     name: str
@@ -79,63 +80,65 @@ class Report(msgspec.Struct, frozen=True):
     free: FreeResources | None = None
     occupants: tuple[Occupant, ...] = ()
     places: Mapping[str, Located] = {}
-    """Where devices are on the PCI buses, by id, of those of which it is known; shared between reports like `empty`."""
+    """PCI paths by device id, for the devices with a known path; shared between reports like `empty`."""
     offsets: Mapping[int, tuple[int, ...]] | None = None
     """numaplacement: NUMA node id -> offsets into the sorted hashes of all containers (topowise.placement)."""
     fingerprint: str = ""
-    """Digest of the pods that are accounted for; "" if there is none to compare with."""
+    """Digest of the pods that the report accounts for, "" if there is none."""
     fingerprint_method: Method = "all"
     admitting: frozenset[PodName] = frozenset()
-    """Pods whose admission the exporter has not seen to end: they may hold more than `held` has of them."""
+    """Pods whose admission may still be in progress: they may have more allocations than `held` shows."""
     unconfirmed: tuple[str, ...] = ()
-    """Why this is the last true report and not what the kubelet says now (attributes.doubts); empty if it is."""
+    """Reasons why the report is the last confirmed state and not the kubelet's current state (attributes.doubts);
+    empty for a current state."""
     boot_id: str = ""
-    """Of the boot of the machine in which it was made, "" if it does not tell."""
+    """The machine's boot ID at the time of the report, "" if unreported."""
     problems: tuple[str, ...] = ()
     kubelet: KubeletVersion = NEWEST_RECORDED
-    """Whose decisions `empty` makes: what `precision` is exact for."""
+    """The kubelet version whose decisions `empty` makes."""
     reported_version: str = ""
-    """The kubelet's version as the object has it, "" if it does not."""
+    """The kubelet's version in the object, "" if unreported."""
     node_version: str = ""
-    """The same as its Node had it when the report was read, "" if the Node was not known (versions.py)."""
+    """The kubelet's version in the Node at the time of reading, "" for an unknown Node (versions.py)."""
     page_sizes: PageSizes = ()
-    """What its Node listed then."""
+    """The hugepages that the Node listed at the time of reading."""
     version_problem: str = ""
-    """That one of `problems` which is about these two."""
+    """The entry of `problems` about the two versions."""
     source: Source | None = None
     marks: bytes = b""
-    """Of what `held` was read from, for the next report of the node (container_allocations.py)."""
+    """Hashes of the texts behind `held`, for the next report of the node (container_allocations.py)."""
     zone_marks: bytes = b""
-    """Of the texts of the zones, which are those of `source` in their order. None if they are not, and if the report
-    does not tell all that is free: then it can only be read, and put on a node, as if there had been none before."""
+    """Hashes of the texts of the zones, in the order of `source`. Empty if the order differs, or if the report lacks
+    free resources: then the next report is read without regard to this one."""
     over_budget: str = ""
-    """Why the object is more than a report may be, "" if it is not: nothing else of the report says anything then."""
+    """The limit of the object that the object exceeds, "" if none. Then no other field of the report has content."""
     knows_policy: bool = True
-    """False if the object names a policy that no kubelet has; one of `problems` has the word."""
+    """False if the object names a policy that no kubelet has; an entry of `problems` has the name."""
 
     @property
     def policy(self) -> str:
-        """The Topology Manager's policy for people, "unknown" if the object does not tell one that there is."""
+        """Returns the Topology Manager policy for display, "unknown" if the object does not name a valid policy."""
         return self.empty.settings.topology.policy if self.knows_policy else "unknown"
 
     @property
     def certainty(self) -> str:
-        """How sure it is that the node's kubelet decides as `kubelet`; "unknown" if nobody has reported its version."""
+        """Returns the certainty that the node's kubelet decides as `kubelet`; "unknown" without a reported version."""
         return self.kubelet.certainty if self.reported_version or self.node_version else "unknown"
 
     @property
     def lists_ended(self) -> bool:
-        """Whether its kubelet lists pods that have ended with the memory they had, until they are deleted or the next
-        pod is admitted (up to 1.33, kubernetes#132028)."""
+        """Returns whether the kubelet lists ended pods with their memory until they are deleted or the next pod is
+        admitted (up to 1.33, kubernetes#132028)."""
         return dict(self.kubelet.gates).get("KubeletPodResourcesListUseActivePods") == "absent"
 
     @property
     def exact_for(self) -> str:
-        """The kubelet in a word for people, with "?" if it is not proven; "" if nobody has reported its version."""
+        """Returns the kubelet version for display, with "?" if the model is not proven for it; "" without a reported
+        version."""
         marks = {"unknown": "", "recorded": self.kubelet.name}
         return marks.get(self.certainty, f"{self.kubelet.name}?")
 
     @property
     def remark(self) -> str:
-        """Why the answers for its kubelet are not proven, "" if they are or nobody has reported which it is."""
+        """Returns why the model is not proven for the kubelet; "" if it is proven, or without a reported version."""
         return "" if self.certainty == "unknown" else self.kubelet.remark

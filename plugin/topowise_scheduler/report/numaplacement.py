@@ -1,7 +1,7 @@
-"""Pods of a report of counts whose place is known after all: by numaplacement, each container's NUMA node.
+"""Pods of a report of counts whose NUMA nodes are known from numaplacement, container by container.
 
-What such a pod asks for is taken from the made-up pod of its zone and held by itself, so that it can end, and be
-evicted, for itself.
+The amounts of such a pod are taken from the placeholder pod of its zone and booked separately, so that the pod can end,
+or be evicted, on its own.
 """
 
 from __future__ import annotations
@@ -20,52 +20,54 @@ from topowise_scheduler.kubelet.pod import ContainerView
 from topowise_scheduler.report.nrt_report import Occupant, Placements, PodName, Report
 
 
-class Located(msgspec.Struct, frozen=True):
-    """A pod on the made-up machine: where its containers lie, and what it requests."""
+class PlacedPod(msgspec.Struct, frozen=True):
+    """A pod on the synthetic machine: its placements, and its requests."""
 
     requests: Mapping[str, int]
     placements: Placements
 
 
-def locate(
+def place_pods(
     report: Report, pods: Mapping[str, tuple[PodName, Needs]]
-) -> tuple[tuple[Occupant, ...], dict[str, Located]]:
-    """The occupants that are left, and the pods by uid that lie where numaplacement says.
+) -> tuple[tuple[Occupant, ...], dict[str, PlacedPod]]:
+    """Returns the remaining placeholder pods, and by UID the pods that numaplacement places.
 
-    `pods` must be all whose amounts are in the report. Nobody is located if numaplacement tells of other containers
-    than these; a pod that asks for more than its zones have in use stays part of the occupants.
+    `pods` must be all pods whose amounts are in the report. If numaplacement lists other containers, no pod is placed.
+    A pod that requests more than its zones have in use stays part of the placeholder pods.
     """
     if report.offsets is None:
         return report.occupants, {}
     views = {
-        uid: [view for view in report.empty.view(uid, needs).containers if _holds(report.empty, view)]
+        uid: [view for view in report.empty.view(uid, needs).containers if _is_listed(report.empty, view)]
         for uid, (_, needs) in pods.items()
     }
-    containers = {(*pods[uid][0], view.name): (uid, view) for uid, mine in views.items() for view in mine}
+    containers = {
+        (*pods[uid][0], view.name): (uid, view) for uid, views_of_pod in views.items() for view in views_of_pod
+    }
     try:
         nodes = placement.resolve(report.offsets, containers)
     except ParseError:
         return report.occupants, {}
     occupants = {occupant.placements[""].numa: occupant for occupant in report.occupants}
-    located = {}
-    for uid, mine in views.items():
-        found = dict(occupants)
+    placed_pods = {}
+    for uid, views_of_pod in views.items():
+        remaining = dict(occupants)
         placed: dict[str, Placement] = {}
-        for view in mine:
+        for view in views_of_pod:
             zone = (nodes[(*pods[uid][0], view.name)],)
-            parts = _take(found[zone], view, report.empty, zone) if zone in found else None
+            parts = _take(remaining[zone], view, report.empty, zone) if zone in remaining else None
             if parts is None:
                 break
-            found[zone], placed[view.name] = parts
+            remaining[zone], placed[view.name] = parts
         else:
             if placed:
-                occupants = found
-                located[uid] = Located(pods[uid][1].requests, placed)
-    return tuple(occupants.values()), located
+                occupants = remaining
+                placed_pods[uid] = PlacedPod(pods[uid][1].requests, placed)
+    return tuple(occupants.values()), placed_pods
 
 
-def _holds(node: Kubelet, view: ContainerView) -> bool:
-    """Whether the exporter saw the container hold anything; plain init containers are in no list."""
+def _is_listed(node: Kubelet, view: ContainerView) -> bool:
+    """Returns whether the exporter lists allocations of the container; podresources lists no plain init containers."""
     asks_cpus = bool(view.cpus) and node.cpu is not None
     asks_memory = any((view.memory or {}).values()) and node.memory is not None
     return view.kind != "init" and (asks_cpus or asks_memory or any(_devices(node, view).values()))
@@ -78,42 +80,45 @@ def _devices(node: Kubelet, view: ContainerView) -> dict[str, int]:
 def _take(
     occupant: Occupant, view: ContainerView, node: Kubelet, zone: tuple[int]
 ) -> tuple[Occupant, Placement] | None:
-    """What the occupant has left, and what the container holds of it; None if the occupant has too little."""
-    held = occupant.placements[""]
+    """Returns the remaining placeholder pod and the container's placement; None if the placeholder pod has too
+    little."""
+    available = occupant.placements[""]
     requests = dict(occupant.requests)
     cpus = 0
     if node.cpu is not None and view.cpus:
-        cpus = mask_of(islice(members(held.cpus or 0), view.cpus))
+        cpus = mask_of(islice(members(available.cpus or 0), view.cpus))
         requests["cpu"] = requests.get("cpu", 0) - 1000 * view.cpus
-    blocks = {block.type: block.size for block in held.memory}
-    mine: list[MemoryBlock] = []
-    asked = {name: size for name, size in (view.memory or {}).items() if size} if node.memory is not None else {}
-    for name, size in asked.items():
+    blocks = {block.type: block.size for block in available.memory}
+    container_blocks: list[MemoryBlock] = []
+    requested_memory = (
+        {name: size for name, size in (view.memory or {}).items() if size} if node.memory is not None else {}
+    )
+    for name, size in requested_memory.items():
         blocks[name] = blocks.get(name, 0) - size
         requests[name] = requests.get(name, 0) - size
-        mine.append(MemoryBlock(name, zone, size))
-    devices = dict(held.devices)
-    given: dict[str, Sequence[str]] = {}
+        container_blocks.append(MemoryBlock(name, zone, size))
+    devices = dict(available.devices)
+    taken_devices: dict[str, Sequence[str]] = {}
     for name, count in _devices(node, view).items():
         ids = devices.get(name, ())
-        given[name], devices[name] = ids[:count], ids[count:]
+        taken_devices[name], devices[name] = ids[:count], ids[count:]
         requests[name] = requests.get(name, 0) - count
-        if len(given[name]) < count:
+        if len(taken_devices[name]) < count:
             return None
     if cpus.bit_count() < view.cpus * (node.cpu is not None) or min([0, *blocks.values(), *requests.values()]) < 0:
         return None
-    left = msgspec.structs.replace(
-        held,
-        cpus=None if held.cpus is None else held.cpus & ~cpus,
+    remaining = msgspec.structs.replace(
+        available,
+        cpus=None if available.cpus is None else available.cpus & ~cpus,
         memory=tuple([MemoryBlock(name, zone, size) for name, size in blocks.items() if size]),
         devices=devices,
     )
-    taken = Placement(
+    placement = Placement(
         kind=view.kind,
         numa=zone,
         preferred=True,
         cpus=cpus or None,
-        memory=tuple(mine),
-        devices={name: tuple(ids) for name, ids in given.items()},
+        memory=tuple(container_blocks),
+        devices={name: tuple(ids) for name, ids in taken_devices.items()},
     )
-    return msgspec.structs.replace(occupant, requests=requests, placements={"": left}), taken
+    return msgspec.structs.replace(occupant, requests=requests, placements={"": remaining}), placement

@@ -1,4 +1,4 @@
-"""What is not available on a machine made of counts, held by one made-up pod per zone."""
+"""Books the unavailable amounts of a synthetic machine: one placeholder pod per zone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from topowise_scheduler.report.zone_amounts import Count
 def occupants_of(
     kubelet: Kubelet, zones: Sequence[tuple[int, nrt.Zone]], counts: Sequence[Mapping[str, Count]]
 ) -> Iterator[Occupant]:
-    """One for each zone that has something to hold."""
-    for (numa_id, zone), mine in zip(zones, counts, strict=True):
-        # None for one that was left out as it has nothing that the managers give (Machine.modelled).
+    """Yields a placeholder pod for each zone with unavailable amounts."""
+    for (numa_id, zone), amounts in zip(zones, counts, strict=True):
+        # None for a zone that is not modelled: it has no resources of the managers (Machine.modelled).
         position = kubelet.devices.positions.get(numa_id)
-        used = {name: count for name, count in mine.items() if count.available < count.allocatable}
+        used = {name: count for name, count in amounts.items() if count.available < count.allocatable}
         if used:
             placement = Placement(
                 kind="app",
@@ -41,7 +41,7 @@ def occupants_of(
 
 
 def _cpus(kubelet: Kubelet, position: int | None, count: Count) -> CpuSet | None:
-    """The first CPUs that are not reserved; a part of one is all of it."""
+    """Returns the first CPUs that are not reserved, rounded up to whole CPUs."""
     if kubelet.cpu is None or position is None:
         return None
     usable = kubelet.topology.numa_cpus[position] & ~kubelet.cpu.policy.reserved
@@ -50,6 +50,7 @@ def _cpus(kubelet: Kubelet, position: int | None, count: Count) -> CpuSet | None
 
 
 def _blocks(kubelet: Kubelet, position: int | None, used: Mapping[str, Count]) -> Iterator[MemoryBlock]:
+    """Yields the memory in use, rounded up to whole pages."""
     if kubelet.memory is None or position is None:
         return
     for name, count in used.items():

@@ -1,6 +1,6 @@
-"""Where a node's devices are on the PCI buses, of `topowise.io/pci`.
+"""Reads the PCI paths of a node's devices from `topowise.io/pci`.
 
-Nothing that a kubelet decides depends on it, so a text that cannot be read costs the report nothing else.
+No kubelet decision depends on them, so unreadable text costs the report nothing else.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from topowise_scheduler.report import budget
 
 
 class _Shared(dict[str, Located]):
-    """By id of the device. A dict that can be referred to weakly."""
+    """PCI paths by device id. A dict that supports weak references."""
 
 
 class Places(NamedTuple):
-    """By id of the device, and what is wrong with the text, one line for each."""
+    """PCI paths by device id, and one line for each fault in the text."""
 
     at: Mapping[str, Located]
     problems: tuple[str, ...] = ()
 
 
-# Nodes of a kind whose devices are named by addresses have the same text. What it says lives as long as one of their
-# reports.
-_known: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
-_NOWHERE: Final = Places({})
+# Nodes of one machine type whose devices are named by PCI address have equal texts. An entry lives as long as a report
+# that uses it.
+_cache: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
+_NO_PATHS: Final = Places({})
 
 
-def places_of(text: str) -> Places:
-    """What the text of the attribute says, nothing for ""."""
+def pci_paths_of(text: str) -> Places:
+    """Returns the PCI paths in the attribute's text; none for ""."""
     if not text:
-        return _NOWHERE
-    known = _known.get(text)
-    if known is not None:
-        return Places(known)
+        return _NO_PATHS
+    cached = _cache.get(text)
+    if cached is not None:
+        return Places(cached)
     try:
         located = _Shared(places.read(text))
     except ParseError as exc:
         return Places({}, (f"attribute {attributes.PCI}: {exc}; where its devices are is not known",))
     if len(text) <= budget.MEMORABLE_PLACES:
-        _known[text] = located
+        _cache[text] = located
     return Places(located)

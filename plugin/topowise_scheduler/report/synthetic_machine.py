@@ -1,17 +1,18 @@
-"""The simplest machine with given counts: the one way in which an object without ids is read.
+"""Builds the simplest machine with given amounts, for every object without ids.
 
-- Every zone is a NUMA node, and a socket, with as many single-thread cores as its capacity of CPUs, rounded down. What
-  is not allocatable of them is reserved. The CPU manager's options are not known, so there are none.
-- Memory and hugepages are what is allocatable, whole pages only. What a zone does not list, it has none of.
-- Devices are near their zone alone, under made-up ids; those that are not allocatable are unhealthy.
-- What is not available is held by one made-up pod per zone that never ends and requests as much. Its memory lies on
-  that zone alone: whether the memory manager uses nodes together counts do not show.
-- A manager is on as the attributes say, else if some zone lists its resource.
-- The predicates compare with the sums over the zones; a resource that no zone lists is not checked. Of hugepages a
-  node has none if its memory manager is on and no zone lists them. A pod that asks for 0 of them is another matter: the
-  kubelet takes it if it knows the size, which its Node lists then, and else it panics.
+- Every zone is a NUMA node and a socket. It has as many single-thread cores as its CPU capacity, rounded down. CPUs
+  that are not allocatable are reserved. The CPU manager has no options, because they are unknown.
+- Memory and hugepages are the allocatable amounts, in whole pages. A zone has none of a resource that it does not list.
+- Devices have synthetic ids and are near their zone alone. Devices that are not allocatable are unhealthy.
+- One placeholder pod per zone requests and has the unavailable amounts, and never ends. Its memory is on that zone
+  alone: amounts do not show whether the memory manager uses NUMA nodes together.
+- A manager is on as the attributes say, else if a zone lists its resource.
+- The predicates compare with the sums over the zones. A resource that no zone lists is not checked. With an active
+  memory manager, a node has no hugepages of a size that no zone lists. A pod that requests 0 of such a size is admitted
+  if the kubelet knows the size, which the Node then lists; otherwise the kubelet panics.
 
-What the model admits then fits what is available: per zone with policy single-numa-node, in sum over zones otherwise.
+So an admitted pod fits into the available amounts: per zone with policy single-numa-node, otherwise in the sum over
+zones.
 """
 
 from __future__ import annotations
@@ -33,37 +34,37 @@ from topowise_scheduler.report.costs import distances
 from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.policies import Policies
 
-# No object says how many pods a node takes, and not every one how much memory.
+# Unlimited: no object has the pod limit of a node, and some objects have no memory.
 _ANY_NUMBER_OF_PODS: Final = 1 << 31
 _ANY_MEMORY: Final = 1 << 60
-# Of every architecture that runs kubelets (Documentation/admin-guide/mm/hugetlbpage.rst).
+# Page sizes of all architectures that run kubelets (Documentation/admin-guide/mm/hugetlbpage.rst).
 _PAGE_SIZES_KIB: Final = (64, 2048, 16 << 10, 32 << 10, 512 << 10, 1 << 20, 16 << 20)
 
 
 class Zone(NamedTuple):
-    """What never changes of a zone; `amounts` are (resource, capacity, allocatable), canonical integers."""
+    """The constant part of a zone; `amounts` are (resource, capacity, allocatable), canonical integers."""
 
     id: int
     costs: tuple[nrt.Cost, ...]
     amounts: tuple[tuple[str, int, int], ...]
 
 
-# Nodes of one kind share theirs, which lives as long as one of their reports.
-_kept: WeakValueDictionary[tuple[object, ...], Kubelet] = WeakValueDictionary()
+# Nodes with equal amounts share a kubelet, which lives as long as one of their reports.
+_cache: WeakValueDictionary[tuple[object, ...], Kubelet] = WeakValueDictionary()
 
 
 def kubelet(
     zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion, unlisted_sizes_kib: tuple[int, ...] = ()
 ) -> Kubelet:
-    """The node. Of pages of `unlisted_sizes_kib` it has none, but its kubelet knows them."""
+    """Returns the node without pods. It has no pages of `unlisted_sizes_kib`, but its kubelet knows these sizes."""
     key = zones, policies, version, unlisted_sizes_kib
-    made = _kept.get(key)
-    if made is None:
-        made = _kept[key] = _made(zones, policies, version, unlisted_sizes_kib)
-    return made
+    cached = _cache.get(key)
+    if cached is None:
+        cached = _cache[key] = _build(zones, policies, version, unlisted_sizes_kib)
+    return cached
 
 
-def _made(
+def _build(
     zones: tuple[Zone, ...], policies: Policies, version: KubeletVersion, unlisted_sizes_kib: tuple[int, ...]
 ) -> Kubelet:
     amounts = [{name: (capacity, allocatable) for name, capacity, allocatable in zone.amounts} for zone in zones]
@@ -72,11 +73,15 @@ def _made(
         sums[name] = sums.get(name, 0) + allocatable
     plugins = tuple(
         [
-            DevicePlugin(name, tuple(_devices(zones, [mine.get(name, (0, 0)) for mine in amounts])))
+            DevicePlugin(name, tuple(_devices(zones, [zone_amounts.get(name, (0, 0)) for zone_amounts in amounts])))
             for name in sorted(modelled_devices(amounts))
         ]
     )
-    cores, reserved = _cores([mine.get("cpu", (0, 0)) for mine in amounts]) if policies.cpu else ([()] * len(zones), 0)
+    cores, reserved = (
+        _cores([zone_amounts.get("cpu", (0, 0)) for zone_amounts in amounts])
+        if policies.cpu
+        else ([()] * len(zones), 0)
+    )
     settings = Settings(
         topology=policies.topology,
         cpu=CpuSettings(reserved, 1000 * reserved.bit_count()) if policies.cpu else None,
@@ -91,7 +96,7 @@ def _made(
     for plugin in plugins:
         del sums[plugin.resource]
     if not policies.memory:
-        # Only a memory manager makes the kubelet list them.
+        # Without a memory manager the amounts list no hugepages, so the predicates must not refuse them.
         for kib in _PAGE_SIZES_KIB:
             sums.setdefault(hugepages_resource(kib), _ANY_MEMORY)
     machine = Machine(
@@ -100,12 +105,12 @@ def _made(
     return Kubelet(machine, settings, allocatable=sums)
 
 
-# A node of which nothing is known admits everything.
+# A node without any known resource: it admits every pod.
 NOTHING: Final = (Zone(0, (), ()),), Policies(TopologySettings("none", "container"), cpu=False, memory=False)
 
 
 def _cores(counts: Iterable[tuple[int, int]]) -> tuple[list[tuple[Core, ...]], CpuSet]:
-    """The cores of each zone, which is a socket too, and the reserved CPUs: the first of each, as many as it has."""
+    """Returns the cores of each zone, and the reserved CPUs: the first CPUs of each zone."""
     cores: list[tuple[Core, ...]] = []
     reserved = first = 0
     for socket, (capacity, allocatable) in enumerate(counts):
@@ -126,16 +131,16 @@ def _nodes(
 ) -> Iterator[NumaNode]:
     ids = [zone.id for zone in zones]
     sizes = sorted({*_sizes(zones), *unlisted_sizes_kib})
-    for zone, mine, of_zone in zip(zones, amounts, cores, strict=True):
-        pages = {kib: mine.get(hugepages_resource(kib), (0, 0))[1] // (kib * 1024) for kib in sizes}
-        memory = mine.get("memory", (0, 0))[1] if knows_memory else _ANY_MEMORY
-        # The memory manager takes all hugepages off a node's memory again.
+    for zone, zone_amounts, zone_cores in zip(zones, amounts, cores, strict=True):
+        pages = {kib: zone_amounts.get(hugepages_resource(kib), (0, 0))[1] // (kib * 1024) for kib in sizes}
+        memory = zone_amounts.get("memory", (0, 0))[1] if knows_memory else _ANY_MEMORY
+        # The memory manager subtracts all hugepages from a node's memory again (getDefaultMachineState).
         memory += sum(kib * 1024 * count for kib, count in pages.items())
-        yield NumaNode(zone.id, memory, of_zone, pages, distances(zone.costs, ids))
+        yield NumaNode(zone.id, memory, zone_cores, pages, distances(zone.costs, ids))
 
 
 def known_sizes(zones: Iterable[Zone], resources: Iterable[str]) -> tuple[int, ...]:
-    """The page sizes in KiB of these resources that no zone lists."""
+    """Returns the page sizes in KiB of these resources that no zone lists."""
     sizes = {kib for name in resources if (kib := page_kib(name)) is not None}
     return tuple(sorted(sizes.difference(_sizes(zones)))) if sizes else ()
 
@@ -155,18 +160,18 @@ def device_id(zone: int, number: int) -> str:
 
 
 def modelled_devices(amounts: Sequence[Mapping[str, tuple[int, ...]]]) -> set[str]:
-    """The resources whose devices are made one by one; of all others only the sum is checked.
+    """Returns the resources with individually modelled devices; all other devices are only checked as a sum.
 
-    `amounts` has a mapping for each zone, from resources to their capacity and more.
+    `amounts` has a mapping per zone, from resources to their capacity and further amounts.
     """
-    found = set()
-    left = MAX_ALL_DEVICES
-    for name in sorted({name for mine in amounts for name in mine if is_device(name)}):
-        counts = [mine[name][0] for mine in amounts if name in mine]
-        if max(counts) <= MAX_DEVICES and sum(counts) <= left:
-            left -= sum(counts)
-            found.add(name)
-    return found
+    modelled = set()
+    remaining = MAX_ALL_DEVICES
+    for name in sorted({name for zone_amounts in amounts for name in zone_amounts if is_device(name)}):
+        counts = [zone_amounts[name][0] for zone_amounts in amounts if name in zone_amounts]
+        if max(counts) <= MAX_DEVICES and sum(counts) <= remaining:
+            remaining -= sum(counts)
+            modelled.add(name)
+    return modelled
 
 
 def is_memory(resource: str) -> bool:

@@ -32,8 +32,7 @@ from topowise_scheduler.kubelet.machine import NumaNode
 from topowise_scheduler.kubelet.shared_allocations import only, only_of, with_more
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
-from topowise_scheduler.report import container_allocations as held_by_pods
-from topowise_scheduler.report import hardware, pci_paths, synthetic_machine
+from topowise_scheduler.report import container_allocations, hardware, pci_paths, synthetic_machine
 from topowise_scheduler.shape import PodRequests
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -369,7 +368,7 @@ def test_what_reports_are_made_of_goes_with_the_last_report_of_it() -> None:
     """An object that is another one each time leaves nothing behind."""
     service = Service()
     base = msgspec.json.encode(exact(kubelet()))
-    kept = (hardware._facts, hardware._nodes, hardware._made_of, synthetic_machine._kept, pci_paths._known)
+    kept = (hardware._facts, hardware._kubelets, hardware._origins, synthetic_machine._cache, pci_paths._cache)
 
     def tell(turn: int, name: str = "n1") -> None:
         document = msgspec.json.decode(base)
@@ -414,20 +413,22 @@ def test_nodes_of_a_kind_share_what_their_reports_are_made_of() -> None:
 
 def test_long_texts_of_reports_are_not_remembered() -> None:
     long = hardware.Facts("x" * (1 << 16), "", ())
-    before = (len(hardware._facts), len(hardware._nodes))
+    before = (len(hardware._facts), len(hardware._kubelets))
     assert hardware.shared(long) is long
     assert hardware.empty(long, "", NEWEST_RECORDED).kubelet is None
-    assert (len(hardware._facts), len(hardware._nodes)) == before
+    assert (len(hardware._facts), len(hardware._kubelets)) == before
 
 
 def test_what_holdings_say_at_length_is_not_remembered() -> None:
-    known = held_by_pods.Known(1, (0,), frozenset({"memory"}))
-    before = held_by_pods._block.cache_info().currsize
+    known = container_allocations.Allocatable(1, (0,), frozenset({"memory"}))
+    before = container_allocations._cached_block.cache_info().currsize
     for number in range(10):
-        assert held_by_pods._block_of(holdings.Block("memory", "0," * 300 + "0", number), known).size == number
-    many = held_by_pods.Known(1, (0,), frozenset({"memory", *(f"hugepages-{size}Ki" for size in range(20))}))
-    assert held_by_pods._block_of(holdings.Block("memory", "0", 77), many).size == 77
-    assert held_by_pods._block.cache_info().currsize == before
+        assert container_allocations._block_of(holdings.Block("memory", "0," * 300 + "0", number), known).size == number
+    many = container_allocations.Allocatable(
+        1, (0,), frozenset({"memory", *(f"hugepages-{size}Ki" for size in range(20))})
+    )
+    assert container_allocations._block_of(holdings.Block("memory", "0", 77), many).size == 77
+    assert container_allocations._cached_block.cache_info().currsize == before
 
 
 def test_deletions_that_are_remembered_are_bounded() -> None:
