@@ -25,7 +25,7 @@ class Bound:
         is_single = node.settings.topology.policy == "single-numa-node"
         masks = [1 << position for position in range(len(node.node_ids))] if is_single else [everywhere]
         self._relief = {uid: {mask: _held(node, uid, mask) for mask in masks} for uid in uids}
-        free = dict(zip(masks, free_amounts.free(node, masks), strict=True))
+        free = dict(zip(masks, free_amounts.on_masks(node, masks), strict=True))
         # What has to lie together, and for each place where it may, what is missing there.
         self._wishes = [
             [(mask, _missing(wish, free[mask])) for mask in masks] for wish in _wishes(node, pod, is_single=is_single)
@@ -101,7 +101,7 @@ def _held(node: Kubelet, uid: str, mask: Mask) -> Amounts:
                     found[block.type] = found.get(block.type, 0) + block.size
     for holding in node.devices.allocations.get(uid, {}).values():
         for resource, devices in holding.items():
-            found[resource] = found.get(resource, 0) + free_amounts.near(node, resource, devices, mask)
+            found[resource] = found.get(resource, 0) + free_amounts.count_near(node, resource, devices, mask)
     return {name: amount for name, amount in found.items() if amount}
 
 

@@ -26,8 +26,8 @@ from topowise_scheduler.engine.counts import Counts, Key, Traits, hardware_of, r
 from topowise_scheduler.engine.node_groups import Columns, NodeGroup
 from topowise_scheduler.engine.verdicts import CAUSES, NUMBER_OF, OUT_OF, REASONS, SHORT, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.allocated_nodes import located as located_by
-from topowise_scheduler.kubelet.node_identity import is_same, sources
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
+from topowise_scheduler.kubelet.node_identity import are_identical, constant_parts
 from topowise_scheduler.kubelet.trial import trial
 from topowise_scheduler.shape import PodForm, PodRequests
 
@@ -139,10 +139,10 @@ class Engine:
 
     def put(self, name: str, kubelet: Kubelet) -> None:
         """A node, new or changed. The kubelet is kept: it must not change until the next put of the node."""
-        now, its_sources = read(kubelet), sources(kubelet)
+        now, its_sources = read(kubelet), constant_parts(kubelet)
         row = self._row_of.get(name, -1)
         node = self._nodes[row] if row >= 0 else None
-        if node is not None and is_same(node.sources, its_sources):
+        if node is not None and are_identical(node.sources, its_sources):
             self._groups[node.group].replace(node.column, None, now)
             self._nodes[row] = node._replace(kubelet=kubelet)
         else:
@@ -328,7 +328,7 @@ class Engine:
         """The node of which this is another possible state: its hardware and settings need not be read again."""
         row = self._row_of.get(name.partition("/")[0], -1)
         node = self._nodes[row] if row >= 0 else None
-        return node if node is not None and is_same(node.sources, its_sources) else None
+        return node if node is not None and are_identical(node.sources, its_sources) else None
 
     def _group(self, traits: Traits, sections: Collection[Key]) -> int:
         """The group that nodes of these traits share, or one of the nodes with exactly these sections.
@@ -505,7 +505,7 @@ class Engine:
 
     def _keep_placement(self, cached: CachedVerdicts, row: int, kubelet: Kubelet, form: PodForm) -> None:
         """Where the model has put the pod."""
-        places = located_by(kubelet, form.view.uid)
+        places = allocated_nodes(kubelet, form.view.uid)
         found = [places[container.name] for container in form.view.containers]
         cached.zones[:, row] = [one.mask & _MOST_ZONES for one in found]
         cached.aligned[:, row] = [

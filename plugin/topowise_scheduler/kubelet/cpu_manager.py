@@ -22,7 +22,7 @@ from topowise_scheduler.kubelet.hints import (
 )
 from topowise_scheduler.kubelet.masks import by_groups, by_size, mask_of, members, reaching, subsets, supersets
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
-from topowise_scheduler.kubelet.shared_allocations import with_more
+from topowise_scheduler.kubelet.shared_allocations import with_container
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 EMPTY_POOL_FOR_INIT = "pod rejected, pod has shared init containers but no cpus available for them"
@@ -135,7 +135,7 @@ class CpuManager:
         cpus = mine.get(container.name)
         if cpus is None:
             cpus = self._take(count, hint, self._reusable)
-            self.allocations[pod.uid] = with_more(mine, container.name, cpus)
+            self.allocations[pod.uid] = with_container(mine, container.name, cpus)
         # What an init container had is for the containers after it; a sidecar or app container keeps what it takes.
         self._reusable = self._reusable | cpus if container.kind == "init" else self._reusable & ~cpus
 
@@ -167,7 +167,7 @@ class CpuManager:
 
     def hold(self, uid: str, container: str, cpus: CpuSet) -> None:
         """Book CPUs that a container is known to have."""
-        self.allocations[uid] = with_more(self.allocations.get(uid), container, cpus)
+        self.allocations[uid] = with_container(self.allocations.get(uid), container, cpus)
         self.default &= ~cpus
 
     def recount(self) -> None:

@@ -16,7 +16,7 @@ from topowise_scheduler.kubelet.hints import IMPOSSIBLE, Hint, Hints, ProviderHi
 from topowise_scheduler.kubelet.machine import Device, Machine
 from topowise_scheduler.kubelet.masks import lowest
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
-from topowise_scheduler.kubelet.shared_allocations import only_of
+from topowise_scheduler.kubelet.shared_allocations import single_resource
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 Holding = dict[str, DeviceSet]
@@ -184,7 +184,7 @@ class DeviceManager:
         self.allocations[uid] = (
             {**mine, container: {**mine.get(container, {}), resource: devices}}
             if mine
-            else only_of(container, resource, devices)
+            else single_resource(container, resource, devices)
         )
         self.allocated[resource] |= devices
 

@@ -1,9 +1,9 @@
-"""How far NUMA nodes are apart by what was measured (ACPI HMAT), in the unit of the SLIT, of which 10 is local.
+"""Computes distances of NUMA nodes from the ACPI HMAT, in the unit of the SLIT, whose local distance is 10.
 
-The SLIT is what a firmware's author wrote down, and often the same for a second socket and for a CXL expander. HMAT
-tells of each node how fast its memory is read from the CPUs that are best for it, the initiators. That is by definition
-what a SLIT entry says: 10 times the latency from there over the latency of the initiator's own memory. Where only
-bandwidths are told their ratio stands in for it. All other pairs stay as the SLIT has them.
+The SLIT contains what a firmware author wrote, and often has equal entries for a second socket and a CXL expander. HMAT
+has each node's memory latency and bandwidth from its best CPUs, the initiators. By the definition of the SLIT, a
+distance is 10 times the latency from there over the latency of the initiator's own memory. Without latencies, the ratio
+of bandwidths replaces it. All other pairs keep their SLIT distance.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from topowise_scheduler.kubelet.machine import NumaNode
 Rows = tuple[tuple[int, ...], ...]
 
 _LOCAL: Final = 10
-_MOST: Final = 255
-_REMOTE: Final = 20
+_MAX_DISTANCE: Final = 255
+_DEFAULT_REMOTE: Final = 20
 
 
-def nearness(nodes: Sequence[NumaNode], distances: Rows | None) -> Rows | None:
-    """Between positions; None where nothing was measured, and the distances are all there is."""
+def hmat_distances(nodes: Sequence[NumaNode], distances: Rows | None) -> Rows | None:
+    """Returns the distances by position, or None without measurements that differ from the SLIT."""
     if not any(node.initiators for node in nodes):
         return None
     positions = {node.id: position for position, node in enumerate(nodes)}
     rows = [
-        list(distances[one]) if distances else [_LOCAL if one == other else _REMOTE for other in range(len(nodes))]
-        for one in range(len(nodes))
+        list(distances[row])
+        if distances
+        else [_LOCAL if row == column else _DEFAULT_REMOTE for column in range(len(nodes))]
+        for row in range(len(nodes))
     ]
     for at, node in enumerate(nodes):
         for initiator in node.initiators:
@@ -37,12 +39,12 @@ def nearness(nodes: Sequence[NumaNode], distances: Rows | None) -> Rows | None:
             measured = _relative(nodes[source], node)
             if measured:
                 rows[source][at] = rows[at][source] = measured
-    found = tuple(map(tuple, rows))
-    return None if found == distances else found
+    measured_rows = tuple(map(tuple, rows))
+    return None if measured_rows == distances else measured_rows
 
 
 def _relative(source: NumaNode, target: NumaNode) -> int:
-    """The target's memory as its initiator sees it beside its own, half up; 0 where that is not known."""
+    """Returns the distance from the initiator's latencies or bandwidths, rounded half up; 0 if unmeasured."""
     if source.id not in source.initiators:
         return 0
     if source.read_latency and target.read_latency:
@@ -51,4 +53,4 @@ def _relative(source: NumaNode, target: NumaNode) -> int:
         far, near = source.read_bandwidth, target.read_bandwidth
     if not far or not near:
         return 0
-    return max(_LOCAL, min(_MOST, (2 * _LOCAL * far + near) // (2 * near)))
+    return max(_LOCAL, min(_MAX_DISTANCE, (2 * _LOCAL * far + near) // (2 * near)))

@@ -17,7 +17,7 @@ from topowise_scheduler.kubelet.hints import EMPTY_POOL, IMPOSSIBLE, Hint, Hints
 from topowise_scheduler.kubelet.masks import Mask, MaskSet, by_size, masks_in, reaching
 from topowise_scheduler.kubelet.memory_tables import MemoryPolicy, MemoryTables
 from topowise_scheduler.kubelet.pod import NOT_WHOLE, ContainerView, PodView
-from topowise_scheduler.kubelet.shared_allocations import with_more
+from topowise_scheduler.kubelet.shared_allocations import with_container
 
 NO_DEFAULT = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
 NO_DEFAULT_PREFERRED = "[memorymanager] failed to find the default preferred hint"
@@ -100,7 +100,7 @@ class MemoryManager:
             for name, mask, size in blocks:
                 self.tables.take(name, mask, max(0, size - reusable.get(name, 0)))
             self._update_reusable(container, blocks)
-            self.allocations[pod.uid] = with_more(
+            self.allocations[pod.uid] = with_container(
                 _shrunk(pod, container, mine, blocks) if mine else None, container.name, blocks
             )
         else:
@@ -131,7 +131,7 @@ class MemoryManager:
         """Book blocks that a container is known to have."""
         for name, mask, size in blocks:
             self.tables.take(name, mask, size)
-        self.allocations[uid] = with_more(self.allocations.get(uid), container, blocks)
+        self.allocations[uid] = with_container(self.allocations.get(uid), container, blocks)
 
     def release(self, uid: str) -> None:
         """Give back all the pod has (RemoveContainer, for each of its containers)."""

@@ -35,7 +35,7 @@ from topowise_scheduler.kubelet.memory_tables import MemoryPolicy
 from topowise_scheduler.kubelet.pod import PodView, finished, view
 from topowise_scheduler.kubelet.predicates import SIDECARS_FORBIDDEN, Shortage, node_allocatable, shortages
 from topowise_scheduler.kubelet.scopes import Observer, Rejected
-from topowise_scheduler.kubelet.shared_allocations import only
+from topowise_scheduler.kubelet.shared_allocations import single
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
@@ -214,7 +214,7 @@ class Kubelet:
                 return refused
         if len(hints) == 1:
             # As most pods have one container, and all kinds of hints are few.
-            hints = only(*next(iter(hints.items())))
+            hints = single(*next(iter(hints.items())))
         self._activate(seen.uid, _Active(seen.requests, seen, hints))
         return Admission(uid=seen.uid, qos=seen.qos, admitted=True, placements=self.placements(seen.uid))
 

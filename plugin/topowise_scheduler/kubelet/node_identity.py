@@ -1,4 +1,4 @@
-"""What of a node stays while pods come and go: as long as it is the same objects, what is read of it is the same."""
+"""Compares the constant parts of two states of a node."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from operator import is_
 from topowise_scheduler.kubelet.node import Kubelet
 
 
-def sources(kubelet: Kubelet) -> tuple[object, ...]:
-    """All that stays while pods come and go, and is shared by all states of a node."""
+def constant_parts(kubelet: Kubelet) -> tuple[object, ...]:
+    """Returns the objects that stay while pods come and go. All states of a node share them."""
     cpu, memory = kubelet.cpu, kubelet.memory
     return (
         kubelet.settings,
@@ -23,11 +23,12 @@ def sources(kubelet: Kubelet) -> tuple[object, ...]:
     )
 
 
-def is_same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Whether these are the same objects."""
-    return len(one) == len(other) and all(map(is_, one, other))
+def are_identical(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
+    """Returns whether both tuples have the same objects. Identity, not equality: it is cheap, and shared objects
+    never change."""
+    return len(first) == len(second) and all(map(is_, first, second))
 
 
-def is_same_node(one: Kubelet, other: Kubelet) -> bool:
-    """Whether these are states of one node, with the same hardware, devices and settings."""
-    return is_same(sources(one), sources(other))
+def is_same_node(first: Kubelet, second: Kubelet) -> bool:
+    """Returns whether both are states of one node, with the same hardware, devices and settings."""
+    return are_identical(constant_parts(first), constant_parts(second))

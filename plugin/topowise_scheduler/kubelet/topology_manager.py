@@ -21,7 +21,7 @@ from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import panics
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.hints import NO_AFFINITY, Hint, Hints
-from topowise_scheduler.kubelet.hmat_distances import nearness
+from topowise_scheduler.kubelet.hmat_distances import hmat_distances
 from topowise_scheduler.kubelet.machine import NumaNode
 from topowise_scheduler.kubelet.masks import (
     KUBELET_BITS,
@@ -63,7 +63,7 @@ class TopologyManager:
             self._ranking = _by_id(nodes)
             self.unmeasured = panics.unmeasured(self._ids, [len(node.distances or ()) for node in nodes])
         # How far memory really is, where that was measured; no decision of the kubelet goes by it.
-        self.nearness = nearness(nodes, self.distances)
+        self.nearness = hmat_distances(nodes, self.distances)
         self._sequences: dict[int, tuple[Mask, ...]] = {}
 
     @property

@@ -18,7 +18,7 @@ from topowise.pods import HUGEPAGES
 from topowise_scheduler.device_affinity import Judged, Outcome
 from topowise_scheduler.kube_scheduler import Refusal, spell
 from topowise_scheduler.kubelet import Admission, Kubelet, cost
-from topowise_scheduler.kubelet.allocated_nodes import Located, located
+from topowise_scheduler.kubelet.allocated_nodes import AllocatedNodes, allocated_nodes
 from topowise_scheduler.kubelet.hints import Hint, Hints
 from topowise_scheduler.kubelet.masks import members
 from topowise_scheduler.kubelet.pod import ContainerView, PodView, device_requests
@@ -267,7 +267,7 @@ def _amounts(kubelet: Kubelet, resource: str, position: int) -> tuple[int, int]:
 
 
 def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admission, *, knows_policy: bool) -> str:
-    places = located(node, pod.uid)
+    places = allocated_nodes(node, pod.uid)
     if node.settings.topology.policy == "none":
         text = "fits: the node's Topology Manager has policy none and aligns nothing"
         if not knows_policy:
@@ -282,7 +282,7 @@ def _placed(node: Kubelet, pod: PodView, steps: Sequence[Step], admission: Admis
     )
 
 
-def _where(node: Kubelet, step: Step, places: Sequence[Located]) -> str:
+def _where(node: Kubelet, step: Step, places: Sequence[AllocatedNodes]) -> str:
     """Where one merge of hints leads; if it is no preferred one, that is not the hint."""
     asked = _asked_for(step)
     if not step.preferred:
@@ -293,7 +293,7 @@ def _where(node: Kubelet, step: Step, places: Sequence[Located]) -> str:
     return f"{_who(step)} goes to {nodes} {', '.join(map(str, step.chosen))} ({asked})"
 
 
-def _lies(node: Kubelet, places: Sequence[Located]) -> str:
+def _lies(node: Kubelet, places: Sequence[AllocatedNodes]) -> str:
     """Of what containers hold, the NUMA nodes: "CPUs on NUMA nodes 0 and 1, memory on 0"."""
     masks = {
         "CPUs": [place.cpus for place in places],

@@ -9,7 +9,7 @@ import msgspec
 
 from topowise import cpuset
 from topowise_scheduler.kubelet import Kubelet, Placement
-from topowise_scheduler.kubelet.allocated_nodes import of_cpus, of_devices
+from topowise_scheduler.kubelet.allocated_nodes import nodes_of_cpus, nodes_of_devices
 from topowise_scheduler.kubelet.masks import members
 
 
@@ -60,10 +60,10 @@ def _nodes(place: Placed) -> str:
 
 
 def _of(kubelet: Kubelet, placed: Placement, *, is_exact: bool) -> Placed:
-    mask = of_cpus(kubelet, placed.cpus or 0)
+    mask = nodes_of_cpus(kubelet, placed.cpus or 0)
     for resource, ids in placed.devices.items():
         table = kubelet.devices.tables[resource]
-        mask |= of_devices(table, table.select(ids))
+        mask |= nodes_of_devices(table, table.select(ids))
     numa = {kubelet.node_ids[position] for position in members(mask)}
     numa.update(node for block in placed.memory if block.size for node in block.numa)
     return Placed(

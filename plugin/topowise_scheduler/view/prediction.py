@@ -17,7 +17,7 @@ import msgspec
 from topowise import cpuset, documents
 from topowise.text import escaped_json
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.allocated_nodes import located
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.kubelet.masks import members
 
 ANNOTATION: Final = "topowise.io/predicted"
@@ -45,7 +45,7 @@ def for_binding(node: Kubelet, uid: str, *, has_ids: bool) -> dict[str, str]:
             cpus=cpuset.spell(members(placements[name].cpus or 0)) if has_ids else "",
             devices={resource: ids for resource, ids in placements[name].devices.items() if ids} if has_ids else {},
         )
-        for name, where in located(node, uid).items()
+        for name, where in allocated_nodes(node, uid).items()
         if where.mask and name in placements
     }
     text = escaped_json(msgspec.json.encode(expected).decode())

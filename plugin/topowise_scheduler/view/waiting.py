@@ -13,7 +13,7 @@ from topowise_scheduler.cluster.ledger import Ledger
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.engine import Outcome
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.allocated_nodes import located
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.view import explanation
 from topowise_scheduler.view.explanation import NodeExplanation
 from topowise_scheduler.view.picture.words import counted
@@ -112,5 +112,7 @@ def _shortage(seen: NodeExplanation, at: int) -> tuple[int, float]:
 def _holders(ledger: Ledger, name: str, state: Kubelet, at: int) -> Iterator[PodRecord]:
     """Those who hold something there, whatever their hints were: of a pod that was reported nobody knows one."""
     for record in ledger.pods_on(name):
-        if record.uid in state.active and any(place.mask >> at & 1 for place in located(state, record.uid).values()):
+        if record.uid in state.active and any(
+            place.mask >> at & 1 for place in allocated_nodes(state, record.uid).values()
+        ):
             yield record

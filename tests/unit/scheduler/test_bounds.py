@@ -29,7 +29,7 @@ from topowise_scheduler.engine.cache import VerdictCache
 from topowise_scheduler.kubelet import Device, masks, topology_manager
 from topowise_scheduler.kubelet.configuration import TopologySettings
 from topowise_scheduler.kubelet.machine import NumaNode
-from topowise_scheduler.kubelet.shared_allocations import only, only_of, with_more
+from topowise_scheduler.kubelet.shared_allocations import single, single_resource, with_container
 from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 from topowise_scheduler.report import container_allocations, hardware, pci_paths, synthetic_machine
@@ -348,12 +348,12 @@ def test_verdicts_go_with_the_last_pod_of_their_shape() -> None:
 
 
 def test_what_containers_hold_alike_is_one_object_and_what_is_made_up_is_not_kept() -> None:
-    assert only("c", 5) is only("c", 5)
-    assert with_more(only("a", 1), "b", 2) is with_more({"a": 1}, "b", 2)
-    assert only_of("c", "gpu", 1) is only_of("c", "gpu", 1)
+    assert single("c", 5) is single("c", 5)
+    assert with_container(single("a", 1), "b", 2) is with_container({"a": 1}, "b", 2)
+    assert single_resource("c", "gpu", 1) is single_resource("c", "gpu", 1)
     for name, held in (("c" * 64, 1), ("c", 1 << 2000)):
-        assert only(name, held) == {name: held}
-        assert only(name, held) is not only(name, held)
+        assert single(name, held) == {name: held}
+        assert single(name, held) is not single(name, held)
 
 
 def test_nodes_with_the_same_devices_share_their_table() -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from topowise.bounded import Bounded
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.node_identity import sources
+from topowise_scheduler.kubelet.node_identity import constant_parts
 from topowise_scheduler.kubelet.pod import PodView
 
 _MOST_BYTES: Final = 4 << 20
@@ -52,7 +52,7 @@ class SameStates:
         devices = sum(_TABLE + len(one.ids) for one in empty.devices.tables.values())
         if empty.topology.cpus.bit_count() + devices > _LARGE:
             return next(self._count)
-        lasting = (empty, *sources(expected.node), *(pod.containers for pod in expected.uncertain))
+        lasting = (empty, *constant_parts(expected.node), *(pod.containers for pod in expected.uncertain))
         number, _ = self._lasting.once(tuple(map(id, lasting)), lambda: (next(self._count), lasting))
         key = (number, *_held(expected.node), *_of_uncertain(expected))
         return self._numbers.once(key, lambda: next(self._count))

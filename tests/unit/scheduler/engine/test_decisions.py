@@ -17,7 +17,7 @@ import random_nodes
 from topowise import pods
 from topowise_scheduler.engine import Engine, Judgement, Outcome
 from topowise_scheduler.kubelet import Kubelet
-from topowise_scheduler.kubelet.allocated_nodes import located
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.shape import PodRequests, Shape
 
 SOAK = int(os.environ.get("ENGINE_SOAK", "1"))
@@ -114,7 +114,7 @@ def expected(node: random_nodes.Node, pod: pods.Pod) -> Verdict:
     seen = kubelet.view("new", needs)
     admission = kubelet.admit_view(seen)
     if admission.admitted:
-        places = located(kubelet, "new")
+        places = allocated_nodes(kubelet, "new")
         requests = dict(zip([one.name for one in needs.containers], Shape.of(seen).containers, strict=True))
         return (
             Outcome.FITS,

@@ -16,7 +16,7 @@ from topowise import pods
 from topowise_scheduler import replay
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet, KubeletStartError
-from topowise_scheduler.kubelet.allocated_nodes import located
+from topowise_scheduler.kubelet.allocated_nodes import allocated_nodes
 from topowise_scheduler.shape import PodRequests
 
 RECORDED = Path(__file__).parents[5] / "shared" / "data" / "kubelet-admission.jsonl.gz"
@@ -51,7 +51,7 @@ def _differences(line: bytes) -> Iterator[str]:
         if judged.reason_of(0) != result.get("reason", ""):
             yield f"{scenario.id}, event {number}: {judged.reason_of(0)!r}, recorded {result.get('reason')!r}"
         elif result["admitted"]:
-            places = located(kubelet, result["uid"])
+            places = allocated_nodes(kubelet, result["uid"])
             zones = [places[name].mask for name in result["containers"]]
             if judged.zones[:, 0].tolist() != zones:
                 yield f"{scenario.id}, event {number}: zones {judged.zones[:, 0].tolist()}, recorded {zones}"

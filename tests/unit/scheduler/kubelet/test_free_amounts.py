@@ -15,7 +15,7 @@ def test_nodes_together_have_what_each_has(seed: int) -> None:
     node = random_nodes.node(Random(seed), load=2).kubelet
     apart = free_amounts.by_position(node)
     everywhere = (1 << len(node.node_ids)) - 1
-    (together,) = free_amounts.free(node, [everywhere])
+    (together,) = free_amounts.on_masks(node, [everywhere])
     assert together.keys() == {name for amounts in apart for name in amounts}
     if node.cpu is not None:
         assert together["cpu"] == node.cpu.available.bit_count() == sum(amounts["cpu"] for amounts in apart)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topowise_scheduler.kubelet import NumaNode
-from topowise_scheduler.kubelet.hmat_distances import nearness
+from topowise_scheduler.kubelet.hmat_distances import hmat_distances
 
 SLIT = ((10, 21, 40), (21, 10, 40), (40, 40, 10))
 Speed = tuple[tuple[int, ...], int, int]
@@ -30,7 +30,7 @@ def nodes(*speeds: Speed) -> list[NumaNode]:
     ],
 )
 def test_a_measured_pair_is_ten_times_the_ratio(speeds: list[Speed], to_the_third: int) -> None:
-    found = nearness(nodes(*speeds), SLIT)
+    found = hmat_distances(nodes(*speeds), SLIT)
     far = (to_the_third, to_the_third, 10)
     assert (found or SLIT) == ((10, 21, far[0]), (21, 10, far[1]), far)
 
@@ -45,9 +45,9 @@ def test_a_measured_pair_is_ten_times_the_ratio(speeds: list[Speed], to_the_thir
     ],
 )
 def test_what_was_not_measured_stays_as_the_slit_has_it(speeds: list[Speed]) -> None:
-    assert nearness(nodes(*speeds), SLIT) is None
+    assert hmat_distances(nodes(*speeds), SLIT) is None
 
 
 def test_without_a_slit_what_was_not_measured_is_remote() -> None:
     made = [NumaNode(at, 1, initiators=(0,), read_latency=latency) for at, latency in ((0, 100), (3, 400))]
-    assert nearness([*made, NumaNode(5, 1)], None) == ((10, 40, 20), (40, 10, 20), (20, 20, 10))
+    assert hmat_distances([*made, NumaNode(5, 1)], None) == ((10, 40, 20), (40, 10, 20), (20, 20, 10))
