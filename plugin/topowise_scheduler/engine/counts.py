@@ -239,7 +239,7 @@ def _read_cpu_policy(policy: CpuPolicy, empty: Counts, fixed: Counts) -> None:
         (shared & ~policy.reserved_physical).bit_count(),
         *[(cpus & cores).bit_count() for cpus in topology.numa_cpus],
     ]
-    positions = topology.socket_places
+    positions = topology.socket_positions
     packed = not (options.distribute_across_numa or options.distribute_across_cores or options.align_by_uncore)
     fixed[CORES] = [
         *[cpus.bit_count() for cpus in topology.numa_cpus],

@@ -1,11 +1,11 @@
-"""Which CPUs with distribute-cpus-across-numa: the fewest NUMA nodes, evenly.
+"""Chooses CPUs with distribute-cpus-across-numa: evenly from the fewest NUMA nodes.
 
 Upstream: takeByTopologyNUMADistributed in pkg/kubelet/cm/cpumanager/cpu_assignment.go.
 
-The search goes over all combinations of k nodes, takes an equal part from each, gives the remainder to some of them,
-and keeps what leaves the free CPUs of the machine most even. Two things are reproduced that were mistakes upstream:
-Go's `append` lets combinations share memory, so a remembered combination of four nodes or more can change afterwards,
-see `combinations`; and a remainder that no node can take in whole groups is dealt out for ever (`NeverEnds`).
+The search tries all combinations of k nodes, takes an equal part from each, takes the remainder from some of them, and
+keeps the combination that leaves the most even free CPUs. The model reproduces two upstream faults. Go's `append` lets
+combinations share memory, so a remembered combination of four or more nodes can change afterwards (`combinations`). And
+if no node can provide the remainder in whole groups, the loop never ends (`never_ends`).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from topowise_scheduler.kubelet.hints import NEVER_ENDS, Refused
 
 
 class Slice(NamedTuple):
-    """A Go slice: the first `length` elements of an array that others may write to."""
+    """A Go slice: the first `length` elements of an array that other slices may overwrite."""
 
     array: list[int]
     length: int
 
     def read(self) -> list[int]:
-        """The elements as they are now."""
+        """Returns the current elements."""
         return self.array[: self.length]
 
 
 class _Best(NamedTuple):
-    """The best distribution so far: which nodes give an equal part, and which of them the remainder."""
+    """The best distribution so far: the nodes that provide an equal part, and the nodes that provide the remainder."""
 
     deviation: float = math.inf
     in_one_socket: bool = False
@@ -40,7 +40,7 @@ class _Best(NamedTuple):
 
 
 class Distribution:
-    """takeByTopologyNUMADistributed on one machine: `group` CPUs at a time, the other settings are behaviours."""
+    """takeByTopologyNUMADistributed on one machine: `group` CPUs at a time; the other settings are behaviours."""
 
     __slots__ = ("_by_hint", "_copies", "_group", "_in_one_socket", "_packing", "_topology", "_whole_groups")
 
@@ -64,9 +64,11 @@ class Distribution:
         self._copies = copies
 
     def take(self, available: CpuSet, count: int, width: int) -> CpuSet:
-        """`count` CPUs in groups, evenly over at least `width` NUMA nodes if so many can have some. Raises Refused."""
+        """Returns `count` CPUs in groups, evenly over at least `width` NUMA nodes if enough nodes have free CPUs.
+        Raises Refused."""
         topology, group = self._topology, self._group
         if group < 1 or count % group:
+            # A count that is no multiple of the group size cannot be distributed, so it is packed.
             return take_packed(topology, available, count, self._packing)
         if count == 0:
             return 0
@@ -84,21 +86,22 @@ class Distribution:
         return take_packed(topology, available, count, self._packing)
 
     def _sizes(self, count: int, numas: int) -> tuple[int, int]:
-        """rangeNUMANodesNeededToSatisfy, in groups."""
+        """Returns the range of NUMA node numbers (rangeNUMANodesNeededToSatisfy)."""
         groups_total = (self._topology.cpus.bit_count() - 1) // self._group + 1
         per_numa = (groups_total - 1) // len(self._topology.numas) + 1
         groups_needed = (count - 1) // self._group + 1
         return (groups_needed - 1) // per_numa + 1, min(groups_needed, numas)
 
     def _part(self, free: Mapping[int, int], nodes: Sequence[int], count: int) -> int:
-        """How many CPUs each node gives first."""
+        """Returns the number of CPUs that each node provides first."""
         part = (count // len(nodes) // self._group) * self._group
         if self._in_one_socket:
             part = min(part, *[free[node] // self._group * self._group for node in nodes])
         return part
 
     def _most_balanced(self, free: Mapping[int, int], count: int, size: int) -> _Best:
-        """The combination of `size` NUMA nodes that leaves the most even rest; nodes None if none can hold all."""
+        """Returns the combination of `size` NUMA nodes that leaves the most even free CPUs; nodes None if no
+        combination fits."""
         best = _Best()
         for combination in combinations(list(free), size):
             if best.deviation == 0 and (best.in_one_socket or not self._in_one_socket):
@@ -106,6 +109,7 @@ class Distribution:
             nodes = combination.read()
             if sum(free[node] for node in nodes) < count:
                 continue
+            # Free CPUs in incomplete groups cannot be taken: the nodes need enough whole groups.
             if sum(free[node] // self._group for node in nodes) * self._group < count:
                 continue
             part = self._part(free, nodes, count)
@@ -116,7 +120,7 @@ class Distribution:
                 after[node] -= part
             spread, remainder = self._best_remainder(after, nodes, count - part * size)
             together = self._in_one_socket and self._are_in_one_socket(nodes)
-            # Nodes of one socket are better than others however even those are.
+            # Nodes of one socket win over nodes of several sockets, even if these are more balanced.
             if spread < math.inf and (not together, spread) < (not best.in_one_socket, best.deviation):
                 best = _Best(spread, together, self._remembered(combination), remainder)
         return best
@@ -127,14 +131,16 @@ class Distribution:
         group = self._group
         able = [node for node in nodes if after[node] >= group]
         best, chosen = math.inf, None
+        # Larger subsets first, and only a smaller deviation replaces the best: a remainder goes to as many nodes as
+        # possible.
         for size in range(len(able), 0, -1):
             for subset in combinations(able, size):
                 takers = subset.read()
                 if self._whole_groups:
-                    room = sum(after[node] // group for node in takers) * group
+                    free = sum(after[node] // group for node in takers) * group
                 else:
-                    room = sum(after[node] for node in takers)
-                if room < rest:
+                    free = sum(after[node] for node in takers)
+                if free < rest:
                     continue
                 trial = dict(after)
                 self._deal(trial, takers, rest)
@@ -144,7 +150,7 @@ class Distribution:
         return best, chosen
 
     def _deal(self, free: dict[int, int], takers: Sequence[int], rest: int) -> None:
-        """Take the rest in rounds of one group a node. Raises Refused where the kubelet's loop does not end."""
+        """Takes the remainder in rounds of one group per node. Raises Refused where the kubelet's loop does not end."""
         group = self._group
         while rest > 0:
             before = rest
@@ -171,10 +177,11 @@ class Distribution:
         rest = count - part * len(nodes)
         taken: CpuSet = 0
 
-        def take(node: int, wanted: int) -> CpuSet:
+        def take(node: int, number: int) -> CpuSet:
             try:
-                return take_packed(self._topology, numas[node].cpus & available & ~taken, wanted, self._packing)
+                return take_packed(self._topology, numas[node].cpus & available & ~taken, number, self._packing)
             except Refused:
+                # Upstream ignores this error; the accounting below then refuses the pod.
                 return 0
 
         for node in nodes:
@@ -199,7 +206,7 @@ class Distribution:
 
 
 def never_ends() -> Refused:
-    """What we say where the kubelet would say nothing, and hold the lock of the CPU manager for ever."""
+    """Returns the refusal for an endless loop in the kubelet, which would hold the CPU manager's lock forever."""
     return Refused(
         "the kubelet would never answer: full-pcpus-only with distribute-cpus-across-numa looks for whole cores "
         "that the remaining CPUs do not make up (kubernetes#140730)",
@@ -208,11 +215,11 @@ def never_ends() -> Refused:
 
 
 def combinations(items: Sequence[int], size: int) -> Iterator[Slice]:
-    """iterateCombinations, with its slices.
+    """Yields iterateCombinations, with its slices.
 
-    `append` grows an array to 1, 2, 4, 8, ... places and writes in place where there is room. So combinations with
-    the same first three elements share the array of four, and the next one overwrites the fourth element of the last
-    one.
+    `append` grows an array to 1, 2, 4, 8, ... elements, and writes in place while there is capacity. So combinations
+    with equal first three elements share the array of four, and the next combination overwrites the fourth element of
+    the previous.
     """
 
     def extend(start: int, prefix: Slice) -> Iterator[Slice]:
@@ -234,7 +241,7 @@ def _append(prefix: Slice, item: int) -> Slice:
 
 
 def deviation(values: Sequence[int]) -> float:
-    """Population standard deviation; mean and result are rounded to 3 decimals, half away from zero."""
+    """Returns the population standard deviation; mean and result are rounded to 3 decimals, half away from zero."""
     mean = _rounded(sum(values) / len(values))
     return _rounded(math.sqrt(sum((value - mean) * (value - mean) for value in values) / len(values)))
 

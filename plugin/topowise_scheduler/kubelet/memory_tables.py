@@ -123,10 +123,7 @@ class MemoryTables:
         return copy
 
     def correct(
-        self,
-        free: Mapping[str, Sequence[int | None]],
-        assignments: Sequence[int] | None,
-        cells: Sequence[Mask] | None,
+        self, free: Mapping[str, Sequence[int | None]], assignments: Sequence[int] | None, cells: Sequence[Mask] | None
     ) -> None:
         """The kubelet's own accounting by position, whatever is known of the holders; None where they are not known."""
         for name, values in free.items():
