@@ -1,8 +1,8 @@
-"""What a pod asks of the Topology Manager of its node, by annotation.
+"""Reads the Topology Manager policy that a pod requires of its node, from annotations.
 
-`topowise.io/numa-policy` means "at least as strict as": a pod that wants `restricted` is as well off with
-`single-numa-node`. `volcano.sh/numa-topology-policy` has Volcano's meaning: `none` asks for nothing, any other value
-for a node with exactly that policy (volcano, pkg/scheduler/plugins/numaaware).
+`topowise.io/numa-policy` means "at least as strict as": `single-numa-node` satisfies a pod that requires `restricted`.
+`volcano.sh/numa-topology-policy` has Volcano's meaning: `none` requires nothing, any other value a node with exactly
+that policy (volcano, pkg/scheduler/plugins/numaaware).
 """
 
 from __future__ import annotations
@@ -24,34 +24,31 @@ POLICIES: Final = attributes.POLICIES
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
-    """The loosest policy that is strict enough, and the only one that will do; "" asks for nothing."""
+    """The least strict accepted policy, and the only accepted policy; "" requires nothing."""
 
     at_least: str = ""
     exactly: str = ""
 
     def rules(self) -> list[tuple[list[int], str]]:
-        """For each demand the policies that meet it, by their place in POLICIES, and the refusal of all others."""
-        found = []
+        """Returns for each requirement the positions in POLICIES that satisfy it, and the refusal of all other
+        policies."""
+        rules = []
         if self.at_least and self.at_least != POLICIES[0]:
-            found.append((list(range(POLICIES.index(self.at_least), len(POLICIES))), refusals.WEAKER_POLICY))
+            rules.append((list(range(POLICIES.index(self.at_least), len(POLICIES))), refusals.WEAKER_POLICY))
         if self.exactly:
-            found.append(([POLICIES.index(self.exactly)], refusals.OTHER_POLICY))
-        return found
-
-    def accepts(self, policy: str) -> bool:
-        """Whether a node with this policy meets all demands."""
-        return all(POLICIES.index(policy) in accepted for accepted, _ in self.rules())
+            rules.append(([POLICIES.index(self.exactly)], refusals.OTHER_POLICY))
+        return rules
 
 
 NOTHING: Final = Demand()
 
 
 def demand(annotations: Mapping[str, str]) -> Demand:
-    """The demand of a pod. Raises ParseError for a policy that no kubelet has."""
-    ours, volcano = annotations.get(POLICY_ANNOTATION, ""), annotations.get(VOLCANO_ANNOTATION, "")
-    if not ours and not volcano:
+    """Returns the requirements of a pod. Raises ParseError for an unknown policy."""
+    at_least, volcano = annotations.get(POLICY_ANNOTATION, ""), annotations.get(VOLCANO_ANNOTATION, "")
+    if not at_least and not volcano:
         return NOTHING
-    for name, text in ((POLICY_ANNOTATION, ours), (VOLCANO_ANNOTATION, volcano)):
+    for name, text in ((POLICY_ANNOTATION, at_least), (VOLCANO_ANNOTATION, volcano)):
         if text and text not in POLICIES:
             raise ParseError(f"annotation {name}", text, f"one of {', '.join(POLICIES)}")
-    return Demand(ours, "" if volcano == POLICIES[0] else volcano)
+    return Demand(at_least, "" if volcano == POLICIES[0] else volcano)

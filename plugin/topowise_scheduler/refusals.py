@@ -1,8 +1,8 @@
-"""The words with which a node is refused. kube-scheduler writes them into the pod's status.
+"""The texts of refusals, which kube-scheduler writes into the pod's status.
 
-An update of the status that changes the text requeues the pod again: a text with a moving number in it is an endless
-loop (1,081 calls in 45 s were measured). So these never vary; `explain` says what is lacking where. They share a
-prefix, by which a pod that waits because of us is known again after a restart.
+A changed text requeues the pod, so a text with a changing number causes an endless loop (measured: 1,081 calls in 45
+s). So the texts are constant, and `explain` shows the missing amounts. They share a prefix that identifies our waiting
+pods after a restart.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _EVER: Final = {**_NOW, "TopologyAffinityError": NEVER, "UnexpectedAdmissionErro
 
 
 def of(reason: str, *, ever: bool) -> str:
-    """The words for a kubelet's reason ("" if it fits); `ever`: not even an empty node would do."""
+    """Returns the refusal for a kubelet's reason ("" if the pod fits); `ever`: even an empty node would refuse it."""
     if not reason:
         return ""
     if reason.startswith("OutOf"):

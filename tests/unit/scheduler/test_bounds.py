@@ -265,8 +265,8 @@ def test_possible_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytes
 def test_sets_of_masks_over_many_nodes_are_few(nodes: int) -> None:
     for number in range(3):
         assert len(masks.masks_in((1 << (1 << nodes) - number) - 1)) == (1 << nodes) - number
-    assert masks._many_in.cache_info().maxsize * (1 << 16) * 36 < 40 << 20
-    assert masks._few_in.cache_info().maxsize * (1 << 8) * 8 < 10 << 20
+    assert masks._large_members.cache_info().maxsize * (1 << 16) * 36 < 40 << 20
+    assert masks._small_members.cache_info().maxsize * (1 << 8) * 8 < 10 << 20
     assert len(masks.submasks((1 << nodes) - 1)) == (1 << nodes) - 1
 
 
