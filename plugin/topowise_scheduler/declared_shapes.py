@@ -1,5 +1,4 @@
-"""Parses pod shapes of a configuration, `{cpu: 16, memory: 64Gi, nvidia.com/gpu: 4, count: 2}`, and daily time
-windows."""
+"""Parses pod shapes such as `{cpu: 16, memory: 64Gi, nvidia.com/gpu: 4, count: 2}`, and daily time windows."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     exactly: str = ""
 
     def rules(self) -> list[tuple[list[int], str]]:
-        """Returns for each requirement the positions in POLICIES that satisfy it, and the refusal of all other
-        policies."""
+        """Returns for each requirement the accepted positions in POLICIES, and the refusal of all other policies."""
         rules = []
         if self.at_least and self.at_least != POLICIES[0]:
             rules.append((list(range(POLICIES.index(self.at_least), len(POLICIES))), refusals.WEAKER_POLICY))

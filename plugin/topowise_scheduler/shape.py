@@ -107,8 +107,7 @@ class PodRequests:
     """The requests of pods with these needs; pods with equal requests share it.
 
     `ungated` are the needs without the gate PodLevelResources, None if equal. `shape` is equal for equal needs
-    (PodRecord). `shared_devices` are the resources that several containers request. `size` is the approximate size in
-    bytes.
+    (PodRecord). `shared_devices` are the resources that several containers request. `size` is in bytes, about.
     """
 
     __slots__ = ("__weakref__", "_dims", "_forms", "_only_form", "needs", "shape", "shared_devices", "size", "ungated")
@@ -125,8 +124,7 @@ class PodRequests:
 
     @property
     def forms(self) -> tuple[PodForm, ...]:
-        """Returns one form if all kubelets see the pod alike, otherwise all possible forms, the newest version's
-        first."""
+        """Returns one form if all kubelets see the pod alike, otherwise all forms, the newest version's first."""
         if self._only_form is not None:
             return (self._only_form,)
         if self._dims is None:

@@ -1,5 +1,4 @@
-"""Predicts what a node's kubelet will do with a pod: the decision, its reason, and the NUMA nodes, CPUs, memory and
-devices.
+"""Predicts what a node's kubelet will do with a pod: decision, reason, NUMA nodes, CPUs, memory and devices.
 
 Each module has the name of the kubelet's part: topology_manager, cpu_manager (with cpu_topology, cpu_assignment),
 memory_manager, device_manager, predicates. New readers start at node.py, a node with its pods, and scopes.py, the order

@@ -1,8 +1,7 @@
 """Computes the NUMA nodes of each container's actual allocation, which may differ from its hint.
 
 A hint that is not preferred does not bind the managers. CPUs that its NUMA nodes lack come from other NUMA nodes,
-memory is extended to a larger set, and a device may come from any NUMA node. With scope pod, a container mostly needs
-less than the pod's hint.
+memory is extended to a larger set, a device may come from any NUMA node, and scope pod has one hint for all containers.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class AllocatedNodes(NamedTuple):
 
 
 def allocated_nodes(kubelet: Kubelet, uid: str) -> dict[str, AllocatedNodes]:
-    """Returns the NUMA nodes by container of an active pod. An init container counts with its own allocation, even
-    if later containers reuse it."""
+    """Returns the NUMA nodes by container of an active pod; of an init container also those that later containers
+    reuse."""
     active = kubelet.active[uid]
     cpus = kubelet.cpu.allocations.get(uid, {}) if kubelet.cpu is not None else {}
     memory = kubelet.memory.allocations.get(uid, {}) if kubelet.memory is not None else {}
@@ -57,8 +56,7 @@ def nodes_of_cpus(kubelet: Kubelet, cpus: CpuSet) -> Mask:
 
 
 def nodes_of_devices(table: DeviceTable, devices: DeviceSet) -> Mask:
-    """Returns the NUMA nodes of the devices near exactly one NUMA node. A device near several NUMA nodes has no
-    definite place."""
+    """Returns the NUMA nodes of devices near exactly one NUMA node; the place of any other device is undefined."""
     once = several = 0
     for near in table.near:
         several |= once & near

@@ -74,8 +74,7 @@ CHANGES: Final = Behaviour.__struct_fields__
 
 
 class Row(NamedTuple):
-    """The changes of one minor. `source` is the release whose code was run; `changes` has the pull request of each
-    field."""
+    """The changes of one minor. `source` is the release whose code was run; `changes` maps fields to pull requests."""
 
     minor: int
     proof: Proof

@@ -133,8 +133,7 @@ def settle(
     version: KubeletVersion = NEWEST_RECORDED,
     evidence: Evidence = "runs",
 ) -> Settings:
-    """Returns the configuration in the managers' form. Raises KubeletStartError, and ParseError for a malformed
-    quantity."""
+    """Returns the configuration in the managers' form. Raises KubeletStartError, and ParseError for a bad quantity."""
     start = _Start(config, version, evidence, dict(version.gates))
     _check_gates(start)
     _check_reserved_cpus(start, machine)
@@ -344,8 +343,7 @@ def _check_align_by_socket(on: frozenset[str], machine: Machine, topology_policy
 
 
 def _memory(start: _Start, machine: Machine, reserved: Amounts) -> tuple[Amounts, ...] | None:
-    """memory_manager.go, NewManager: the sum of the nodes' reservations must equal the machine's
-    (validateReservedMemory)."""
+    """Checks that the nodes' reservations add up to the machine's (NewManager in memory_manager.go)."""
     config = start.config
     policy = config.memoryManagerPolicy or "None"
     # Versions with a MemoryManager gate build no memory manager without it.
@@ -368,6 +366,7 @@ def _memory(start: _Start, machine: Machine, reserved: Amounts) -> tuple[Amounts
             amount = amount_of(name, text)
             of_node[name] = of_node.get(name, 0) + amount
             total[name] = total.get(name, 0) + amount
+    # validateReservedMemory.
     for name in dict.fromkeys((*total, *reserved)):
         if name != "memory" and not name.startswith(HUGEPAGES):
             continue

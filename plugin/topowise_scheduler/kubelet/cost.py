@@ -48,13 +48,13 @@ def combinations(groups: Iterable[Hints], *, policy: str, nodes: int, beyond: Se
 
     `nodes` is the number of NUMA nodes in the masks. A NUMA node that is not modelled nearly doubles the hints of a
     resource with masks over all nodes; `beyond` has the number of such nodes per group. A resource without a hint
-    counts as one hint, "impossible". Policy single-numa-node keeps only preferred hints of one node
-    (filterSingleNumaHints).
+    counts as one hint, "impossible".
     """
     singles = by_size(nodes)[1]
     counts = []
     for number, group in enumerate(groups):
         if policy == "single-numa-node":
+            # filterSingleNumaHints keeps only preferred hints of one node.
             counts.append((group.preferred & singles).bit_count())
         else:
             counts.append(max(1, group.fits.bit_count() << (beyond[number] if beyond else 0)))
@@ -62,8 +62,7 @@ def combinations(groups: Iterable[Hints], *, policy: str, nodes: int, beyond: Se
 
 
 def estimate(kubelet: Kubelet, pod: PodView) -> Cost:
-    """Returns the cost of this pod's admission in the current state; nothing with policy none. The kubelet stays
-    unchanged."""
+    """Returns the cost of this pod's admission in the current state, nothing with policy none. Changes nothing."""
     trial = kubelet.fork()
     left_out = len(kubelet.all_node_ids) - len(kubelet.node_ids)
     total = Cost()

@@ -64,8 +64,7 @@ class Distribution:
         self._copies = copies
 
     def take(self, available: CpuSet, count: int, width: int) -> CpuSet:
-        """Returns `count` CPUs in groups, evenly over at least `width` NUMA nodes if enough nodes have free CPUs.
-        Raises Refused."""
+        """Returns `count` CPUs in groups, evenly over NUMA nodes, if possible over at least `width`. Raises Refused."""
         topology, group = self._topology, self._group
         if group < 1 or count % group:
             # A count that is no multiple of the group size cannot be distributed, so it is packed.
@@ -100,8 +99,7 @@ class Distribution:
         return part
 
     def _most_balanced(self, free: Mapping[int, int], count: int, size: int) -> _Best:
-        """Returns the combination of `size` NUMA nodes that leaves the most even free CPUs; nodes None if no
-        combination fits."""
+        """Returns the combination of `size` NUMA nodes that leaves the most even free CPUs; nodes None if none fits."""
         best = _Best()
         for combination in combinations(list(free), size):
             if best.deviation == 0 and (best.in_one_socket or not self._in_one_socket):
@@ -218,8 +216,7 @@ def combinations(items: Sequence[int], size: int) -> Iterator[Slice]:
     """Yields iterateCombinations, with its slices.
 
     `append` grows an array to 1, 2, 4, 8, ... elements, and writes in place while there is capacity. So combinations
-    with equal first three elements share the array of four, and the next combination overwrites the fourth element of
-    the previous.
+    with equal first three elements share the array of four, and each overwrites the previous fourth element.
     """
 
     def extend(start: int, prefix: Slice) -> Iterator[Slice]:

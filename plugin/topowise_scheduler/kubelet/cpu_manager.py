@@ -138,8 +138,7 @@ class CpuManager:
         self._reusable = self._reusable | cpus if container.kind == "init" else self._reusable & ~cpus
 
     def allocate_pod(self, pod: PodView, hint: Hint) -> None:
-        """AllocatePod (KEP-5526): allocates one bubble for the pod, and partitions it among the containers. Raises
-        Refused."""
+        """AllocatePod (KEP-5526): allocates one bubble for the pod and partitions it. Raises Refused."""
         if not pod.cpus or pod.uid in self.bubbles:
             return
         problem = _empty_pool(pod)
@@ -211,8 +210,7 @@ class CpuManager:
         return self._fitting(self.available, self._reusable | allocated, pod.cpus)
 
     def _fitting(self, available: CpuSet, reusable: CpuSet, requested: int) -> Hints:
-        """generateCPUTopologyHints: every mask with enough CPUs fits; masks of the smallest possible size are
-        preferred."""
+        """generateCPUTopologyHints: every mask with enough CPUs fits; masks of the smallest size are preferred."""
         topology, count = self.policy.topology, self.policy.node_count
         free = tuple([(cpus & available).bit_count() for cpus in topology.numa_cpus])
         fits = reaching(free, requested - reusable.bit_count()) & subsets(topology.nodes)
@@ -238,8 +236,8 @@ class CpuManager:
         return fits & by_sockets[sockets] if sockets < len(by_sockets) else 0
 
     def _check_smt_alignment(self, count: int) -> None:
-        """full-pcpus-only: a request must be whole cores without any reserved CPU (enforceSMTAlignment). Raises
-        Refused."""
+        """full-pcpus-only: a request must be whole cores without any reserved CPU. Raises Refused."""
+        # enforceSMTAlignment.
         if not self.policy.options.full_pcpus_only:
             return
         per_core = self.policy.topology.cpus_per_core
@@ -275,8 +273,8 @@ class CpuManager:
 
 
 def _empty_pool(pod: PodView) -> str:
-    """Returns why a container in the shared pool of the pod would get no CPUs, "" otherwise
-    (validatePodScopeResources)."""
+    """Returns why a container in the shared pool of the pod would get no CPUs, "" otherwise."""
+    # validatePodScopeResources.
     exclusive = 0
     shared = False
     for container in pod.containers:

@@ -16,8 +16,7 @@ from topowise_scheduler.kubelet.masks import members
 
 
 class Packing(NamedTuple):
-    """`spread` takes single CPUs round the cores, `by_uncore` prefers whole L3 caches; the other fields are
-    behaviours."""
+    """`spread` takes single CPUs round the cores, `by_uncore` prefers whole L3 caches; the rest are behaviours."""
 
     spread: bool = False
     core_by_core: bool = False
@@ -102,8 +101,8 @@ class Accumulator:
             self._take_whole([core for core in self._sorted_cores() if (core.cpus & self.free).bit_count() == per_core])
 
     def take_single_cpus(self, packing: Packing) -> None:
-        """Step 5 (takeRemainingCPUs): in the order of the cores; with `spread` by CPU id, or core by core, within the
-        sockets."""
+        """Takes single CPUs by core; with `spread` by CPU id, or core by core, within the sockets."""
+        # Step 5, takeRemainingCPUs.
         domains = self._sorted_sockets() if packing.spread else self._sorted_cores()
         core_by_core = packing.spread and packing.core_by_core
         for domain in domains:
@@ -113,8 +112,8 @@ class Accumulator:
                     return
 
     def take_uncores(self, rounds_up: bool) -> None:
-        """Step 3 (takeUncoreCache): whole caches while the request covers a cache, then a cache that can provide the
-        exact rest."""
+        """Takes whole caches while the request covers a cache, then a cache that can provide the exact rest."""
+        # Step 3, takeUncoreCache.
         per_uncore = self.topology.cpus_per_uncore
         for uncore in self._sorted_uncores():
             if self.needed >= per_uncore:

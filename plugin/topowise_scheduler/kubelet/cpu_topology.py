@@ -67,8 +67,8 @@ class CpuTopology:
 
     @cached_property
     def socket_positions(self) -> tuple[int, ...] | None:
-        """Returns for each NUMA node the position of its socket in `sockets`, 0 for a node without CPUs. Returns None
-        if a node has several sockets."""
+        """Returns each NUMA node's socket as a position in `sockets`, 0 without CPUs; None if a node has several
+        sockets."""
         positions = {socket: position for position, socket in enumerate(self.sockets)}
         by_node = [0] * len(self.numa_cpus)
         for numa in self.numas:
@@ -80,8 +80,7 @@ class CpuTopology:
 
     @cached_property
     def _siblings(self) -> tuple[CpuSet, int, int] | None:
-        """Returns the lowest CPU of every core, the step from thread to thread and their number; None for uneven
-        cores."""
+        """Returns each core's lowest CPU, the step from thread to thread and their number; None for uneven cores."""
         steps = set()
         for core in self.cores:
             threads = list(members(core.cpus))
@@ -115,8 +114,8 @@ class CpuTopology:
         return sum(socket.cpus for socket in self.sockets if socket.cpus & cpus)
 
     def smallest_mask(self, requested: int) -> int:
-        """Returns the least number of NUMA nodes whose CPUs, also busy and reserved CPUs, cover the request
-        (minAffinitySize)."""
+        """Returns the least number of NUMA nodes whose CPUs cover the request (minAffinitySize)."""
+        # Counts busy and reserved CPUs too, as upstream does.
         for size, capacity in enumerate(self.capacity_by_size[1:], start=1):
             if capacity >= requested:
                 return size

@@ -235,8 +235,7 @@ class DeviceManager:
     def _take_any(
         self, choose: Chooser, container: str, resource: str, required: int, reusable: DeviceSet, hint: Hint
     ) -> DeviceSet:
-        """Implements `_take` with a chooser. Among devices that are not near the hint, a plugin may prefer devices
-        without NUMA nodes."""
+        """Implements `_take` with a chooser."""
         table = self.tables[resource]
         count = min(required, reusable.bit_count())
         taken = choose(Choice(container, resource, reusable, reusable, 0, count)) if count else 0
@@ -245,6 +244,7 @@ class DeviceManager:
             return taken
         available, aligned, _ = self._sides(resource, needed, hint)
         near = table.healthy & (table.touching(hint.mask) if hint.mask is not None else 0)
+        # Among devices that are not near the hint, a plugin may prefer devices without NUMA nodes.
         for among, where in ((aligned, near), (available & ~aligned, table.healthy)):
             count = min(required - taken.bit_count(), among.bit_count())
             if count:
@@ -252,8 +252,8 @@ class DeviceManager:
         return taken
 
     def _sides(self, resource: str, needed: int, hint: Hint) -> tuple[DeviceSet, DeviceSet, DeviceSet]:
-        """filterByAffinity: returns the available devices, among them the aligned devices, and the devices to take
-        last. Raises Refused."""
+        """Returns the available devices, the aligned ones among them, and the last to take. Raises Refused."""
+        # filterByAffinity.
         table, available = self.tables[resource], self.free(resource)
         if available.bit_count() < needed:
             raise Refused(

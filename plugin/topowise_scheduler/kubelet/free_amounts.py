@@ -10,8 +10,7 @@ from topowise_scheduler.kubelet.node import Kubelet
 
 
 def on_masks(node: Kubelet, masks: Sequence[Mask]) -> list[Amounts]:
-    """Returns the free amounts on the NUMA nodes of each mask together: whole CPUs, memory and pages in bytes,
-    devices."""
+    """Returns the free amounts on each mask's NUMA nodes: whole CPUs, bytes of memory and of pages, devices."""
     positions = [tuple(members(mask)) for mask in masks]
     amounts_by_mask: list[Amounts] = [{} for _ in masks]
     if node.cpu is not None:

@@ -31,9 +31,8 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
     """One NUMA node. `memory` is in bytes, `hugepages` maps a page size in KiB to a number of pages.
 
     `distances` is the row of the SLIT as cadvisor reads it, None if unreadable. Linux prints an entry for each online
-    NUMA node, by ascending id, and none for a missing id (topology_manager.py). `read_latency` and `read_bandwidth`
-    were measured from the CPUs of the nodes `initiators` (ids), in any unit, 0 if the firmware has none; the kubelet
-    does not read them.
+    NUMA node, by ascending id, and none for a missing id (topology_manager.py). `read_latency` and `read_bandwidth` are
+    measured from the CPUs of the nodes `initiators` (ids), in any unit, 0 if unknown; the kubelet does not read them.
     """
 
     id: Id
@@ -47,8 +46,7 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """One device of a plugin. `numa` is None without a topology, empty for a topology without nodes; the kubelet
-    distinguishes them."""
+    """One device of a plugin. `numa` None (no topology) and empty (a topology without nodes) differ for the kubelet."""
 
     id: str
     numa: tuple[Id, ...] | None = None

@@ -2,8 +2,7 @@
 
 A node has single-node allocations or belongs to one *group* of nodes, never both; `cells` names the group. The rules
 have gaps: a narrower hint may select a grouped node, and a release returns memory to the lowest node first, whichever
-node provided it. The model keeps the consequences, because they are the kubelet's behaviour: even a refused pod can
-leave a group's tables changed.
+node provided it. The model keeps the consequences: even a refused pod can leave a group's tables changed.
 """
 
 from __future__ import annotations
@@ -152,8 +151,7 @@ class MemoryManager:
             self.tables.give(*block)
 
     def _hints(self, requested: Amounts) -> ProviderHints:
-        """calculateHints: one list for all types. Without any fitting mask upstream returns an empty map, "don't
-        care"."""
+        """calculateHints: one list for all types; no fitting mask means "don't care" (an empty map upstream)."""
         fits = self._fitting(requested)
         if not fits:
             return {}
@@ -179,8 +177,7 @@ class MemoryManager:
         return fits
 
     def _settle(self, requested: Amounts, hint: Hint) -> Mask:
-        """Returns the nodes to allocate on: the stored or the default hint, extended if the nodes have too little free
-        memory."""
+        """Returns the nodes to allocate on: the stored or the default hint, extended if it has too little memory."""
         mask = hint.mask
         preferred = hint.preferred
         if mask is None:
@@ -225,8 +222,8 @@ class MemoryManager:
 def _shrunk(
     pod: PodView, container: ContainerView, by_container: dict[str, Blocks], blocks: Blocks
 ) -> dict[str, Blocks]:
-    """Returns the blocks of earlier init containers, less the memory that `container` reuses
-    (updateInitContainersMemoryBlocks)."""
+    """Returns the blocks of earlier init containers, less the memory that `container` reuses."""
+    # updateInitContainersMemoryBlocks.
     shrunk = dict(by_container)
     reused = {(name, mask): size for name, mask, size in blocks}
     for earlier in pod.containers:

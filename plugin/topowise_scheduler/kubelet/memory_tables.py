@@ -84,8 +84,7 @@ class MemoryPolicy:
         return largest
 
     def smallest_mask(self, requested: Amounts) -> int:
-        """Returns the least number of nodes that could have the whole request if they were empty; all nodes if none
-        can."""
+        """Returns the least number of nodes that could have the request if they were empty; all nodes if none can."""
         least = 1
         for name, size in requested.items():
             largest = self._largest[name]
@@ -128,8 +127,7 @@ class MemoryTables:
     def correct(
         self, free: Mapping[str, Sequence[int | None]], assignments: Sequence[int] | None, cells: Sequence[Mask] | None
     ) -> None:
-        """Sets the kubelet's own accounting by position, regardless of the known allocations; None leaves a value
-        unchanged."""
+        """Sets the kubelet's own accounting by position, regardless of allocations; None keeps a value."""
         for name, values in free.items():
             bytes_by_node = self.free[name]
             for position, value in enumerate(values):
@@ -156,8 +154,7 @@ class MemoryTables:
         return values
 
     def has_free(self, mask: Mask, requested: Mapping[str, int]) -> bool:
-        """isAffinitySatisfyRequest, which ignores reusable memory of init containers. Raises Refused where the kubelet
-        would panic."""
+        """isAffinitySatisfyRequest, which ignores reusable memory. Raises Refused where the kubelet would panic."""
         for name, size in requested.items():
             values = self._looked_up(name, mask)
             if sum(values[position] for position in members(mask)) < size:
@@ -165,8 +162,7 @@ class MemoryTables:
         return True
 
     def allowed(self) -> MaskSet:
-        """Returns the masks that the groups allow: single nodes outside groups, unused nodes together, and each whole
-        group."""
+        """Returns the masks that the groups allow: single nodes outside groups, unused nodes together, whole groups."""
         singles = unused = 0
         groups = set()
         for position, cells in enumerate(self.cells):
@@ -184,18 +180,15 @@ class MemoryTables:
         return allowed
 
     def respects_groups(self, mask: Mask) -> bool:
-        """Returns whether no node of the mask has single-node allocations or another group
-        (isAffinityViolatingNUMAAllocations).
-
-        A mask of a single node always passes, even if the node is in a group.
-        """
+        """Returns whether no node of the mask has single-node allocations or another group."""
+        # isAffinityViolatingNUMAAllocations: a mask of a single node always passes, even if the node is in a group.
         if mask.bit_count() == 1:
             return True
         return all(not self.assignments[position] or self.cells[position] == mask for position in members(mask))
 
     def take(self, name: str, mask: Mask, size: int) -> None:
-        """Books a block (updateMachineState): each node counts one assignment and joins the group; the lowest node
-        fills first."""
+        """Books a block: each node counts one assignment and joins the group; the lowest node fills first."""
+        # updateMachineState.
         free = self.free[name]
         for position in members(mask):
             self.assignments[position] += 1

@@ -26,8 +26,7 @@ class Merge(NamedTuple):
 
 
 def merges(manager: TopologyManager, groups: Sequence[Hints]) -> list[Merge]:
-    """Returns the results, the best first. The kubelet takes the first; without any result it takes all nodes, not
-    preferred.
+    """Returns the results, the best first. Without results the kubelet takes all nodes, not preferred.
 
     Raises ValueError for more than MAX_NODES nodes, and for policy none, which merges nothing.
     """

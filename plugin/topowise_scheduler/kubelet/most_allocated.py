@@ -1,7 +1,6 @@
 """KEP-6007: of two equally preferred nodes, take the fuller node. A draft, in no release of Kubernetes.
 
-Its option was prefer-most-allocated-numa-node and became numa-allocation-strategy: most-allocated. The model accepts
-both names.
+Its option was prefer-most-allocated-numa-node and became numa-allocation-strategy; the model accepts both names.
 
 Policy single-numa-node takes the lowest node that fits. So small pods spread over nodes as pods come and go, and a
 large pod finds no empty node. With the option, CPU and memory manager each vote for the node with the higher share of

@@ -3,8 +3,7 @@
 An admission is hints, merge and allocation per container (or once for the pod, scopes.py), then the predicates. The
 first refusal wins. Then the pod's allocations are released as the kubelet releases a dead pod's resources.
 
-A `Kubelet` is cheap to `fork`: machine, topology and policies are shared, and the state of a pod is never changed in
-place.
+A `Kubelet` is cheap to `fork`: machine, topology and policies are shared, and a pod's state never changes in place.
 """
 
 from __future__ import annotations
@@ -57,14 +56,13 @@ class Kubelet:
     """The model of one node's kubelet.
 
     Raises KubeletStartError if the kubelet would not start, ConfigError for too many NUMA nodes (masks.MAX_NODES), and
-    ParseError for a malformed quantity. `Settings` instead of a configuration are used unchecked, for a node whose
-    configuration is only partly known.
+    ParseError for a malformed quantity. `Settings` instead of a configuration are used unchecked, for a partly known
+    node.
 
     `version` is the kubelet's (versions.version_of), `evidence` what else is known about its configuration. Both apply
     to a configuration only, because `Settings` have a behaviour already.
 
-    `node_ids` are the NUMA nodes by position in a mask; `all_node_ids` includes the nodes that are not modelled
-    (Machine.modelled).
+    `node_ids` are the NUMA nodes by position in a mask; `all_node_ids` also has nodes beyond Machine.modelled.
 
     `predicates` False skips the predicates; `integer_scores` is the arithmetic of KEP-6007 (most_allocated.py).
     `allocatable` replaces the node allocatable that follows from machine and settings. Then the predicates do not check
@@ -226,8 +224,7 @@ class Kubelet:
         return has_groups or (self.cpu is not None and not self.cpu.policy.topology.is_even)
 
     def start(self, uid: str, containers: Iterable[str] | None = None) -> bool:
-        """Starts containers (None: all), which frees the memory of ended init containers. Returns False for an unknown
-        UID."""
+        """Starts containers (None: all), which frees the memory of ended init containers. False for an unknown UID."""
         active = self.active.get(uid)
         if active is None:
             return False
@@ -245,7 +242,7 @@ class Kubelet:
         return True
 
     def remove(self, uid: str) -> bool:
-        """Removes an ended pod: its allocations are free at the next admission. Returns False for an unknown UID."""
+        """Removes an ended pod: its allocations are free at the next admission. False for an unknown UID."""
         if uid not in self.active:
             return False
         self._forget(uid)
@@ -253,11 +250,7 @@ class Kubelet:
         return True
 
     def report_devices(self, resource: str, devices: Iterable[Device]) -> None:
-        """Applies a device plugin's list, the first or a new list.
-
-        Raises ConfigError for a device near a NUMA node that is not modelled, because it had nothing
-        (Machine.modelled).
-        """
+        """Applies a device plugin's list. Raises ConfigError for a device near a node that is not modelled."""
         devices = tuple(devices)
         left_out = {*self.all_node_ids} - {*self.node_ids}
         if left_out and any(left_out.intersection(device.numa or ()) for device in devices):
@@ -267,8 +260,8 @@ class Kubelet:
     def hold(self, uid: str, requests: Mapping[str, int], placements: Mapping[str, Placement]) -> None:
         """Books a running pod as the node reports it, without a decision.
 
-        `requests` are its effective requests (topowise.pods.needs). CPUs leave the shared pool, and memory joins nodes
-        to groups, as in an allocation.
+        `requests` are its effective requests (topowise.pods.needs). CPUs leave the shared pool, and memory forms
+        groups.
         """
         self.remove(uid)
         for name, placement in placements.items():
@@ -303,8 +296,7 @@ class Kubelet:
             self.cpu.recount()
 
     def allocates_whole(self, pod: PodView) -> bool:
-        """Returns whether the kubelet allocates CPUs and memory for the pod as a whole, and partitions them
-        (AllocatePod)."""
+        """Returns whether the kubelet allocates CPUs and memory for the pod as a whole (AllocatePod)."""
         topology = self.settings.topology
         return pod.by_pod_level and topology.scope == "pod" and topology.policy != "none"
 
@@ -319,8 +311,7 @@ class Kubelet:
     def reserve(
         self, position: int, cpus: CpuSet, memory: Amounts | None = None, devices: Mapping[str, DeviceSet] | None = None
     ) -> None:
-        """Takes CPUs, devices, and memory of the NUMA node at a position away, for no pod. The predicates do not see
-        the reservation, and it cannot be released."""
+        """Takes CPUs, devices, and memory of a position's NUMA node away, for good. The predicates do not see it."""
         if self.cpu is not None:
             self.cpu.default &= ~cpus
         for name, size in (memory or {}).items():

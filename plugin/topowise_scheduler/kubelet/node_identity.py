@@ -24,8 +24,8 @@ def constant_parts(kubelet: Kubelet) -> tuple[object, ...]:
 
 
 def are_identical(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
-    """Returns whether both tuples have the same objects. Identity, not equality: it is cheap, and shared objects
-    never change."""
+    """Returns whether both tuples have the same objects."""
+    # Identity, not equality: it is cheap, and these objects never change.
     return len(first) == len(second) and all(map(is_, first, second))
 
 

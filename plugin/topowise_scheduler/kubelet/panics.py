@@ -66,12 +66,12 @@ def unmeasured(ids: Sequence[int], lengths: Sequence[int]) -> MaskSet:
 def compares_unmeasured(
     groups: Sequence[Hints], unmeasured: MaskSet, rank: Sequence[int], count: int, unordered: int
 ) -> bool:
-    """Returns whether a merge of these hints compares two masks of one size, at least one of them unmeasured
-    (HintMerger.compare).
+    """Returns whether a merge of these hints compares two masks of one size, at least one of them unmeasured.
 
-    The first `unordered` groups are device resources. The kubelet merges them in random order (it ranges over a map). A
-    panic in one of the orders counts as a panic.
+    The first `unordered` groups are device resources. The kubelet merges them in random order (it ranges over a map),
+    and a panic in one of the orders counts.
     """
+    # HintMerger.compare reads distances only of masks of one size (NUMAInfo.Closest).
     everything = (1 << count) - 1
     reached = everything
     preferred = subsets(everything) & ~1
@@ -111,8 +111,8 @@ class _Preferred(Exception):  # noqa: N818 - the end of a walk
 
 class _Walk:
     """Tries the permutations of hints in order, up to the first preferred result: from there on the kubelet compares
-    preferred masks only. The best mask after a group depends only on the merged mask and the best mask so far, so it is
-    cached."""
+    preferred masks only. The best mask after a group depends on the merged mask and the best so far, so it is cached.
+    """
 
     def __init__(self, unmeasured: MaskSet, rank: Sequence[int], narrowest: int) -> None:
         self._unmeasured = unmeasured

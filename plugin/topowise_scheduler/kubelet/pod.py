@@ -23,8 +23,7 @@ NOT_WHOLE = "[memorymanager] failed to represent quantity as int64"
 
 
 class ContainerView(msgspec.Struct, frozen=True, gc=False):
-    """One container. `cpus` is the number of exclusive CPUs, 0 for the shared pool; `memory` is None for a fraction of
-    a byte.
+    """One container. `cpus` counts exclusive CPUs, 0 for the shared pool; `memory` is None for a fraction of a byte.
 
     `kind` is the kind for the managers, `declared` the kind in the pod's spec.
     """
@@ -95,8 +94,8 @@ def view(
 
 
 def device_requests(pod: PodView, resource: str) -> int | None:
-    """Returns the number of devices that the pod needs at once (resourcehelper.PodLimits), None if it does not request
-    the resource."""
+    """Returns the number of devices that the pod needs at once (PodLimits), None if it does not request the
+    resource."""
     # The helper knows sidecars in every version, so the declared kind counts.
     limits = [
         (container.declared, container.limits[resource]) for container in pod.containers if resource in container.limits

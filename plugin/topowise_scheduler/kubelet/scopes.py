@@ -1,5 +1,4 @@
-"""The order in which a kubelet asks its managers: scope_none.go, scope_container.go and scope_pod.go, and their
-admission.
+"""The order in which a kubelet asks its managers (scope_none.go, scope_container.go, scope_pod.go).
 
 Hints of device, CPU and memory manager, in this order, then the merge, then the allocation in the same order. If a
 manager refuses, earlier allocations stay: node.py releases them, as the kubelet does.

@@ -93,8 +93,8 @@ class TopologyManager:
         return best, best.preferred or policy == "best-effort"
 
     def merge(self, groups: Sequence[Hints]) -> Hint:
-        """Returns the best hint over all resources (HintMerger.Merge). A resource without hints only makes the result
-        not preferred."""
+        """Returns the best hint over all resources (HintMerger.Merge). A resource without hints prevents
+        `preferred`."""
         possible = [group for group in groups if group.fits]
         if len(possible) == len(groups):
             if not groups:
@@ -170,8 +170,7 @@ class TopologyManager:
         raise AssertionError("a group without hints was left out before")
 
     def _sequence(self, narrowest: int) -> tuple[Mask, ...]:
-        """Returns all masks, best first: with `narrowest` nodes, then fewer nodes, the closest number first, then more
-        nodes."""
+        """Returns all masks, best first: with `narrowest` nodes, then fewer, the closest number first, then more."""
         masks = self._sequences.get(narrowest)
         if masks is None:
             sizes = (*range(narrowest, 0, -1), *range(narrowest + 1, self.count + 1))
@@ -208,8 +207,7 @@ def _over_supersets(values: Iterable[int], count: int, combine: Callable[[int, i
 
 
 def _ranks(count: int, distances: tuple[tuple[int, ...], ...] | None) -> tuple[int, ...]:
-    """Returns at index m the rank of mask m, 0 the fittest: fewer nodes, then shorter distances, then the smaller
-    integer.
+    """Returns at index m the rank of mask m, 0 the best: fewer nodes, then shorter distances, then the smaller mask.
 
     Masks of one size have equally many distances, so sums order them like averages (numa_info.go, Closest).
     """
@@ -231,8 +229,7 @@ _known_ranks = Bounded(8 << 20, lambda _, ranks: 36 * len(ranks))
 
 
 def _distances(nodes: Sequence[NumaNode], all_ids: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Returns the distances by position. The entries of a row are by NUMA id, or by position among all nodes if the ids
-    have gaps."""
+    """Returns the distances by position. A row is by NUMA id, or by position among all nodes if ids have gaps."""
     positions = {numa_id: position for position, numa_id in enumerate(all_ids)}
     rows = []
     for node in nodes:
@@ -243,7 +240,6 @@ def _distances(nodes: Sequence[NumaNode], all_ids: Sequence[int]) -> tuple[tuple
 
 
 def _by_id(nodes: Sequence[NumaNode]) -> tuple[tuple[int, ...], ...]:
-    """Returns the distances as the kubelet reads them: by NUMA id, whichever node the entry belongs to; 0 out of
-    range."""
+    """Returns the distances as the kubelet reads them: by NUMA id, whichever node an entry is for; 0 out of range."""
     rows = [node.distances or () for node in nodes]
     return tuple([tuple([row[target.id] if target.id < len(row) else 0 for target in nodes]) for row in rows])

@@ -53,8 +53,8 @@ def read(
     page_sizes: PageSizes,
     problems: list[str],
 ) -> AmountsOnly:
-    """Returns the node. `named` are the object's attributes, `zones` the zones of type Node by NUMA id; problems are
-    appended. Raises OverBudgetError."""
+    """Returns the node, and appends problems. `named` are the object's attributes, `zones` the zones of type Node by
+    NUMA id. Raises OverBudgetError."""
     if not zones:
         problems.append("zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked")
         source = Source(*synthetic_machine.NOTHING)

@@ -1,12 +1,10 @@
 """Limits of one report: above every machine that Linux runs on, and low enough that one object costs little.
 
-A client that may write one NodeResourceTopology must not stop or slow the service for other nodes. A report has two
-kinds of limits:
+A client that may write one NodeResourceTopology must not stop or slow the service for other nodes. There are:
 
 - Limits of the object. The service does not use a report above such a limit (`OverBudgetError`). It treats the node as
   if the object had been deleted, so an oversized object gives a node no advantage.
-- Limits of a part. The report stays usable without the part: an exact report becomes a report of counts, and too many
-  counts are checked as a sum.
+- Limits of a part. Without it an exact report becomes a report of counts, and too many counts are checked as a sum.
 
 A resource name needs no Node that advertises it: a device plugin may register before the Node's status shows the
 resource, and a report may arrive before its Node. A name costs memory for the reporting node only (engine.py).

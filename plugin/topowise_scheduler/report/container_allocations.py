@@ -33,8 +33,8 @@ class Allocatable(NamedTuple):
 
 
 class Allocations(NamedTuple):
-    """The allocations of each pod. `marks` has eight bytes per pod, in order: a hash of the pod's text. It is empty if
-    two pods share a name."""
+    """The allocations of each pod. `marks` has an eight-byte hash of each pod's text, in order; none if pods share a
+    name."""
 
     pods: Mapping[PodName, Placements]
     marks: bytes = b""
@@ -44,15 +44,13 @@ def allocations_of(text: str, machine: Allocatable, before: Allocations | None =
     """Returns the allocations of each pod. Raises ParseError, and ReportError for a resource that the machine lacks.
 
     `before` are the allocations of the same machine in the previous report. A pod with unchanged text keeps its
-    placements, the very object. A mark is a hash with a random key of the process, so a client cannot craft a
-    collision.
+    placements, the very object. A mark is a keyed hash of the process, so a client cannot craft a collision.
     """
     texts = [*map(bytes, holdings.texts(text))]
     _check_few("pods", len(texts), budget.MAX_PODS)
     marks = array("q", map(hash, texts))
-    unchanged = (
-        {} if before is None else dict(zip(memoryview(before.marks).cast("q"), before.pods.items(), strict=True))
-    )
+    known = before or Allocations({})
+    unchanged = dict(zip(memoryview(known.marks).cast("q"), known.pods.items(), strict=True))
     pods = [unchanged.get(mark) or _pod(text, machine) for mark, text in zip(marks, texts, strict=True)]
     _check_few("containers", sum([len(placements) for _, placements in pods]), budget.MAX_CONTAINERS)
     by_name = dict(pods)
@@ -83,14 +81,8 @@ def _placements(pod: holdings.Pod, machine: Allocatable) -> Placements:
     # (KEP-5526). So only the total can be released.
     shares = bool(pod.own_memory)
     by_container = [
-        _of_container(
-            container.name,
-            container.cpus,
-            () if shares else container.memory,
-            tuple(container.devices.items()),
-            machine,
-        )
-        for container in pod.containers
+        _of_container(part.name, part.cpus, () if shares else part.memory, tuple(part.devices.items()), machine)
+        for part in pod.containers
     ]
     if len(by_container) == 1 and not pod.own_cpus and not shares:
         return by_container[0]
@@ -103,8 +95,7 @@ def _placements(pod: holdings.Pod, machine: Allocatable) -> Placements:
 def _of_container(
     name: str, cpus: str, blocks: tuple[holdings.Block, ...], devices: Devices, machine: Allocatable
 ) -> dict[str, Placement]:
-    """Returns the allocation of one container, by its name. Equal allocations of equally named containers share one
-    object."""
+    """Returns the allocation of one container, by its name. Equal allocations and names share one object."""
     length = len(name) + len(cpus) + sum([len(resource) + sum(map(len, ids)) for resource, ids in devices])
     if length > budget.MEMORABLE_HOLDING or len(blocks) > _MAX_CACHED_BLOCKS or len(machine.types) > _MAX_CACHED_TYPES:
         return _cached_placement.__wrapped__(name, cpus, blocks, devices, machine)

@@ -33,7 +33,6 @@ def nodes_of(text: str, known: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def mask_on(text: str, known: tuple[int, ...], modelled: tuple[int, ...]) -> Mask:
-    """Returns the NUMA nodes of a nodelist as a mask over the positions in `modelled`; 0 if none is modelled
-    (Machine.modelled)."""
+    """Returns a nodelist as a mask over the positions in `modelled`; 0 if none is modelled (Machine.modelled)."""
     nodes = nodes_of(text, known)
     return mask_of(position for position, node in enumerate(modelled) if node in nodes)

@@ -55,8 +55,7 @@ def read(
     """Returns the node. `named` are the object's attributes, `zones` the zones of type Node by id.
 
     `before` is the node's previous report. A zone that is None equals the zone there. Returns None if such a zone is
-    needed and the node has changed. Raises TopowiseError or ValueError for the first fault that prevents an exact
-    reading.
+    needed and the node has changed. Raises TopowiseError or ValueError for the first fault that prevents exactness.
     """
     parsed = {numa_id: (zone, nrt.attributes_of(zone.attributes)) for numa_id, zone in zones if zone is not None}
     previous_facts = None if before is None or not isinstance(before.source, Source) else before.source.facts

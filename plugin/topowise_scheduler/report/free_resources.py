@@ -2,8 +2,7 @@
 
 The allocations of containers do not determine them. A block over several NUMA nodes does not show the amount per node,
 a block of size 0 still counts as an assignment, and a release returns memory to the lowest node first. So after all
-allocations are booked, the kubelet's numbers replace the model's. Pods that have ended since are released from there,
-as the kubelet will do.
+allocations are booked, the kubelet's numbers replace the model's. Pods that ended later are released from there.
 """
 
 from __future__ import annotations

@@ -220,8 +220,7 @@ def _check_limits(facts: Facts, config: KubeletConfiguration) -> None:
 
 
 def _amounts(zone: ZoneFacts) -> dict[str, tuple[int, int]]:
-    """Returns capacity and allocatable by resource. Raises ParseError, and ReportError for missing or excessive
-    memory."""
+    """Returns capacity and allocatable by resource. Raises ParseError, and ReportError for a bad memory size."""
     amounts = {
         name: (quantity.for_resource(name, capacity), quantity.for_resource(name, allocatable))
         for name, capacity, allocatable in zone.amounts
@@ -289,11 +288,11 @@ def _node(
 
 
 def _managed_bytes(config: KubeletConfiguration, amounts: tuple[int, int], reserved: int) -> int:
-    """Returns the bytes that the memory manager started with: allocatable plus reserved. Without allocatable bytes, the
-    reserved bytes are limited to the capacity."""
+    """Returns the bytes at the memory manager's start: allocatable plus reserved."""
     capacity, allocatable = amounts
     if config.memoryManagerPolicy != "Static":
         return capacity
+    # Allocatable 0 does not show how much less than the reserved bytes the node had.
     return allocatable + reserved if allocatable > 0 else min(capacity, reserved)
 
 

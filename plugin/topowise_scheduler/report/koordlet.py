@@ -114,15 +114,12 @@ def _zone(zone: nrt.Zone, reserved: Mapping[str, int], left_out: frozenset[str])
 
 
 def _less_reserved(cpu: nrt.Resource, reserved: int) -> nrt.Resource:
-    """Returns a zone's CPUs without the reserved CPUs.
-
-    `node.koordinator.sh/enable-numa-reservation` may have subtracted a share from allocatable already, so the smaller
-    number counts.
-    """
+    """Returns a zone's CPUs without the reserved CPUs."""
     try:
         capacity, allocatable, available = map(quantity.milli_value, (cpu.capacity, cpu.allocatable, cpu.available))
     except ParseError:
         return cpu
+    # `node.koordinator.sh/enable-numa-reservation` may have subtracted a share already, so the smaller number counts.
     allocatable = max(0, min(allocatable, capacity - 1000 * reserved))
     return msgspec.structs.replace(
         cpu, allocatable=f"{allocatable}m", available=f"{max(0, min(available, allocatable))}m"

@@ -86,8 +86,7 @@ def uid_of(name: PodName) -> str:
 
 
 def _merged(allocations: Placements, left_over: Placements) -> Placements:
-    """Merges the allocations of a pod that is listed under two names: its own, and its UID for CPUs of finished init
-    containers."""
+    """Merges a pod's allocations under two names: its own, and its UID for CPUs of finished init containers."""
     merged = dict(allocations)
     for name, placement in left_over.items():
         merged[f"{name} (left over)" if name in merged else name] = placement

@@ -35,8 +35,7 @@ class FreeResources(msgspec.Struct, frozen=True):
     """The free resources in the kubelet's own accounting, correct even if some owners of allocations are unknown.
 
     `cpus` are CPUs available for exclusive use, None without a static CPU manager. `memory` is free bytes by type and
-    node position, None if unreported. `assignments` and `cells` are by position, None if the exporter could not read
-    them.
+    node position, None if unreported. `assignments` and `cells` are by position, None if unreadable for the exporter.
     """
 
     cpus: CpuSet | None = None
@@ -89,8 +88,8 @@ class Report(msgspec.Struct, frozen=True):
     admitting: frozenset[PodName] = frozenset()
     """Pods whose admission may still be in progress: they may have more allocations than `held` shows."""
     unconfirmed: tuple[str, ...] = ()
-    """Reasons why the report is the last confirmed state and not the kubelet's current state (attributes.doubts);
-    empty for a current state."""
+    """Reasons why the report is the last confirmed state, not the current state (attributes.doubts); empty if
+    current."""
     boot_id: str = ""
     """The machine's boot ID at the time of the report, "" if unreported."""
     problems: tuple[str, ...] = ()
@@ -133,7 +132,7 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def exact_for(self) -> str:
-        """Returns the kubelet version for display, with "?" if the model is not proven for it; "" without a reported
+        """Returns the kubelet version for display, with "?" if not proven for the model; "" without a reported
         version."""
         marks = {"unknown": "", "recorded": self.kubelet.name}
         return marks.get(self.certainty, f"{self.kubelet.name}?")

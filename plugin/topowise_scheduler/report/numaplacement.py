@@ -1,7 +1,6 @@
 """Pods of a report of counts whose NUMA nodes are known from numaplacement, container by container.
 
-The amounts of such a pod are taken from the placeholder pod of its zone and booked separately, so that the pod can end,
-or be evicted, on its own.
+The amounts of such a pod are taken from its zone's placeholder pod and booked separately, so that the pod can end.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ def _devices(node: Kubelet, view: ContainerView) -> dict[str, int]:
 def _take(
     occupant: Occupant, view: ContainerView, node: Kubelet, zone: tuple[int]
 ) -> tuple[Occupant, Placement] | None:
-    """Returns the remaining placeholder pod and the container's placement; None if the placeholder pod has too
-    little."""
+    """Returns the remaining placeholder pod and the container's placement, None if the placeholder has too little."""
     available = occupant.placements[""]
     requests = dict(occupant.requests)
     cpus = 0

@@ -1,5 +1,4 @@
-"""Reads policies and options of a node from the ecosystem's attributes, for a node without a published
-configuration."""
+"""Reads a node's policies and options from the ecosystem's attributes, without a published configuration."""
 
 from __future__ import annotations
 
@@ -34,8 +33,7 @@ class Policies(NamedTuple):
 def policies_of(
     named: Mapping[str, str], legacy: Collection[str] | None, resources: Collection[str], problems: list[str]
 ) -> Policies:
-    """Returns the policies by the attributes. Without an attribute, a manager counts as on if the zones list its
-    resource."""
+    """Returns the policies by the attributes. By default, a manager is on if the zones list its resource."""
     is_known = True
     try:
         policy, scope = attributes.policy_and_scope(named, legacy)

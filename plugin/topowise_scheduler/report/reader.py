@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -23,17 +24,11 @@ _MAX_TEXT_LENGTH: Final = 500
 
 
 class _Head(NamedTuple):
-    """What the object has outside its zones, from any exporter. `problem` is about the kubelet version."""
+    """What the object has outside its zones, from any exporter. `report` makes a report with these fields."""
 
     named: Mapping[str, str]
-    metadata: nrt.Metadata
-    reported_version: str
-    node_version: str
-    page_sizes: PageSizes
     kubelet: KubeletVersion
-    problem: str
-    digest: str
-    method: Method
+    report: Callable[..., Report]
 
 
 def read(
@@ -100,24 +95,12 @@ def _read(
         if zone.type == nrt.ZONE_TYPE and nrt.zone_id(zone.name) is None
     ]
     amounts = amounts_only.read(topology, named, zones, head.kubelet, page_sizes, problems)
-    return Report(
-        name=head.metadata.name,
-        version=head.metadata.resourceVersion,
+    return head.report(
         precision="counts",
         empty=amounts.empty,
         occupants=amounts.occupants,
         offsets=_offsets(named, zones, problems),
-        fingerprint=head.digest,
-        fingerprint_method=head.method,
-        admitting=doubts.read_pods(named),
-        unconfirmed=doubts.read_reasons(named),
-        boot_id=named.get(attributes.BOOT_ID, "")[:_MAX_BOOT_ID_LENGTH],
         problems=_bounded(problems),
-        kubelet=head.kubelet,
-        reported_version=head.reported_version,
-        node_version=node_version,
-        page_sizes=page_sizes,
-        version_problem=head.problem,
         source=amounts.source,
         knows_policy=amounts.source.policies.is_known,
     )
@@ -133,10 +116,10 @@ def read_apart(
     except budget.OverBudgetError as exc:
         return over_budget(topology.metadata.name, topology.metadata.resourceVersion, exc)
     marks = array("q", map(_mark, topology.zones or ())).tobytes()
-    # A changed zone that is not exact any more raises here, and `read` decides about the whole object.
     if before is not None and len(before.zone_marks) == len(marks):
         problems: list[str] = []
         head = _head(topology.metadata, topology.attributes, node_version, page_sizes, problems)
+        # A changed zone that cannot be read exactly raises, and `read` decides about the whole object.
         with contextlib.suppress(TopowiseError, ValueError):
             parsed = exact.read(head.named, _changed(topology, marks, before), head.kubelet, before)
             if parsed is not None:
@@ -145,8 +128,8 @@ def read_apart(
 
 
 def read_bytes(raw: bytes | msgspec.Raw, lookup: Callable[[str], tuple[str, PageSizes, Report | None]]) -> Report:
-    """Implements `read` for JSON. `known` returns a node's version, hugepages and previous report by name. Raises
-    msgspec.DecodeError for invalid JSON."""
+    """Implements `read` for JSON. `lookup` returns a node's version, hugepages and previous report by name. Raises
+    msgspec.DecodeError."""
     try:
         budget.check_size(memoryview(raw).nbytes)
     except budget.OverBudgetError as exc:
@@ -157,17 +140,13 @@ def read_bytes(raw: bytes | msgspec.Raw, lookup: Callable[[str], tuple[str, Page
 
 def _mark(zone: nrt.ZoneApart) -> int:
     """Returns a hash of a zone's text. The numaplacement vector is left out: it changes in every zone with each pod."""
-    texts = [
-        (attribute.name, attribute.value)
-        for attribute in zone.attributes or ()
-        if attribute.name != placement.VECTOR_ATTRIBUTE
-    ]
+    texts = [(item.name, item.value) for item in zone.attributes or () if item.name != placement.VECTOR_ATTRIBUTE]
     return hash((zone.name, zone.type, bytes(zone.costs), bytes(zone.resources), *texts))
 
 
 def _changed(topology: nrt.Apart, marks: bytes, before: Report) -> list[tuple[int, nrt.Zone | None]]:
-    """Returns the zones by id, None for a zone that is unchanged since `before`. Raises ReportError if the zones' ids
-    differ."""
+    """Returns the zones by id, None for a zone that is unchanged since `before`. Raises ReportError for different
+    ids."""
     assert isinstance(before.source, exact.Source)
     marks_now, marks_before = memoryview(marks).cast("q"), memoryview(before.zone_marks).cast("q")
     zones: list[tuple[int, nrt.Zone | None]] = []
@@ -193,14 +172,26 @@ def _head(
     if problem:
         problems.append(problem)
     digest, method = _fingerprint(metadata, named, problems)
-    return _Head(named, metadata, reported_version, node_version, page_sizes, kubelet, problem, digest, method)
+    report = partial(
+        Report,
+        name=metadata.name,
+        version=metadata.resourceVersion,
+        fingerprint=digest,
+        fingerprint_method=method,
+        admitting=doubts.read_pods(named),
+        unconfirmed=doubts.read_reasons(named),
+        boot_id=named.get(attributes.BOOT_ID, "")[:_MAX_BOOT_ID_LENGTH],
+        kubelet=kubelet,
+        reported_version=reported_version,
+        node_version=node_version,
+        page_sizes=page_sizes,
+        version_problem=problem,
+    )
+    return _Head(named, kubelet, report)
 
 
 def _exact(head: _Head, parsed: exact.Exact, problems: Sequence[str], zone_marks: bytes) -> Report:
-    named = head.named
-    return Report(
-        name=head.metadata.name,
-        version=head.metadata.resourceVersion,
+    return head.report(
         precision="exact",
         empty=parsed.empty,
         held=parsed.allocations.pods,
@@ -209,17 +200,7 @@ def _exact(head: _Head, parsed: exact.Exact, problems: Sequence[str], zone_marks
         zone_marks=zone_marks if free_resources.is_whole(parsed.free, parsed.empty) else b"",
         free=parsed.free,
         places=parsed.places,
-        fingerprint=head.digest,
-        fingerprint_method=head.method,
-        admitting=doubts.read_pods(named),
-        unconfirmed=doubts.read_reasons(named),
-        boot_id=named.get(attributes.BOOT_ID, "")[:_MAX_BOOT_ID_LENGTH],
         problems=_bounded((*problems, *parsed.problems)),
-        kubelet=head.kubelet,
-        reported_version=head.reported_version,
-        node_version=head.node_version,
-        page_sizes=head.page_sizes,
-        version_problem=head.problem,
         source=parsed.source,
     )
 
@@ -250,7 +231,7 @@ def _offsets(
 
 
 def _fingerprint(metadata: nrt.Metadata, named: Mapping[str, str], problems: list[str]) -> tuple[str, Method]:
-    """Returns digest and method, from the attribute or else the annotation. A digest that cannot be compared counts as
+    """Returns digest and method, from the attribute or else the annotation. An incomparable digest counts as
     missing."""
     method: Method = fingerprint.ALL
     match named.get(attributes.PODS_FINGERPRINT_METHOD):

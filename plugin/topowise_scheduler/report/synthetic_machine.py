@@ -11,8 +11,7 @@
   memory manager, a node has no hugepages of a size that no zone lists. A pod that requests 0 of such a size is admitted
   if the kubelet knows the size, which the Node then lists; otherwise the kubelet panics.
 
-So an admitted pod fits into the available amounts: per zone with policy single-numa-node, otherwise in the sum over
-zones.
+So an admitted pod fits into the available amounts: per zone with policy single-numa-node, otherwise in sum.
 """
 
 from __future__ import annotations

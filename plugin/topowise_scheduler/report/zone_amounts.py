@@ -26,8 +26,7 @@ _MAX_NAMED_ZONES: Final = 4
 
 
 def counts_of(zones: Iterable[nrt.Zone], problems: list[str]) -> list[dict[str, Count]]:
-    """Returns the amounts of each zone by resource. Unreadable amounts count as 0; of a duplicate resource the last
-    entry counts."""
+    """Returns the amounts of each zone by resource: 0 for unreadable amounts, the last of duplicate resources."""
     contradictions: list[str] = []
     counts = [
         {resource.name: _count(zone, resource, problems, contradictions) for resource in zone.resources or ()}
