@@ -19,7 +19,7 @@ _MAX_COUNT: Final = 1000
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Pods of one container with these amounts, and the number of pods that should fit."""
+    """Pods of a container with these amounts, and the number of pods that should fit."""
 
     amounts: Mapping[str, str]
     count: int

@@ -29,7 +29,7 @@ _IN_EVERY_NODE = frozenset(("cpu", "memory"))
 
 
 class AlignedRequest(NamedTuple):
-    """The request for one hint: exclusive CPUs, memory by type, devices by resource; the last two sorted by name.
+    """The request for a hint: exclusive CPUs, memory by type, devices by resource; the last two sorted by name.
 
     `memory` is None for a fraction of a byte.
     """

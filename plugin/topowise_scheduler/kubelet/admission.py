@@ -13,7 +13,7 @@ from topowise_scheduler.kubelet.predicates import Shortage
 
 
 class MemoryBlock(msgspec.Struct, frozen=True, gc=False):
-    """Memory of one type on these NUMA nodes, by id."""
+    """Memory of a type on these NUMA nodes, by id."""
 
     type: str
     numa: tuple[int, ...]
@@ -21,7 +21,7 @@ class MemoryBlock(msgspec.Struct, frozen=True, gc=False):
 
 
 class Placement(msgspec.Struct, frozen=True, gc=False):
-    """The allocation of one container. `numa` and `preferred` are the stored hint; `numa` is None without affinity.
+    """The allocation of a container. `numa` and `preferred` are the stored hint; `numa` is None without affinity.
 
     `cpus` is None for the shared pool, else an integer with the bit of every CPU id set.
     """

@@ -1,7 +1,7 @@
 """Computes the NUMA nodes of each container's actual allocation, which may differ from its hint.
 
 A hint that is not preferred does not bind the managers. CPUs that its NUMA nodes lack come from other NUMA nodes,
-memory is extended to a larger set, a device may come from any NUMA node, and scope pod has one hint for all containers.
+memory is extended to a larger set, a device may come from any NUMA node, and scope pod has a hint for the whole pod.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from topowise_scheduler.kubelet.node import Kubelet
 class AllocatedNodes(NamedTuple):
     """The NUMA nodes of a container's CPUs, memory and devices; 0 if it has none.
 
-    `preferred` is the hint's. On a machine with one NUMA node every allocation is aligned, with or without a hint.
+    `preferred` is the hint's. On a machine with a single NUMA node every allocation is aligned, with or without a hint.
     """
 
     cpus: Mask
@@ -56,7 +56,7 @@ def nodes_of_cpus(kubelet: Kubelet, cpus: CpuSet) -> Mask:
 
 
 def nodes_of_devices(table: DeviceTable, devices: DeviceSet) -> Mask:
-    """Returns the NUMA nodes of devices near exactly one NUMA node; the place of any other device is undefined."""
+    """Returns the NUMA nodes of devices near a single NUMA node; the place of any other device is undefined."""
     once = several = 0
     for near in table.near:
         several |= once & near
@@ -67,6 +67,6 @@ def nodes_of_devices(table: DeviceTable, devices: DeviceSet) -> Mask:
 def _nodes_of_resource(kubelet: Kubelet, resource: str, devices: DeviceSet) -> Mask:
     table = kubelet.devices.tables[resource]
     if len(kubelet.node_ids) == 1:
-        # One NUMA node: every device with a topology is near it.
+        # A single NUMA node: every device with a topology is near it.
         return int(table.has_topology and devices != 0)
     return nodes_of_devices(table, devices)

@@ -1,7 +1,7 @@
-"""Differences between kubelet versions: one field per change, and the version that introduced it.
+"""Differences between kubelet versions: a field per change, and the version that introduced it.
 
 Every field is False for a kubelet before the change and True after it, so a version is a set of changes. The managers
-read fields and never a version. `ROWS` alone maps versions to changes. A new minor is one row with its differences
+read fields and never a version. `ROWS` alone maps versions to changes. A new minor is a row with its differences
 (docs/development/kubelet-versions.md explains how to add and prove it).
 
 1.28 to 1.36 are recorded: the code of that patch release decided the scenarios in
@@ -67,7 +67,7 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=
     """A remembered combination of NUMA nodes stays unchanged. Before, a later combination could overwrite it."""
 
     spread_goes_core_by_core: bool = False
-    """distribute-cpus-across-cores takes one CPU of each core in turn. Before, CPUs by ascending id."""
+    """distribute-cpus-across-cores takes a CPU of each core in turn. Before, CPUs by ascending id."""
 
 
 CHANGES: Final = Behaviour.__struct_fields__

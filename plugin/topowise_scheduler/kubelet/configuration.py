@@ -22,9 +22,9 @@ from topowise import cpuset, feature_gates
 from topowise.errors import TopowiseError
 from topowise.feature_gates import Life
 from topowise.kubeletconfig import KubeletConfiguration
-from topowise.pods import HUGEPAGES, Amounts, amount_of
+from topowise.pods import Amounts, amount_of
 from topowise_scheduler.kubelet.behaviour import Behaviour, Stage
-from topowise_scheduler.kubelet.machine import Machine
+from topowise_scheduler.kubelet.machine import Machine, is_memory
 from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.policy_options import DRAFTS, OPTIONS, Manager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
@@ -158,7 +158,7 @@ def settle(
 
 
 def _check_gates(start: _Start) -> None:
-    """cmd/kubelet/app/server.go reads the gates first; options as a whole have a gate too. Raises KubeletStartError."""
+    # cmd/kubelet/app/server.go reads the gates first; options as a whole have a gate too. Raises KubeletStartError.
     config = start.config
     if start.evidence == "runs":
         # The gates of a running kubelet are valid, even if this version's table lacks them.
@@ -179,7 +179,7 @@ def _check_gates(start: _Start) -> None:
 
 
 def _check_reserved_cpus(start: _Start, machine: Machine) -> None:
-    """cmd/kubelet/app/server.go, getReservedCPUs: applies to every CPU manager policy. Raises KubeletStartError."""
+    # cmd/kubelet/app/server.go, getReservedCPUs: applies to every CPU manager policy. Raises KubeletStartError.
     text = start.config.reservedSystemCPUs
     online = frozenset(cpu for node in machine.numa for core in node.cores for cpu in core.threads)
     if start.evidence != "runs" and not cpuset.parse(text) <= online:
@@ -192,7 +192,7 @@ def _drafts(config: KubeletConfiguration, topology_policy: str) -> tuple[str, ..
 
 
 def _topology(start: _Start, machine: Machine) -> TopologySettings:
-    """topology_manager.go, NewManager: policy none reads nothing else."""
+    # topology_manager.go, NewManager: policy none reads nothing else.
     config = start.config
     policy, scope = config.topologyManagerPolicy or "none", config.topologyManagerScope or "container"
     options = config.topologyManagerPolicyOptions or {}
@@ -227,7 +227,7 @@ def _topology(start: _Start, machine: Machine) -> TopologySettings:
 
 
 def _check_topology_option(start: _Start, name: str, stage: Stage | None) -> None:
-    """CheckPolicyOptionAvailable of the topology manager."""
+    # CheckPolicyOptionAvailable of the topology manager.
     if stage is None:
         raise KubeletStartError(f'unknown Topology Manager Policy option: "{name}"')
     level = _missing_gate(start, "TopologyManagerPolicy", stage)
@@ -273,7 +273,7 @@ def _boolean(name: str, value: str) -> bool:
 
 
 def _cpu(start: _Start, machine: Machine, reserved: Amounts, topology_policy: str) -> CpuSettings | None:
-    """cpu_manager.go, NewManager, with policy_options.go."""
+    # cpu_manager.go, NewManager, with policy_options.go.
     config = start.config
     options = config.cpuManagerPolicyOptions or {}
     if (config.cpuManagerPolicy or "none") == "none":
@@ -368,7 +368,7 @@ def _memory(start: _Start, machine: Machine, reserved: Amounts) -> tuple[Amounts
             total[name] = total.get(name, 0) + amount
     # validateReservedMemory.
     for name in dict.fromkeys((*total, *reserved)):
-        if name != "memory" and not name.startswith(HUGEPAGES):
+        if not is_memory(name):
             continue
         if total.get(name, 0) != reserved.get(name, 0):
             raise KubeletStartError(

@@ -1,6 +1,6 @@
 """Estimates how long a kubelet takes to decide a pod on a machine with many NUMA nodes.
 
-The managers try every mask of NUMA nodes, and the topology manager tries every combination of one hint per resource:
+The managers try every mask of NUMA nodes, and the topology manager tries every combination of a hint per resource:
 255^4 with CPUs, memory, hugepages and a device on eight nodes. The model needs no combinations (topology_manager.py),
 so it can estimate the kubelet's time beforehand. The times are orders of magnitude: 255^4 combinations were reported to
 take 21 minutes (kubernetes#131738), and 2^34 masks not to end (kubernetes#135541).
@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Final, NamedTuple
 
-from topowise.pods import HUGEPAGES
 from topowise_scheduler.kubelet.hints import Hint, Hints
+from topowise_scheduler.kubelet.machine import is_memory
 from topowise_scheduler.kubelet.masks import by_size
 from topowise_scheduler.kubelet.node import Kubelet
 from topowise_scheduler.kubelet.pod import ContainerView, PodView
@@ -48,13 +48,13 @@ def combinations(groups: Iterable[Hints], *, policy: str, nodes: int, beyond: Se
 
     `nodes` is the number of NUMA nodes in the masks. A NUMA node that is not modelled nearly doubles the hints of a
     resource with masks over all nodes; `beyond` has the number of such nodes per group. A resource without a hint
-    counts as one hint, "impossible".
+    counts as a hint, "impossible".
     """
     singles = by_size(nodes)[1]
     counts = []
     for number, group in enumerate(groups):
         if policy == "single-numa-node":
-            # filterSingleNumaHints keeps only preferred hints of one node.
+            # filterSingleNumaHints keeps only preferred hints of a single node.
             counts.append((group.preferred & singles).bit_count())
         else:
             counts.append(max(1, group.fits.bit_count() << (beyond[number] if beyond else 0)))
@@ -91,7 +91,7 @@ def _covers_all_nodes(kubelet: Kubelet, resource: str) -> bool:
     if resource == "cpu":
         # generateCPUTopologyHints iterates over NUMA nodes with CPUs only, calculateHints over all nodes.
         return False
-    if _is_memory(resource):
+    if is_memory(resource):
         return True
     return not kubelet.settings.behaviour.device_hints_are_near_devices
 
@@ -100,14 +100,10 @@ def _masks(kubelet: Kubelet, resources: Sequence[str]) -> int:
     """Returns the number of masks that are tried: once per manager, and once per device resource."""
     all_nodes = len(kubelet.all_node_ids)
     widths = [kubelet.topology.nodes.bit_count()] if "cpu" in resources else []
-    if any(map(_is_memory, resources)):
+    if any(map(is_memory, resources)):
         widths.append(all_nodes)
     for name in resources:
-        if name != "cpu" and not _is_memory(name):
+        if name != "cpu" and not is_memory(name):
             nodes_with_devices = kubelet.devices.tables[name].nodes.bit_count()
             widths.append(all_nodes if _covers_all_nodes(kubelet, name) else nodes_with_devices)
     return sum((1 << width) - 1 for width in widths)
-
-
-def _is_memory(resource: str) -> bool:
-    return resource == "memory" or resource.startswith(HUGEPAGES)

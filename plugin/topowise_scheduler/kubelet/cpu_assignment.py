@@ -13,7 +13,7 @@ from topowise_scheduler.kubelet.cpu_topology import CpuSet, CpuTopology
 
 
 class Assignment:
-    """Chooses CPUs on one machine under its policy options."""
+    """Chooses CPUs on a machine under its policy options."""
 
     __slots__ = ("_distribution", "_packing", "_topology")
 

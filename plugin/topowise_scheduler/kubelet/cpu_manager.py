@@ -24,7 +24,7 @@ EMPTY_POOL_FOR_SHARED = (
 
 
 class CpuPolicy:
-    """Policy static on one machine (NewStaticPolicy). Raises KubeletStartError."""
+    """Policy static on a machine (NewStaticPolicy). Raises KubeletStartError."""
 
     __slots__ = ("behaviour", "node_count", "options", "reserved", "reserved_physical", "take", "topology")
 
@@ -66,7 +66,7 @@ class CpuPolicy:
 class CpuManager:
     """The state of policy static. `allocations` maps a pod's UID to the CPUs of each container with exclusive CPUs.
 
-    A pod with managed pod-level resources has one `bubble` for all its containers.
+    A pod with managed pod-level resources has a `bubble` for all its containers.
     """
 
     __slots__ = ("_reusable", "allocations", "bubbles", "default", "policy")
@@ -124,7 +124,7 @@ class CpuManager:
         return {"cpu": self._fitting(self.available, self._reusable, pod.cpus)}
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
-        """Allocates for one container. Raises Refused."""
+        """Allocates for a container. Raises Refused."""
         count = container.cpus
         if not count:
             return
@@ -138,7 +138,7 @@ class CpuManager:
         self._reusable = self._reusable | cpus if container.kind == "init" else self._reusable & ~cpus
 
     def allocate_pod(self, pod: PodView, hint: Hint) -> None:
-        """AllocatePod (KEP-5526): allocates one bubble for the pod and partitions it. Raises Refused."""
+        """AllocatePod (KEP-5526): allocates a bubble for the pod and partitions it. Raises Refused."""
         if not pod.cpus or pod.uid in self.bubbles:
             return
         problem = _empty_pool(pod)
@@ -168,6 +168,7 @@ class CpuManager:
     def hold(self, uid: str, container: str, cpus: CpuSet) -> None:
         """Books CPUs that a container is known to have."""
         self.allocations[uid] = with_container(self.allocations.get(uid), container, cpus)
+        # Exclusive CPUs are never in the shared pool.
         self.default &= ~cpus
 
     def recount(self) -> None:
@@ -203,6 +204,7 @@ class CpuManager:
             if cpus is None or not container.cpus:
                 continue
             if cpus.bit_count() != container.cpus:
+                # The container's request changed since the allocation.
                 return IMPOSSIBLE
             allocated |= cpus
         if allocated.bit_count() == pod.cpus:
@@ -210,12 +212,12 @@ class CpuManager:
         return self._fitting(self.available, self._reusable | allocated, pod.cpus)
 
     def _fitting(self, available: CpuSet, reusable: CpuSet, requested: int) -> Hints:
-        """generateCPUTopologyHints: every mask with enough CPUs fits; masks of the smallest size are preferred."""
+        # generateCPUTopologyHints: every mask with enough CPUs fits; masks of the smallest size are preferred.
         topology, count = self.policy.topology, self.policy.node_count
         free = tuple([(cpus & available).bit_count() for cpus in topology.numa_cpus])
         fits = reaching(free, requested - reusable.bit_count()) & subsets(topology.nodes)
         if reusable:
-            # The mask must contain all reusable CPUs: upstream skips a mask without the NUMA node of one of them.
+            # The mask must contain all reusable CPUs: upstream skips a mask without the NUMA node of a reusable CPU.
             fits &= supersets(mask_of(numa.id for numa in topology.numas if numa.cpus & reusable), count)
         # minAffinitySize counts all CPUs of a mask, also allocated and reserved CPUs. So a busy machine has no
         # preferred hint.
@@ -226,12 +228,13 @@ class CpuManager:
         return Hints(fits, preferred)
 
     def _socket_aligned(self, fits: int, size: int) -> int:
-        """Returns the masks on as few sockets as the smallest mask would need (isHintSocketAligned)."""
+        # Returns the masks on as few sockets as the smallest mask would need (isHintSocketAligned).
         topology = self.policy.topology
         nodes_per_socket = len(topology.numas) // topology.sockets_total if topology.sockets_total else 0
         if not nodes_per_socket:
             return 0
         by_sockets = by_groups(topology.socket_masks, self.policy.node_count)
+        # minSockets of isHintSocketAligned, rounded up.
         sockets = -(-size // nodes_per_socket)
         return fits & by_sockets[sockets] if sockets < len(by_sockets) else 0
 
@@ -256,7 +259,7 @@ class CpuManager:
             )
 
     def _take(self, count: int, hint: Hint, reusable: CpuSet) -> CpuSet:
-        """allocateCPUs: first within the hint, then from all available CPUs."""
+        # allocateCPUs: first within the hint, then from all available CPUs.
         pool = self.available | reusable
         taken: CpuSet = 0
         if hint.mask is not None:

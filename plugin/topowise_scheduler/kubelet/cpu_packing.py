@@ -151,7 +151,7 @@ class Accumulator:
         self._take_whole([item for item in self._sorted_sockets() if (item.cpus & free).bit_count() == per_socket])
 
     def _take_part_of(self, uncore: Domain, rounds_up: bool) -> None:
-        """takePartialUncore: takes the first cores of the cache if they have exactly the missing number of CPUs."""
+        # takePartialUncore: takes the first cores of the cache if they have exactly the missing number of CPUs.
         per_core = self.topology.cpus_per_core
         free = self.free & uncore.cpus
         count = -(-self.needed // per_core) if rounds_up else self.needed // per_core
@@ -165,7 +165,7 @@ class Accumulator:
             self._take(part)
 
     def _round_the_cores(self, socket: Domain) -> list[int]:
-        """Returns the free CPUs of a socket, one CPU of each core in turn; cores with fewer free CPUs first."""
+        """Returns the free CPUs of a socket, a CPU of each core in turn; cores with fewer free CPUs first."""
         cores = _by_free_within(self.topology.cores_of[socket], socket, self.free)
         turns = [tuple(members(core.cpus & self.free)) for core in cores]
         return [cpu for turn in zip_longest(*turns) for cpu in turn if cpu is not None]

@@ -25,7 +25,7 @@ class Domain(NamedTuple):
 
 
 class CpuTopology:
-    """Immutable, one object per machine."""
+    """Immutable, an object per machine."""
 
     def __init__(self, machine: Machine) -> None:
         nodes = machine.nodes()
@@ -44,6 +44,7 @@ class CpuTopology:
         self.tells_caches = all(core.uncore is not None for _, core in cores)
         self.cpus: CpuSet = sum(self.numa_cpus)
         count = self.cpus.bit_count()
+        # cadvisor's number of sockets, which can differ from the sockets of the cores.
         self.sockets_total = machine.sockets()
         # Integer averages over the machine, like CPUsPerCore and CPUsPerSocket in topology.go.
         self.cpus_per_core = count // len(self.cores) if self.cores else 0
@@ -95,6 +96,7 @@ class CpuTopology:
     def whole_cores(self, cpus: CpuSet) -> CpuSet:
         """Returns the lowest CPU of every core that is completely in the set."""
         if self._siblings is None:
+            # Uneven cores: each core is tested. Even cores need a shift per thread only.
             return mask_of(core.id for core in self.cores if core.cpus & cpus == core.cpus)
         first_threads, step, count = self._siblings
         for thread in range(count):
@@ -106,11 +108,11 @@ class CpuTopology:
         return sum(numa.cpus for numa in self.numas if mask >> numa.id & 1)
 
     def sockets_in(self, cpus: CpuSet) -> int:
-        """Returns how many sockets have at least one of these CPUs."""
+        """Returns how many sockets have any of these CPUs."""
         return sum(1 for socket in self.sockets if socket.cpus & cpus)
 
     def cpus_of_sockets_in(self, cpus: CpuSet) -> CpuSet:
-        """Returns all CPUs of the sockets that have at least one of these CPUs."""
+        """Returns all CPUs of the sockets that have any of these CPUs."""
         return sum(socket.cpus for socket in self.sockets if socket.cpus & cpus)
 
     def smallest_mask(self, requested: int) -> int:

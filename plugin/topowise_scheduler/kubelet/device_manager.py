@@ -72,7 +72,7 @@ class DeviceManager:
         return copy
 
     def table(self, devices: Iterable[Device]) -> DeviceTable:
-        """Returns the table of one resource for this kubelet; nodes with equal devices share it."""
+        """Returns the table of a resource for this kubelet; nodes with equal devices share it."""
         return shared_table(tuple(devices), self.positions, everywhere=self._everywhere)
 
     def report(self, resource: str, table: DeviceTable) -> None:
@@ -142,7 +142,7 @@ class DeviceManager:
         return hints
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
-        """Allocates for one container (allocateContainerResources). Raises Refused without any change."""
+        """Allocates for a container (allocateContainerResources). Raises Refused without any change."""
         by_container = self.allocations.get(pod.uid, {})
         reusable = dict(self._reusable)
         previous = by_container.get(container.name, {})
@@ -212,7 +212,7 @@ class DeviceManager:
         return _fitting(table, allocated, 0, requested) if allocated.bit_count() == requested else IMPOSSIBLE
 
     def _take(self, resource: str, required: int, reusable: DeviceSet, hint: Hint) -> DeviceSet:
-        """devicesToAllocate: reusable devices first, then devices near the hint, then other devices. Raises Refused."""
+        # devicesToAllocate: reusable devices first, then devices near the hint, then other devices. Raises Refused.
         taken = lowest(reusable, required)
         needed = required - taken.bit_count()
         if not needed:
@@ -252,7 +252,7 @@ class DeviceManager:
         return taken
 
     def _sides(self, resource: str, needed: int, hint: Hint) -> tuple[DeviceSet, DeviceSet, DeviceSet]:
-        """Returns the available devices, the aligned ones among them, and the last to take. Raises Refused."""
+        """Returns the available devices, the aligned devices, and the devices to take last. Raises Refused."""
         # filterByAffinity.
         table, available = self.tables[resource], self.free(resource)
         if available.bit_count() < needed:
@@ -265,7 +265,7 @@ class DeviceManager:
         return available, available & table.touching(hint.mask), available & table.without_nodes
 
     def _preferred(self, resource: str, available: DeviceSet, included: DeviceSet, size: int) -> DeviceSet:
-        """Returns a plugin's answer to GetPreferredAllocation: `included`, filled up from one end of the ids."""
+        """Returns a plugin's answer to GetPreferredAllocation: `included`, filled up from an end of the ids."""
         preference = self.preferred.get(resource, "")
         missing = size - included.bit_count()
         candidates = available & ~included
@@ -277,7 +277,7 @@ class DeviceManager:
 
 
 def _fitting(table: DeviceTable, available: DeviceSet, reusable: DeviceSet, requested: int) -> Hints:
-    """generateDeviceTopologyHints: masks over the nodes of the table that touch enough devices."""
+    # generateDeviceTopologyHints: masks over the nodes of the table that touch enough devices.
     if (available | reusable).bit_count() < requested:
         return IMPOSSIBLE
     # A reusable device must be near the mask; upstream skips a device whose topology is nil.

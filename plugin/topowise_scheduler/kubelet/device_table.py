@@ -1,4 +1,4 @@
-"""The devices of one resource as a plugin reports them, and the sets that hints need (cm/devicemanager/manager.go)."""
+"""The devices of a resource as a plugin reports them, and the sets that hints need (cm/devicemanager/manager.go)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DeviceSet = int
 
 
 class DeviceTable:
-    """Immutable. Devices are numbered in the order of their ids; `others` are ids that are allocated but not reported.
+    """Immutable. Devices are numbered in the order of their ids; `unreported_ids` are allocated but not reported.
 
     `nodes` are the nodes in hints: nodes with devices (deviceNUMANodes), or all nodes with `everywhere`.
     """
@@ -85,6 +85,7 @@ class DeviceTable:
 
     def touched_by(self, available: DeviceSet, count: int) -> MaskSet:
         """Returns the masks over `nodes` that touch at least `wanted` of these devices."""
+        # Sums over nodes would count a device near two nodes twice.
         if self.of_one_node:
             counts = [(self._near.get(position, 0) & available).bit_count() for position in range(len(self._positions))]
             return reaching(tuple(counts), count) & subsets(self.nodes)
@@ -96,6 +97,7 @@ class DeviceTable:
 
     def smallest_mask(self, requested: int) -> int:
         """Returns the least number of nodes that touch the requested number of devices; all nodes if no mask does."""
+        # minAffinitySize counts unhealthy and allocated devices too.
         for size, count in enumerate(self._most[1:], start=1):
             if count >= requested:
                 return size

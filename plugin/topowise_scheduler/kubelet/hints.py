@@ -24,7 +24,7 @@ class Hint(NamedTuple):
 
 
 class Hints(NamedTuple):
-    """The hints of one provider for one resource: the masks that fit, and among them the preferred masks.
+    """The hints of a provider for a resource: the masks that fit, and among them the preferred masks.
 
     An empty `fits` is the kubelet's empty list: impossible. For the kubelet's nil list or empty map, which means "don't
     care", the provider leaves the resource out.

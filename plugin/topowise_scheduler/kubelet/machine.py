@@ -11,6 +11,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from topowise.pods import HUGEPAGES
+
 # Ids become bit numbers; a larger id is damage.
 Id = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Amount = Annotated[int, msgspec.Meta(ge=0)]
@@ -20,7 +22,7 @@ WIDE: Final = 8
 
 
 class Core(msgspec.Struct, frozen=True, gc=False):
-    """One physical core; `threads` are CPU ids, `uncore` is the id of its L3 cache, None if the kernel reports none."""
+    """A physical core; `threads` are CPU ids, `uncore` is the id of its L3 cache, None if the kernel reports none."""
 
     socket: Id
     threads: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1)]
@@ -28,7 +30,7 @@ class Core(msgspec.Struct, frozen=True, gc=False):
 
 
 class NumaNode(msgspec.Struct, frozen=True, gc=False):
-    """One NUMA node. `memory` is in bytes, `hugepages` maps a page size in KiB to a number of pages.
+    """A NUMA node. `memory` is in bytes, `hugepages` maps a page size in KiB to a number of pages.
 
     `distances` is the row of the SLIT as cadvisor reads it, None if unreadable. Linux prints an entry for each online
     NUMA node, by ascending id, and none for a missing id (topology_manager.py). `read_latency` and `read_bandwidth` are
@@ -46,7 +48,7 @@ class NumaNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
-    """One device of a plugin. `numa` None (no topology) and empty (a topology without nodes) differ for the kubelet."""
+    """A device of a plugin. `numa` None (no topology) and empty (a topology without nodes) differ for the kubelet."""
 
     id: str
     numa: tuple[Id, ...] | None = None
@@ -54,7 +56,7 @@ class Device(msgspec.Struct, frozen=True, gc=False):
 
 
 class DevicePlugin(msgspec.Struct, frozen=True, gc=False):
-    """The devices of one resource. `preferred`: the ids that GetPreferredAllocation returns, "" without it."""
+    """The devices of a resource. `preferred`: the ids that GetPreferredAllocation returns, "" without it."""
 
     resource: str
     devices: tuple[Device, ...] = ()
@@ -96,8 +98,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
 
         GPUs add NUMA nodes for their memory, 32 on some machines, and every node doubles the number of masks. A bare
         node has no CPUs and no devices, and no memory if memory is managed. It makes no mask fit that does not fit
-        without it. So beyond `WIDE` nodes one bare node is enough: the mask of all nodes must differ from the mask of
-        all other nodes.
+        without it. Beyond `WIDE` nodes a single bare node is enough: it keeps the mask of all nodes distinct.
         """
         nodes = self.nodes()
         if len(nodes) <= WIDE:
@@ -110,7 +111,7 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
             and node.id not in near
             and not (with_memory and (node.memory or any(node.hugepages.values())))
         ]
-        # At least one bare node stays.
+        # A bare node stays in any case.
         kept = max(1, WIDE - (len(nodes) - len(bare)))
         dropped = frozenset(bare[kept:])
         if not dropped:
@@ -145,6 +146,11 @@ class Machine(msgspec.Struct, frozen=True, gc=False, rename="camel"):
                 name = hugepages_resource(size_kib)
                 total[name] = total.get(name, 0) + pages * size_kib * 1024
         return total
+
+
+def is_memory(resource: str) -> bool:
+    """Returns whether the memory manager manages the resource."""
+    return resource == "memory" or resource.startswith(HUGEPAGES)
 
 
 def hugepages_resource(size_kib: int) -> str:

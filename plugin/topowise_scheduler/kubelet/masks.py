@@ -2,7 +2,7 @@
 
 A *mask* has bit i set if it contains the node at position i (pkg/kubelet/cm/topologymanager/bitmask). A *mask set* has
 bit m set if it contains mask m: 8 nodes have 255 masks, so a list of hints is a number of 256 bits. Common hints are
-one AND, and "a hint contains m" is one AND with the supersets of m. No list of hints is walked twice.
+an AND, and "a hint contains m" is an AND with the supersets of m. No list of hints is walked twice.
 
 Every node doubles the number of masks, here as in the kubelet; the model's limit is `MAX_NODES`.
 """
@@ -53,12 +53,13 @@ def lowest(bits: int, count: int) -> int:
         return bits
     rest = bits
     for _ in range(count):
+        # Clears the lowest set bit.
         rest &= rest - 1
     return bits & ~rest
 
 
 def union(integers: Iterable[int]) -> int:
-    """Returns the bits that are set in at least one of the integers."""
+    """Returns the bits that are set in any of the integers."""
     result = 0
     for bits in integers:
         result |= bits
@@ -99,6 +100,7 @@ def sized_submasks(nodes: Mask, size: int) -> tuple[Mask, ...]:
 def by_size(count: int) -> tuple[MaskSet, ...]:
     """Returns at index k the masks of k nodes, for a machine of `count` nodes."""
     sets = [0] * (count + 1)
+    # The empty mask is not among the submasks, so index 0 is empty.
     for mask in submasks((1 << count) - 1):
         sets[mask.bit_count()] |= 1 << mask
     return tuple(sets)
@@ -153,6 +155,7 @@ def reaching(values: tuple[int, ...], wanted: int) -> MaskSet:
 
 def _reaching(values: tuple[int, ...], wanted: int) -> MaskSet:
     digits = ["1" if total >= wanted else "0" for total in sums(values)]
+    # The empty mask is no hint, even for a request of 0.
     digits[0] = "0"
     digits.reverse()
     return int("".join(digits), 2)

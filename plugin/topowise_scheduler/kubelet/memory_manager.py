@@ -1,6 +1,6 @@
 """The memory manager: memory and hugepages of Guaranteed pods (pkg/kubelet/cm/memorymanager/policy_static.go).
 
-A node has single-node allocations or belongs to one *group* of nodes, never both; `cells` names the group. The rules
+A node has single-node allocations or belongs to a *group* of nodes, never both; `cells` names the group. The rules
 have gaps: a narrower hint may select a grouped node, and a release returns memory to the lowest node first, whichever
 node provided it. The model keeps the consequences: even a refused pod can leave a group's tables changed.
 """
@@ -26,7 +26,7 @@ VIOLATES_GROUP = "[memorymanager] preferred hint violates NUMA node allocation"
 
 
 class Block(NamedTuple):
-    """Memory of one type on the nodes of a mask (state.Block)."""
+    """Memory of a type on the nodes of a mask (state.Block)."""
 
     type: str
     mask: Mask
@@ -76,6 +76,7 @@ class MemoryManager:
         if not pod.pinned or not pod.memory:
             return {}
         if pod.by_pod_level and _empty_pool(pod, pod.memory):
+            # An empty list of hints for each type, as upstream returns.
             return dict.fromkeys(pod.memory, IMPOSSIBLE)
         by_container = self.allocations.get(pod.uid, {})
         for container in pod.containers:
@@ -85,7 +86,7 @@ class MemoryManager:
         return self._hints(pod.memory)
 
     def allocate(self, pod: PodView, container: ContainerView, hint: Hint) -> None:
-        """Allocates for one container. Raises Refused."""
+        """Allocates for a container. Raises Refused."""
         if not pod.pinned:
             return
         by_container = self.allocations.get(pod.uid, {})
@@ -135,6 +136,7 @@ class MemoryManager:
 
     def release(self, uid: str) -> None:
         """Releases all memory of the pod (RemoveContainer, for each of its containers)."""
+        # Sorted, because the order of releases decides which node gets memory back.
         self.remove(uid, sorted(self.allocations.get(uid, ())))
 
     def _remove(self, uid: str, name: str) -> None:
@@ -151,7 +153,7 @@ class MemoryManager:
             self.tables.give(*block)
 
     def _hints(self, requested: Amounts) -> ProviderHints:
-        """calculateHints: one list for all types; no fitting mask means "don't care" (an empty map upstream)."""
+        # calculateHints: a common list for all types; no fitting mask means "don't care" (an empty map upstream).
         fits = self._fitting(requested)
         if not fits:
             return {}
@@ -163,6 +165,7 @@ class MemoryManager:
         """Returns the masks with enough free memory of all types. Raises Refused where the kubelet would panic."""
         if self.policy.is_beyond_masks:
             raise panics.beyond_masks(self.policy.all_ids)
+        # Without types upstream builds no hints.
         if not requested:
             return 0
         fits = allowed = self.tables.allowed()
@@ -183,6 +186,7 @@ class MemoryManager:
         if mask is None:
             # getDefaultHint: no affinity from the topology manager.
             mask, is_preferred = self._best(requested, 0, NO_DEFAULT)
+            # Upstream refuses to replace a preferred hint by a hint that is not preferred.
             if preferred and not is_preferred:
                 raise Refused(NO_DEFAULT_PREFERRED)
             preferred = is_preferred
@@ -196,7 +200,7 @@ class MemoryManager:
         return mask
 
     def _best(self, requested: Amounts, within: Mask, problem: str) -> tuple[Mask, bool]:
-        """findBestHint for "memory" among masks that contain `within`: preferred masks first, then narrower masks."""
+        # findBestHint for "memory" among masks that contain `within`: preferred masks first, then narrower masks.
         fits = self._fitting(requested)
         if "memory" not in requested:
             raise Refused(problem)
@@ -208,7 +212,7 @@ class MemoryManager:
         return best, best.bit_count() == size
 
     def _update_reusable(self, container: ContainerView, blocks: Blocks) -> None:
-        """updatePodReusableMemory: later containers reuse an init container's memory; other containers consume it."""
+        # updatePodReusableMemory: later containers reuse an init container's memory; other containers consume it.
         reusable = {mask: dict(amounts) for mask, amounts in self._reusable.items()}
         for name, mask, size in blocks:
             amounts = reusable.setdefault(mask, {})
@@ -237,13 +241,14 @@ def _shrunk(
             taken = min(size, reused.get((name, mask), 0))
             if taken:
                 reused[name, mask] -= taken
+            # A block may shrink to size 0, and still counts as an assignment.
             changed.append(Block(name, mask, size - taken))
         shrunk[earlier.name] = tuple(changed)
     return shrunk
 
 
 def _hints_again(blocks: Blocks, requested: Amounts) -> ProviderHints:
-    """regenerateHints, after a restart of the kubelet; a changed request gets "don't care"."""
+    # regenerateHints, after a restart of the kubelet; a changed request gets "don't care".
     if {block.type: block.size for block in blocks} != requested or len(blocks) != len(requested):
         return {}
     return {block.type: Hints(1 << block.mask, 1 << block.mask) for block in blocks}

@@ -90,7 +90,7 @@ class MemoryPolicy:
             largest = self._largest[name]
             while least < self.count and largest[least] < size:
                 least += 1
-        # Several types: the nodes with most of one type may lack another type, so the masks themselves are tried.
+        # Several types: the nodes with most of a type may lack another type, so the masks themselves are tried.
         if len(requested) > 1:
             all_nodes = (1 << self.count) - 1
             while least < self.count and not any(
@@ -133,6 +133,7 @@ class MemoryTables:
             for position, value in enumerate(values):
                 if value is not None:
                     bytes_by_node[position] = value
+        # Assignments and groups belong together, so both are set or none.
         if assignments is not None and cells is not None:
             self.assignments = list(assignments)
             self.cells = list(cells)
@@ -187,12 +188,13 @@ class MemoryTables:
         return all(not self.assignments[position] or self.cells[position] == mask for position in members(mask))
 
     def take(self, name: str, mask: Mask, size: int) -> None:
-        """Books a block: each node counts one assignment and joins the group; the lowest node fills first."""
+        """Books a block: each node counts an assignment and joins the group; the lowest node fills first."""
         # updateMachineState.
         free = self.free[name]
         for position in members(mask):
             self.assignments[position] += 1
             self.cells[position] = mask
+            # Upstream skips a node without free memory.
             taken = min(free[position], size)
             if taken > 0:
                 free[position] -= taken

@@ -1,6 +1,6 @@
 """Lists the results of a merge of hints for display, with the number of combinations behind each result.
 
-The Topology Manager tries all combinations of one hint per resource; topology_manager.py finds the best without them.
+The Topology Manager tries all combinations of a hint per resource; topology_manager.py finds the best without them.
 This module counts combinations by result: at most two results per mask.
 """
 

@@ -60,5 +60,5 @@ class MostAllocated:
 
 
 def _score(allocated: int, allocatable: int) -> int:
-    """mostRequestedScore of the scheduler: 0 to 100, rounded down, 0 without allocatable amounts."""
+    # mostRequestedScore of the scheduler: 0 to 100, rounded down, 0 without allocatable amounts.
     return min(100, allocated * 100 // allocatable) if allocatable > 0 else 0

@@ -38,7 +38,7 @@ from topowise_scheduler.kubelet.topology_manager import TopologyManager
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED, KubeletVersion
 
 _NO_HINTS: Mapping[str, Hint] = {}
-# Limits of the cache of blocks: entries, and blocks per entry. Most containers have one or two blocks.
+# Limits of the cache of blocks: entries, and blocks per entry. Most containers have 1 or 2 blocks.
 _CACHE_SIZE: Final = 8192
 _MAX_CACHED_BLOCKS: Final = 4
 
@@ -53,7 +53,7 @@ class _Active(msgspec.Struct, frozen=True, gc=False):
 
 
 class Kubelet:
-    """The model of one node's kubelet.
+    """The model of a node's kubelet.
 
     Raises KubeletStartError if the kubelet would not start, ConfigError for too many NUMA nodes (masks.MAX_NODES), and
     ParseError for a malformed quantity. `Settings` instead of a configuration are used unchecked, for a partly known
@@ -173,7 +173,7 @@ class Kubelet:
         return self.admit_view(self.view(pod.metadata.uid, needs))
 
     def view(self, uid: str, needs: pods.Needs) -> PodView:
-        """Returns the pod as this kubelet sees it; equal on all nodes with one behaviour and the same feature gates."""
+        """Returns the pod as this kubelet sees it; equal on all nodes with the same behaviour and feature gates."""
         return view(
             uid,
             needs,
@@ -186,6 +186,7 @@ class Kubelet:
 
         A pod that is active already is admitted again, as after a restart of the kubelet, and keeps its allocations.
         """
+        # Its own requests must not count against the pod.
         self._forget(seen.uid)
         for manager in (self.devices, self.cpu, self.memory):
             if manager is not None:
@@ -213,6 +214,7 @@ class Kubelet:
         before = self.fork() if self._may_keep_traces else self
         admission = self.admit_view(seen)
         if not admission.admitted:
+            # Restored from the fork: no manager can undo these traces.
             self.devices, self.cpu, self.memory = before.devices, before.cpu, before.memory
             self.active, self.requested = before.active, before.requested
         return admission
@@ -221,6 +223,7 @@ class Kubelet:
     def _may_keep_traces(self) -> bool:
         """Returns whether a refused pod may leave traces in the managers' state."""
         has_groups = self.memory is not None and self.settings.topology.policy != "single-numa-node"
+        # Forking is skipped where a refusal cannot change anything.
         return has_groups or (self.cpu is not None and not self.cpu.policy.topology.is_even)
 
     def start(self, uid: str, containers: Iterable[str] | None = None) -> bool:
@@ -404,6 +407,7 @@ class Kubelet:
             devices[resource] = count
         requests = pod.requests
         if not self.knows_all:
+            # Without known capacity a resource cannot be insufficient.
             requests = {
                 name: amount
                 for name, amount in requests.items()
@@ -443,7 +447,7 @@ class Kubelet:
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _blocks(blocks: tuple[MemoryBlock, ...], node_ids: tuple[int, ...]) -> tuple[Block, ...]:
-    """Returns the blocks by positions instead of node ids; equal allocations share one object."""
+    """Returns the blocks by positions instead of node ids; equal allocations share an object."""
     return tuple(
         [
             Block(block.type, mask_of([node_ids.index(node) for node in block.numa if node in node_ids]), block.size)

@@ -30,5 +30,5 @@ def are_identical(first: tuple[object, ...], second: tuple[object, ...]) -> bool
 
 
 def is_same_node(first: Kubelet, second: Kubelet) -> bool:
-    """Returns whether both are states of one node, with the same hardware, devices and settings."""
+    """Returns whether both are states of the same node, with the same hardware, devices and settings."""
     return are_identical(constant_parts(first), constant_parts(second))

@@ -66,12 +66,12 @@ def unmeasured(ids: Sequence[int], lengths: Sequence[int]) -> MaskSet:
 def compares_unmeasured(
     groups: Sequence[Hints], unmeasured: MaskSet, rank: Sequence[int], count: int, unordered: int
 ) -> bool:
-    """Returns whether a merge of these hints compares two masks of one size, at least one of them unmeasured.
+    """Returns whether a merge of these hints compares two masks of the same size, either of them unmeasured.
 
     The first `unordered` groups are device resources. The kubelet merges them in random order (it ranges over a map),
-    and a panic in one of the orders counts.
+    and a panic in any of the orders counts.
     """
-    # HintMerger.compare reads distances only of masks of one size (NUMAInfo.Closest).
+    # HintMerger.compare reads distances only of masks of the same size (NUMAInfo.Closest).
     everything = (1 << count) - 1
     reached = everything
     preferred = subsets(everything) & ~1
@@ -126,6 +126,7 @@ class _Walk:
         self._lists, self._known = lists, {}
         try:
             self._visit(0, everything, -1, 0)
+        # From here on the kubelet compares preferred masks, which `compares_unmeasured` has checked.
         except _Preferred:
             return False
         except _Panic:
@@ -155,7 +156,7 @@ class _Walk:
         return best
 
     def _fold(self, best: Mask, mask: Mask) -> Mask:
-        """HintMerger.compare of two masks that are not preferred."""
+        # HintMerger.compare of two masks that are not preferred.
         if not best or best == mask:
             return mask
         before, now, aim = best.bit_count(), mask.bit_count(), self._narrowest

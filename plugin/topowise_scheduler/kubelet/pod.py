@@ -12,8 +12,9 @@ from collections.abc import Container
 import msgspec
 
 from topowise import pods
-from topowise.pods import HUGEPAGES, Amounts, Kind, Qos
+from topowise.pods import Amounts, Kind, Qos
 from topowise_scheduler.kubelet.behaviour import Behaviour
+from topowise_scheduler.kubelet.machine import is_memory
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 _NO_REQUESTS: Amounts = {}
@@ -23,7 +24,7 @@ NOT_WHOLE = "[memorymanager] failed to represent quantity as int64"
 
 
 class ContainerView(msgspec.Struct, frozen=True, gc=False):
-    """One container. `cpus` counts exclusive CPUs, 0 for the shared pool; `memory` is None for a fraction of a byte.
+    """A container. `cpus` counts exclusive CPUs, 0 for the shared pool; `memory` is None for a fraction of a byte.
 
     `kind` is the kind for the managers, `declared` the kind in the pod's spec.
     """
@@ -37,7 +38,7 @@ class ContainerView(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodView(msgspec.Struct, frozen=True, gc=False):
-    """One pod; the containers in spec order, init containers first.
+    """A pod; the containers in spec order, init containers first.
 
     `pinned`: the memory manager allocates for the pod (Guaranteed, and not ignored because of pod-level resources).
     `by_pod_level`: the managers handle pod-level resources. Then `cpus` and `memory` are the pod's own totals, and only
@@ -116,6 +117,7 @@ def _container(
     container: pods.ContainerNeeds, pinned: bool, by_pod_level: bool, sidecars_are_kept: bool
 ) -> ContainerView:
     declared = container.kind
+    # Before 1.29 the managers treated a sidecar like an init container.
     kind = "init" if declared == "sidecar" and not sidecars_are_kept else declared
     if not pinned or (by_pod_level and not _is_exclusive(container)):
         return ContainerView(container.name, kind, 0, {}, container.limits, declared)
@@ -141,7 +143,7 @@ def _whole_cpus(requests: Amounts) -> int:
 
 
 def _memory(requests: Amounts) -> Amounts:
-    return {name: amount for name, amount in requests.items() if name == "memory" or name.startswith(HUGEPAGES)}
+    return {name: amount for name, amount in requests.items() if is_memory(name)}
 
 
 def _pod_memory(containers: tuple[ContainerView, ...]) -> Amounts | None:

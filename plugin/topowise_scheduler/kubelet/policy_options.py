@@ -33,7 +33,7 @@ OPTIONS: Final = (
     Option("cpu", "prefer-align-cpus-by-uncorecache", "KEP-4800", {32: "alpha", 34: "beta", 36: "stable"}),
     Option("topology", "prefer-closest-numa-nodes", "KEP-3545", {28: "beta", 32: "stable"}),
     Option("topology", "max-allowable-numa-nodes", "KEP-4622", {31: "beta", 35: "stable"}),
-    # Two names of one option: the KEP renamed it, and added the values "none" and "least-allocated".
+    # Two names of the same option: the KEP renamed it, and added the values "none" and "least-allocated".
     Option("topology", "prefer-most-allocated-numa-node", "KEP-6007", {0: "draft"}),
     Option("topology", "numa-allocation-strategy", "KEP-6007", {0: "draft"}),
 )

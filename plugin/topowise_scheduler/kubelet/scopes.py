@@ -81,6 +81,7 @@ def _decide(node: Kubelet, pod: PodView, container: ContainerView | None, observ
     vote = None
     if node.settings.topology.prefer_most_allocated:
         vote = MostAllocated(node.cpu, node.memory, node.integer_scores)
+    # Among the providers only the memory manager raises: where the kubelet would panic.
     refusing = "memory"
     try:
         for provider in (node.devices, node.cpu, node.memory):

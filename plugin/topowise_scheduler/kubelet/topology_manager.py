@@ -5,7 +5,7 @@ is the maximum of a total order that puts preferred candidates first, so the mod
 
 1. A preferred candidate has the *same* preferred mask from every resource: the intersection of the preferred sets.
 2. If the intersection is empty, the best candidate is not preferred. The model tries masks in the kubelet's order. A
-   mask is reachable if it is the AND of one hint of every resource. Mostly one resource has the mask, and every other
+   mask is reachable if it is the AND of a hint of every resource. Mostly one resource has the mask, and every other
    resource has a superset of it.
 
 `tests/unit/scheduler/kubelet/test_merge.py` compares this with the product itself.
@@ -39,7 +39,7 @@ Fitter = Callable[[int, int], int]
 
 
 class TopologyManager:
-    """Policy and distances of one node; stateless, so all forks of a kubelet share it.
+    """Policy and distances of a node; stateless, so all forks of a kubelet share it.
 
     `all_nodes` are the machine's NUMA nodes by ascending id, including nodes that are not modelled (Machine.modelled).
     """
@@ -85,7 +85,7 @@ class TopologyManager:
             raise panics.distances_missing(self.unmeasured_ids)
         if policy == "single-numa-node":
             best = self._merge_single(groups, fitter)
-            # policy_single_numa_node.go stores nil instead of the default mask: on a machine with one node, always.
+            # policy_single_numa_node.go stores nil instead of the default mask: always on a machine with a single node.
             if best.mask == self.default:
                 best = Hint(None, best.preferred)
             return best, best.preferred
@@ -103,7 +103,7 @@ class TopologyManager:
             for group in groups:
                 common &= group.preferred
             if common:
-                return Hint(self._fittest(common), True)
+                return Hint(min(masks_in(common), key=self._rank.__getitem__), True)
         return Hint(self._best_reachable([group.fits for group in possible]), False)
 
     def order(self, groups: Sequence[Hints]) -> Callable[[Hint], tuple[bool, int]]:
@@ -118,10 +118,11 @@ class TopologyManager:
         return key
 
     def _merge_single(self, groups: Sequence[Hints], fitter: Fitter | None) -> Hint:
-        """policy_single_numa_node.go: only preferred hints of one node take part, so all must name the same node."""
+        # policy_single_numa_node.go: only preferred hints of a single node take part, so all must name the same node.
         common = by_size(self.count)[1]
         for group in groups:
             common &= group.preferred
+        # No provider has a preference: the default affinity is preferred.
         if not groups:
             return Hint(self.default, True)
         if not common:
@@ -139,11 +140,8 @@ class TopologyManager:
         count, ranking = self.count, self._ranking
         return _known_ranks.once((count, ranking), lambda: _ranks(count, ranking))
 
-    def _fittest(self, candidates: MaskSet) -> Mask:
-        return min(masks_in(candidates), key=self._rank.__getitem__)
-
     def _best_reachable(self, groups: Sequence[MaskSet]) -> Mask:
-        """Returns the best mask, in the order of HintMerger.compare, that is the AND of one mask of each group."""
+        """Returns the best mask, in the order of HintMerger.compare, that is the AND of a mask of each group."""
         if not groups:
             # HintMerger.Merge without a result returns the default affinity.
             return self.default
@@ -157,6 +155,7 @@ class TopologyManager:
             # A group has the mask, and every other group has a superset: their AND is the mask.
             if any(group >> mask & 1 for group in groups):
                 return mask
+            # Computed only if no group has the mask itself, which is rare.
             if reached is None:
                 reached = _products(groups, self.count)
             if reached[mask]:
@@ -184,7 +183,7 @@ class TopologyManager:
 
 
 def _products(groups: Iterable[MaskSet], count: int) -> list[int]:
-    """Returns at index m in how many ways m is the AND of one mask of each group.
+    """Returns at index m in how many ways m is the AND of a mask of each group.
 
     The number of ways to a superset of m is the product of each group's supersets of m; the sum over proper supersets
     is subtracted again (Möbius inversion). Trying pairs of masks instead takes minutes with sixteen nodes.
@@ -209,7 +208,7 @@ def _over_supersets(values: Iterable[int], count: int, combine: Callable[[int, i
 def _ranks(count: int, distances: tuple[tuple[int, ...], ...] | None) -> tuple[int, ...]:
     """Returns at index m the rank of mask m, 0 the best: fewer nodes, then shorter distances, then the smaller mask.
 
-    Masks of one size have equally many distances, so sums order them like averages (numa_info.go, Closest).
+    Masks of the same size have equally many distances, so sums order them like averages (numa_info.go, Closest).
     """
 
     def fitness(mask: Mask) -> tuple[int, int, int]:

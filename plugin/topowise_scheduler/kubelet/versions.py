@@ -73,6 +73,7 @@ def version_of(text: str) -> KubeletVersion:
         return _assumed(_FIRST, f"kubelet {major}.{minor} is older than what is proven here ({_PROVEN})")
     if _PRE_RELEASE.match(suffix):
         return _assumed(minor, f"kubelet 1.{minor} is a pre-release ({suffix[1:]})")
+    # Any other distribution builds the upstream code.
     if not _OPENSHIFT.fullmatch(suffix):
         return _known(minor)
     distribution = next((row for row in DISTRIBUTIONS if row.minor == minor), None)

@@ -12,6 +12,7 @@ from topowise.errors import ConfigError, ParseError
 from topowise.pods import HUGEPAGES
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.configuration import TopologySettings
+from topowise_scheduler.kubelet.machine import is_memory
 from topowise_scheduler.kubelet.masks import KUBELET_BITS, MAX_NODES
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report import budget, synthetic_machine
@@ -63,12 +64,14 @@ def read(
     all_counts = counts_of([zone for _, zone in zones], problems)
     counts = [_usable(zone, amounts, problems) for (_, zone), amounts in zip(zones, all_counts, strict=True)]
     if _gives_no_cpus(zone for _, zone in zones):
+        # A listed CPU would switch the CPU manager on, see `policies_of`.
         counts = [{name: count for name, count in amounts.items() if name != "cpu"} for amounts in counts]
     listed = {resource for amounts in counts for resource in amounts}
     policies = policies_of(named, topology.topologyPolicies, listed, problems)
     if zones[-1][0] >= KUBELET_BITS and (policies.topology.policy != "none" or policies.memory):
         zones, counts = _within_masks(zones, counts, problems)
     policies = _with_known_distances(policies, zones, problems)
+    # Without a plausible number no cores are built: a damaged number must not cost memory.
     policies = policies._replace(cpu=policies.cpu and _is_plausible_cpu_count(counts, problems))
     _report_too_many_devices(counts, problems)
     facts = tuple(
@@ -85,6 +88,7 @@ def read(
     try:
         kubelet = source.empty(version, page_sizes)
     except ConfigError:
+        # Without policies the model needs no masks.
         problems.append(f"zones: {len(zones)}, expected up to {MAX_NODES} with a policy; only sums are checked")
         source = Source(facts, Policies(TopologySettings("none", policies.topology.scope), cpu=False, memory=False))
         kubelet = source.empty(version, page_sizes)
@@ -119,6 +123,7 @@ def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:
             quantity.milli_value(entry.allocatable) == 0 >= quantity.milli_value(entry.available) for entry in cpus
         )
     except ParseError:
+        # An unreadable amount has its own problem already.
         return False
 
 
@@ -132,17 +137,12 @@ def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) ->
         if name.startswith(HUGEPAGES) and page_kib(name) is None:
             problems.append(f"zone {zone.name}: {name!r:.80}, expected a size such as hugepages-2Mi; not checked")
             continue
-        limit = (
-            budget.MAX_CPUS * 1000
-            if name == "cpu"
-            else None
-            if synthetic_machine.is_memory(name)
-            else budget.MAX_DEVICES
-        )
+        limit = budget.MAX_CPUS * 1000 if name == "cpu" else None if is_memory(name) else budget.MAX_DEVICES
         if limit is not None and count.capacity > limit:
             expected = f"zone {zone.name}, {name}: {count.capacity}, expected up to {limit}"
             if name == "cpu":
                 problems.append(f"{expected} thousandths; counted as that")
+                # CPUs become objects of the machine, so their number is limited.
                 count = Count(*(min(amount, limit) for amount in count))
             else:
                 problems.append(f"{expected} devices; only its sum is checked")
@@ -159,6 +159,7 @@ def _is_plausible_cpu_count(counts: Sequence[Mapping[str, Count]], problems: lis
 
 def _report_too_many_devices(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> None:
     left_out = {name for zone in counts for name, count in zone.items() if 0 < count.capacity <= budget.MAX_DEVICES}
+    # The machine leaves out the same resources, by the same function.
     left_out = {name for name in left_out if synthetic_machine.is_device(name)} - synthetic_machine.modelled_devices(
         counts
     )

@@ -1,6 +1,6 @@
-"""Limits of one report: above every machine that Linux runs on, and low enough that one object costs little.
+"""Limits of a report: above every machine that Linux runs on, and low enough that an object costs little.
 
-A client that may write one NodeResourceTopology must not stop or slow the service for other nodes. There are:
+A client that may write a single NodeResourceTopology must not stop or slow the service for other nodes. There are:
 
 - Limits of the object. The service does not use a report above such a limit (`OverBudgetError`). It treats the node as
   if the object had been deleted, so an oversized object gives a node no advantage.

@@ -50,6 +50,7 @@ def allocations_of(text: str, machine: Allocatable, before: Allocations | None =
     _check_few("pods", len(texts), budget.MAX_PODS)
     marks = array("q", map(hash, texts))
     known = before or Allocations({})
+    # By mark: comparing eight bytes per pod costs less than parsing its text.
     unchanged = dict(zip(memoryview(known.marks).cast("q"), known.pods.items(), strict=True))
     pods = [unchanged.get(mark) or _pod(text, machine) for mark, text in zip(marks, texts, strict=True)]
     _check_few("containers", sum([len(placements) for _, placements in pods]), budget.MAX_CONTAINERS)
@@ -95,7 +96,7 @@ def _placements(pod: holdings.Pod, machine: Allocatable) -> Placements:
 def _of_container(
     name: str, cpus: str, blocks: tuple[holdings.Block, ...], devices: Devices, machine: Allocatable
 ) -> dict[str, Placement]:
-    """Returns the allocation of one container, by its name. Equal allocations and names share one object."""
+    """Returns the allocation of a container, by its name. Equal allocations and names share an object."""
     length = len(name) + len(cpus) + sum([len(resource) + sum(map(len, ids)) for resource, ids in devices])
     if length > budget.MEMORABLE_HOLDING or len(blocks) > _MAX_CACHED_BLOCKS or len(machine.types) > _MAX_CACHED_TYPES:
         return _cached_placement.__wrapped__(name, cpus, blocks, devices, machine)
@@ -113,9 +114,11 @@ def _placement(
     cpus: str, blocks: tuple[holdings.Block, ...], devices: Mapping[str, tuple[str, ...]], machine: Allocatable
 ) -> Placement:
     return Placement(
+        # The podresources API shows neither the kind of a container nor its hint.
         kind="app",
         numa=None,
         preferred=False,
+        # CPUs that the machine lacks, such as offline CPUs, are ignored.
         cpus=cpu_set(cpus) & machine.cpus if cpus else None,
         memory=tuple([_block_of(block, machine) for block in blocks]) if blocks else (),
         devices=devices,
@@ -128,7 +131,7 @@ def _block_of(block: holdings.Block, machine: Allocatable) -> MemoryBlock:
     return (_cached_block if is_memorable else _cached_block.__wrapped__)(block.type, block.nodes, block.size, machine)
 
 
-# Pods of one workload have equal blocks.
+# Pods of a workload have equal blocks.
 @lru_cache(maxsize=_CACHE_SIZE)
 def _cached_block(kind: str, text: str, size: int, machine: Allocatable) -> MemoryBlock:
     nodes = nodes_of(text, machine.nodes)
@@ -141,7 +144,7 @@ def _cached_block(kind: str, text: str, size: int, machine: Allocatable) -> Memo
 
 
 def _side_by_side(first: Placements, second: Placements) -> Placements:
-    """Returns the allocations of two pods with one name, of which one is terminating."""
+    """Returns the allocations of two pods with the same name: a terminating pod and its successor."""
     if not first:
         return second
     both = dict(first)

@@ -39,5 +39,7 @@ def speed(texts: Sequence[str], ids: Sequence[int]) -> tuple[tuple[int, ...], in
         initiators = cpuset.parse(named)
     except ParseError:
         return (), 0, 0
+    # Nanoseconds and MiB/s.
     latency, bandwidth = (digits.natural(text) or 0 for text in figures)
+    # An initiator without a zone has no position, so it is dropped.
     return tuple([numa_id for numa_id in ids if numa_id in initiators]), latency, bandwidth

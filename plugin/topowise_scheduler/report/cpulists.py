@@ -26,7 +26,7 @@ _cpu_set = lru_cache(maxsize=_CACHE_SIZE)(cpuset.mask)
 
 
 def nodes_of(text: str, known: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the NUMA nodes of a nodelist, ascending, or () if one is not in `known`. Raises ParseError."""
+    """Returns the NUMA nodes of a nodelist, ascending, or () if any is not in `known`. Raises ParseError."""
     nodes = cpu_set(text)
     listed = tuple([node for node in known if nodes >> node & 1])
     return listed if len(listed) == nodes.bit_count() else ()

@@ -70,14 +70,16 @@ def read(
     if unchanged is None and len(parsed) < len(zones):
         return None
     derived_resources = attributes.read_names(named, attributes.DERIVED)
-    # Derived amounts are sums over requests. A static manager publishes real amounts, so both together are damage.
+    # Amounts from /sys mean that the manager is off, which contradicts a configuration with the manager on.
     for resource in derived_resources and derived_resources & _managed(empty):
         raise ReportError(
             f"attribute {attributes.DERIVED}: {resource}, expected none whose manager is on by "
             f"{attributes.KUBELET_CONFIGURATION}"
         )
+    # Only modelled NUMA nodes have a position in the kubelet's masks.
     modelled = [parsed.get(numa_id) for numa_id, _ in zones if numa_id in empty.node_ids]
     reported_free = free_resources.free_of(empty, modelled, None if unchanged is None else unchanged.free)
+    # The memory manager knows the types of its machine; a block of any other type is damage.
     types = frozenset(() if empty.memory is None else empty.memory.tables.free)
     allocatable = Allocatable(empty.topology.cpus, empty.all_node_ids, types)
     places, pci_problems = pci_paths_of(named.get(attributes.PCI, ""))

@@ -36,12 +36,14 @@ def free_of(empty: Kubelet, zones: Zones, before: FreeResources | None = None) -
     if empty.cpu is not None:
         cpus = previous.cpus or 0
         for position, zone, named in changed:
+            # Only CPUs of this zone count: a damaged zone must not free CPUs of another zone.
             node_cpus = empty.topology.numa_cpus[position]
             cpus = cpus & ~node_cpus | node_cpus & cpu_set(text_of(named, attributes.ZONE_CPUS_AVAILABLE, zone.name))
     if empty.memory is None:
         return FreeResources(cpus)
     memory = _free_memory(empty.memory.policy, [(position, zone) for position, zone, _ in changed], previous)
     if any(not named.keys() >= _ACCOUNTING for _, _, named in changed):
+        # The exporter could not read the kubelet's state file, so the model's own accounting stays.
         return FreeResources(cpus, memory)
     zeros = [0] * len(zones)
     assignments, cells = list(previous.assignments or zeros), list(previous.cells or zeros)
@@ -69,7 +71,7 @@ def is_whole(free: FreeResources | None, empty: Kubelet) -> bool:
 
 
 def correct(free: FreeResources, kubelet: Kubelet) -> None:
-    """Replaces the kubelet's free resources by the reported ones."""
+    """Replaces the kubelet's free resources by the reported values."""
     if kubelet.cpu is not None and free.cpus is not None:
         kubelet.cpu.correct(free.cpus)
     if kubelet.memory is not None:

@@ -107,7 +107,7 @@ def text_of(named: Mapping[str, str], attribute: str, zone: str = "") -> str:
 
 
 def shared(facts: Facts) -> Facts:
-    """Returns the cached equal facts, so that nodes with equal texts share one object."""
+    """Returns the cached equal facts, so that nodes with equal texts share an object."""
     if not facts.is_memorable:
         return facts
     return _facts.setdefault((facts.cores, facts.configuration, facts.zones), facts)
@@ -116,6 +116,7 @@ def shared(facts: Facts) -> Facts:
 def empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
     """Returns the node with these devices. Devices change with their health; the rest of the node stays cached."""
     if len(listed_devices) > budget.MEMORABLE_FACTS or not facts.is_memorable:
+        # Long texts are not cached: a hostile object must not fill the cache.
         return _build(facts, listed_devices, version)[0]
     key = facts, listed_devices, version
     cached = _kubelets.get(key)
@@ -124,11 +125,13 @@ def empty(facts: Facts, listed_devices: str, version: KubeletVersion) -> Empty:
     node, base = _build(facts, listed_devices, version)
     if node.kubelet is not None:
         _kubelets[key], _origins[node.kubelet] = node.kubelet, _Origin(node.problems, base)
+        # Weak references alone would drop the kubelet before the second reading.
         _recent.append(node.kubelet)
     return node
 
 
 def _text_length(zone: ZoneFacts) -> int:
+    # About 32 characters per cost and amount.
     return len(zone.cpus) + sum(map(len, zone.speed)) + 32 * (len(zone.costs) + len(zone.amounts))
 
 
@@ -207,13 +210,10 @@ def _start(facts: Facts, near: tuple[DevicePlugin, ...], version: KubeletVersion
 def _check_limits(facts: Facts, config: KubeletConfiguration) -> None:
     """Raises ReportError for more page sizes, or more reservations, than a machine has."""
     sizes = {name for zone in facts.zones for name, _, _ in zone.amounts if name.startswith(HUGEPAGES)}
+    reservations = f"attribute {attributes.KUBELET_CONFIGURATION}: entries of reservedMemory"
     for noun, count, limit in (
         ("zones: sizes of hugepages", len(sizes), budget.MAX_PAGE_SIZES),
-        (
-            f"attribute {attributes.KUBELET_CONFIGURATION}: entries of reservedMemory",
-            len(config.reservedMemory or ()),
-            budget.MAX_RESERVATIONS,
-        ),
+        (reservations, len(config.reservedMemory or ()), budget.MAX_RESERVATIONS),
     ):
         if count > limit:
             raise ReportError(f"{noun}: {count}, expected up to {limit}")
@@ -238,6 +238,7 @@ def _machine(facts: Facts, config: KubeletConfiguration, amounts: list[dict[str,
     count = 0
     for position, zone in enumerate(facts.zones):
         zone_cpus = cpuset.parse(zone.cpus)
+        # Summed before the cores are built: a cpulist such as 0-65535 is short, but costs memory.
         count += len(zone_cpus)
         if count > budget.MAX_ALL_CPUS:
             raise ReportError(f"attribute {attributes.ZONE_CPUS}: more than {budget.MAX_ALL_CPUS} CPUs in all zones")
@@ -249,6 +250,7 @@ def _machine(facts: Facts, config: KubeletConfiguration, amounts: list[dict[str,
         threads: dict[int, list[int]] = {}
         for cpu in core.threads:
             if cpu in node_of_cpu:
+                # Removed, so that a CPU in two cores counts once, and CPUs without a core remain.
                 threads.setdefault(node_of_cpu.pop(cpu), []).append(cpu)
         for position, cpus in threads.items():
             cores_by_zone[position].append(Core(core.socket, tuple(cpus), core.uncore))
@@ -325,6 +327,7 @@ def _cpu_problems(kubelet: Kubelet, facts: Facts, amounts: list[dict[str, tuple[
         if position is None:
             # Not modelled, so it has no CPUs (Machine.modelled).
             continue
+        # Milli-CPUs.
         expected = 1000 * (kubelet.topology.numa_cpus[position] & usable).bit_count()
         _, reported = zone_amounts.get("cpu", (expected, expected))
         if reported != expected:

@@ -64,6 +64,7 @@ def translated(topology: nrt.NodeResourceTopology, problems: list[str]) -> nrt.N
     if policy.policy:
         policy_attributes.append(nrt.Attribute(attributes.CPU_MANAGER_POLICY, policy.policy))
     if policy.policy == "none":
+        # koordlet binds the CPUs itself, so the kubelet aligns neither CPUs nor memory.
         policy_attributes.append(nrt.Attribute(attributes.MEMORY_MANAGER_POLICY, "None"))
     left_out = _unused_hugepages(topology)
     return msgspec.structs.replace(

@@ -53,6 +53,7 @@ def kubelet_of(
         if name in without:
             ended.add(uid)
         if uid in allocations:
+            # Listed under its name and under its UID (CPUs of finished init containers).
             requests, placements = allocations[uid][0] or requests, _merged(allocations[uid][1], placements)
         allocations[uid] = requests, placements
     kubelet = (
@@ -65,6 +66,7 @@ def kubelet_of(
     if report.free is not None:
         free_resources.correct(report.free, kubelet)
     for uid in ended:
+        # After `correct`, because the kubelet's numbers still include the pod.
         kubelet.remove(uid)
     return kubelet
 

@@ -45,7 +45,7 @@ class FreeResources(msgspec.Struct, frozen=True):
 
 
 class Occupant(msgspec.Struct, frozen=True):
-    """A placeholder pod that never ends. It requests and has the unavailable amounts of one zone."""
+    """A placeholder pod that never ends. It requests and has the unavailable amounts of a zone."""
 
     uid: str
     requests: Mapping[str, int]
@@ -61,7 +61,7 @@ class Source(Protocol):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One node as its NRT describes it.
+    """A node as its NRT describes it.
 
     `version` is the object's resourceVersion. `empty` is the node without pods. Reports of equal hardware and
     configuration share it, so fork it before a change. `problems` has a line for each unused part of the object: the

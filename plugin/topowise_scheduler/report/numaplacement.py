@@ -40,10 +40,9 @@ def place_pods(
         uid: [view for view in report.empty.view(uid, needs).containers if _is_listed(report.empty, view)]
         for uid, (_, needs) in pods.items()
     }
-    containers = {
-        (*pods[uid][0], view.name): (uid, view) for uid, views_of_pod in views.items() for view in views_of_pod
-    }
+    containers = {(*pods[uid][0], view.name): None for uid, views_of_pod in views.items() for view in views_of_pod}
     try:
+        # Raises for a different number of containers: then the offsets refer to containers of other pods.
         nodes = placement.resolve(report.offsets, containers)
     except ParseError:
         return report.occupants, {}
@@ -56,6 +55,7 @@ def place_pods(
             zone = (nodes[(*pods[uid][0], view.name)],)
             parts = _take(remaining[zone], view, report.empty, zone) if zone in remaining else None
             if parts is None:
+                # All or nothing: a pod with an unplaced container stays in the placeholder pods.
                 break
             remaining[zone], placed[view.name] = parts
         else:
@@ -84,6 +84,7 @@ def _take(
     requests = dict(occupant.requests)
     cpus = 0
     if node.cpu is not None and view.cpus:
+        # Which CPUs does not matter: all cores of a zone are alike.
         cpus = mask_of(islice(members(available.cpus or 0), view.cpus))
         requests["cpu"] = requests.get("cpu", 0) - 1000 * view.cpus
     blocks = {block.type: block.size for block in available.memory}
@@ -103,6 +104,7 @@ def _take(
         requests[name] = requests.get(name, 0) - count
         if len(taken_devices[name]) < count:
             return None
+    # The placeholder pod has less than the container requests: numaplacement and amounts contradict each other.
     if cpus.bit_count() < view.cpus * (node.cpu is not None) or min([0, *blocks.values(), *requests.values()]) < 0:
         return None
     remaining = msgspec.structs.replace(

@@ -1,4 +1,4 @@
-"""Books the unavailable amounts of a synthetic machine: one placeholder pod per zone."""
+"""Books the unavailable amounts of a synthetic machine: a placeholder pod per zone."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def _cpus(kubelet: Kubelet, position: int | None, count: Count) -> CpuSet | None
     if kubelet.cpu is None or position is None:
         return None
     usable = kubelet.topology.numa_cpus[position] & ~kubelet.cpu.policy.reserved
+    # A CPU that is available in part counts as taken.
     taken = count.allocatable // 1000 - count.available // 1000
     return mask_of(islice(members(usable), taken))
 
@@ -55,6 +56,7 @@ def _blocks(kubelet: Kubelet, position: int | None, used: Mapping[str, Count]) -
         return
     for name, count in used.items():
         if name in kubelet.memory.policy.allocatable:
+            # Bytes per page, 1 for memory.
             page = 1024 * (page_kib(name) or 0) or 1
             size = kubelet.memory.policy.allocatable[name][position] - count.available // page * page
             if size > 0:

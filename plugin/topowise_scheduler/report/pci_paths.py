@@ -21,13 +21,13 @@ class _Shared(dict[str, Located]):
 
 
 class Places(NamedTuple):
-    """PCI paths by device id, and one line for each fault in the text."""
+    """PCI paths by device id, and a line for each fault in the text."""
 
     at: Mapping[str, Located]
     problems: tuple[str, ...] = ()
 
 
-# Nodes of one machine type whose devices are named by PCI address have equal texts. An entry lives as long as a report
+# Nodes of a machine type whose devices are named by PCI address have equal texts. An entry lives as long as a report
 # that uses it.
 _cache: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
 _NO_PATHS: Final = Places({})
@@ -45,5 +45,6 @@ def pci_paths_of(text: str) -> Places:
     except ParseError as exc:
         return Places({}, (f"attribute {attributes.PCI}: {exc}; where its devices are is not known",))
     if len(text) <= budget.MEMORABLE_PLACES:
+        # A long text may be hostile, and is not shared.
         _cache[text] = located
     return Places(located)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from topowise import attributes
 from topowise.errors import ParseError
-from topowise.pods import HUGEPAGES
 from topowise_scheduler.kubelet.configuration import TopologySettings
+from topowise_scheduler.kubelet.machine import is_memory
 
 _CLOSEST = attributes.option_name("prefer-closest-numa-nodes")
 _MOST_ALLOCATED = attributes.option_name("prefer-most-allocated-numa-node")
@@ -47,8 +47,9 @@ def policies_of(
         prefer_most_allocated=_option(named, _MOST_ALLOCATED, problems) or _is_most_allocated(named, problems),
         max_numa_nodes=_max_numa_nodes(named, problems),
     )
+    # Amounts from /sys: the kubelet's manager is off.
     derived = attributes.read_names(named, attributes.DERIVED)
-    has_memory = any(resource == "memory" or resource.startswith(HUGEPAGES) for resource in resources)
+    has_memory = any(map(is_memory, resources))
     return Policies(
         topology,
         "cpu" in resources and "cpu" not in derived and _is_on(named, attributes.CPU_MANAGER_POLICY, problems),
@@ -80,6 +81,7 @@ def _max_numa_nodes(named: Mapping[str, str], problems: list[str]) -> int:
             "the service's own is taken"
         )
         return 0
+    # The limit of scheduler-plugins.
     return min(int(text), _MAX_NUMA_NODES)
 
 

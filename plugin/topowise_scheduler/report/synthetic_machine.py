@@ -4,7 +4,7 @@
   that are not allocatable are reserved. The CPU manager has no options, because they are unknown.
 - Memory and hugepages are the allocatable amounts, in whole pages. A zone has none of a resource that it does not list.
 - Devices have synthetic ids and are near their zone alone. Devices that are not allocatable are unhealthy.
-- One placeholder pod per zone requests and has the unavailable amounts, and never ends. Its memory is on that zone
+- A placeholder pod per zone requests and has the unavailable amounts, and never ends. Its memory is on that zone
   alone: amounts do not show whether the memory manager uses NUMA nodes together.
 - A manager is on as the attributes say, else if a zone lists its resource.
 - The predicates compare with the sums over the zones. A resource that no zone lists is not checked. With an active
@@ -21,11 +21,11 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from topowise import feature_gates, nrt
-from topowise.pods import HUGEPAGES, Amounts
+from topowise.pods import Amounts
 from topowise_scheduler.kubelet import Core, Device, DevicePlugin, Kubelet, Machine, NumaNode
 from topowise_scheduler.kubelet.configuration import CpuSettings, Settings, TopologySettings
 from topowise_scheduler.kubelet.cpu_topology import CpuSet
-from topowise_scheduler.kubelet.machine import hugepages_resource
+from topowise_scheduler.kubelet.machine import hugepages_resource, is_memory
 from topowise_scheduler.kubelet.masks import mask_of
 from topowise_scheduler.kubelet.versions import KubeletVersion
 from topowise_scheduler.report.budget import MAX_ALL_DEVICES, MAX_DEVICES
@@ -48,7 +48,7 @@ class Zone(NamedTuple):
     amounts: tuple[tuple[str, int, int], ...]
 
 
-# Nodes with equal amounts share a kubelet, which lives as long as one of their reports.
+# Nodes with equal amounts share a kubelet, which lives as long as any of their reports.
 _cache: WeakValueDictionary[tuple[object, ...], Kubelet] = WeakValueDictionary()
 
 
@@ -69,6 +69,7 @@ def _build(
     amounts = [{name: (capacity, allocatable) for name, capacity, allocatable in zone.amounts} for zone in zones]
     sums: Amounts = {}
     for name, _, allocatable in (amount for zone in zones for amount in zone.amounts):
+        # The predicates compare with node allocatable, the sum over the zones.
         sums[name] = sums.get(name, 0) + allocatable
     plugins = tuple(
         [
@@ -93,6 +94,7 @@ def _build(
         behaviour=version.behaviour,
     )
     for plugin in plugins:
+        # Modelled devices count by their health, not by the sum.
         del sums[plugin.resource]
     if not policies.memory:
         # Without a memory manager the amounts list no hugepages, so the predicates must not refuse them.
@@ -115,6 +117,7 @@ def _cores(counts: Iterable[tuple[int, int]]) -> tuple[list[tuple[Core, ...]], C
     for socket, (capacity, allocatable) in enumerate(counts):
         count = capacity // 1000
         cores.append(tuple([Core(socket, (cpu,)) for cpu in range(first, first + count)]))
+        # Which CPUs does not matter: amounts show only their number per zone.
         reserved |= mask_of(range(first, first + count - allocatable // 1000))
         first += count
     return cores, reserved
@@ -167,14 +170,11 @@ def modelled_devices(amounts: Sequence[Mapping[str, tuple[int, ...]]]) -> set[st
     remaining = MAX_ALL_DEVICES
     for name in sorted({name for zone_amounts in amounts for name in zone_amounts if is_device(name)}):
         counts = [zone_amounts[name][0] for zone_amounts in amounts if name in zone_amounts]
+        # A resource with too many devices would cost memory for each device.
         if max(counts) <= MAX_DEVICES and sum(counts) <= remaining:
             remaining -= sum(counts)
             modelled.add(name)
     return modelled
-
-
-def is_memory(resource: str) -> bool:
-    return resource == "memory" or resource.startswith(HUGEPAGES)
 
 
 def is_device(resource: str) -> bool:

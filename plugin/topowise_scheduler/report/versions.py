@@ -29,6 +29,7 @@ def choose(reported: str, node: str) -> Choice:
         version = version_of(node) if node else NEWEST_RECORDED
         return Choice(version, _no_release(reported, node) if reported else "")
     from_report = version_of(reported)
+    # A development build reports v0.0.0.
     if not is_release(reported):
         return Choice(from_report, f"{_attribute(reported)}, expected one as v1.33.5; judged as 1.{from_report.minor}")
     from_node = version_of(node) if node and is_release(node) else from_report
@@ -50,6 +51,7 @@ def of_node(report: Report, node_version: str, page_sizes: PageSizes = ()) -> Re
     kubelet, problem = choose(report.reported_version, node_version)
     empty = report.empty
     if kubelet != report.kubelet or page_sizes != report.page_sizes:
+        # Built from `source`: the object is not read again.
         rebuilt = report.source.empty(kubelet, page_sizes)
         if rebuilt is None:
             problem = f"kubelet {kubelet.name} would not start with what is reported; judged as {report.kubelet.name}"

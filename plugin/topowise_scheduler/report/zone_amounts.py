@@ -33,7 +33,7 @@ def counts_of(zones: Iterable[nrt.Zone], problems: list[str]) -> list[dict[str, 
         for zone in zones
     ]
     if contradictions:
-        # One line for all zones: an exporter with this fault writes it in every zone.
+        # A single line for all zones: an exporter with this fault writes it in every zone.
         more = f" and {len(contradictions) - _MAX_NAMED_ZONES} more" if len(contradictions) > _MAX_NAMED_ZONES else ""
         problems.append(
             f"zones: {', '.join(contradictions[:_MAX_NAMED_ZONES])}{more} available of an allocatable of 0: the report "
@@ -50,6 +50,7 @@ def _count(zone: nrt.Zone, resource: nrt.Resource, problems: list[str], contradi
     except ParseError as exc:
         problems.append(f"zone {zone.name}, {resource.name}: {exc}; counted as none")
         return Count(0, 0, 0)
+    # Collected over all zones, see `counts_of`.
     if available > 0 >= allocatable:
         contradictions.append(f"{zone.name:.80} {resource.name:.80} {resource.available!r:.80}")
     elif available > allocatable:
@@ -62,11 +63,13 @@ def _count(zone: nrt.Zone, resource: nrt.Resource, problems: list[str], contradi
             f"zone {zone.name}, {resource.name}: {resource.allocatable!r:.80} allocatable of {resource.capacity!r:.80}"
             ", expected no more; capacity is counted as that"
         )
+    # NFD subtracts reservations, and may publish a negative result.
     allocatable = max(0, allocatable)
     return Count(max(capacity, allocatable), allocatable, max(0, min(available, allocatable)))
 
 
 def _bounded_value(resource: str, text: str | int) -> int:
     """Returns milli-CPUs or units, rounded down, and bounded so that sums fit into 64 bits."""
+    # A thousandth of a CPU, or a unit.
     milli = quantity.milli_value(text)
     return max(-MAX_AMOUNT, min(MAX_AMOUNT, milli if resource == "cpu" else milli // 1000))
