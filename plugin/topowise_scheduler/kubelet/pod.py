@@ -12,9 +12,8 @@ from collections.abc import Container
 import msgspec
 
 from topowise import pods
-from topowise.pods import Amounts, Kind, Qos
+from topowise.pods import HUGEPAGES, Amounts, Kind, Qos
 from topowise_scheduler.kubelet.behaviour import Behaviour
-from topowise_scheduler.kubelet.machine import is_memory
 from topowise_scheduler.kubelet.versions import NEWEST_RECORDED
 
 _NO_REQUESTS: Amounts = {}
@@ -143,7 +142,7 @@ def _whole_cpus(requests: Amounts) -> int:
 
 
 def _memory(requests: Amounts) -> Amounts:
-    return {name: amount for name, amount in requests.items() if is_memory(name)}
+    return {name: amount for name, amount in requests.items() if name == "memory" or name.startswith(HUGEPAGES)}
 
 
 def _pod_memory(containers: tuple[ContainerView, ...]) -> Amounts | None:
