@@ -75,6 +75,6 @@ def window(text: str) -> Window:
     """Parses a text like "22:00-06:00". Raises ValueError."""
     match = _WINDOW.fullmatch(text)
     if not match or match[1] + match[2] == match[3] + match[4]:
-        raise ValueError(f'{text!r:.80} is no part of a day, expected one such as "22:00-06:00"')
+        raise ValueError(f'{text!r:.80} is not a time window, expected a window such as "22:00-06:00"')
     first, second, third, fourth = map(int, match.groups())
     return Window(time(first, second), time(third, fourth))

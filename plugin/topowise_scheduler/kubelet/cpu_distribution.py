@@ -195,7 +195,7 @@ class Distribution(NamedTuple):
 def never_ends() -> Refused:
     """Returns the refusal for an endless loop in the kubelet, which would hold the CPU manager's lock forever."""
     return Refused(
-        "the kubelet would never answer: full-pcpus-only with distribute-cpus-across-numa looks for whole cores "
+        "the kubelet would search forever: full-pcpus-only with distribute-cpus-across-numa looks for whole cores "
         "that the remaining CPUs do not make up (kubernetes#140730)",
         NEVER_ENDS,
     )

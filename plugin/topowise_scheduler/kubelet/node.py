@@ -257,7 +257,7 @@ class Kubelet:
         devices = tuple(devices)
         left_out = {*self.all_node_ids} - {*self.node_ids}
         if left_out and any(left_out.intersection(device.numa or ()) for device in devices):
-            raise ConfigError("devices", f"{resource} is now near NUMA nodes that had none, and that are not modelled")
+            raise ConfigError("devices", f"{resource} is now near NUMA nodes that had no devices and are not modelled")
         self.devices.report(resource, self.devices.table(devices))
 
     def hold(self, uid: str, requests: Mapping[str, int], placements: Mapping[str, Placement]) -> None:

@@ -64,13 +64,13 @@ def version_of(text: str) -> KubeletVersion:
     match = _VERSION.fullmatch(text.strip()) if is_release(text) else None
     if match is None:
         # Builds outside of a release report v0.0.0.
-        remark = f"kubelet version {text[:80]!r} is not one of a release, expected one as v1.33.5"
+        remark = f"kubelet version {text[:80]!r} is not a release, expected a version such as v1.33.5"
         return _assumed(NEWEST_RECORDED.minor, remark)
     major, minor, suffix = int(match[1]), int(match[2]), match[4] or ""
     if (major, minor) > (1, _LAST):
-        return _assumed(_LAST, f"kubelet {major}.{minor} is newer than what is proven here ({_PROVEN})")
+        return _assumed(_LAST, f"kubelet {major}.{minor} is newer than the proven versions ({_PROVEN})")
     if minor < _FIRST:
-        return _assumed(_FIRST, f"kubelet {major}.{minor} is older than what is proven here ({_PROVEN})")
+        return _assumed(_FIRST, f"kubelet {major}.{minor} is older than the proven versions ({_PROVEN})")
     if _PRE_RELEASE.match(suffix):
         return _assumed(minor, f"kubelet 1.{minor} is a pre-release ({suffix[1:]})")
     # Any other distribution builds the upstream code.
@@ -78,12 +78,12 @@ def version_of(text: str) -> KubeletVersion:
         return _known(minor)
     distribution = next((row for row in DISTRIBUTIONS if row.minor == minor), None)
     if distribution is None:
-        return _assumed(minor, f"kubelet 1.{minor} ({suffix[1:]}) is OpenShift's, whose own changes are not known here")
+        return _assumed(minor, f"kubelet 1.{minor} ({suffix[1:]}) is OpenShift's, whose own changes are unknown")
     return _known(minor, distribution)
 
 
 def _assumed(minor: int, why: str) -> KubeletVersion:
-    return msgspec.structs.replace(_known(minor), certainty="assumed", remark=f"{why}; judged as 1.{minor}")
+    return msgspec.structs.replace(_known(minor), certainty="assumed", remark=f"{why}; predicted as 1.{minor}")
 
 
 def _known(minor: int, distribution: Distribution | None = None) -> KubeletVersion:

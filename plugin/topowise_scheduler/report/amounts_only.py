@@ -141,7 +141,7 @@ def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) ->
         if limit is not None and count.capacity > limit:
             expected = f"zone {zone.name}, {name}: {count.capacity}, expected up to {limit}"
             if name == "cpu":
-                problems.append(f"{expected} thousandths; counted as that")
+                problems.append(f"{expected} thousandths; counted as the limit")
                 # CPUs become objects of the machine, so their number is limited.
                 count = Count(*(min(amount, limit) for amount in count))
             else:
@@ -178,7 +178,7 @@ def _with_known_distances(policies: Policies, zones: Sequence[tuple[int, nrt.Zon
         ids = [numa_id for numa_id, _ in zones]
         if any(distances(zone.costs or (), ids) is None for _, zone in zones):
             problems.append(
-                "costs: some are missing, expected one from each zone to each; the closest are not preferred"
+                "costs: some are missing, expected one from each zone to each; prefer-closest-numa-nodes is ignored"
             )
             topology = msgspec.structs.replace(topology, prefer_closest=False)
     return policies._replace(topology=topology)

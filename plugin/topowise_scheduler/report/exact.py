@@ -73,7 +73,7 @@ def read(
     # Amounts from /sys mean that the manager is off, which contradicts a configuration with the manager on.
     for resource in derived_resources and derived_resources & _managed(empty):
         raise ReportError(
-            f"attribute {attributes.DERIVED}: {resource}, expected none whose manager is on by "
+            f"attribute {attributes.DERIVED}: {resource}, expected no resource whose manager is on by "
             f"{attributes.KUBELET_CONFIGURATION}"
         )
     # Only modelled NUMA nodes have a position in the kubelet's masks.

@@ -333,6 +333,6 @@ def _cpu_problems(kubelet: Kubelet, facts: Facts, amounts: list[dict[str, tuple[
         if reported != expected:
             problems.append(
                 f"zone {nrt.zone_name(zone.id)}: {quantity.from_milli(reported)} CPUs are allocatable, expected "
-                f"{quantity.from_milli(expected)} by cores and configuration; what is free is taken as published"
+                f"{quantity.from_milli(expected)} by cores and configuration; free CPUs are used as published"
             )
     return problems

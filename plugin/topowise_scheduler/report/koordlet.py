@@ -59,7 +59,7 @@ def translated(topology: nrt.NodeResourceTopology, problems: list[str]) -> nrt.N
         policy = msgspec.json.decode(annotations.get(CPU_MANAGER_POLICY, "{}"), type=_Policy)
         reserved = _reserved(policy, annotations[CPU_TOPOLOGY])
     except (*documents.UNREADABLE, ParseError) as exc:
-        problems.append(f"annotations {CPU_MANAGER_POLICY}, {CPU_TOPOLOGY}: {exc}; no CPU is taken to be reserved")
+        problems.append(f"annotations {CPU_MANAGER_POLICY}, {CPU_TOPOLOGY}: {exc}; no CPU counts as reserved")
     policy_attributes = []
     if policy.policy:
         policy_attributes.append(nrt.Attribute(attributes.CPU_MANAGER_POLICY, policy.policy))

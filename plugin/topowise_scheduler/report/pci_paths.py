@@ -43,7 +43,7 @@ def pci_paths_of(text: str) -> Places:
     try:
         located = _Shared(places.read(text))
     except ParseError as exc:
-        return Places({}, (f"attribute {attributes.PCI}: {exc}; where its devices are is not known",))
+        return Places({}, (f"attribute {attributes.PCI}: {exc}; the PCI paths of its devices are unknown",))
     if len(text) <= budget.MEMORABLE_PLACES:
         # A long text may be hostile, and is not shared.
         _cache[text] = located

@@ -38,7 +38,7 @@ def policies_of(
     try:
         policy, scope = attributes.policy_and_scope(named, legacy)
     except ParseError as exc:
-        problems.append(f"{exc}; the node's policy is taken to be unknown, only sums are checked")
+        problems.append(f"{exc}; the node's policy is unknown, only sums are checked")
         policy, scope, is_known = "none", "container", False
     topology = TopologySettings(
         policy,
@@ -66,7 +66,7 @@ def _is_on(named: Mapping[str, str], attribute: str, problems: list[str]) -> boo
             return True
         case "none":
             return False
-    problems.append(f"attribute {attribute}: {named[attribute]!r:.80}, expected none or static; static is taken")
+    problems.append(f"attribute {attribute}: {named[attribute]!r:.80}, expected none or static; static is used")
     return True
 
 
@@ -78,7 +78,7 @@ def _max_numa_nodes(named: Mapping[str, str], problems: list[str]) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 1):
         problems.append(
             f"attribute {attributes.TOPOLOGY_MANAGER_MAX_NUMA_NODES}: {text!r:.80}, expected a number above 1; "
-            "the service's own is taken"
+            "the service's own limit is used"
         )
         return 0
     # The limit of scheduler-plugins.
@@ -88,7 +88,7 @@ def _max_numa_nodes(named: Mapping[str, str], problems: list[str]) -> int:
 def _is_most_allocated(named: Mapping[str, str], problems: list[str]) -> bool:
     strategy = named.get(_STRATEGY, "none")
     if strategy not in ("none", "most-allocated"):
-        problems.append(f"attribute {_STRATEGY}: {strategy!r:.80}, expected none or most-allocated; none is taken")
+        problems.append(f"attribute {_STRATEGY}: {strategy!r:.80}, expected none or most-allocated; none is used")
     return strategy == "most-allocated"
 
 
@@ -98,5 +98,5 @@ def _option(named: Mapping[str, str], attribute: str, problems: list[str]) -> bo
         return False
     value = _BOOLEANS.get(text)
     if value is None:
-        problems.append(f"attribute {attribute}: {text!r:.80}, expected true or false; false is taken")
+        problems.append(f"attribute {attribute}: {text!r:.80}, expected true or false; false is used")
     return bool(value)

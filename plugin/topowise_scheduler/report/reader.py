@@ -226,7 +226,7 @@ def _offsets(
     try:
         return placement.decode(metadata, vectors)
     except ParseError as exc:
-        problems.append(f"{exc}; where single pods lie is not known")
+        problems.append(f"{exc}; the NUMA nodes of pods are unknown")
         return None
 
 
@@ -250,6 +250,6 @@ def _fingerprint(metadata: nrt.Metadata, named: Mapping[str, str], problems: lis
         try:
             fingerprint.check(digest)
         except ParseError as exc:
-            problems.append(f"{exc}; the report is taken to have none")
+            problems.append(f"{exc}; the fingerprint is ignored")
             digest = ""
     return digest, method

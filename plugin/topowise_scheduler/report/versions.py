@@ -31,12 +31,15 @@ def choose(reported: str, node: str) -> Choice:
     from_report = version_of(reported)
     # A development build reports v0.0.0.
     if not is_release(reported):
-        return Choice(from_report, f"{_attribute(reported)}, expected one as v1.33.5; judged as 1.{from_report.minor}")
+        return Choice(
+            from_report,
+            f"{_attribute(reported)}, expected a version such as v1.33.5; predicted as 1.{from_report.minor}",
+        )
     from_node = version_of(node) if node and is_release(node) else from_report
     if from_report == from_node:
         return Choice(from_report)
     newer = max(from_report, from_node, key=lambda version: version.minor)
-    problem = f"{_attribute(reported)}, the Node says {node!r:.80}; judged as the newer, {newer.name}"
+    problem = f"{_attribute(reported)}, the Node says {node!r:.80}; predicted as the newer version, {newer.name}"
     return Choice(msgspec.structs.replace(newer, certainty="assumed", remark=problem), problem)
 
 
@@ -54,7 +57,9 @@ def of_node(report: Report, node_version: str, page_sizes: PageSizes = ()) -> Re
         # Built from `source`: the object is not read again.
         rebuilt = report.source.empty(kubelet, page_sizes)
         if rebuilt is None:
-            problem = f"kubelet {kubelet.name} would not start with what is reported; judged as {report.kubelet.name}"
+            problem = (
+                f"kubelet {kubelet.name} would not start with what is reported; predicted as {report.kubelet.name}"
+            )
             kubelet = msgspec.structs.replace(report.kubelet, certainty="assumed", remark=problem)
         else:
             empty = rebuilt
@@ -75,4 +80,4 @@ def _attribute(reported: str) -> str:
 
 
 def _no_release(reported: str, node: str) -> str:
-    return f"{_attribute(reported)}, expected one as v1.33.5; the Node's {node!r:.80} is taken"
+    return f"{_attribute(reported)}, expected a version such as v1.33.5; the Node's {node!r:.80} is taken"

@@ -56,12 +56,12 @@ def _count(zone: nrt.Zone, resource: nrt.Resource, problems: list[str], contradi
     elif available > allocatable:
         problems.append(
             f"zone {zone.name}, {resource.name}: {resource.available!r:.80} available of {resource.allocatable!r:.80} "
-            "allocatable, expected no more; counted as all of it"
+            "allocatable, expected no more; counted as all of allocatable"
         )
     if allocatable > capacity:
         problems.append(
             f"zone {zone.name}, {resource.name}: {resource.allocatable!r:.80} allocatable of {resource.capacity!r:.80}"
-            ", expected no more; capacity is counted as that"
+            ", expected no more; allocatable is used as the capacity"
         )
     # NFD subtracts reservations, and may publish a negative result.
     allocatable = max(0, allocatable)

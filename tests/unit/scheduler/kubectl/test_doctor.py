@@ -706,11 +706,11 @@ def test_machines_on_which_a_kubelet_panics(ask: Ask, saved: Save) -> None:
 def test_a_kubelet_that_is_not_proven(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:
     node = json.loads(json.dumps(objects["Node metal-a"]))
     node.setdefault("status", {})["nodeInfo"] = {"kubeletVersion": "v1.39.0"}
-    finding = "kubelet 1.39 is newer than what is proven here (1.28 to 1.36); judged as 1.38"
+    finding = "kubelet 1.39 is newer than the proven versions (1.28 to 1.36); predicted as 1.38"
     assert f"warning node metal-a: {finding}" in examine(objects[REPORT], node)
     both = with_attributes(objects[REPORT], topowise_io_kubelet_version="v1.36.2")
     (line,) = [line for line in examine(both, node) if "kubelet-version" in line]
-    assert "'v1.36.2', the Node says 'v1.39.0'; judged as the newer, 1.38" in line
+    assert "'v1.36.2', the Node says 'v1.39.0'; predicted as the newer version, 1.38" in line
 
 
 def test_a_kubelet_that_will_not_start_again(objects: dict[str, Json], examine: Callable[..., list[str]]) -> None:

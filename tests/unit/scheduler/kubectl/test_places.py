@@ -56,7 +56,7 @@ def test_a_damaged_attribute_is_a_warning_and_the_rest_is_drawn(ask: Ask, saved:
     assert (shown, status) == (plain, 0)
     assert len(notes) == 1
     assert "metal-a: attribute topowise.io/pci: places" in notes[0]
-    assert notes[0].endswith("where its devices are is not known")
+    assert notes[0].endswith("the PCI paths of its devices are unknown")
 
 
 def test_the_wide_table_tells_how_far_places_are_apart(ask: Ask, saved: Saved) -> None:

@@ -229,7 +229,7 @@ def test_the_options_of_the_topology_manager_are_taken_from_the_attributes(topol
     found = report.read(topology_of(zone, zone, **named))
     assert not found.empty.settings.topology.prefer_closest
     assert found.problems == (
-        "costs: some are missing, expected one from each zone to each; the closest are not preferred",
+        "costs: some are missing, expected one from each zone to each; prefer-closest-numa-nodes is ignored",
     )
 
 
