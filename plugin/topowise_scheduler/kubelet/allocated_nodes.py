@@ -1,7 +1,7 @@
 """Computes the NUMA nodes of each container's actual allocation, which may differ from its hint.
 
-A hint that is not preferred does not bind the managers. CPUs that its NUMA nodes lack come from other NUMA nodes,
-memory is extended to a larger set, a device may come from any NUMA node, and scope pod has a hint for the whole pod.
+A hint that is not preferred does not bind the managers. CPUs that its NUMA nodes lack come from other NUMA nodes.
+Memory is extended to a larger set, and a device may come from any NUMA node. Scope pod has a hint for the pod.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ class AllocatedNodes(NamedTuple):
 
 
 def allocated_nodes(kubelet: Kubelet, uid: str) -> dict[str, AllocatedNodes]:
-    """Returns the NUMA nodes by container of an active pod; of an init container also those that later containers
-    reuse."""
+    """Returns the NUMA nodes by container of an active pod. An init container counts with its own allocation."""
     active = kubelet.active[uid]
     cpus = kubelet.cpu.allocations.get(uid, {}) if kubelet.cpu is not None else {}
     memory = kubelet.memory.allocations.get(uid, {}) if kubelet.memory is not None else {}

@@ -4,9 +4,8 @@ Every field is False for a kubelet before the change and True after it, so a ver
 read fields and never a version. `ROWS` alone maps versions to changes. A new minor is a row with its differences
 (docs/development/kubelet-versions.md explains how to add and prove it).
 
-1.28 to 1.36 are recorded: the code of that patch release decided the scenarios in
-tests/unit/scheduler/kubelet/recorded. 1.37 and 1.38 are reconstructed: the changes were read, and applied to the code
-of 1.36.2.
+1.28 to 1.36 are recorded: code of that patch release decided the scenarios in tests/unit/scheduler/kubelet/recorded.
+1.37 and 1.38 are reconstructed: the changes were read, and applied to the code of 1.36.2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Estimates how long a kubelet takes to decide a pod on a machine with many NUMA nodes.
 
-The managers try every mask of NUMA nodes, and the topology manager tries every combination of a hint per resource:
+The managers try every mask of NUMA nodes. The topology manager tries every combination of a hint per resource:
 255^4 with CPUs, memory, hugepages and a device on eight nodes. The model needs no combinations (topology_manager.py),
 so it can estimate the kubelet's time beforehand. The times are orders of magnitude: 255^4 combinations were reported to
 take 21 minutes (kubernetes#131738), and 2^34 masks not to end (kubernetes#135541).
@@ -47,8 +47,7 @@ def combinations(groups: Iterable[Hints], *, policy: str, nodes: int, beyond: Se
     """Returns the number of combinations that a merge tries (HintMerger.Merge, iterateAllProviderTopologyHints).
 
     `nodes` is the number of NUMA nodes in the masks. A NUMA node that is not modelled nearly doubles the hints of a
-    resource with masks over all nodes; `beyond` has the number of such nodes per group. A resource without a hint
-    counts as a hint, "impossible".
+    resource with masks over all nodes. `beyond` has the number of such nodes per group.
     """
     singles = by_size(nodes)[1]
     counts = []
@@ -57,6 +56,7 @@ def combinations(groups: Iterable[Hints], *, policy: str, nodes: int, beyond: Se
             # filterSingleNumaHints keeps only preferred hints of a single node.
             counts.append((group.preferred & singles).bit_count())
         else:
+            # A resource without a hint counts as the hint "impossible".
             counts.append(max(1, group.fits.bit_count() << (beyond[number] if beyond else 0)))
     return prod(counts)
 

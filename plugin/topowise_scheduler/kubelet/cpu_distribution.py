@@ -2,7 +2,7 @@
 
 Upstream: takeByTopologyNUMADistributed in pkg/kubelet/cm/cpumanager/cpu_assignment.go.
 
-The search tries all combinations of k nodes, takes an equal part from each, takes the remainder from some of them, and
+The search tries all combinations of k nodes. It takes an equal part from each and the remainder from some of them, and
 keeps the combination that leaves the most even free CPUs. The model reproduces two upstream faults. Go's `append` lets
 combinations share memory, so a remembered combination of four or more nodes can change afterwards (`combinations`). And
 if no node can provide the remainder in whole groups, the loop never ends (`never_ends`).

@@ -68,8 +68,7 @@ class CpuTopology:
 
     @cached_property
     def socket_positions(self) -> tuple[int, ...] | None:
-        """Returns each NUMA node's socket as a position in `sockets`, 0 without CPUs; None if a node has several
-        sockets."""
+        """Returns the position in `sockets` per NUMA node, 0 without CPUs; None if a node has several sockets."""
         positions = {socket: position for position, socket in enumerate(self.sockets)}
         by_node = [0] * len(self.numa_cpus)
         for numa in self.numas:

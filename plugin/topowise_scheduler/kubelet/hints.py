@@ -26,8 +26,8 @@ class Hint(NamedTuple):
 class Hints(NamedTuple):
     """The hints of a provider for a resource: the masks that fit, and among them the preferred masks.
 
-    An empty `fits` is the kubelet's empty list: impossible. For the kubelet's nil list or empty map, which means "don't
-    care", the provider leaves the resource out.
+    An empty `fits` is the kubelet's empty list: impossible. Its nil list or empty map means "don't care": then the
+    provider leaves the resource out.
     """
 
     fits: MaskSet

@@ -1,8 +1,7 @@
 """The machine of a kubelet, as cadvisor and the device plugins describe it: plain data, no behaviour.
 
 Ids are the kernel's and may have gaps. Everywhere else in this package a NUMA node is its *position* in the ascending
-list of ids, so that a set of nodes is a small integer (masks.py). Positions keep the order of the ids, and the kubelet
-compares nothing else.
+list of ids. So a set of nodes is a small integer (masks.py), and positions keep the order of the ids.
 """
 
 from __future__ import annotations

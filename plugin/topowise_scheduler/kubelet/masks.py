@@ -1,7 +1,7 @@
 """Sets of NUMA nodes as integers, and sets of such sets as integers.
 
 A *mask* has bit i set if it contains the node at position i (pkg/kubelet/cm/topologymanager/bitmask). A *mask set* has
-bit m set if it contains mask m: 8 nodes have 255 masks, so a list of hints is a number of 256 bits. Common hints are
+bit m set if it contains mask m. 8 nodes have 255 masks, so a list of hints is a number of 256 bits. Common hints are
 an AND, and "a hint contains m" is an AND with the supersets of m. No list of hints is walked twice.
 
 Every node doubles the number of masks, here as in the kubelet; the model's limit is `MAX_NODES`.

@@ -56,8 +56,7 @@ class Kubelet:
     """The model of a node's kubelet.
 
     Raises KubeletStartError if the kubelet would not start, ConfigError for too many NUMA nodes (masks.MAX_NODES), and
-    ParseError for a malformed quantity. `Settings` instead of a configuration are used unchecked, for a partly known
-    node.
+    ParseError for a malformed quantity. `Settings` for a partly known node replace a configuration, unchecked.
 
     `version` is the kubelet's (versions.version_of), `evidence` what else is known about its configuration. Both apply
     to a configuration only, because `Settings` have a behaviour already.
@@ -208,8 +207,8 @@ class Kubelet:
     def expect(self, seen: PodView) -> Admission:
         """Decides a pod that is predicted, not active. A refusal leaves no trace.
 
-        A kubelet releases the allocations of a refused pod, but keeps the memory groups that the pod formed, and the
-        release also frees CPUs that belonged to other pods on an uneven machine.
+        A kubelet releases a refused pod's allocations, but keeps the memory groups that the pod formed. On an uneven
+        machine the release also frees CPUs of other pods.
         """
         before = self.fork() if self._may_keep_traces else self
         admission = self.admit_view(seen)
@@ -263,8 +262,7 @@ class Kubelet:
     def hold(self, uid: str, requests: Mapping[str, int], placements: Mapping[str, Placement]) -> None:
         """Books a running pod as the node reports it, without a decision.
 
-        `requests` are its effective requests (topowise.pods.needs). CPUs leave the shared pool, and memory forms
-        groups.
+        `requests` are its effective requests (topowise.pods.needs). Its memory forms groups, as in an allocation.
         """
         self.remove(uid)
         for name, placement in placements.items():

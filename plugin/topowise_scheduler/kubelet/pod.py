@@ -94,8 +94,7 @@ def view(
 
 
 def device_requests(pod: PodView, resource: str) -> int | None:
-    """Returns the number of devices that the pod needs at once (PodLimits), None if it does not request the
-    resource."""
+    """Returns the number of devices that the pod needs at once (PodLimits), None without such a request."""
     # The helper knows sidecars in every version, so the declared kind counts.
     limits = [
         (container.declared, container.limits[resource]) for container in pod.containers if resource in container.limits

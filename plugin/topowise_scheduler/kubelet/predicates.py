@@ -62,8 +62,7 @@ def shortages(
     devices: Mapping[str, int],
     init_requests: Mapping[str, int] = MappingProxyType({}),
 ) -> list[Shortage]:
-    """Returns the insufficient resources for a pod beside `pods` others that request `used`, in the order of
-    fitsRequest.
+    """Returns the insufficient resources for a pod beside `pods` pods that request `used`, in fitsRequest's order.
 
     `fixed` is `node_allocatable`, `devices` the number per registered resource. A resource that the node does not know
     is not checked, except hugepages: an unregistered device plugin refuses no pod. It does refuse a pod for

@@ -1,7 +1,7 @@
 """Returns a shared object for all containers with equal allocations.
 
-Most pods have one container, and on machines of a type equally named containers have equal allocations: a cluster of
-150,000 pods has about a thousand distinct pairs. A dict for each pod and manager took a sixth of the service's memory.
+Most pods have one container. On equal machines, equally named containers have equal allocations: a cluster of 150,000
+pods has about a thousand distinct pairs. A dict for each pod and manager took a sixth of the service's memory.
 
 Invariant: no caller changes a returned dict. The managers replace the state of a pod, never change it in place.
 """

@@ -93,8 +93,7 @@ class TopologyManager:
         return best, best.preferred or policy == "best-effort"
 
     def merge(self, groups: Sequence[Hints]) -> Hint:
-        """Returns the best hint over all resources (HintMerger.Merge). A resource without hints prevents
-        `preferred`."""
+        """Returns the best hint over all resources (HintMerger.Merge). No hints for a resource prevent `preferred`."""
         possible = [group for group in groups if group.fits]
         if len(possible) == len(groups):
             if not groups:
@@ -185,8 +184,8 @@ class TopologyManager:
 def _products(groups: Iterable[MaskSet], count: int) -> list[int]:
     """Returns at index m in how many ways m is the AND of a mask of each group.
 
-    The number of ways to a superset of m is the product of each group's supersets of m; the sum over proper supersets
-    is subtracted again (Möbius inversion). Trying pairs of masks instead takes minutes with sixteen nodes.
+    The ways to m or a superset are the product of each group's supersets of m. Subtracting the ways to proper supersets
+    leaves m (Möbius inversion). Trying pairs of masks instead takes minutes with sixteen nodes.
     """
     ways = [1] * (1 << count)
     for group in groups:

@@ -1,9 +1,9 @@
 """Turns the NodeResourceTopology of a node into the state of the kubelet model.
 
 The precision of a report is either exact or counts, and depends on the object alone. *Exact*: our exporter publishes
-each core, the kubelet's configuration and each container's allocation by id, so the model decides as a model of the
-node itself. *Counts*: the object has amounts only, and synthetic_machine.py builds the simplest machine with these
-amounts. If an attribute of ours is missing or damaged, the precision is counts, and `problems` says why.
+each core, the kubelet's configuration and each container's allocation by id. The model is a model of the node itself.
+*Counts*: the object has amounts only, and synthetic_machine.py builds the simplest machine with these amounts. If an
+attribute of ours is missing or damaged, the precision is counts, and `problems` says why.
 
 The podresources API does not return the following, so an exact report lacks it too:
 

@@ -55,7 +55,7 @@ def read(
     problems: list[str],
 ) -> AmountsOnly:
     """Returns the node, and appends problems. `named` are the object's attributes, `zones` the zones of type Node by
-    NUMA id. Raises OverBudgetError."""
+    id. Raises OverBudgetError."""
     if not zones:
         problems.append("zones: none of type Node named node-<id>, expected one per NUMA node; nothing is checked")
         source = Source(*synthetic_machine.NOTHING)

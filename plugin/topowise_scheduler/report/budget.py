@@ -6,7 +6,7 @@ A client that may write a single NodeResourceTopology must not stop or slow the 
   if the object had been deleted, so an oversized object gives a node no advantage.
 - Limits of a part. Without it an exact report becomes a report of counts, and too many counts are checked as a sum.
 
-A resource name needs no Node that advertises it: a device plugin may register before the Node's status shows the
+A resource name needs no Node that advertises it. A device plugin may register before the Node's status shows the
 resource, and a report may arrive before its Node. A name costs memory for the reporting node only (engine.py).
 """
 

@@ -33,8 +33,7 @@ class Allocatable(NamedTuple):
 
 
 class Allocations(NamedTuple):
-    """The allocations of each pod. `marks` has an eight-byte hash of each pod's text, in order; none if pods share a
-    name."""
+    """The allocations of each pod. `marks` has a hash of eight bytes per pod's text, in order; none for equal names."""
 
     pods: Mapping[PodName, Placements]
     marks: bytes = b""

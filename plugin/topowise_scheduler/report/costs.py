@@ -15,7 +15,7 @@ _MAX: Final = 1 << 20
 def distances(costs: Iterable[nrt.Cost], ids: Sequence[int]) -> tuple[int, ...] | None:
     """Returns the costs to these NUMA nodes, in their order, or None unless each NUMA node has a valid cost.
 
-    If the costs name NUMA nodes without a zone and the ids have no gaps, the row has an entry for every id, as the
+    Costs may name NUMA nodes without a zone. If the ids have no gaps, the row then has an entry for every id, as the
     kernel prints it: the kubelet reads the row by id.
     """
     cost_by_name = {cost.name: cost.value for cost in costs}

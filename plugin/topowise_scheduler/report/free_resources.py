@@ -1,7 +1,7 @@
 """Reads the free resources that the kubelet itself accounts, from the zones of an exact report.
 
-The allocations of containers do not determine them. A block over several NUMA nodes does not show the amount per node,
-a block of size 0 still counts as an assignment, and a release returns memory to the lowest node first. So after all
+The allocations of containers do not determine them. A block over several NUMA nodes does not show the amount per node.
+A block of size 0 still counts as an assignment. A release returns memory to the lowest node first. So after all
 allocations are booked, the kubelet's numbers replace the model's. Pods that ended later are released from there.
 """
 

@@ -1,7 +1,7 @@
 """Builds the empty node of an exact report, machine and configuration, from the attributes' texts.
 
 A node reports every few seconds, and its hardware hardly ever changes. So nodes are cached by the raw texts, at two
-levels: by hardware and configuration, of which a cluster has few, and by the list of devices in addition.
+levels: by hardware and configuration, and by the list of devices in addition. A cluster has few of the former.
 
 Invariant: a cache entry lives as long as a report that was built from it. An object that changes all the time leaves no
 entries behind, and evicts no entries of other nodes.
@@ -316,8 +316,10 @@ def _with_absolute_threshold(config: KubeletConfiguration, facts: Facts) -> Kube
 
 
 def _cpu_problems(kubelet: Kubelet, facts: Facts, amounts: list[dict[str, tuple[int, int]]]) -> list[str]:
-    """Returns a line for each zone whose allocatable CPUs differ from cores and configuration: CPUs came or went since
-    the kubelet started, or the kubelet chose its reserved CPUs itself."""
+    """Returns a line for each zone whose allocatable CPUs differ from cores and configuration.
+
+    CPUs came or went since the kubelet started, or the kubelet chose its reserved CPUs itself.
+    """
     if kubelet.cpu is None:
         return []
     problems = []

@@ -10,8 +10,8 @@ promising too much, and the annotation that shows a kubelet without NUMA manager
 - Hugepages with a capacity of 0 in every zone are left out: koordlet writes them with its gate HugePageReport off.
 - A pods fingerprint among the annotations belongs to another exporter, whose numbers koordlet has overwritten.
 
-The reader ignores `pod-cpu-allocs` (CPUs of pods that the kubelet has bound: no memory, no devices, and only pods that
-the API shows anyway) and the pools of Koordinator's own scheduler.
+The reader ignores `pod-cpu-allocs` (CPUs of pods that the kubelet has bound, without memory and devices), and the pools
+of Koordinator's own scheduler.
 """
 
 from __future__ import annotations

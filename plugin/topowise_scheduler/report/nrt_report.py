@@ -88,8 +88,7 @@ class Report(msgspec.Struct, frozen=True):
     admitting: frozenset[PodName] = frozenset()
     """Pods whose admission may still be in progress: they may have more allocations than `held` shows."""
     unconfirmed: tuple[str, ...] = ()
-    """Reasons why the report is the last confirmed state, not the current state (attributes.doubts); empty if
-    current."""
+    """Reasons why the report is the last confirmed state (attributes.doubts); empty if it is the current state."""
     boot_id: str = ""
     """The machine's boot ID at the time of the report, "" if unreported."""
     problems: tuple[str, ...] = ()
@@ -126,14 +125,14 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def lists_ended(self) -> bool:
-        """Returns whether the kubelet lists ended pods with their memory until they are deleted or the next pod is
-        admitted (up to 1.33, kubernetes#132028)."""
+        """Returns whether the kubelet lists ended pods with their memory, up to their deletion or the next
+        admission."""
+        # Up to 1.33 (kubernetes#132028).
         return dict(self.kubelet.gates).get("KubeletPodResourcesListUseActivePods") == "absent"
 
     @property
     def exact_for(self) -> str:
-        """Returns the kubelet version for display, with "?" if not proven for the model; "" without a reported
-        version."""
+        """Returns the kubelet version for display, with "?" if not proven; "" without a reported version."""
         marks = {"unknown": "", "recorded": self.kubelet.name}
         return marks.get(self.certainty, f"{self.kubelet.name}?")
 

@@ -128,8 +128,10 @@ def read_apart(
 
 
 def read_bytes(raw: bytes | msgspec.Raw, lookup: Callable[[str], tuple[str, PageSizes, Report | None]]) -> Report:
-    """Implements `read` for JSON. `lookup` returns a node's version, hugepages and previous report by name. Raises
-    msgspec.DecodeError."""
+    """Implements `read` for JSON. `lookup` returns a node's version, hugepages and previous report by name.
+
+    Raises msgspec.DecodeError.
+    """
     try:
         budget.check_size(memoryview(raw).nbytes)
     except budget.OverBudgetError as exc:
@@ -145,8 +147,7 @@ def _mark(zone: nrt.ZoneApart) -> int:
 
 
 def _changed(topology: nrt.Apart, marks: bytes, before: Report) -> list[tuple[int, nrt.Zone | None]]:
-    """Returns the zones by id, None for a zone that is unchanged since `before`. Raises ReportError for different
-    ids."""
+    """Returns the zones by id, None for a zone unchanged since `before`. Raises ReportError for different ids."""
     assert isinstance(before.source, exact.Source)
     marks_now, marks_before = memoryview(marks).cast("q"), memoryview(before.zone_marks).cast("q")
     zones: list[tuple[int, nrt.Zone | None]] = []
@@ -231,8 +232,7 @@ def _offsets(
 
 
 def _fingerprint(metadata: nrt.Metadata, named: Mapping[str, str], problems: list[str]) -> tuple[str, Method]:
-    """Returns digest and method, from the attribute or else the annotation. An incomparable digest counts as
-    missing."""
+    """Returns digest and method, from the attribute or else the annotation. An invalid digest counts as missing."""
     method: Method = fingerprint.ALL
     match named.get(attributes.PODS_FINGERPRINT_METHOD):
         case None | fingerprint.ALL:
