@@ -21,7 +21,7 @@ from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.nrt_report import Occupant, PageSizes
 from topowise_scheduler.report.occupants import occupants_of
 from topowise_scheduler.report.policies import Policies, policies_of
-from topowise_scheduler.report.zone_amounts import Count, counts_of
+from topowise_scheduler.report.zone_amounts import ZoneAmount, amounts_of_zones
 
 _MAX_NAMED_ZONES: Final = 4
 
@@ -61,7 +61,7 @@ def read(
         source = Source(*synthetic_machine.NOTHING)
         return AmountsOnly(source.empty(version, page_sizes), source, ())
     budget.check_amounts(zone for _, zone in zones)
-    all_counts = counts_of([zone for _, zone in zones], problems)
+    all_counts = amounts_of_zones([zone for _, zone in zones], problems)
     counts = [_usable(zone, amounts, problems) for (_, zone), amounts in zip(zones, all_counts, strict=True)]
     if _gives_no_cpus(zone for _, zone in zones):
         # A listed CPU would switch the CPU manager on, see `policies_of`.
@@ -96,8 +96,8 @@ def read(
 
 
 def _within_masks(
-    zones: Sequence[tuple[int, nrt.Zone]], counts: list[dict[str, Count]], problems: list[str]
-) -> tuple[Sequence[tuple[int, nrt.Zone]], list[dict[str, Count]]]:
+    zones: Sequence[tuple[int, nrt.Zone]], counts: list[dict[str, ZoneAmount]], problems: list[str]
+) -> tuple[Sequence[tuple[int, nrt.Zone]], list[dict[str, ZoneAmount]]]:
     """Returns the zones whose NUMA id fits into the kubelet's masks, at least one zone."""
     kept = sum(numa_id < KUBELET_BITS for numa_id, _ in zones)
     left_out = ", ".join([zone.name for _, zone in zones[kept : kept + _MAX_NAMED_ZONES]])
@@ -107,7 +107,7 @@ def _within_masks(
         "it panics when it aligns a pod on such a machine; left out"
     )
     # A machine has at least one NUMA node, so the first zone stays, without amounts.
-    return (zones[:kept], counts[:kept]) if kept else (zones[:1], [dict.fromkeys(counts[0], Count(0, 0, 0))])
+    return (zones[:kept], counts[:kept]) if kept else (zones[:1], [dict.fromkeys(counts[0], ZoneAmount(0, 0, 0))])
 
 
 def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:
@@ -127,7 +127,7 @@ def _gives_no_cpus(zones: Iterable[nrt.Zone]) -> bool:
         return False
 
 
-def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) -> dict[str, Count]:
+def _usable(zone: nrt.Zone, counts: Mapping[str, ZoneAmount], problems: list[str]) -> dict[str, ZoneAmount]:
     """Returns the amounts that the synthetic machine can represent."""
     usable = {}
     for name, count in counts.items():
@@ -143,21 +143,21 @@ def _usable(zone: nrt.Zone, counts: Mapping[str, Count], problems: list[str]) ->
             if name == "cpu":
                 problems.append(f"{expected} thousandths; counted as the limit")
                 # CPUs become objects of the machine, so their number is limited.
-                count = Count(*(min(amount, limit) for amount in count))
+                count = ZoneAmount(*(min(amount, limit) for amount in count))
             else:
                 problems.append(f"{expected} devices; only its sum is checked")
         usable[name] = count
     return usable
 
 
-def _is_plausible_cpu_count(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> bool:
+def _is_plausible_cpu_count(counts: Sequence[Mapping[str, ZoneAmount]], problems: list[str]) -> bool:
     total, limit = sum(amounts["cpu"].capacity for amounts in counts if "cpu" in amounts), 1000 * budget.MAX_ALL_CPUS
     if total > limit:
         problems.append(f"zones: {total} thousandths of CPUs, expected up to {limit} in all; only their sum is checked")
     return total <= limit
 
 
-def _report_too_many_devices(counts: Sequence[Mapping[str, Count]], problems: list[str]) -> None:
+def _report_too_many_devices(counts: Sequence[Mapping[str, ZoneAmount]], problems: list[str]) -> None:
     left_out = {name for zone in counts for name, count in zone.items() if 0 < count.capacity <= budget.MAX_DEVICES}
     # The machine leaves out the same resources, by the same function.
     left_out = {name for name in left_out if synthetic_machine.is_device(name)} - synthetic_machine.modelled_devices(

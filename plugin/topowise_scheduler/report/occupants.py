@@ -12,11 +12,11 @@ from topowise_scheduler.kubelet.masks import mask_of, members
 from topowise_scheduler.report.hugepages import page_kib
 from topowise_scheduler.report.nrt_report import Occupant
 from topowise_scheduler.report.synthetic_machine import device_id
-from topowise_scheduler.report.zone_amounts import Count
+from topowise_scheduler.report.zone_amounts import ZoneAmount
 
 
 def occupants_of(
-    kubelet: Kubelet, zones: Sequence[tuple[int, nrt.Zone]], counts: Sequence[Mapping[str, Count]]
+    kubelet: Kubelet, zones: Sequence[tuple[int, nrt.Zone]], counts: Sequence[Mapping[str, ZoneAmount]]
 ) -> Iterator[Occupant]:
     """Yields a placeholder pod for each zone with unavailable amounts."""
     for (numa_id, zone), amounts in zip(zones, counts, strict=True):
@@ -40,7 +40,7 @@ def occupants_of(
             yield Occupant(f"unavailable/{zone.name}", requests, {"": placement})
 
 
-def _cpus(kubelet: Kubelet, position: int | None, count: Count) -> CpuSet | None:
+def _cpus(kubelet: Kubelet, position: int | None, count: ZoneAmount) -> CpuSet | None:
     """Returns the first CPUs that are not reserved, rounded up to whole CPUs."""
     if kubelet.cpu is None or position is None:
         return None
@@ -50,7 +50,7 @@ def _cpus(kubelet: Kubelet, position: int | None, count: Count) -> CpuSet | None
     return mask_of(islice(members(usable), taken))
 
 
-def _blocks(kubelet: Kubelet, position: int | None, used: Mapping[str, Count]) -> Iterator[MemoryBlock]:
+def _blocks(kubelet: Kubelet, position: int | None, used: Mapping[str, ZoneAmount]) -> Iterator[MemoryBlock]:
     """Yields the memory in use, rounded up to whole pages."""
     if kubelet.memory is None or position is None:
         return

@@ -14,7 +14,7 @@ from topowise.errors import ParseError
 from topowise.pods import MAX_AMOUNT
 
 
-class Count(NamedTuple):
+class ZoneAmount(NamedTuple):
     """capacity >= allocatable >= available >= 0; milli-CPU for cpu, else bytes or units, rounded down."""
 
     capacity: int
@@ -25,7 +25,7 @@ class Count(NamedTuple):
 _MAX_NAMED_ZONES: Final = 4
 
 
-def counts_of(zones: Iterable[nrt.Zone], problems: list[str]) -> list[dict[str, Count]]:
+def amounts_of_zones(zones: Iterable[nrt.Zone], problems: list[str]) -> list[dict[str, ZoneAmount]]:
     """Returns the amounts of each zone by resource: 0 for unreadable amounts, the last of duplicate resources."""
     contradictions: list[str] = []
     counts = [
@@ -42,15 +42,15 @@ def counts_of(zones: Iterable[nrt.Zone], problems: list[str]) -> list[dict[str, 
     return counts
 
 
-def _count(zone: nrt.Zone, resource: nrt.Resource, problems: list[str], contradictions: list[str]) -> Count:
+def _count(zone: nrt.Zone, resource: nrt.Resource, problems: list[str], contradictions: list[str]) -> ZoneAmount:
     try:
         capacity = _bounded_value(resource.name, resource.capacity)
         allocatable = _bounded_value(resource.name, resource.allocatable)
         available = _bounded_value(resource.name, resource.available)
     except ParseError as exc:
         problems.append(f"zone {zone.name}, {resource.name}: {exc}; counted as none")
-        return Count(0, 0, 0)
-    # Collected over all zones, see `counts_of`.
+        return ZoneAmount(0, 0, 0)
+    # Collected over all zones, see `amounts_of_zones`.
     if available > 0 >= allocatable:
         contradictions.append(f"{zone.name:.80} {resource.name:.80} {resource.available!r:.80}")
     elif available > allocatable:
@@ -65,7 +65,7 @@ def _count(zone: nrt.Zone, resource: nrt.Resource, problems: list[str], contradi
         )
     # NFD subtracts reservations, and may publish a negative result.
     allocatable = max(0, allocatable)
-    return Count(max(capacity, allocatable), allocatable, max(0, min(available, allocatable)))
+    return ZoneAmount(max(capacity, allocatable), allocatable, max(0, min(available, allocatable)))
 
 
 def _bounded_value(resource: str, text: str | int) -> int:

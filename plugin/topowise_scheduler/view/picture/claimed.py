@@ -6,7 +6,7 @@ import msgspec
 
 from topowise import attributes, nrt
 from topowise_scheduler.report.budget import MAX_DEVICES
-from topowise_scheduler.report.zone_amounts import Count, counts_of
+from topowise_scheduler.report.zone_amounts import ZoneAmount, amounts_of_zones
 from topowise_scheduler.view.picture.model import Device, Devices, Picture
 
 
@@ -20,7 +20,7 @@ def with_claimed(picture: Picture, topology: nrt.NodeResourceTopology) -> Pictur
 
 
 def _devices(zone: nrt.Zone) -> tuple[Devices, ...]:
-    counts = sorted(counts_of([zone], [])[0].items())
+    counts = sorted(amounts_of_zones([zone], [])[0].items())
     return tuple(
         Devices(name, _each(count))
         for name, count in counts
@@ -28,7 +28,7 @@ def _devices(zone: nrt.Zone) -> tuple[Devices, ...]:
     )
 
 
-def _each(count: Count) -> tuple[Device, ...]:
+def _each(count: ZoneAmount) -> tuple[Device, ...]:
     """Held ones first, and last those that are tainted."""
     held, tainted = count.allocatable - count.available, count.capacity - count.allocatable
     return (
