@@ -162,5 +162,5 @@ def _reaching(values: tuple[int, ...], wanted: int) -> MaskSet:
 
 
 _few_reach = lru_cache(maxsize=16384)(_reaching)
-# A set of masks over 16 nodes takes 8 KiB, and tenants make up amounts.
-_many_reach: Bounded[tuple[tuple[int, ...], int], MaskSet] = Bounded(32 << 20, lambda _, found: found.bit_length() >> 3)
+# A set of masks over 16 nodes takes 8 KiB, and clients choose the amounts.
+_many_reach: Bounded[tuple[tuple[int, ...], int], MaskSet] = Bounded(32 << 20, lambda _, masks: masks.bit_length() >> 3)

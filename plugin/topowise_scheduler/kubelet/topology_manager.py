@@ -221,7 +221,7 @@ def _ranks(count: int, distances: tuple[tuple[int, ...], ...] | None) -> tuple[i
     return tuple(ranks)
 
 
-# Over 16 nodes they take two megabytes, and a report may say other distances each time.
+# The ranks of 16 nodes take two megabytes, and a report may have new distances each time.
 _known_ranks: Bounded[tuple[int, tuple[tuple[int, ...], ...] | None], tuple[int, ...]]
 _known_ranks = Bounded(8 << 20, lambda _, ranks: 36 * len(ranks))
 
