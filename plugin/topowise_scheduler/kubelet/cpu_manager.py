@@ -100,7 +100,7 @@ class CpuManager:
         self._reusable = 0
 
     def hints(self, pod: PodView, container: ContainerView) -> ProviderHints:
-        """GetTopologyHints."""
+        """Returns the hints for a container (GetTopologyHints)."""
         if not container.cpus:
             return {}
         cpus = self.allocations.get(pod.uid, {}).get(container.name)
@@ -113,7 +113,7 @@ class CpuManager:
         return {"cpu": self._fitting(cpus, 0, container.cpus)}
 
     def pod_hints(self, pod: PodView) -> ProviderHints:
-        """GetPodTopologyHints."""
+        """Returns the hints for the pod as a whole (GetPodTopologyHints)."""
         if not pod.cpus:
             return {}
         if pod.by_pod_level and _empty_pool(pod):

@@ -34,7 +34,7 @@ PLAIN = Packing()
 
 
 def take_packed(topology: CpuTopology, available: CpuSet, count: int, packing: Packing = PLAIN) -> CpuSet:
-    """takeByTopologyNUMAPacked. Raises Refused."""
+    """Returns packed CPUs (takeByTopologyNUMAPacked). Raises Refused."""
     if count < 1:
         return 0
     free = available.bit_count()
@@ -95,7 +95,8 @@ class Accumulator:
                 step()
 
     def take_full_cores(self) -> None:
-        """Step 4 (takeFullCores)."""
+        """Takes free cores while the request covers them."""
+        # Step 4, takeFullCores.
         per_core = self.topology.cpus_per_core
         if self.needed >= per_core:
             self._take_whole([core for core in self._sorted_cores() if (core.cpus & self.free).bit_count() == per_core])

@@ -106,7 +106,7 @@ class DeviceManager:
         self._reusable = {}
 
     def hints(self, pod: PodView, container: ContainerView) -> ProviderHints:
-        """GetTopologyHints."""
+        """Returns the hints for a container (GetTopologyHints)."""
         hints: ProviderHints = {}
         reusable = self._reusable
         by_resource = self.allocations.get(pod.uid, {}).get(container.name, {})
@@ -123,7 +123,7 @@ class DeviceManager:
         return hints
 
     def pod_hints(self, pod: PodView) -> ProviderHints:
-        """GetPodTopologyHints, which reuses no devices."""
+        """Returns the hints for the pod as a whole (GetPodTopologyHints), which reuses no devices."""
         hints: ProviderHints = {}
         by_container = self.allocations.get(pod.uid, {})
         for resource, table in self.tables.items():

@@ -63,7 +63,7 @@ class MemoryManager:
         self._reusable = {}
 
     def hints(self, pod: PodView, container: ContainerView) -> ProviderHints:
-        """GetTopologyHints."""
+        """Returns the hints for a container (GetTopologyHints)."""
         if not pod.pinned or container.memory is None:
             return {}
         blocks = self.allocations.get(pod.uid, {}).get(container.name)
@@ -72,7 +72,7 @@ class MemoryManager:
         return self._hints(container.memory)
 
     def pod_hints(self, pod: PodView) -> ProviderHints:
-        """GetPodTopologyHints."""
+        """Returns the hints for the pod as a whole (GetPodTopologyHints)."""
         if not pod.pinned or not pod.memory:
             return {}
         if pod.by_pod_level and _empty_pool(pod, pod.memory):
