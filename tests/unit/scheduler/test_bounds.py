@@ -18,11 +18,12 @@ from topowise.attributes import holdings
 from topowise.bounded import ENTRY_BYTES
 from topowise.kube.reflector import Reflector, _decode_envelope
 from topowise_scheduler.cluster.gates.quarantine import Quarantine
+from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.cluster.nodes import Nodes
 from topowise_scheduler.cluster.pods import records as records_of_pods
 from topowise_scheduler.cluster.rows import possible_rows, same_states
 from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
-from topowise_scheduler.cluster.rows.same_states import Expected, SameStates
+from topowise_scheduler.cluster.rows.same_states import SameStates
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.engine import cache as verdict_cache
 from topowise_scheduler.engine.cache import VerdictCache
@@ -202,7 +203,7 @@ def test_verdicts_above_the_bound_are_kept_alone_until_the_next_pod() -> None:
     assert cached.of(small, rows) is second
 
 
-def full_node(count: int, number: int, devices: int = 0) -> Expected:
+def full_node(count: int, number: int, devices: int = 0) -> Possible:
     """A node on which so many pods may lie elsewhere; no two of another number are alike."""
     node = kubelet()
     node.report_devices("x.io/nic", [Device(f"nic-{at}", (at % 2,)) for at in range(devices)])
@@ -210,7 +211,7 @@ def full_node(count: int, number: int, devices: int = 0) -> Expected:
     views = [needs.view(f"uid-{number}-{'x' * 200}-{at}", node.settings) for at in range(count)]
     for view in views:
         assert node.admit_view(view).admitted
-    return Expected(node, views)
+    return Possible(node, views)
 
 
 def test_states_are_recognised_within_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

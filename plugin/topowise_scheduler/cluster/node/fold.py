@@ -14,6 +14,7 @@ from itertools import repeat
 from operator import is_
 from typing import Final, NamedTuple
 
+from topowise_scheduler.cluster.node.bookings import BookingState
 from topowise_scheduler.cluster.node.history import Ended, Entry, History
 from topowise_scheduler.cluster.node.possible_placements import holds_own
 from topowise_scheduler.cluster.node.same_zones import same_zones
@@ -39,6 +40,16 @@ class Operation(NamedTuple):
     entry: Entry | None = None
     listed: Placements = _NOTHING
 
+    @property
+    def is_nomination(self) -> bool:
+        """Returns whether the pod is neither bound nor reserved."""
+        return self.entry is not None and self.entry.state is BookingState.NOMINATED
+
+    @property
+    def step(self) -> tuple[object, bool]:
+        """Returns the key, and whether the pod is taken to lie where it is predicted as it does not come soon."""
+        return self.key, self.is_nomination and self.entry is not None and not self.entry.ahead
+
 
 class State(NamedTuple):
     """The node after an operation, and the bound pods that found no room so far."""
@@ -57,22 +68,46 @@ class _Base(NamedTuple):
     placed_in_turn: tuple[Entry, ...]
 
 
+class Course(NamedTuple):
+    """What a state is made of. Equal courses make equal states."""
+
+    base: Kubelet | None
+    operations: Sequence[Operation]
+
+    def is_same_without(self, uid: str, before: Course) -> bool:
+        """Returns whether a state without this pod is as it was. Nominations that came since do not count: they come
+        last, and the pod does not heed them."""
+        if self is before:
+            return True
+        steps = [operation.step for operation in before.operations if operation.uid != uid]
+        counted = set(steps)
+        return self.base is before.base and steps == [
+            operation.step
+            for operation in self.operations
+            if operation.uid != uid and (operation.step in counted or not operation.is_nomination)
+        ]
+
+
+_NO_COURSE: Final = Course(None, ())
+
+
 class Fold:
     """The states of one node, kept for its next event."""
 
-    __slots__ = ("_base", "_operations", "_states")
+    __slots__ = ("_base", "_operations", "_states", "course")
 
     def __init__(self) -> None:
         self._base: _Base | None = None
         self._operations: list[Operation] = []
         # Those after the last operations, None for the others.
         self._states: list[State | None] = []
+        self.course = _NO_COURSE
 
     def present(self, history: History) -> Kubelet | None:
         """Returns the state of the node, None if it is not reported. The state is shared: fork it to try pods on it."""
         report = history.report
         if report is None:
-            self._base, self._operations, self._states = None, [], []
+            self._base, self._operations, self._states, self.course = None, [], [], _NO_COURSE
             return None
         base = self._based(history, report)
         if self._base is None or base.kubelet is not self._base.kubelet:
@@ -86,6 +121,7 @@ class Fold:
             states.append(state)
         first_kept = max(0, len(states) - _MOST_STATES)
         self._operations, self._states = operations, [*repeat(None, first_kept), *states[first_kept:]]
+        self.course = Course(base.kubelet, operations)
         return state.kubelet
 
     def without(self, history: History, uids: Collection[str]) -> Kubelet | None:
@@ -102,6 +138,23 @@ class Fold:
         for operation in operations[same:]:
             state = apply(state, operation)
         return state.kubelet.fork() if state.kubelet is kept.kubelet else state.kubelet
+
+    @property
+    def whole_base(self) -> Kubelet | None:
+        """Returns the node as it was reported, None if a pod of the report may be refused."""
+        base = self._base
+        return None if base is None or base.placed_in_turn else base.kubelet
+
+    @staticmethod
+    def expecting(bound: Kubelet, history: History, without: Collection[str]) -> Kubelet:
+        """Returns a copy of a state of the bound pods without some pods, and with the other expected pods."""
+        state = State(bound.fork())
+        for uid in without:
+            state.kubelet.remove(uid)
+        for entry in history.expected:
+            if entry.uid not in without:
+                state = apply(state, _place(entry))
+        return state.kubelet
 
     def _state_before(self, operations: Sequence[Operation], base: _Base) -> tuple[int, State]:
         """Returns how many operations need not be applied again, and the state after these."""
@@ -291,7 +344,7 @@ def apply(state: State, operation: Operation) -> State:
         placements = same_zones(kubelet, entry.seen.listed) if entry.seen.listed else None
         if placements is not None:
             kubelet.hold(entry.uid, entry.record.view(kubelet).requests, placements)
-        elif operation.key[0] == "stay" and not _admit(kubelet, entry):
+        elif operation.key[0] == "stay" and not admit(kubelet, entry):
             # No report tells of single pods there, so that it has most likely not ended.
             return State(kubelet, (*refused, entry))
         return State(kubelet, refused)
@@ -299,18 +352,21 @@ def apply(state: State, operation: Operation) -> State:
         if kubelet.expect(entry.record.view(kubelet)).admitted:
             _start(kubelet, entry)
         return State(kubelet, refused)
-    if not _admit(kubelet, entry, operation.listed):
+    if not admit(kubelet, entry, operation.listed):
         return State(kubelet, (*refused, entry))
     return _retried(kubelet, refused) if refused and gives_back(entry) else State(kubelet, refused)
 
 
 def _retried(kubelet: Kubelet, refused: Iterable[Entry]) -> State:
     """Admits pods that found no room: the service often hears of a pod before the end that made room for the pod."""
-    return State(kubelet, tuple([entry for entry in refused if not _admit(kubelet, entry)]))
+    return State(kubelet, tuple([entry for entry in refused if not admit(kubelet, entry)]))
 
 
-def _admit(kubelet: Kubelet, entry: Entry, listed: Placements = _NOTHING) -> bool:
-    """Admits a bound pod as its kubelet does, beside what the report lists of it already. A refusal leaves traces."""
+def admit(kubelet: Kubelet, entry: Entry, listed: Placements = _NOTHING) -> bool:
+    """Returns whether the kubelet admits a bound pod, which changes the state. A refusal leaves traces.
+
+    `listed` is what the report lists of the pod already.
+    """
     view = entry.record.view(kubelet)
     if listed:
         # The kubelet goes on with the admission: what is allocated stays, the rest is found beside it.

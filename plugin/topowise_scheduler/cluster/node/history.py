@@ -88,8 +88,6 @@ class Ended(msgspec.Struct, frozen=True):
     """A later report has not listed the pod any more."""
     was_predicted: bool = False
     """No report had confirmed the pod when it ended."""
-    was_uncertain: bool = False
-    """The pod could lie elsewhere than predicted when it ended."""
 
     @property
     def record(self) -> PodRecord:

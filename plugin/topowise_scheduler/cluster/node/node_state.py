@@ -2,13 +2,14 @@
 
 Each event makes another history out of the present one; the state of the node is the fold over it (fold.py).
 
-Invariant: two nodes with equal histories have equal states (`check`). Whatever takes room from a newcomer moves
-`_revision` on.
+Invariant: two nodes with equal histories have equal states (`check`). All other fields are caches of values that follow
+from the history, or number its events.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,11 +17,12 @@ from topowise import fingerprint
 from topowise_scheduler.cluster.node import confirmation
 from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S, BookingState
 from topowise_scheduler.cluster.node.confirmation import Comparison
+from topowise_scheduler.cluster.node.event_orders import distinct, lies_elsewhere, possible_states
 from topowise_scheduler.cluster.node.finished_pods import FinishedPods
-from topowise_scheduler.cluster.node.fold import Fold, confirmed, gives_back, is_bare, lists
+from topowise_scheduler.cluster.node.fold import Course, Fold, confirmed, gives_back, is_bare, lists
 from topowise_scheduler.cluster.node.history import Ended, Entry, Evidence, History, Resize
-from topowise_scheduler.cluster.node.possible_placements import holds_anything, is_of_any_size, own_amounts, position_of
-from topowise_scheduler.cluster.node.uncertainty import uncertain
+from topowise_scheduler.cluster.node.possible_placements import Possible, holds_anything, is_of_any_size, own_amounts
+from topowise_scheduler.cluster.node.uncertainty import doubts, highest, is_settled
 from topowise_scheduler.cluster.pods.records import PodRecord
 from topowise_scheduler.device_affinity import Devices
 from topowise_scheduler.kubelet import Kubelet
@@ -30,15 +32,22 @@ from topowise_scheduler.report import PageSizes, Placements, PodName, Report, of
 _replace = msgspec.structs.replace
 
 
+class _Orders(NamedTuple):
+    """The states of the bound pods by all orders of events, None if they are not known, and what they follow from."""
+
+    history: History
+    key: tuple[frozenset[str], frozenset[str]]
+    states: Sequence[Kubelet] | None
+
+
 class NodeState:
     """`kubelet` is the present state, None until the node is reported. It is shared: fork it to try pods on it."""
 
     __slots__ = (
         "_finished",
         "_fold",
-        "_highest",
         "_judged",
-        "_revision",
+        "_orders",
         "_turns",
         "history",
         "kubelet",
@@ -52,11 +61,9 @@ class NodeState:
         self._fold = Fold()
         self._finished = FinishedPods()
         self._turns = 0
-        self._revision = 0
-        # By uid the revision in which the pod was found to fit wherever the other pods may lie.
-        self._judged: dict[str, int] = {}
-        # By uid the highest position of a NUMA node at which the pod has been predicted.
-        self._highest: dict[str, int] = {}
+        # By UID, what the fold was made of when the pod was found to fit wherever the other pods may lie.
+        self._judged: dict[str, Course] = {}
+        self._orders: _Orders | None = None
 
     def __repr__(self) -> str:
         report = self.report
@@ -105,7 +112,6 @@ class NodeState:
         """Takes a new report; `now` is in seconds, monotonic."""
         self.forget_past(now)
         self.reported_at = now
-        self._revision += 1
         history = self.history
         before = history.report
         is_newer = before is None or not report.version or report.version != before.version
@@ -136,7 +142,6 @@ class NodeState:
         report = of_node(before, kubelet_version, page_sizes)
         is_other = report.empty is not before.empty
         if report is not before:
-            self._revision += is_other
             self._become(_replace(self.history, report=report, finished=self._finished.listed(report)))
         return is_other
 
@@ -162,7 +167,6 @@ class NodeState:
         entry = _replace(entry, turn=self._turns)
         # From now on a pod that was only nominated may lie elsewhere than predicted. A kubelet knows nothing of it.
         is_foreseen = held is not None and (held.ahead or held.state is BookingState.RESERVED)
-        was = self.kubelet
         history = self.history.without_entry(entry.uid)
         report = history.report
         settled = {}
@@ -172,14 +176,14 @@ class NodeState:
             elif report.fingerprint or (held is None and not is_news):
                 bound = {one.uid: one for one in (*history.bound(), entry)}
                 settled = self._counted(report, bound, history, believes=not report.fingerprint)
+        if entry.is_bound:
+            # The question is over, and the value keeps a state of the node in memory.
+            self._judged.pop(entry.uid, None)
         history = history.with_entry(entry, settled=False)
         history = _settle(history, settled)
         if report is not None:
             history = _with_counted(history, report)
-        self._become(history)
-        is_same = self.kubelet is was
-        self._revision += not (is_same and is_foreseen) and entry.state is not BookingState.NOMINATED
-        return not (is_same and is_foreseen)
+        return self._become(history) or not is_foreseen
 
     def update(self, record: PodRecord, now: float) -> bool:
         """Takes another version of a booked pod. Returns whether that changes the node: the pod was resized, or its
@@ -203,7 +207,6 @@ class NodeState:
         if report is None or node is None:
             self._update(entry)
             return False
-        self._revision += 1
         if own_amounts(node, entry.record.view(node)) == own_amounts(node, before.view(node)):
             self._update(entry)
             return True
@@ -227,9 +230,6 @@ class NodeState:
         entry = self.history.entry(uid)
         if entry is None:
             return
-        self._revision += 1
-        self._raise_highest(entry)
-        self._highest.pop(uid, None)
         self._judged.pop(uid, None)
         history = self.history.without_entry(uid)
         if ended_at is not None and entry.is_bound:
@@ -246,8 +246,7 @@ class NodeState:
         report = self.report
         was_predicted = entry.seen.listed is None and not self.is_reported(entry.uid)
         held = report.held.get(entry.name) if report is not None and entry.seen.listed is not None else None
-        was_uncertain = was_predicted and any(one.uid == entry.uid for one in self._uncertain(now))
-        return Ended(now, entry, self._turns, held, was_predicted=was_predicted, was_uncertain=was_uncertain)
+        return Ended(now, entry, self._turns, held, was_predicted=was_predicted)
 
     def finish(self, uid: str, name: PodName, now: float) -> bool:
         """A pod has ended by its own status: what a report lists of it from now on is free. Returns whether that
@@ -308,13 +307,14 @@ class NodeState:
     def note_judged(self, uid: str) -> None:
         """The pod was found to fit before it was booked, and nothing else has changed since."""
         if self.history.entry(uid) is not None:
-            self._judged[uid] = self._revision
+            self._judged[uid] = self._fold.course
 
     # What follows from the history
 
     def is_as_judged(self, uid: str) -> bool:
-        """Returns whether an expected pod fits, because it did and nothing has changed since."""
-        return self._judged.get(uid) == self._revision and self.is_placed(uid)
+        """Returns whether an expected pod fits, because it did and the node without the pod is the same since."""
+        judged = self._judged.get(uid)
+        return judged is not None and self.is_placed(uid) and self._fold.course.is_same_without(uid, judged)
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
         """Returns a copy of the state in which these pods are gone, and those only expected never came."""
@@ -330,26 +330,46 @@ class NodeState:
 
     def uncertain(self, now: float) -> list[PodView]:
         """Returns the pods that may lie elsewhere than predicted, if they lie there at all."""
-        node, history = self.kubelet, self.history
-        if node is None or not (history.log or history.expected):
-            return []
+        possible = self.possible(now)
+        return [] if possible is None else [*possible.uncertain, *possible.moved]
+
+    def possible(self, now: float, *, is_alone: bool = True) -> Possible | None:
+        """Returns the states in which the node may be, None if nobody has reported the node.
+
+        Unless this service `is_alone` in binding pods, any pod may have come in between.
+        """
+        return None if self.kubelet is None else self._possible(self.kubelet, now, (), is_alone=is_alone)
+
+    def possible_without(self, uids: Collection[str], now: float, *, is_alone: bool = True) -> Possible | None:
+        """Returns the same as if these pods were gone, and those only expected never came."""
+        node = self.without(uids)
+        return None if node is None else self._possible(node, now, uids, is_alone=is_alone)
+
+    def _possible(self, node: Kubelet, now: float, without: Collection[str], *, is_alone: bool) -> Possible:
+        history, predicted = self.history, self.kubelet
+        if predicted is None or not (history.log or history.expected):
+            return Possible(node)
+        opened, settled = doubts(history, predicted, now)
+        bound = self._bound_states(now, without) if settled else ()
+        if bound is None:
+            opened, bound = [*opened, *settled], ()
         matters = holds_anything if len(node.node_ids) > 1 else is_of_any_size
-        return [view for entry in self._uncertain(now) if matters(node, view := entry.record.view(node))]
+        views = {entry.uid: entry.record.view(node) for entry in opened if entry.uid not in without}
+        uncertain = [view for view in views.values() if matters(node, view)]
+        states = [self._fold.expecting(state, history, without) for state in bound]
+        others = distinct(states, [view.uid for view in uncertain], [node])
+        moved = [entry.record.view(node) for entry in settled if lies_elsewhere(entry.uid, node, others)]
+        return Possible(node, uncertain, highest(history, [node, *others]) if is_alone else {}, others, moved)
 
-    def _uncertain(self, now: float) -> list[Entry]:
-        return [] if self.kubelet is None else uncertain(self.history, self.kubelet, now)
-
-    def highest(self) -> dict[str, int]:
-        """Returns by UID the highest position at which a pod was predicted, of pods whose way here has been seen. From
-        counts a prediction is not as good as that."""
-        report, history = self.report, self.history
-        if report is None or report.precision != "exact":
-            return {}
-        return {
-            entry.uid: self._highest[entry.uid]
-            for entry in (*history.log, *history.expected)
-            if entry.uid in self._highest and not entry.seen.was_there
-        }
+    def _bound_states(self, now: float, without: Collection[str]) -> Sequence[Kubelet] | None:
+        """Returns the states of the bound pods by all orders of events, None if the orders are too many or unknown."""
+        settled = frozenset([entry.uid for entry in self.history.log if is_settled(entry, now)])
+        key = settled, frozenset([entry.uid for entry in self.history.log if entry.uid in without])
+        if self._orders is None or self._orders.history is not self.history or self._orders.key != key:
+            base = self._fold.whole_base
+            states = None if base is None else possible_states(base, self.history, now, key[1])
+            self._orders = _Orders(self.history, key, states)
+        return self._orders.states
 
     # Inside
 
@@ -357,17 +377,7 @@ class NodeState:
         """Takes another history. Returns whether the state is another."""
         before, self.history = self.kubelet, history
         node = self.kubelet = self._fold.present(history)
-        if node is before:
-            return False
-        if node is not None:
-            if before is not None and before.node_ids != node.node_ids:
-                # Positions mean other NUMA nodes, such as where one without anything but devices has gone.
-                self._highest = dict.fromkeys(self._highest, len(node.node_ids) - 1)
-            for entry in (*history.log, *history.expected):
-                if entry.uid in node.active:
-                    position = position_of(node, node.placements(entry.uid))
-                    self._highest[entry.uid] = max(self._highest.get(entry.uid, 0), position)
-        return True
+        return node is not before
 
     def _update(self, entry: Entry) -> bool:
         return self._become(self.history.with_entry(entry, settled=entry.uid in self.history.settled))
@@ -379,7 +389,6 @@ class NodeState:
         bare = history.settled if history.report is not None and history.report.empty is report.empty else {}
         for uid, entry in bound.items():
             if confirmation.confirms(report, entry, ended, self.reported_at):
-                self._raise_highest(entry)
                 held, seen = report.held.get(entry.name) or report.held.get(("", uid), {}), entry.seen
                 is_known = seen.listed is held and seen.resized is None and seen.compared
                 settled[uid] = entry if is_known else entry.seen_as(listed=held, resized=None, compared=True)
@@ -412,13 +421,6 @@ class NodeState:
     def _placements(self, uid: str) -> Placements:
         """Returns what the pod holds at present, nothing if it has no room."""
         return self.kubelet.placements(uid) if self.kubelet is not None and uid in self.kubelet.active else {}
-
-    def _raise_highest(self, entry: Entry) -> None:
-        """A pod that goes, or is known to lie somewhere, may have lain elsewhere when pods after it were admitted."""
-        if self.kubelet is None or entry.uid not in self._highest or entry.seen.listed is not None:
-            return
-        last = len(self.kubelet.node_ids) - 1
-        self._highest.update({uid: last for uid in self._highest if uid != entry.uid})
 
 
 def _noted(history: History, report: Report) -> History:

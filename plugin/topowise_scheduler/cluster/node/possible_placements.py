@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -30,8 +30,43 @@ from topowise_scheduler.kubelet.pod import PodView, device_requests
 
 # Under the other policies CPUs and devices may come from anywhere, so that only their sums decide.
 _ZONES_DECIDE: Final = ("restricted", "single-numa-node")
-_MAX_POSSIBLE: Final = 16
+MAX_POSSIBLE: Final = 16
 _ANYWHERE: Final[Mapping[str, int]] = {}
+
+
+class Possible(NamedTuple):
+    """The states in which a node may be: `node` is predicted, and `others` are states by other orders of events.
+
+    `uncertain` pods may lie on any NUMA node in each of these, and `highest` says how high. `moved` are pods that lie
+    elsewhere in one of `others`.
+    """
+
+    node: Kubelet
+    uncertain: Sequence[PodView] = ()
+    highest: Mapping[str, int] = _ANYWHERE
+    others: Sequence[Kubelet] = ()
+    moved: Sequence[PodView] = ()
+
+    @property
+    def is_sure(self) -> bool:
+        """Returns whether the node is as predicted."""
+        return not (self.uncertain or self.others)
+
+    @property
+    def doubted(self) -> tuple[frozenset[str], int]:
+        """Returns the UIDs of the pods that may lie anywhere, and the number of other states."""
+        return frozenset([pod.uid for pod in self.uncertain]), len(self.others)
+
+    def states(self) -> list[Kubelet]:
+        """Returns copies of the node in every state but the predicted state."""
+        if not self.others:
+            return possible_placements(self.node, self.uncertain, self.highest)
+        if not self.uncertain:
+            return [state.fork() for state in self.others]
+        ways = [possible_placements(state, self.uncertain, self.highest) for state in (self.node, *self.others)]
+        if sum(map(len, ways)) > MAX_POSSIBLE:
+            ways = [possible_placements(state, self.uncertain, self.highest, 1) for state in (self.node, *self.others)]
+        return [state for states in ways for state in states]
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -98,7 +133,7 @@ def own_amounts(node: Kubelet, pod: PodView) -> dict[str, int]:
 
 
 def possible_placements(
-    node: Kubelet, uncertain: Sequence[PodView], highest: Mapping[str, int] = _ANYWHERE
+    node: Kubelet, uncertain: Sequence[PodView], highest: Mapping[str, int] = _ANYWHERE, at_most: int = MAX_POSSIBLE
 ) -> list[Kubelet]:
     """Copies of the node for the ways in which these pods may lie, beside the predicted one. Predicates aside: what
     pods request is the same in all of them.
@@ -131,7 +166,7 @@ def possible_placements(
             if not part.has_place:
                 del places[1:]
             choices.append([(position, part) for position in places] or [None])
-    if prod(map(len, choices)) > _MAX_POSSIBLE:
+    if prod(map(len, choices)) > at_most:
         return [_at_worst(node, uncertain)]
     found = []
     base = node.fork()

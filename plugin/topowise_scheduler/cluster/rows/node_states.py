@@ -7,15 +7,15 @@ that has changed is published at once, so that a question costs no bookkeeping (
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from topowise.runtime.log import V2, kv
 from topowise_scheduler.cluster.changes import Changes
 from topowise_scheduler.cluster.node.node_state import NodeState
-from topowise_scheduler.cluster.node.possible_placements import possible_placements
+from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.cluster.rows.possible_rows import PossibleRows
-from topowise_scheduler.cluster.rows.same_states import Expected, SameStates
+from topowise_scheduler.cluster.rows.same_states import SameStates
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 
@@ -73,13 +73,13 @@ class NodeStates:
         None if nobody has reported the node. Each is yours to change.
         """
         node_state = self._states.get(name)
-        state = None if node_state is None else node_state.without(without)
-        if node_state is None or state is None:
+        possible = None
+        if node_state is not None:
+            possible = node_state.possible_without(without, self._clock(), is_alone=self._is_alone)
+        if possible is None:
             return
-        yield state.fork()
-        now = self._clock()
-        uncertain = [one for one in node_state.uncertain(now) if one.uid not in without]
-        yield from possible_placements(state, uncertain, self._highest(node_state, now))
+        yield possible.node.fork()
+        yield from possible.states()
 
     def number(self, name: str) -> int:
         """A number that another node has too only if newcomers are judged and scored there as here; 0 for a node that
@@ -89,7 +89,7 @@ class NodeStates:
             return 0
         changed_at, number = self._numbers.get(name, (-1, 0))
         if changed_at != self._changes.at(name):
-            expected = self.possible.expected(name) or Expected(state.kubelet)
+            expected = self.possible.expected(name) or Possible(state.kubelet)
             number = self._same_states.number(state.report.empty, expected)
             self._numbers[name] = self._changes.at(name), number
         return number
@@ -140,10 +140,9 @@ class NodeStates:
         self._changes.note(name)
         self._reshaped.add(name)
         self._engine.put(name, state.kubelet)
-        now = self._clock()
-        uncertain = state.uncertain(now)
-        if uncertain or name in self.possible:
-            self.possible.put(name, Expected(state.kubelet, uncertain, self._highest(state, now)), later=is_ahead)
+        possible = state.possible(self._clock(), is_alone=self._is_alone)
+        if possible is not None and (name in self.possible or not possible.is_sure):
+            self.possible.put(name, possible, later=is_ahead)
         self._published(name)
         if better:
             self._improved.add(name)
@@ -186,10 +185,11 @@ class NodeStates:
                 self._with_past.discard(name)
                 self.forget_if_empty(name)
             yield
-        for name, uncertain in self.possible.counts():
+        for name, before in self.possible.items():
             # It may have gone since the last step.
             state = self._states.get(name)
-            if state is not None and len(state.uncertain(now)) != uncertain:
+            possible = None if state is None else state.possible(now)
+            if state is not None and possible is not None and possible.doubted != before.doubted:
                 self.publish(name, state)
             yield
 
@@ -199,6 +199,7 @@ class NodeStates:
             state.check()
             assert (state.kubelet is not None) == (self._engine.row(name) >= 0), f"{name} in the engine"
 
-    def _highest(self, state: NodeState, now: float) -> Mapping[str, int]:
-        """See `possible_placements`. Somebody else's pods come unforeseen, so that anything may come in between."""
-        return state.highest() if now - self._others_bound_at >= _ALONE_S else {}
+    @property
+    def _is_alone(self) -> bool:
+        """Returns whether nobody has bound a pod past this service lately. Such pods come unforeseen."""
+        return self._clock() - self._others_bound_at >= _ALONE_S

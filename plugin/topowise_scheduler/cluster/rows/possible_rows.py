@@ -19,8 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topowise_scheduler.cluster.node.possible_placements import possible_placements
-from topowise_scheduler.cluster.rows.same_states import Expected
+from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.engine import Engine
 from topowise_scheduler.kubelet import Kubelet
 
@@ -43,7 +42,7 @@ class PossibleRows:
         self._engine = engine
         self._number = number
         # Of the nodes on which pods may lie elsewhere, and how many placements of each are in the engine.
-        self._expected: dict[str, Expected] = {}
+        self._expected: dict[str, Possible] = {}
         self._counts: dict[str, int] = {}
         self._later: dict[str, None] = {}
         self._joined = JoinedRows()
@@ -56,19 +55,19 @@ class PossibleRows:
     @property
     def pods(self) -> int:
         """Pods that may lie elsewhere than predicted."""
-        return sum(len(one.uncertain) for one in self._expected.values())
+        return sum(len(one.uncertain) + len(one.moved) for one in self._expected.values())
 
-    def counts(self) -> list[tuple[str, int]]:
-        """Nodes with such pods, and how many they are."""
-        return [(node, len(one.uncertain)) for node, one in self._expected.items()]
+    def items(self) -> list[tuple[str, Possible]]:
+        """Returns the nodes with such pods, and the states in which they may be."""
+        return list(self._expected.items())
 
-    def expected(self, node: str) -> Expected | None:
+    def expected(self, node: str) -> Possible | None:
         """What a node is taken for; None without such pods."""
         return self._expected.get(node)
 
-    def put(self, node: str, expected: Expected | None, *, later: bool = False) -> None:
+    def put(self, node: str, expected: Possible | None, *, later: bool = False) -> None:
         """What the node may be, None if it is as predicted; `later`: nobody is likely to ask soon."""
-        if expected is None or not expected.uncertain:
+        if expected is None or expected.is_sure:
             self._expected.pop(node, None)
             self._write(node, [])
             return
@@ -97,7 +96,7 @@ class PossibleRows:
         number = self._number(node)
         made = self._made.pop(number, None)
         if made is None:
-            made = possible_placements(*self._expected[node])
+            made = self._expected[node].states()
             self._bytes += _size(made)
         self._made[number] = made
         while self._bytes > _MOST_BYTES and len(self._made) > 1:

@@ -11,14 +11,14 @@ forgotten here is only not recognised again.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final
 
 from topowise.bounded import Bounded
+from topowise_scheduler.cluster.node.possible_placements import Possible
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.node_identity import constant_parts
-from topowise_scheduler.kubelet.pod import PodView
 
 _MOST_BYTES: Final = 4 << 20
 # Of a node without pods; one with more CPUs and devices than that is not recognised. Hardly any is kept by this alone.
@@ -27,15 +27,6 @@ _LARGE: Final = 1024
 _TABLE: Final = 8
 _NODE_BYTES: Final = 1 << 17
 _MOST_NODE_BYTES: Final = 64 << 20
-_NOBODY: Final[Mapping[str, int]] = {}
-
-
-class Expected(NamedTuple):
-    """A node's state, and what possible_placements has to know of those in it that may lie elsewhere."""
-
-    node: Kubelet
-    uncertain: Sequence[PodView] = ()
-    highest: Mapping[str, int] = _NOBODY
 
 
 class SameStates:
@@ -47,14 +38,15 @@ class SameStates:
         self._lasting: Bounded[tuple[int, ...], tuple[int, object]] = Bounded(_MOST_NODE_BYTES, lambda *_: _NODE_BYTES)
         self._numbers: Bounded[tuple[Hashable, ...], int] = Bounded(_MOST_BYTES, lambda key, _: _bytes(key))
 
-    def number(self, empty: Kubelet, expected: Expected) -> int:
+    def number(self, empty: Kubelet, expected: Possible) -> int:
         """The one of a node, of which `empty` is the state with no pods."""
         devices = sum(_TABLE + len(one.ids) for one in empty.devices.tables.values())
         if empty.topology.cpus.bit_count() + devices > _LARGE:
             return next(self._count)
         lasting = (empty, *constant_parts(expected.node), *(pod.containers for pod in expected.uncertain))
         number, _ = self._lasting.once(tuple(map(id, lasting)), lambda: (next(self._count), lasting))
-        key = (number, *_held(expected.node), *_of_uncertain(expected))
+        states = (expected.node, *expected.others)
+        key = (number, *[part for state in states for part in (*_held(state), *_of_uncertain(state, expected))])
         return self._numbers.once(key, lambda: next(self._count))
 
 
@@ -78,9 +70,8 @@ def _held(node: Kubelet) -> Iterator[Hashable]:
     yield from node.devices.allocated.items()
 
 
-def _of_uncertain(expected: Expected) -> Iterator[Hashable]:
-    """What each of them has, and how high it may lie."""
-    node = expected.node
+def _of_uncertain(node: Kubelet, expected: Possible) -> Iterator[Hashable]:
+    """What each of them has in one state, and how high it may lie."""
     for pod in expected.uncertain:
         yield expected.highest.get(pod.uid)
         yield pod.uid in node.active
