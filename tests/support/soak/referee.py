@@ -210,7 +210,7 @@ class Referee:
     def _is_by_chance(self, uid: str, name: str) -> bool:
         service = self._world.replica.service
         state = service.ledger.node_states.of(name)
-        booking = None if state is None else state.bookings.get(uid)
+        booking = None if state is None else state.history.entry(uid)
         return booking is not None and service.answers.may_be_refused(booking.record, name)
 
     def _tell(self, text: str, name: str, pod: pods.Pod) -> None:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from topowise_scheduler.cluster.node.fold import Operation, admit, gives_back, lists, operations_of
 from topowise_scheduler.cluster.node.history import Entry, History
+from topowise_scheduler.cluster.node.possible_placements import position_of
 from topowise_scheduler.cluster.node.uncertainty import (
     Window,
     admission_window,
@@ -63,14 +64,17 @@ def distinct(states: Iterable[Kubelet], without: Collection[str], seen: Sequence
     return left
 
 
-def lies_elsewhere(uid: str, node: Kubelet, others: Iterable[Kubelet]) -> bool:
-    """Returns whether a pod does not hold in all these states what it holds on the node."""
-    held = _held(uid, node)
-    return any(_held(uid, state) != held for state in others)
+def moved(entries: Sequence[Entry], node: Kubelet, others: Sequence[Kubelet]) -> list[Entry]:
+    """Returns the pods that may lie on other NUMA nodes than on `node`: on those of one of `others`, or of a pod of the
+    same shape with which the pod may have changed places."""
+    positions: dict[bytes, set[int | None]] = {}
+    for entry in entries:
+        positions.setdefault(entry.record.shape, set()).update(_position(entry, state) for state in (node, *others))
+    return [entry for entry in entries if len(positions[entry.record.shape]) > 1]
 
 
-def _held(uid: str, node: Kubelet) -> object:
-    return node.placements(uid) if uid in node.active else None
+def _position(entry: Entry, node: Kubelet) -> int | None:
+    return position_of(node, node.placements(entry.uid)) if entry.uid in node.active else None
 
 
 def _is_told_by_events(base: Kubelet, history: History) -> bool:

@@ -17,7 +17,7 @@ from topowise import fingerprint
 from topowise_scheduler.cluster.node import confirmation
 from topowise_scheduler.cluster.node.bookings import ENDED_KEPT_S, BookingState
 from topowise_scheduler.cluster.node.confirmation import Comparison
-from topowise_scheduler.cluster.node.event_orders import distinct, lies_elsewhere, possible_states
+from topowise_scheduler.cluster.node.event_orders import distinct, moved, possible_states
 from topowise_scheduler.cluster.node.finished_pods import FinishedPods
 from topowise_scheduler.cluster.node.fold import Course, Fold, confirmed, gives_back, is_bare, lists
 from topowise_scheduler.cluster.node.history import Ended, Entry, Evidence, History, Resize
@@ -75,11 +75,6 @@ class NodeState:
         """Returns the last report."""
         return self.history.report
 
-    @property
-    def bookings(self) -> dict[str, Entry]:
-        """Returns the entries of all pods by UID."""
-        return {entry.uid: entry for entry in self.history.entries()}
-
     def booking_states(self) -> dict[str, BookingState]:
         """Returns what the pods here are, by UID."""
         return {entry.uid: entry.state for entry in self.history.entries()}
@@ -93,18 +88,21 @@ class NodeState:
         entry, report = self.history.settled.get(uid), self.report
         return entry is not None and report is not None and confirmed(entry, report)
 
-    def afresh(self) -> Kubelet | None:
-        """Returns the state as a fold from the beginning gives it; for tests."""
-        return Fold().present(self.history)
-
-    def check(self) -> None:
-        """Raises AssertionError if the state is not the fold over the history; for tests."""
+    def check(self, now: float) -> None:
+        """Raises AssertionError if a cached state is not what the history gives; for tests."""
         assert (self.report is None) == (self.kubelet is None), self
-        anew = self.afresh()
-        if anew is not None and self.kubelet is not None:
-            assert anew.active.keys() == self.kubelet.active.keys(), self
-            for uid in anew.active:
-                assert anew.placements(uid) == self.kubelet.placements(uid), uid
+        anew = NodeState()
+        anew._become(self.history)
+        possible, expected = self.possible(now), anew.possible(now)
+        if possible is None or expected is None:
+            return
+        assert expected.node.active.keys() == possible.node.active.keys(), self
+        for uid in expected.node.active:
+            assert expected.node.placements(uid) == possible.node.placements(uid), uid
+        assert possible.doubted == expected.doubted, self
+        assert possible.highest == expected.highest, self
+        assert not distinct(possible.others, (), expected.others), self
+        assert not distinct(expected.others, (), possible.others), self
 
     # Events
 
@@ -354,12 +352,13 @@ class NodeState:
         if bound is None:
             opened, bound = [*opened, *settled], ()
         matters = holds_anything if len(node.node_ids) > 1 else is_of_any_size
-        views = {entry.uid: entry.record.view(node) for entry in opened if entry.uid not in without}
-        uncertain = [view for view in views.values() if matters(node, view)]
+        views = [entry.record.view(node) for entry in opened if entry.uid not in without]
+        uncertain = [view for view in views if matters(node, view)]
         states = [self._fold.expecting(state, history, without) for state in bound]
         others = distinct(states, [view.uid for view in uncertain], [node])
-        moved = [entry.record.view(node) for entry in settled if lies_elsewhere(entry.uid, node, others)]
-        return Possible(node, uncertain, highest(history, [node, *others]) if is_alone else {}, others, moved)
+        heights = highest(history, [node, *others]) if uncertain and is_alone else {}
+        views = [entry.record.view(node) for entry in moved(settled, node, others)]
+        return Possible(node, uncertain, heights, others, views)
 
     def _bound_states(self, now: float, without: Collection[str]) -> Sequence[Kubelet] | None:
         """Returns the states of the bound pods by all orders of events, None if the orders are too many or unknown."""

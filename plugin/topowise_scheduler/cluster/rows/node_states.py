@@ -196,7 +196,7 @@ class NodeStates:
     def check(self) -> None:
         """Raises AssertionError if a state contradicts itself or the engine; for tests, it costs time."""
         for name, state in self._states.items():
-            state.check()
+            state.check(self._clock())
             assert (state.kubelet is not None) == (self._engine.row(name) >= 0), f"{name} in the engine"
 
     @property

@@ -32,6 +32,12 @@ def holding(*cpus: str) -> Kubelet:
     return node
 
 
+def free_cpus(state: Kubelet) -> tuple[int, ...]:
+    """Returns the number of free CPUs by zone."""
+    assert state.cpu is not None
+    return tuple((cpus & state.cpu.available).bit_count() for cpus in state.topology.numa_cpus)
+
+
 class Node:
     """One node as the service hears of it."""
 
@@ -65,11 +71,7 @@ class Node:
     def free(self) -> set[tuple[int, ...]]:
         """Returns the free CPUs by zone in each state that is possible."""
         possible = self.possible()
-        return {
-            tuple((cpus & state.cpu.available).bit_count() for cpus in state.topology.numa_cpus)
-            for state in (possible.node, *possible.states())
-            if state.cpu is not None
-        }
+        return {free_cpus(state) for state in (possible.node, *possible.states())}
 
 
 class TestOrders:
@@ -83,6 +85,19 @@ class TestOrders:
         assert node.possible().is_sure
         assert node.free() == {(0, 2)}
         assert node.fits("2")
+        # Which pod lies where is not known.
+        state = node.service.ledger.node_states.of("n1")
+        assert state is not None
+        assert len(state.uncertain(node.service.clock.now)) == 5
+
+    def test_a_pod_that_is_taken_off_the_node_may_be_any_of_alike_pods(self) -> None:
+        """As preemption asks: the state without one pod depends on which of the pods lies where."""
+        node = Node()
+        for name in "ab":
+            node.admits(name, "2")
+        node.wait(3)
+        states = node.service.ledger.node_states.states("n1", {"uid-a"})
+        assert {free_cpus(state) for state in states} == {(3, 2), (1, 4)}
 
     def test_unlike_pods_that_came_together_leave_a_state_for_each_order(self) -> None:
         node = Node()

@@ -12,6 +12,7 @@ from sandbox.exported import exported
 from scheduling import Service, configuration, counts, exact, kubelet, machine, pod
 from topowise import nrt, pods
 from topowise_scheduler import report
+from topowise_scheduler.cluster.node.fold import Fold
 from topowise_scheduler.cluster.node.node_state import NodeState
 from topowise_scheduler.engine.counts import read
 from topowise_scheduler.kubelet import Device, Kubelet
@@ -57,7 +58,7 @@ def facts(state: NodeState, node: Kubelet | None = None) -> object:
     node = node or state.kubelet
     assert node is not None
     held = {uid: node.placements(uid) for uid in node.active}
-    return read(node), held, {uid: (uid in node.active, state.is_reported(uid)) for uid in state.bookings}
+    return read(node), held, {uid: (uid in node.active, state.is_reported(uid)) for uid in state.booking_states()}
 
 
 @pytest.mark.parametrize("policy", ["single-numa-node", "best-effort", "none"])
@@ -98,7 +99,7 @@ def test_a_report_on_top_of_another_is_as_if_it_were_the_first(seed: int, policy
         found = facts(state)
         if rng.random() < 0.3:
             continue
-        assert found == facts(state, state.afresh())
+        assert found == facts(state, Fold().present(state.history))
 
 
 def test_a_node_is_rated_anew_when_it_changes() -> None:
@@ -168,7 +169,7 @@ def test_a_pod_that_an_old_kubelet_lists_after_it_was_deleted_holds_what_it_is_s
         state = service.ledger.node_states.of("n1")
         assert state is not None
         facts_then = facts(state)
-        assert facts(state, state.afresh()) == facts_then
+        assert facts(state, Fold().present(state.history)) == facts_then
         match number:
             case 0:
                 service.put(pod("a", containers=documents[0]["spec"]["containers"], node="n1", phase="Succeeded"))
@@ -194,5 +195,5 @@ def test_a_pod_that_is_reported_though_its_bind_has_failed_holds_what_it_is_said
         assert state is not None and state.kubelet is not None and state.report is not None
         assert state.kubelet.devices.allocated[GPU].bit_count() == 1
         found = facts(state)
-        assert found == facts(state, state.afresh())
+        assert found == facts(state, Fold().present(state.history))
         service.ledger.reservations.forget("uid-a")
