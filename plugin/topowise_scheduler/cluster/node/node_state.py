@@ -376,6 +376,7 @@ class NodeState:
         """Takes another history. Returns whether the state is another."""
         before, self.history = self.kubelet, history
         node = self.kubelet = self._fold.present(history)
+        self._orders = None
         return node is not before
 
     def _update(self, entry: Entry) -> bool:
