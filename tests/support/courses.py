@@ -149,7 +149,7 @@ class Course:
         if kind == 0 and life.is_own:
             record = service.put(life.document)
             assert record.needs is not None
-            service.ledger.reserve(record, record.needs, "n1")
+            service.ledger.reservations.put(record, record.needs, "n1")
         if kind == 0:
             service.put(_there(life.document))
         elif kind == 1:

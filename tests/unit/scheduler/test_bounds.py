@@ -254,7 +254,7 @@ def test_possible_placements_are_kept_within_a_bound_in_bytes(monkeypatch: pytes
             rows._engine.put("n", expected.node)
             rows.put("n", expected)
         kept = tracemalloc.get_traced_memory()[0]
-        rows._made.clear()
+        rows._by_number.clear()
         # What is left is what the node itself has, and what all tests share.
         assert kept - tracemalloc.get_traced_memory()[0] < 1 << 19
     finally:

@@ -53,7 +53,7 @@ def possible_states(base: Kubelet, history: History, now: float, named: Collecti
 
 
 def distinct(states: Iterable[Kubelet], without: Collection[str], seen: Sequence[Kubelet] = ()) -> list[Kubelet]:
-    """Returns one of each group of states that are equal `without` these pods, and that none of `seen` equals."""
+    """Returns the states that differ from each other and from `seen` if they are `without` these pods."""
     left: list[Kubelet] = []
     bare = [_without(state, without) for state in seen]
     for state in states:
@@ -64,12 +64,16 @@ def distinct(states: Iterable[Kubelet], without: Collection[str], seen: Sequence
     return left
 
 
-def moved(entries: Sequence[Entry], node: Kubelet, others: Sequence[Kubelet]) -> list[Entry]:
-    """Returns the pods that may lie on other NUMA nodes than on `node`: on those of one of `others`, or of a pod of the
-    same shape with which the pod may have changed places."""
+def moved(entries: Sequence[Entry], node: Kubelet, alternatives: Sequence[Kubelet]) -> list[Entry]:
+    """Returns the pods that may lie on other NUMA nodes than on `node`.
+
+    An alternative state has the pod there, or a pod of the same shape with which the pod may have changed places.
+    """
     positions: dict[bytes, set[int | None]] = {}
     for entry in entries:
-        positions.setdefault(entry.record.shape, set()).update(_position(entry, state) for state in (node, *others))
+        positions.setdefault(entry.record.shape, set()).update(
+            _position(entry, state) for state in (node, *alternatives)
+        )
     return [entry for entry in entries if len(positions[entry.record.shape]) > 1]
 
 
@@ -132,17 +136,17 @@ def _events(history: History, now: float) -> list[_Event] | None:
 def _with_alike(events: Sequence[_Event], named: Collection[str]) -> list[_Event]:
     ending = {event.operation.uid for event in events if event.operation.entry is None}
     kinds: dict[tuple[object, ...], int] = {}
-    found = []
+    marked = []
     for at, event in enumerate(events):
         entry = event.operation.entry
         if entry is None or entry.uid in ending or entry.uid in named:
-            found.append(event)
+            marked.append(event)
             continue
         later = sum([1 << number for number, other in enumerate(events) if other.before >> at & 1])
         kind = (entry.record.shape, gives_back(entry), event.is_sure, event.before, later)
-        found.append(event._replace(alike=kinds.get(kind, 0)))
+        marked.append(event._replace(alike=kinds.get(kind, 0)))
         kinds[kind] = kinds.get(kind, 0) | 1 << at
-    return found
+    return marked
 
 
 def _folds(base: Kubelet, events: Sequence[_Event]) -> list[Kubelet] | None:

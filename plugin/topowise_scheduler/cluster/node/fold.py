@@ -29,7 +29,7 @@ _Requests = Mapping[PodName, tuple[str, Mapping[str, int]]]
 
 
 class Operation(NamedTuple):
-    """One step of a fold. Operations with equal keys make the same state of the same state.
+    """A step of a fold. Operations with equal keys make the same state of the same state.
 
     `entry` is the pod that is admitted, kept or expected, None for an end of the pod `uid`. `listed` is what the report
     lists already of a pod that its kubelet is admitting.
@@ -92,14 +92,14 @@ _NO_COURSE: Final = Course(None, ())
 
 
 class Fold:
-    """The states of one node, kept for its next event."""
+    """The states of a node, kept for its next event."""
 
     __slots__ = ("_base", "_operations", "_states", "course")
 
     def __init__(self) -> None:
         self._base: _Base | None = None
         self._operations: list[Operation] = []
-        # Those after the last operations, None for the others.
+        # The states after the last operations, None after operations before.
         self._states: list[State | None] = []
         self.course = _NO_COURSE
 
@@ -125,7 +125,7 @@ class Fold:
         return state.kubelet
 
     def without(self, history: History, uids: Collection[str]) -> Kubelet | None:
-        """Returns a copy of the node on which the bound pods among these have ended, and the others never came."""
+        """Returns a copy of the node on which the bound pods of these have ended, and expected pods never came."""
         base = self._base
         if history.report is None or base is None:
             return None
@@ -332,7 +332,7 @@ def apply(state: State, operation: Operation) -> State:
     kubelet, refused = state
     entry = operation.entry
     if entry is None:
-        left = tuple([one for one in refused if one.uid != operation.uid])
+        left = tuple([pod for pod in refused if pod.uid != operation.uid])
         if operation.uid not in kubelet.active:
             return State(kubelet, left)
         kubelet = kubelet.fork()

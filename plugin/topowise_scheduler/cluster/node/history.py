@@ -100,10 +100,10 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """All that is known of one node.
+    """All that is known of a node.
 
-    `settled` are the bound pods by UID that the base of a fold has: those that the report confirms, and those to which
-    no manager gives anything. `log` are the other bound pods, in turn; `expected` are reservations and nominations.
+    `settled` are the bound pods by UID that the base of a fold has: pods that the report confirms, and pods to which no
+    manager gives anything. `log` are the other bound pods, in turn; `expected` are reservations and nominations.
     `ended` are the pods that ended lately, in turn; `finished` are the names in the report of pods that have ended by
     their status. `counted` are the pods that the numbers of a counts report are known to be of, if it tells where they
     lie.
@@ -129,9 +129,9 @@ class History(msgspec.Struct, frozen=True):
 
     def entry(self, uid: str) -> Entry | None:
         """Returns the entry of a pod, None if the pod is not on the node."""
-        found = self.settled.get(uid)
-        if found is not None:
-            return found
+        settled = self.settled.get(uid)
+        if settled is not None:
+            return settled
         return next((entry for entry in (*self.log, *self.expected) if entry.uid == uid), None)
 
     def entries(self) -> Iterator[Entry]:
@@ -147,8 +147,8 @@ class History(msgspec.Struct, frozen=True):
         """Returns the history with this entry in place of the pod's entry, if it has one."""
         rest = self.without_entry(entry.uid)
         if not entry.is_bound:
-            # The surest first, then the first that came.
-            expected = sorted((*rest.expected, entry), key=lambda one: (-one.state, one.turn))
+            # Surer pods are placed first, then pods that came first.
+            expected = sorted((*rest.expected, entry), key=lambda expected: (-expected.state, expected.turn))
             return _replace(rest, expected=tuple(expected))
         if settled:
             return _replace(rest, settled={**rest.settled, entry.uid: entry})
@@ -157,7 +157,7 @@ class History(msgspec.Struct, frozen=True):
     def without_entry(self, uid: str) -> History:
         """Returns the history as if the pod had never been on the node."""
         if uid in self.settled:
-            return _replace(self, settled={other: one for other, one in self.settled.items() if other != uid})
+            return _replace(self, settled={key: entry for key, entry in self.settled.items() if key != uid})
         if any(entry.uid == uid for entry in self.log):
             return _replace(self, log=tuple([entry for entry in self.log if entry.uid != uid]))
         if any(entry.uid == uid for entry in self.expected):

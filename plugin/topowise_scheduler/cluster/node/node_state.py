@@ -101,8 +101,8 @@ class NodeState:
             assert expected.node.placements(uid) == possible.node.placements(uid), uid
         assert possible.doubted == expected.doubted, self
         assert possible.highest == expected.highest, self
-        assert not distinct(possible.others, (), expected.others), self
-        assert not distinct(expected.others, (), possible.others), self
+        assert not distinct(possible.alternatives, (), expected.alternatives), self
+        assert not distinct(expected.alternatives, (), possible.alternatives), self
 
     # Events
 
@@ -133,7 +133,7 @@ class NodeState:
         return comparison
 
     def judge_as(self, kubelet_version: str, page_sizes: PageSizes) -> bool:
-        """Takes the Node's kubelet version and hugepage sizes. Returns whether the node is judged otherwise then."""
+        """Takes the Node's kubelet version and hugepage sizes. Returns whether verdicts change by them."""
         before = self.report
         if before is None:
             return False
@@ -144,7 +144,7 @@ class NodeState:
         return is_other
 
     def drop_report(self) -> None:
-        """Nobody reports the node any more."""
+        """Takes the report away. The pods stay."""
         bound = [entry.seen_as(listed=None) for entry in self.history.bound()]
         self._become(_replace(self.history, report=None, settled={}, log=tuple(bound), finished=frozenset()))
 
@@ -155,15 +155,15 @@ class NodeState:
         """
         held = self.history.entry(entry.uid)
         if held is not None and held.state <= entry.state and held.record.shape != entry.record.shape:
-            # It was resized on its way here.
+            # The pod was resized on its way here.
             self.drop(entry.uid, None)
             held = None
         if held is not None and entry.state <= held.state:
-            # An event that says nothing new: it holds what it held.
+            # The event is no news: the pod holds what it held.
             return self._update(_replace(held, record=entry.record))
         self._turns += 1
         entry = _replace(entry, turn=self._turns)
-        # From now on a pod that was only nominated may lie elsewhere than predicted. A kubelet knows nothing of it.
+        # From now on a pod that was only nominated by kube-scheduler may lie elsewhere than predicted.
         is_foreseen = held is not None and (held.ahead or held.state is BookingState.RESERVED)
         history = self.history.without_entry(entry.uid)
         report = history.report
@@ -172,7 +172,7 @@ class NodeState:
             if report.precision == "exact":
                 settled = self._listed(report, {entry.uid: entry}, history)
             elif report.fingerprint or (held is None and not is_news):
-                bound = {one.uid: one for one in (*history.bound(), entry)}
+                bound = {pod.uid: pod for pod in (*history.bound(), entry)}
                 settled = self._counted(report, bound, history, believes=not report.fingerprint)
         if entry.is_bound:
             # The question is over, and the value keeps a state of the node in memory.
@@ -200,7 +200,7 @@ class NodeState:
         return self._update(entry)
 
     def _resize(self, entry: Entry, before: PodRecord, now: float) -> bool:
-        """Its kubelet has given a pod other amounts: it is placed anew, as if it came now, until a report shows it."""
+        """Takes other amounts of a pod: it is placed anew, as if it came now, until a report shows the amounts."""
         report, node = self.report, self.kubelet
         if report is None or node is None:
             self._update(entry)
@@ -234,7 +234,7 @@ class NodeState:
             history = _replace(history, ended=(*history.ended, self._end_of(entry, ended_at)))
         report = history.report
         if report is not None and report.precision == "counts":
-            bound = {one.uid: one for one in history.bound()}
+            bound = {pod.uid: pod for pod in history.bound()}
             settled = self._counted(report, bound, history, believes=ended_at is not None)
             history = _settle(_replace(history, settled={}, log=tuple(bound.values())), settled)
         self._become(history)
@@ -247,14 +247,14 @@ class NodeState:
         return Ended(now, entry, self._turns, held, was_predicted=was_predicted)
 
     def finish(self, uid: str, name: PodName, now: float) -> bool:
-        """A pod has ended by its own status: what a report lists of it from now on is free. Returns whether that
+        """A pod has ended by its own status: what a report lists of the pod is free now. Returns whether that
         changes the node."""
-        was_seen = any(one.entry.name == name for one in self.history.ended)
+        was_seen = any(ended.entry.name == name for ended in self.history.ended)
         self._finished.put(uid, name, None if was_seen else now)
         return self._note_finished()
 
     def forget_finished(self, uid: str) -> bool:
-        """It was deleted; its kubelet lists it no longer. Returns whether that changes the node."""
+        """A finished pod was deleted; its kubelet lists it no longer. Returns whether that changes the node."""
         self._finished.drop(uid)
         return self._note_finished()
 
@@ -265,15 +265,15 @@ class NodeState:
     def forget_past(self, now: float) -> bool:
         """Forgets ends and resizes of long ago. Returns whether that changes the node: a report lists a pod still."""
         history, report = self.history, self.report
-        ended = tuple([one for one in history.ended if now - one.at < ENDED_KEPT_S])
+        ended = tuple([end for end in history.ended if now - end.at < ENDED_KEPT_S])
         bound = {entry.uid: entry for entry in history.bound()}
-        unseen = [one for one in bound.values() if one.seen.resized and now - one.seen.resized.at >= ENDED_KEPT_S]
+        unseen = [pod for pod in bound.values() if pod.seen.resized and now - pod.seen.resized.at >= ENDED_KEPT_S]
         self._finished.forget(now)
         if len(ended) == len(history.ended) and not unseen:
             return self._note_finished()
         history = _replace(history, finished=self._finished.listed(report))
         bound.update({entry.uid: entry.seen_as(resized=None) for entry in unseen})
-        last_turn = max((one.turn for one in history.ended if now - one.at >= ENDED_KEPT_S), default=0)
+        last_turn = max((end.turn for end in history.ended if now - end.at >= ENDED_KEPT_S), default=0)
         for entry in history.log:
             if entry.turn < last_turn and entry.seen.listed is None and self.is_placed(entry.uid):
                 # What the pod was placed beside is forgotten, so where it was placed is remembered.
@@ -315,7 +315,7 @@ class NodeState:
         return judged is not None and self.is_placed(uid) and self._fold.course.is_same_without(uid, judged)
 
     def without(self, uids: Collection[str]) -> Kubelet | None:
-        """Returns a copy of the state in which these pods are gone, and those only expected never came."""
+        """Returns a copy of the state in which these pods are gone, and expected pods never came."""
         return self._fold.without(self.history, uids)
 
     def located_devices(self) -> Devices:
@@ -339,7 +339,7 @@ class NodeState:
         return None if self.kubelet is None else self._possible(self.kubelet, now, (), is_alone=is_alone)
 
     def possible_without(self, uids: Collection[str], now: float, *, is_alone: bool = True) -> Possible | None:
-        """Returns the same as if these pods were gone, and those only expected never came."""
+        """Returns the same as if these pods were gone, and expected pods never came."""
         node = self.without(uids)
         return None if node is None else self._possible(node, now, uids, is_alone=is_alone)
 
@@ -355,10 +355,10 @@ class NodeState:
         views = [entry.record.view(node) for entry in opened if entry.uid not in without]
         uncertain = [view for view in views if matters(node, view)]
         states = [self._fold.expecting(state, history, without) for state in bound]
-        others = distinct(states, [view.uid for view in uncertain], [node])
-        heights = highest(history, [node, *others]) if uncertain and is_alone else {}
-        views = [entry.record.view(node) for entry in moved(settled, node, others)]
-        return Possible(node, uncertain, heights, others, views)
+        alternatives = distinct(states, [view.uid for view in uncertain], [node])
+        heights = highest(history, [node, *alternatives]) if uncertain and is_alone else {}
+        views = [entry.record.view(node) for entry in moved(settled, node, alternatives)]
+        return Possible(node, uncertain, heights, alternatives, views)
 
     def _bound_states(self, now: float, without: Collection[str]) -> Sequence[Kubelet] | None:
         """Returns the states of the bound pods by all orders of events, None if the orders are too many or unknown."""
@@ -383,7 +383,7 @@ class NodeState:
         return self._become(self.history.with_entry(entry, settled=entry.uid in self.history.settled))
 
     def _listed(self, report: Report, bound: dict[str, Entry], history: History) -> dict[str, Entry]:
-        """Returns the pods that an exact report settles. Writes into `bound` what is known of the others now."""
+        """Returns the pods that an exact report settles. Writes into `bound` what is known of the other pods."""
         settled: dict[str, Entry] = {}
         ended = history.ended_by_name
         bare = history.settled if history.report is not None and history.report.empty is report.empty else {}
@@ -393,7 +393,7 @@ class NodeState:
                 is_known = seen.listed is held and seen.resized is None and seen.compared
                 settled[uid] = entry if is_known else entry.seen_as(listed=held, resized=None, compared=True)
             elif entry.seen.listed is not None:
-                # It has ended, or its kubelet starts anew: it lies where it lay or nowhere, until its own event tells.
+                # The pod has ended, or its kubelet has restarted: it keeps its placement until its own event.
                 bound[uid] = entry.seen_as(listed=self._placements(uid))
             elif (bare.get(uid) is entry and not lists(report, entry)) or is_bare(entry, report):
                 settled[uid] = entry
@@ -407,7 +407,7 @@ class NodeState:
         Numbers without a fingerprint are added up anew only if something `believes` that they tell something new.
         """
         there = list(bound.values())
-        marked = [one for one in there if one.uid in history.settled]
+        marked = [entry for entry in there if entry.uid in history.settled]
         if report.fingerprint:
             if len(marked) < len(there):
                 marked += confirmation.by_fingerprint(
@@ -415,8 +415,8 @@ class NodeState:
                 )
         elif believes:
             positions = confirmation.by_amounts(report, there, history.ended_by_name)
-            marked = [one for position, one in enumerate(there) if position in positions]
-        return {one.uid: one if one.seen.resized is None else one.seen_as(resized=None) for one in marked}
+            marked = [entry for position, entry in enumerate(there) if position in positions]
+        return {pod.uid: pod if pod.seen.resized is None else pod.seen_as(resized=None) for pod in marked}
 
     def _placements(self, uid: str) -> Placements:
         """Returns what the pod holds at present, nothing if it has no room."""
@@ -426,13 +426,13 @@ class NodeState:
 def _noted(history: History, report: Report) -> History:
     """Returns the history with the ended pods that a new exact report does not list any more."""
     left = {
-        one.turn
-        for one in history.ended
-        if one.held is not None and not one.has_left and one.entry.name not in report.held
+        end.turn
+        for end in history.ended
+        if end.held is not None and not end.has_left and end.entry.name not in report.held
     }
     if not left:
         return history
-    ended = [_replace(one, has_left=True) if one.turn in left else one for one in history.ended]
+    ended = [_replace(end, has_left=True) if end.turn in left else end for end in history.ended]
     return _replace(history, ended=tuple(ended))
 
 

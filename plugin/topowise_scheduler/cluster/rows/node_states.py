@@ -1,7 +1,7 @@
-"""What every node is: the states by name, and the same in the engine.
+"""The states of all nodes by name, and the same states in the engine.
 
-Invariant: the engine has each reported node as its NodeState has it, and `possible` what it may be beside that. A state
-that has changed is published at once, so that a question costs no bookkeeping (`check`).
+Invariant: the engine has the predicted state of each reported node, and `possible` the other states in which the node
+may be. A state that has changed is published at once, so that a question costs no bookkeeping (`check`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from topowise_scheduler.kubelet import Kubelet
 
 log = logging.getLogger(__name__)
 
-# Who has bound a pod past us within this time may do it again at any moment.
+# For so long after another scheduler has bound a pod, its next pod may come at any moment.
 _ALONE_S: Final = 600.0
 
 
 class NodeStates:
-    """Not thread-safe. `clock` gives seconds, monotonic; `published` is told of each node that has changed."""
+    """Not thread-safe. `clock` gives seconds, monotonic; `published` is called for each node that has changed."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float], published: Callable[[str], None]) -> None:
         self._engine = engine
@@ -37,10 +37,9 @@ class NodeStates:
         self._with_past: set[str] = set()
         self._changes = Changes()
         self._same_states = SameStates()
-        # By node, what `changes` counted and the number of its state then.
         self._numbers: dict[str, tuple[int, int]] = {}
         self.possible = PossibleRows(engine, self.number)
-        """What nodes may be whose pods may lie elsewhere than predicted."""
+        """The possible states of nodes with uncertain pods."""
         self._improved: set[str] = set()
         self._reshaped: set[str] = set()
 
@@ -48,29 +47,28 @@ class NodeStates:
         return "; ".join(f"{name}: {state}" for name, state in self._states.items())
 
     def of(self, name: str) -> NodeState | None:
-        """The state of a node, None if neither a report nor a pod has named it."""
+        """Returns the state of a node, None if neither a report nor a pod has named the node."""
         return self._states.get(name)
 
     def made(self, name: str) -> NodeState:
-        """The same, and a new one if there was none."""
+        """Returns the state of a node, which is made if there is none."""
         state = self._states.get(name)
         if state is None:
             state = self._states[name] = NodeState()
         return state
 
     def items(self) -> Iterator[tuple[str, NodeState]]:
-        """All of them, reported or not."""
+        """Yields names and states of all nodes, reported or not."""
         return iter(self._states.items())
 
     def reported(self) -> list[str]:
-        """Names of all nodes that have been reported, sorted."""
+        """Returns the names of all reported nodes, sorted."""
         return sorted(name for name, state in self._states.items() if state.report is not None)
 
     def states(self, name: str, without: Collection[str]) -> Iterator[Kubelet]:
-        """Copies of a node's state without these pods: as predicted, then its other possible placements
-        (possible_placements.py).
+        """Yields copies of a node's state without these pods: the predicted state, then its other possible states.
 
-        None if nobody has reported the node. Each is yours to change.
+        Yields nothing if the node is not reported. The caller may change the copies.
         """
         node_state = self._states.get(name)
         possible = None
@@ -82,8 +80,8 @@ class NodeStates:
         yield from possible.states()
 
     def number(self, name: str) -> int:
-        """A number that another node has too only if newcomers are judged and scored there as here; 0 for a node that
-        nobody has reported."""
+        """Returns a number that two nodes have only if new pods get the same verdicts and scores there; 0 for a node
+        without a report."""
         state = self._states.get(name)
         if state is None or state.kubelet is None or state.report is None:
             return 0
@@ -94,47 +92,48 @@ class NodeStates:
             self._numbers[name] = self._changes.at(name), number
         return number
 
-    # What has become of them
+    # Changes
 
     @property
     def changes(self) -> int:
-        """Counts what has become of nodes."""
+        """Returns the number of changes of nodes so far."""
         return self._changes.count
 
     def changed_at(self, name: str) -> int:
-        """What `changes` counted when the node changed last."""
+        """Returns what `changes` was when the node changed last."""
         return self._changes.at(name)
 
     def changed_since(self, changes: int) -> Iterator[str]:
-        """The nodes that have changed after `changes` counted this, or do not take a pod that they took."""
+        """Returns the nodes that have changed since `changes` was this number, also by a gate alone."""
         return self._changes.since(changes)
 
     def note_change(self, name: str) -> None:
-        """Others are let onto the node than were, though its state is the same."""
+        """Notes that a gate lets other pods onto the node, though its state is the same."""
         self._changes.note(name)
 
     def note_improved(self, name: str) -> None:
-        """A node may take pods that it has refused."""
+        """Notes that a node may take pods that it has refused."""
         self._improved.add(name)
 
     def note_bound_by_others(self) -> None:
-        """Somebody has bound a pod past us, and may do it again: anything may come before pods on their way."""
+        """Notes that another scheduler has bound a pod: any pod may come before pods on their way."""
         self._others_bound_at = self._clock()
 
     def take_improved(self) -> set[str]:
-        """The nodes that may have more room than when this was asked last."""
-        taken, self._improved = self._improved, set()
-        return taken
+        """Returns the nodes that may have more room since the last call."""
+        names, self._improved = self._improved, set()
+        return names
 
     def take_reshaped(self) -> set[str]:
-        """The nodes of which something has changed, or the report gone, since this was asked last."""
-        taken, self._reshaped = self._reshaped, set()
-        return taken
+        """Returns the nodes that have changed, or lost their report, since the last call."""
+        names, self._reshaped = self._reshaped, set()
+        return names
 
-    # Changing them
+    # Changing states
 
     def publish(self, name: str, state: NodeState, *, better: bool = True, is_ahead: bool = False) -> None:
-        """It has changed. `better`: it may have more room; `is_ahead`: only somebody nominated ahead has come."""
+        """Publishes a state that has changed. `better`: the node may have more room; `is_ahead`: only a pod that this
+        service has nominated came."""
         if state.kubelet is None:
             return
         self._changes.note(name)
@@ -149,7 +148,7 @@ class NodeStates:
         log.log(V2, "Node changed", extra=kv(node=name, pods=state.history.count))
 
     def drop_report(self, name: str, state: NodeState) -> None:
-        """Nobody reports the node any more. Its pods stay."""
+        """Takes the report of a node away. Its pods stay."""
         state.drop_report()
         self.possible.put(name, None)
         self._changes.forget(name)
@@ -160,18 +159,18 @@ class NodeStates:
         self.forget_if_empty(name)
 
     def note_past(self, name: str, state: NodeState) -> None:
-        """The state may remember pods that have left, until time lets it forget them (`ticking`)."""
+        """Notes a node that may remember ended pods, which `ticking` lets it forget."""
         if state.remembers:
             self._with_past.add(name)
 
     def forget_if_empty(self, name: str) -> None:
-        """Neither a report nor a pod names the node."""
+        """Forgets a node that neither a report nor a pod names."""
         state = self._states.get(name)
         if state is not None and state.is_empty:
             del self._states[name]
 
     def ticking(self) -> Iterator[None]:
-        """What time alone changes, in steps of a node each."""
+        """Yields after each node of which time alone may change something."""
         now = self._clock()
         self._engine.cache.forget_gone()
         for name in list(self._with_past):
@@ -186,7 +185,7 @@ class NodeStates:
                 self.forget_if_empty(name)
             yield
         for name, before in self.possible.items():
-            # It may have gone since the last step.
+            # The node may have gone since the last step.
             state = self._states.get(name)
             possible = None if state is None else state.possible(now)
             if state is not None and possible is not None and possible.doubted != before.doubted:

@@ -144,14 +144,6 @@ class TestOrders:
         node.service.put(pod("c", "1", node="n1"))
         assert node.free() == {(0, 2), (0, 3), (1, 1), (2, 0)}
 
-    def test_too_many_orders_are_the_ways_in_which_pods_may_lie(self) -> None:
-        node = Node()
-        for name in "abcdefghij":
-            node.admits(name, "500m" if name > "g" else "1")
-        node.wait(3)
-        assert node.possible().uncertain
-        assert not node.fits("1")
-
 
 class TestRandomCourses:
     def test_no_newcomer_is_let_onto_a_node_that_refuses_it(self) -> None:
@@ -176,3 +168,12 @@ class TestRandomCourses:
                 is_refused or any(course.refuses(state, in_flight=[]) for state in course.others())
             )
         assert wrong > 0
+
+
+def test_too_many_orders_are_the_ways_in_which_pods_may_lie() -> None:
+    node = Node()
+    for name in "abcdefghij":
+        node.admits(name, "500m" if name > "g" else "1")
+    node.wait(3)
+    assert node.possible().uncertain
+    assert not node.fits("1")
