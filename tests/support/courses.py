@@ -6,6 +6,7 @@ a second, and of an end within `LATE_S`. A new pod that the service lets onto th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -113,7 +114,9 @@ class Course:
         service.ledger.tick()
 
     def is_let_on(self, service: Service) -> bool | None:
-        """Returns whether the service lets the newcomer onto the node, None if it says no for another reason."""
+        """Returns whether the service lets the newcomer onto the node, None if the newcomer is kept away anyway."""
+        if not self._suits_kube_scheduler():
+            return None
         verdicts = service.answers.verdicts(service.question(self.newcomer, "n1"))
         if verdicts.outcomes[0] == 1:
             return True
@@ -141,6 +144,15 @@ class Course:
             # The API server tells of the events of a pod in their order.
             life.acknowledged = min(life.acknowledged, life.end_heard)
         return life
+
+    def _suits_kube_scheduler(self) -> bool:
+        """Returns whether the requests of all pods that the API server knows leave enough for the newcomer."""
+        known = [life for life in (*self.lives, *self.before) if life.bound <= self.now < life.end_heard]
+        known = [life for life in known if not life.is_refused or (life in self.lives and self.now < life.acknowledged)]
+        trial = Counter[str](pods.needs(_decoded(self.newcomer)).requests)
+        for life in known:
+            trial.update(pods.needs(_decoded(life.document)).requests)
+        return all(amount <= self.empty.capacity.get(name, 0) for name, amount in trial.items())
 
     def _in_flight(self) -> list[Life]:
         return [life for life in self.lives if life.bound <= self.now < life.admitted]
