@@ -119,6 +119,7 @@ def _events(history: History, now: float) -> list[_Event] | None:
             windows.append(admission_window(entry, end))
         elif end is not None:
             windows.append(end_window(end))
+    # A UID that came or ended twice has no single window.
     if len(windows) < len(operations) or len({operation.key[:2] for operation in operations}) < len(operations):
         return None
     events = []
@@ -142,6 +143,7 @@ def _with_alike(events: Sequence[_Event], named: Collection[str]) -> list[_Event
         if entry is None or entry.uid in ending or entry.uid in named:
             marked.append(event)
             continue
+        # Pods may change places only if the same events surely come before and after them.
         later = sum([1 << number for number, other in enumerate(events) if other.before >> at & 1])
         kind = (entry.record.shape, gives_back(entry), event.is_sure, event.before, later)
         marked.append(event._replace(alike=kinds.get(kind, 0)))
@@ -179,6 +181,7 @@ def _after(kubelet: Kubelet, event: _Event) -> Kubelet | None:
     if operation.entry is None:
         copy.remove(operation.uid)
         return copy
+    # A pod that the kubelet has not acknowledged may have been refused, which leaves traces.
     return copy if admit(copy, operation.entry) or not event.is_sure else None
 
 

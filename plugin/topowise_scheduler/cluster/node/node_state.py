@@ -153,25 +153,25 @@ class NodeState:
 
         `is_news` is False for a pod that was there before us: a report without a fingerprint may include it.
         """
-        held = self.history.entry(entry.uid)
-        if held is not None and held.state <= entry.state and held.record.shape != entry.record.shape:
+        booked = self.history.entry(entry.uid)
+        if booked is not None and booked.state <= entry.state and booked.record.shape != entry.record.shape:
             # The pod was resized on its way here.
             self.drop(entry.uid, None)
-            held = None
-        if held is not None and entry.state <= held.state:
+            booked = None
+        if booked is not None and entry.state <= booked.state:
             # The event is no news: the pod holds what it held.
-            return self._update(_replace(held, record=entry.record))
+            return self._update(_replace(booked, record=entry.record))
         self._turns += 1
         entry = _replace(entry, turn=self._turns)
         # From now on a pod that was only nominated by kube-scheduler may lie elsewhere than predicted.
-        is_foreseen = held is not None and (held.ahead or held.state is BookingState.RESERVED)
+        is_foreseen = booked is not None and (booked.ahead or booked.state is BookingState.RESERVED)
         history = self.history.without_entry(entry.uid)
         report = history.report
         settled = {}
         if entry.is_bound and report is not None:
             if report.precision == "exact":
                 settled = self._listed(report, {entry.uid: entry}, history)
-            elif report.fingerprint or (held is None and not is_news):
+            elif report.fingerprint or (booked is None and not is_news):
                 bound = {pod.uid: pod for pod in (*history.bound(), entry)}
                 settled = self._counted(report, bound, history, believes=not report.fingerprint)
         if entry.is_bound:
@@ -186,15 +186,15 @@ class NodeState:
     def update(self, record: PodRecord, now: float) -> bool:
         """Takes another version of a booked pod. Returns whether that changes the node: the pod was resized, or its
         init containers are done."""
-        held = self.history.entry(record.uid)
-        if held is None:
+        booked = self.history.entry(record.uid)
+        if booked is None:
             return False
-        before, entry = held.record, _replace(held, record=record)
-        if record.acknowledged and held.seen.acknowledged is None:
+        before, entry = booked.record, _replace(booked, record=record)
+        if record.acknowledged and booked.seen.acknowledged is None:
             entry = entry.seen_as(acknowledged=now)
         if record.shape != before.shape and record.needs is not None and before.needs is not None:
             return self._resize(_replace(entry, needs=record.needs), before, now)
-        if gives_back(entry) == gives_back(held):
+        if gives_back(entry) == gives_back(booked):
             self.history = self.history.with_entry(entry, settled=record.uid in self.history.settled)
             return False
         return self._update(entry)
@@ -243,8 +243,8 @@ class NodeState:
         self._turns += 1
         report = self.report
         was_predicted = entry.seen.listed is None and not self.is_reported(entry.uid)
-        held = report.held.get(entry.name) if report is not None and entry.seen.listed is not None else None
-        return Ended(now, entry, self._turns, held, was_predicted=was_predicted)
+        allocated = report.held.get(entry.name) if report is not None and entry.seen.listed is not None else None
+        return Ended(now, entry, self._turns, allocated, was_predicted=was_predicted)
 
     def finish(self, uid: str, name: PodName, now: float) -> bool:
         """A pod has ended by its own status: what a report lists of the pod is free now. Returns whether that
@@ -389,9 +389,9 @@ class NodeState:
         bare = history.settled if history.report is not None and history.report.empty is report.empty else {}
         for uid, entry in bound.items():
             if confirmation.confirms(report, entry, ended, self.reported_at):
-                held, seen = report.held.get(entry.name) or report.held.get(("", uid), {}), entry.seen
-                is_known = seen.listed is held and seen.resized is None and seen.compared
-                settled[uid] = entry if is_known else entry.seen_as(listed=held, resized=None, compared=True)
+                allocated, seen = report.held.get(entry.name) or report.held.get(("", uid), {}), entry.seen
+                is_known = seen.listed is allocated and seen.resized is None and seen.compared
+                settled[uid] = entry if is_known else entry.seen_as(listed=allocated, resized=None, compared=True)
             elif entry.seen.listed is not None:
                 # The pod has ended, or its kubelet has restarted: it keeps its placement until its own event.
                 bound[uid] = entry.seen_as(listed=self._placements(uid))

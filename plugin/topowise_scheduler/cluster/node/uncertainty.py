@@ -49,6 +49,7 @@ def doubts(history: History, node: Kubelet, now: float) -> Doubts:
         return Doubts()
     opened = [entry for entry in predicted if _is_open(entry, now) or has_choice(entry, node)]
     if len(opened) == len(predicted):
+        # The common case: reports confirm most pods before their windows are settled.
         return Doubts(opened)
     overlapping = _overlapping(history, node)
     doubted = [entry.seen.since for entry in opened if entry.is_bound]
@@ -82,6 +83,7 @@ def admission_window(entry: Entry, ended: Ended | None = None) -> Window:
 
 def end_window(ended: Ended) -> Window:
     """Returns when the kubelet may have released a pod."""
+    # The kubelet removes a pod before the API server has its last status.
     return Window(ended.at - LATE_S, ended.at)
 
 
@@ -102,6 +104,7 @@ def highest(history: History, states: Sequence[Kubelet]) -> dict[str, int]:
     if report is None or report.precision != "exact":
         return {}
     last = len(states[0].node_ids) - 1
+    # A pod that was there when an unreported pod ended may have been placed beside that pod.
     unseen = max((ended.turn for ended in history.ended if ended.was_predicted), default=0)
     positions: dict[str, int] = {}
     for entry in chain(history.log, history.expected):
