@@ -197,9 +197,9 @@ def _without(state: Kubelet, uids: Collection[str]) -> Kubelet:
 
 _PARTS: Final[Sequence[Callable[[Kubelet], object]]] = (
     lambda node: node.active.keys(),
-    lambda node: node.devices.held,
-    lambda node: node.cpu and (node.cpu.held, node.cpu.default, node.cpu.bubbles),
-    lambda node: node.memory and (node.memory.held, node.memory.bubbles),
+    lambda node: node.devices.allocations,
+    lambda node: node.cpu and (node.cpu.allocations, node.cpu.default, node.cpu.bubbles),
+    lambda node: node.memory and (node.memory.allocations, node.memory.bubbles),
     lambda node: node.memory and (node.memory.tables.assignments, node.memory.tables.cells, node.memory.tables.free),
 )
 
