@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from topowise.attributes.places import Located
 from topowise.pci import Place
-from topowise_scheduler.device_affinity.plugins import Rule, answers
+from topowise_scheduler.device_affinity.preferred_allocation import Rule, answers
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.device_manager import Choice
 from topowise_scheduler.kubelet.device_table import DeviceSet, DeviceTable

@@ -17,9 +17,9 @@ from topowise.attributes.places import Located
 from topowise.pci import Place
 from topowise.pods import Needs
 from topowise_scheduler import refusals
+from topowise_scheduler.device_affinity.affinity_terms import Wish
 from topowise_scheduler.device_affinity.choices import Choices, Kind, Seen
-from topowise_scheduler.device_affinity.plugins import Rule
-from topowise_scheduler.device_affinity.wishes import Wish
+from topowise_scheduler.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.kubelet import Kubelet, Placement
 from topowise_scheduler.kubelet.device_table import DeviceSet
 from topowise_scheduler.kubelet.pod import PodView

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates, Ratings
-from topowise_scheduler.strategies import caches, ranks, scale
+from topowise_scheduler.strategies import l3_caches, ranks, scale
 from topowise_scheduler.strategies.balanced_allocation import BalancedAllocation
 from topowise_scheduler.strategies.least_allocated import LeastAllocated
 from topowise_scheduler.strategies.least_numa_nodes import LeastNUMANodes
@@ -71,7 +71,7 @@ class Rater(NamedTuple):
 
     def rate(self, candidates: Candidates) -> tuple[NDArray[np.int64], ranks.Ranks, NDArray[np.int8]]:
         """(nodes,) raw scores, ranks, and whether CPUs will lie in one cache, _UNTOLD where nodes do not tell."""
-        raw, in_one = self.strategy.raw(candidates), caches.in_one(candidates)
+        raw, in_one = self.strategy.raw(candidates), l3_caches.in_one(candidates)
         in_cache = np.full(len(raw), _UNTOLD, np.int8) if in_one is None else in_one.astype(np.int8)
         return raw, ranks.of(candidates), in_cache
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topowise_scheduler.engine import Candidates
-from topowise_scheduler.strategies.combinations import are_closest
+from topowise_scheduler.strategies.closest_zones import are_closest
 from topowise_scheduler.strategies.scale import RAW_MAX
 
 _PERCENT = RAW_MAX // 100

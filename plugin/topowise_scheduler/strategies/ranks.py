@@ -6,7 +6,7 @@ the pod runs with for its whole life; which hole it leaves behind, how evenly lo
 strategies look at only decides among nodes on which it would run equally well.
 
 One thing comes before even that: where one of the best nodes may refuse the pod by its own choice of devices, those
-that surely take it are first (device_affinity/draws.py).
+that surely take it are first (device_affinity/refusal_risk.py).
 
 Containers are looked at one by one, and the widest counts; where the kubelet chooses NUMA nodes for the pod as a whole
 (scope pod) it is the pod. A plain init container is gone before the pod does its work, so it does not count.

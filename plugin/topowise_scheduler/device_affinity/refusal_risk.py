@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from topowise_scheduler.device_affinity.choices import Choices, Seen
-from topowise_scheduler.device_affinity.plugins import Rule
+from topowise_scheduler.device_affinity.preferred_allocation import Rule
 from topowise_scheduler.kubelet import Kubelet
 from topowise_scheduler.kubelet.pod import PodView
 

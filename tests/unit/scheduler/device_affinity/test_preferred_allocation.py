@@ -12,7 +12,7 @@ import pytest
 from topowise import pci
 from topowise.attributes.places import Located
 from topowise.pci import Place
-from topowise_scheduler.device_affinity.plugins import Rule, answers
+from topowise_scheduler.device_affinity.preferred_allocation import Rule, answers
 
 PATHS = (
     "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0",
